@@ -1,0 +1,29 @@
+"""Nsight Systems exports of a parallel GPU job, one report per rank, written as one Paraver trace.
+
+    from nsys2prv import convert, Options
+    summary = convert(["rank0.sqlite", "rank1.sqlite"], "out.prv", Options())
+
+A trace flows one way through five rooms: :mod:`nsys2prv.report` opens an export, :mod:`nsys2prv.events` reads one kind of
+event into the normal form, :mod:`nsys2prv.clock` places the reports on one timeline, :mod:`nsys2prv.model` numbers objects
+and names, and :mod:`nsys2prv.paraver` knows the trace's formats. :mod:`nsys2prv.conversion` is the road through them.
+All times are nanoseconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "1.0.0.dev0"
+__all__ = ["Options", "Summary", "__version__", "convert"]
+
+if TYPE_CHECKING:
+    from nsys2prv.conversion import Options, Summary, convert
+
+
+def __getattr__(name: str) -> object:
+    """Imported on first use, so that ``nsys2prv --help`` does not wait for polars."""
+    if name in {"Options", "Summary", "convert"}:
+        from nsys2prv import conversion
+
+        return getattr(conversion, name)
+    raise AttributeError(f"module 'nsys2prv' has no attribute {name!r}")

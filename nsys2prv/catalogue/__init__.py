@@ -1,0 +1,155 @@
+"""Event types, their labels and their values: the data of ``events.yaml`` as typed declarations.
+
+Everything that gives a Paraver number a meaning is read from here: the writer of records, the ``.pcf`` and the tables of the
+documentation.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+DOMAIN_STEP = 100
+#: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see :func:`domain_numbers`.
+FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN = 50, 499
+#: 9600 + 100 * 204 is 30000, which POP's BasicAnalysis takes for CPU sampling.
+FORBIDDEN_DOMAINS = frozenset({204})
+
+
+@dataclass(frozen=True)
+class DomainCode:
+    """An event type per NVTX domain: base + 100 * domain number; domains in `named` have a type of their own."""
+
+    base: int
+    named: tuple[tuple[str, int], ...] = ()
+
+    def of(self, domain: str, number: int) -> int:
+        return dict(self.named).get(domain, self.base + DOMAIN_STEP * number)
+
+
+@dataclass(frozen=True)
+class ValueSet:
+    """A closed set: value -> label, the same in every trace."""
+
+    name: str
+    labels: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class NameSet:
+    """Names met in the reports: `known` ones have fixed values, others are numbered from `first` on."""
+
+    name: str
+    space: str
+    first: int
+    known: str | None = None
+
+    def known_values(self) -> dict[str, int]:
+        return _known_names(self.known) if self.known else {}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One event type of a record. `values` None: a plain number, in `unit` if given."""
+
+    name: str
+    code: int | DomainCode
+    label: str
+    values: ValueSet | NameSet | None = None
+    optional: bool = False
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The event types that stand together in one record. `nests`: ranges of it lie within each other on one object."""
+
+    name: str
+    title: str
+    fields: tuple[Field, ...]
+    nests: bool = False
+
+    @property
+    def has_domain(self) -> bool:
+        return any(isinstance(field.code, DomainCode) for field in self.fields)
+
+
+@dataclass(frozen=True)
+class LineKind:
+    """A kind of communication record."""
+
+    name: str
+    tag: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    layouts: dict[str, Layout]
+    lines: dict[str, LineKind]
+    name_sets: dict[str, NameSet]
+    value_sets: dict[str, ValueSet]
+    domains: tuple[str, ...]
+
+
+@cache
+def catalogue() -> Catalogue:
+    """The parsed ``events.yaml``."""
+    text = files(__package__).joinpath("events.yaml").read_text(encoding="utf-8")
+    data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    value_sets = {name: ValueSet(name, tuple(sorted(labels.items()))) for name, labels in data["value_sets"].items()}
+    name_sets = {name: NameSet(name, **spec) for name, spec in data["name_sets"].items()}
+
+    def values(spec: dict[str, str] | None) -> ValueSet | NameSet | None:
+        if spec is None:
+            return None
+        return value_sets[spec["fixed"]] if "fixed" in spec else name_sets[spec["names"]]
+
+    def field(name: str, spec: dict[str, Any]) -> Field:
+        code = spec["code"]
+        if isinstance(code, dict):
+            code = DomainCode(code["base"], tuple(code.get("named", {}).items()))
+        return Field(name, code, spec["label"], values(spec.get("values")), spec.get("optional", False), spec.get("unit", ""))
+
+    def in_order(fields: dict[str, Any]) -> list[str]:
+        """The naming field first, whatever YAML's merge key did to the order."""
+        return sorted(fields, key=lambda name: not ("values" in fields[name] and not fields[name].get("optional")))
+
+    layouts = {
+        name: Layout(name, spec["title"], tuple(field(key, spec["fields"][key]) for key in in_order(spec["fields"])),
+                     spec.get("nests", False))
+        for name, spec in data["layouts"].items()
+    }
+    lines = {name: LineKind(name, spec["tag"], spec["label"]) for name, spec in data["lines"].items()}
+    return Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]))
+
+
+@cache
+def _known_names(filename: str) -> dict[str, int]:
+    text = files(__package__).joinpath(filename).read_text(encoding="utf-8")
+    pairs = (line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: int(value) for value, name in pairs}
+
+
+def domain_numbers(domains: set[str]) -> dict[str, int]:
+    """The number of each NVTX domain by its name ("" is the default domain).
+
+    Known names have fixed numbers. Any other name has the number that its text hashes to, so that it is the same in every
+    trace; where two names of one trace meet on a number, the later in alphabetical order moves to the next free one.
+    """
+    known = catalogue().domains
+    numbers = {name: known.index(name) for name in domains if name in known}
+    slots = LAST_HASHED_DOMAIN - FIRST_HASHED_DOMAIN + 1
+    taken: set[int] = set(FORBIDDEN_DOMAINS)
+    for name in sorted(domains - set(numbers)):
+        number = FIRST_HASHED_DOMAIN + zlib.crc32(name.encode("utf-8", "surrogatepass")) % slots
+        while number in taken:
+            number = number + 1 if len(taken) >= slots or number < LAST_HASHED_DOMAIN else FIRST_HASHED_DOMAIN
+        taken.add(number)
+        numbers[name] = number
+    return numbers

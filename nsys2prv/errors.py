@@ -1,0 +1,21 @@
+"""Errors that end a run with one clear line; the exit status goes with the class."""
+
+from __future__ import annotations
+
+
+class Nsys2prvError(Exception):
+    """What is wrong, with which file, and what to do, in one line."""
+
+    exit_code = 1
+
+
+class UsageError(Nsys2prvError):
+    """The command line asks for something that cannot be."""
+
+    exit_code = 2
+
+
+class NothingToWrite(Nsys2prvError):
+    """The reports are readable but hold no event of the kinds asked for."""
+
+    exit_code = 3
