@@ -1,0 +1,55 @@
+"""CUDA runtime and driver calls on their host threads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from nsys2prv.columns import ABSENT, factorize
+from nsys2prv.events.extraction import Extraction, Name, present
+from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.launches import CALL, Launches
+from nsys2prv.report.info import PROCESS_MASK
+from nsys2prv.report.sqlite import NULL, Part
+
+TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
+#: Rows of this event class repeat a call that has a row of its own; they come with the collection of backtraces.
+BACKTRACE_CLASS = 67
+_VERSION_SUFFIX = re.compile(r"_v\d{4,}$")
+
+
+def api_name(symbol: str) -> str:
+    """The function's name without the version of its interface: `cudaLaunchKernel_v7000` is `cudaLaunchKernel`."""
+    return _VERSION_SUFFIX.sub("", symbol)
+
+
+def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    columns = extraction.read(part, ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"))
+    repeated = columns["eventClass"] == BACKTRACE_CLASS
+    keep = slice(None)
+    if repeated.any():
+        extraction.dropped["duplicate rows of backtrace collection"] += int(repeated.sum())
+        keep = ~repeated
+    begin, end, thread, correlation, name, result = (
+        columns[column][keep] for column in ("start", "end", "globalTid", "correlationId", "nameId", "returnValue"))
+
+    calls = np.empty(len(begin), CALL)
+    calls["begin"], calls["end"], calls["thread"], calls["name"], calls["result"] = begin, end, thread, name, result
+    process = np.where(thread == NULL, NULL, thread & PROCESS_MASK)
+    extraction.launched.append(Launches(process, correlation, calls))
+
+    ids, codes = factorize(name)
+    names = [Name(api_name(text)) for text in extraction.strings(ids)]
+    yield Rows("cuda_api", begin, end, extraction.threads(thread), {
+        "call": extraction.name("cuda_api", names, codes),
+        "correlation": present(correlation),
+        "error": np.where(result > 0, result, ABSENT),
+    })
+
+
+KINDS = (
+    EventKind("cuda_api_trace", "CUDA runtime and driver calls", "host thread", (TABLE,), ("cuda_api",), extract,
+              groups=("cuda",), provides_launches=True),
+)

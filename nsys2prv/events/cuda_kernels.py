@@ -1,0 +1,64 @@
+"""CUDA kernels and NCCL kernels on the rows of their streams, and lines from the calls that launched them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from nsys2prv.columns import factorize_together
+from nsys2prv.events.extraction import Extraction, Name, number, present
+from nsys2prv.events.kind import EventKind, Lines, Rows
+from nsys2prv.naming.nccl import is_nccl_kernel
+from nsys2prv.report.sqlite import Part
+
+TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
+#: Field of the layout -> column of the table.
+ATTRIBUTES = {
+    "grid_x": "gridX", "grid_y": "gridY", "grid_z": "gridZ", "block_x": "blockX", "block_y": "blockY", "block_z": "blockZ",
+    "static_shared_memory": "staticSharedMemory", "dynamic_shared_memory": "dynamicSharedMemory",
+    "local_memory": "localMemoryTotal", "registers": "registersPerThread",
+}
+
+
+def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    columns = extraction.read(part, ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId",
+                                     "demangledName", "shortName", *ATTRIBUTES.values()))
+    (demangled, short), codes = factorize_together(columns["demangledName"], columns["shortName"])
+    names = [Name(full or brief, brief) for full, brief in
+             zip(extraction.strings(demangled), extraction.strings(short), strict=True)]
+    of_nccl = np.fromiter((is_nccl_kernel(name.text) for name in names), bool, len(names))
+    objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
+    attributes = {field: number(columns[column]) for field, column in ATTRIBUTES.items()}
+    attributes["correlation"] = present(columns["correlationId"])
+    attributes["graph_node"] = present(columns["graphNodeId"])
+    lines = launch_lines(extraction, "launch", columns["globalPid"], columns["correlationId"], columns["start"], objects,
+                         np.zeros(columns.rows, np.int64))
+
+    for layout, name_set, wanted in (("cuda_kernel", "kernels", ~of_nccl), ("nccl_kernel", "nccl_kernels", of_nccl)):
+        if not wanted.any():
+            continue
+        rows = slice(None) if wanted.all() else np.flatnonzero(wanted[codes])
+        renumbered = np.cumsum(wanted) - 1
+        chosen = [name for name, is_wanted in zip(names, wanted, strict=True) if is_wanted]
+        fields = {field: column[rows] for field, column in attributes.items()}
+        fields["kernel"] = extraction.name(name_set, chosen, renumbered[codes[rows]])
+        yield Rows(layout, columns["start"][rows], columns["end"][rows], objects[rows], fields, lines=lines)
+        lines = None
+
+
+def launch_lines(extraction: Extraction, kind: str, process: np.ndarray, correlation: np.ndarray, begin: np.ndarray,
+                 objects: np.ndarray, size: np.ndarray) -> Lines | None:
+    """Lines from the calls of these (globalPid, correlationId) pairs to the operations they started."""
+    if not extraction.lines:
+        return None
+    found = extraction.launches.find(process, correlation)
+    hit = found.hit
+    return Lines(kind, found.calls["begin"][hit], extraction.threads(found.calls["thread"][hit]), begin[hit], objects[hit],
+                 size[hit])
+
+
+KINDS = (
+    EventKind("kernels", "CUDA and NCCL kernels", "GPU stream", (TABLE,), ("cuda_kernel", "nccl_kernel"), extract,
+              groups=("cuda", "nccl"), parallel=True, needs_launches=True),
+)

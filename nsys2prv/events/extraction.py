@@ -1,0 +1,118 @@
+"""What an event kind works with while it reads one report: the database, and tables that number objects and names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from nsys2prv.columns import ABSENT, factorize, factorize_together
+from nsys2prv.events.launches import Launches, LaunchIndex
+from nsys2prv.report.info import PROCESS_MASK, ReportInfo
+from nsys2prv.report.sqlite import NULL, Columns, Database, Part
+
+
+class ThreadKey(NamedTuple):
+    """A host thread of the report, by Nsight's globalTid. `lane` > 0: a further row for ranges that overlap others."""
+
+    tid: int
+    lane: int = 0
+
+
+class StreamKey(NamedTuple):
+    """A CUDA stream of a process. `lane` as above, for work that overlaps other work of the stream."""
+
+    pid: int
+    device: int
+    stream: int
+    lane: int = 0
+
+
+ObjectKey = ThreadKey | StreamKey
+
+
+class Name(NamedTuple):
+    """A name met in a report: its text, the short form the report gives, and the NVTX domain it was met in."""
+
+    text: str
+    short: str = ""
+    domain: str = ""
+
+
+class Numbering(dict):
+    """Numbers keys in the order in which they are first asked for."""
+
+    def number(self, keys: Iterable[Hashable]) -> np.ndarray:
+        """The numbers of these keys."""
+        return np.fromiter((self.setdefault(key, len(self)) for key in keys), np.int64)
+
+
+class Extraction:
+    """The state of reading one report.
+
+    objects, domains: keys -> local index. names: per name set, Name -> local index. launched: the index this extraction
+    fills. dropped and repaired: reason -> rows.
+    """
+
+    def __init__(self, report: ReportInfo, database: Database, launches: LaunchIndex | None = None, lines: bool = True) -> None:
+        self.report = report
+        self.database = database
+        self.lines = lines
+        self.objects = Numbering()
+        self.domains = Numbering()
+        self.names: dict[str, Numbering] = {}
+        self.launches = launches if launches is not None else LaunchIndex()
+        self.launched: list[Launches] = []
+        self.dropped: Counter[str] = Counter()
+        self.repaired: Counter[str] = Counter()
+        self._strings: dict[int, str] = {}
+
+    def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "") -> Columns:
+        """Columns of a part of a table; a value of the wrong type reads as NULL and is counted."""
+        columns = self.database.read(part, integers, texts, where)
+        if columns.damaged:
+            self.repaired["values that are no integers"] += columns.damaged
+        return columns
+
+    def has(self, table: str, column: str) -> bool:
+        return self.database.has(table, column)
+
+    def strings(self, ids: np.ndarray) -> list[str]:
+        """The texts of these ids of StringIds; an id that is not there reads as `string <id>`."""
+        new = [number for number in map(int, ids) if number not in self._strings and number != NULL]
+        if new:
+            self._strings.update(self.database.strings(new))
+        return [self._strings.get(number, "" if number == NULL else f"string {number}") for number in map(int, ids)]
+
+    def threads(self, tids: np.ndarray) -> np.ndarray:
+        """Objects of host threads by globalTid; NULL is the main thread of process 0."""
+        distinct, codes = factorize(np.where(tids == NULL, 0, tids))
+        return self.objects.number(ThreadKey(int(tid)) for tid in distinct)[codes]
+
+    def main_threads(self, pids: np.ndarray) -> np.ndarray:
+        """globalTid of each process's main thread, whose thread id is the process id."""
+        known = np.where(pids == NULL, 0, pids)
+        return (known & PROCESS_MASK) | ((known >> 24) & 0xFFFFFF)
+
+    def streams(self, pids: np.ndarray, devices: np.ndarray, streams: np.ndarray) -> np.ndarray:
+        """Objects of CUDA streams by globalPid, CUDA device ordinal and stream id."""
+        clean = [np.where(column == NULL, 0, column) for column in (pids, devices, streams)]
+        values, codes = factorize_together(*clean)
+        keys = (StreamKey(int(pid), int(device), int(stream)) for pid, device, stream in zip(*values, strict=True))
+        return self.objects.number(keys)[codes]
+
+    def name(self, name_set: str, names: Iterable[Name], codes: np.ndarray) -> np.ndarray:
+        """Local name indices of rows whose names are `names[codes]`."""
+        return self.names.setdefault(name_set, Numbering()).number(names)[codes]
+
+
+def present(column: np.ndarray) -> np.ndarray:
+    """An optional attribute: NULL and negative values become ABSENT."""
+    return np.where(column < 0, ABSENT, column)
+
+
+def number(column: np.ndarray) -> np.ndarray:
+    """A plain number that every record carries: NULL and negative values become 0, the value that says nothing."""
+    return np.maximum(column, 0)

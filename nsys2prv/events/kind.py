@@ -1,0 +1,71 @@
+"""What a kind of event declares, and the normal form that it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from nsys2prv.events.extraction import Extraction
+    from nsys2prv.report.sqlite import Part
+
+
+@dataclass
+class Lines:
+    """Communication records: sent by an object at a time, received by an object at a time (local ns), with a size.
+
+    `receiver_object` and `receive` are the object and the begin of the row that the line leads to.
+    """
+
+    kind: str
+    send: np.ndarray
+    sender: np.ndarray
+    receive: np.ndarray
+    receiver: np.ndarray
+    size: np.ndarray
+
+
+@dataclass
+class Rows:
+    """The normal form: events of one layout.
+
+    begin, end: local ns (end may be NULL or OPEN where the layout's kind allows it). object: index into the extraction's
+    objects. columns: one int64 column per field of the layout: a number (ABSENT where an optional one is lacking), a value of
+    a closed set, or an index into the extraction's names of that set. domain: index into the extraction's NVTX domains, for
+    layouts whose event types depend on it.
+    """
+
+    layout: str
+    begin: np.ndarray
+    end: np.ndarray
+    object: np.ndarray
+    columns: dict[str, np.ndarray]
+    domain: np.ndarray | None = None
+    lines: Lines | None = None
+
+
+@dataclass(frozen=True)
+class EventKind:
+    """The declaration of a kind of event.
+
+    name: on the command line. title: for people. row: whose row it sits on, for people. tables: where its rows come from,
+    each read in parts. layouts: the record layouts it yields (catalogue). extract: a part of a table -> normal form.
+    groups: further command-line names that include it. open_ended: a range without an end lasts to the end of the trace.
+    parallel: its rows may overlap on one object though Paraver shows one value at a time; overlapping rows get rows of their own.
+    provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.
+    """
+
+    name: str
+    title: str
+    row: str
+    tables: tuple[str, ...]
+    layouts: tuple[str, ...]
+    extract: Callable[[Extraction, Part], Iterator[Rows]]
+    groups: tuple[str, ...] = field(default=())
+    open_ended: bool = False
+    parallel: bool = False
+    provides_launches: bool = False
+    needs_launches: bool = False

@@ -1,0 +1,170 @@
+"""What one report says of itself: versions, host, clocks, processes, threads, ranks, GPUs. Small and picklable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsys2prv.report.launcher import launcher_rank
+from nsys2prv.report.sqlite import Database, Part
+
+PROCESS_MASK = ~0xFFFFFF
+#: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
+NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A physical GPU as the report numbers it. `key` tells it from all others of its host, where that is known."""
+
+    number: int
+    name: str = ""
+    uuid: str = ""
+    bus: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.uuid or self.bus
+
+
+@dataclass(frozen=True)
+class ReportInfo:
+    """Facts of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and globalTid.
+
+    utc_ns: UTC (Unix epoch) at event time 0, None where not exported. system_ns: the host's monotonic clock at event time 0.
+    absolute: event times already are UTC (exported with --ts-normalize).
+    parts: the rows of every table that has any. ranks: rank of a process; launcher_rank: rank by the launcher's environment.
+    cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported.
+    """
+
+    path: Path
+    schema: str = ""
+    product: str = ""
+    host: str = ""
+    utc_ns: int | None = None
+    system_ns: int | None = None
+    absolute: bool = False
+    duration_ns: int | None = None
+    parts: dict[str, Part] = field(default_factory=dict)
+    processes: dict[int, str] = field(default_factory=dict)
+    threads: dict[int, str] = field(default_factory=dict)
+    ranks: dict[int, int] = field(default_factory=dict)
+    launcher_rank: int | None = None
+    gpus: dict[int, Gpu] = field(default_factory=dict)
+    cuda_gpus: dict[tuple[int, int], int] = field(default_factory=dict)
+    graph_granularity: str = ""
+    domains: dict[tuple[int, int], str] = field(default_factory=dict)
+    categories: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+def pid_of(global_id: int) -> int:
+    """The operating system's process id inside a globalPid or globalTid."""
+    return (global_id >> 24) & 0xFFFFFF
+
+
+def tid_of(global_tid: int) -> int:
+    """The operating system's thread id inside a globalTid."""
+    return global_tid & 0xFFFFFF
+
+
+def inspect(path: str | Path) -> ReportInfo:
+    """Read the small tables of an export."""
+    with Database(path) as database:
+        return _inspect(database)
+
+
+def _inspect(database: Database) -> ReportInfo:
+    export = dict(database.small("META_DATA_EXPORT", "name", "value") or database.small("EXPORT_META_DATA", "name", "value"))
+    start = database.small("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs", where="LIMIT 1")
+    utc_ns, system_ns = (_integer(value) for value in start[0]) if start else (None, None)
+    hosts = [value for name, value in database.small("TARGET_INFO_SYSTEM_ENV", "name", "value", where="WHERE name = 'Hostname'")
+             if value]
+    details = database.small("ANALYSIS_DETAILS", "duration", where="LIMIT 1")
+    domains, categories = _nvtx_names(database)
+    return ReportInfo(
+        path=database.path,
+        schema=str(export.get("EXPORT_SCHEMA_VERSION") or ""),
+        product=str(export.get("EXPORT_PRODUCT_VERSION") or ""),
+        host=str(hosts[0]) if hosts else "",
+        utc_ns=utc_ns,
+        system_ns=system_ns,
+        absolute=str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower() in {"1", "true", "yes"},
+        duration_ns=_integer(details[0][0]) if details else None,
+        parts={name: database.whole(name) for name, table in database.tables.items() if table.extent},
+        processes=_processes(database),
+        threads=_thread_names(database),
+        ranks={tid & PROCESS_MASK: rank for tid, rank in database.small("MPI_RANKS", "globalTid", "rank")
+               if isinstance(tid, int) and isinstance(rank, int)},
+        launcher_rank=launcher_rank(database),
+        gpus=_gpus(database),
+        cuda_gpus=_cuda_gpus(database),
+        graph_granularity=_graph_granularity(database),
+        domains=domains,
+        categories=categories,
+    )
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _processes(database: Database) -> dict[int, str]:
+    rows = database.small("PROCESSES", "globalPid", "name")
+    return {pid: Path(name).name if isinstance(name, str) and name else "" for pid, name in rows if isinstance(pid, int)}
+
+
+def _thread_names(database: Database) -> dict[int, str]:
+    """The name of highest priority of each thread."""
+    rows = [row for row in database.small("ThreadNames", "globalTid", "nameId", "priority") if isinstance(row[0], int)]
+    best: dict[int, tuple[int, int]] = {}
+    for tid, name, priority in rows:
+        rank = (priority if isinstance(priority, int) else 0, name if isinstance(name, int) else 0)
+        best[tid] = max(best.get(tid, rank), rank)
+    texts = database.strings(sorted({name for _, name in best.values()}))
+    return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
+
+
+def _gpus(database: Database) -> dict[int, Gpu]:
+    gpus = {}
+    for number, name, uuid, bus in database.small("TARGET_INFO_GPU", "id", "name", "uuid", "busLocation"):
+        if isinstance(number, int):
+            gpus[number] = Gpu(number, str(name or ""), str(uuid or ""), str(bus or ""))
+    return gpus
+
+
+def _cuda_gpus(database: Database) -> dict[tuple[int, int], int]:
+    """(pid, CUDA ordinal) -> GPU number: ordinals differ per process under CUDA_VISIBLE_DEVICES."""
+    rows = database.small("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
+    return {(pid, ordinal): gpu for pid, ordinal, gpu in rows if all(isinstance(value, int) for value in (pid, ordinal, gpu))}
+
+
+def _graph_granularity(database: Database) -> str:
+    """"graph", "node" or "": spelt with a process prefix until 2025 and without it since."""
+    rows = database.small("META_DATA_CAPTURE", "value", where="WHERE name LIKE '%CUDA_GRAPH_TRACE_OPTIONS:MODE'")
+    return str(rows[0][0] or "").lower() if rows else ""
+
+
+def _nvtx_names(database: Database) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int, int], str]]:
+    """Names of NVTX domains by (globalPid, domainId) and of categories by (globalPid, domainId, category).
+
+    A domain may be created on several threads of a process, under the same number; one row is as good as another.
+    """
+    if not database.has("NVTX_EVENTS", "eventType"):
+        return {}, {}
+    rows = database.small("NVTX_EVENTS", "eventType", "globalTid", "domainId", "category", "text", "textId",
+                          where=f"WHERE eventType IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})")
+    texts = database.strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
+    domains, categories = {}, {}
+    for kind, tid, domain, category, text, text_id in rows:
+        name = text if isinstance(text, str) and text else texts.get(text_id, "")
+        process = tid & PROCESS_MASK if isinstance(tid, int) else 0
+        if name and kind == NVTX_DOMAIN_CREATE:
+            domains.setdefault((process, domain or 0), name)
+        elif name and isinstance(category, int):
+            categories.setdefault((process, domain or 0, category), name)
+    return domains, categories

@@ -1,0 +1,258 @@
+"""Reading an SQLite export: which tables and columns it has, and their rows as columns of numbers.
+
+Databases are opened read-only, and immutable unless a write-ahead log beside them holds data, so that a read-only folder or a
+file system without locks works and nothing is ever written beside the input.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+from nsys2prv.errors import Nsys2prvError
+
+#: Stands for NULL in columns of integers.
+NULL = np.iinfo(np.int64).min
+MAGIC = b"SQLite format 3\x00"
+
+
+def database_uri(path: Path) -> str:
+    """The read-only URI of a database file."""
+    log = path.with_name(path.name + "-wal")
+    try:
+        has_log = log.stat().st_size > 0
+    except OSError:
+        has_log = False
+    return f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if has_log else "&immutable=1")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's columns (name -> declared type) and the range of its rowids (an empty range when it has no rows)."""
+
+    name: str
+    columns: dict[str, str] = field(default_factory=dict)
+    first_rowid: int = 1
+    last_rowid: int = 0
+
+    @property
+    def extent(self) -> int:
+        """An upper bound of its rows; exact where none was deleted."""
+        return max(0, self.last_rowid - self.first_rowid + 1)
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive rows of a table, by rowid, both ends included."""
+
+    table: str
+    first: int
+    last: int
+
+    def split(self, rows: int) -> Iterator[Part]:
+        """Pieces of at most `rows` rows."""
+        for first in range(self.first, self.last + 1, rows):
+            yield Part(self.table, first, min(first + rows - 1, self.last))
+
+
+@dataclass
+class Columns:
+    """Rows of one read. Integers as int64 with :data:`NULL` for NULL, text as one bytes object per row's code into `texts`.
+
+    `damaged` counts the values that were no integers where integers belong; they read as NULL.
+    """
+
+    rows: int
+    integers: dict[str, np.ndarray]
+    texts: dict[str, tuple[np.ndarray, list[bytes]]]
+    damaged: int = 0
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.integers[name]
+
+
+class Database:
+    """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        check_file(self.path)
+        self._uri = database_uri(self.path)
+        self._arrow = None
+        try:
+            self._connection = sqlite3.connect(self._uri, uri=True)
+            self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            self._connection.execute("PRAGMA trusted_schema = OFF")
+            self.tables = {name: self._table(name) for name in self._table_names()}
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> Nsys2prvError:
+        return Nsys2prvError(f"{self.path}: cannot be read as an SQLite export ({error}); export the report again with: "
+                             f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}")
+
+    def _table_names(self) -> list[str]:
+        # Views and virtual tables are left alone: reading them would run code that came with the file.
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+        return [row[0] for row in self._connection.execute(query)]
+
+    def _table(self, name: str) -> Table:
+        columns = {row[1]: row[2] for row in self._connection.execute(f"PRAGMA table_info({quoted(name)})")}
+        try:
+            first, last = self._connection.execute(
+                f"SELECT (SELECT min(rowid) FROM {quoted(name)}), (SELECT max(rowid) FROM {quoted(name)})").fetchone()
+        except sqlite3.Error:
+            return Table(name, columns)
+        if not isinstance(first, int) or not isinstance(last, int):
+            return Table(name, columns)
+        return Table(name, columns, first, last)
+
+    def close(self) -> None:
+        self._connection.close()
+        self._arrow = None
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether the table exists with all these columns."""
+        return table in self.tables and all(column in self.tables[table] for column in columns)
+
+    def whole(self, table: str) -> Part:
+        return Part(table, self.tables[table].first_rowid, self.tables[table].last_rowid)
+
+    def count(self, table: str) -> int:
+        """The number of rows (walks the table's pages)."""
+        return self.query(f"SELECT count(*) FROM {quoted(table)}")[0][0]
+
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
+        """All rows of a small query."""
+        try:
+            return self._connection.execute(sql, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from None
+
+    def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
+        """These columns of a small table; a column that the export lacks reads as None, a table that it lacks as no rows."""
+        if table not in self.tables:
+            return []
+        have = self.tables[table].columns
+        expressions = ", ".join(quoted(column) if column in have else "NULL" for column in columns)
+        return self.query(f"SELECT {expressions} FROM {quoted(table)} {where}")
+
+    def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
+        """The text of these ids of StringIds; an id without a row is absent."""
+        found: dict[int, str] = {}
+        if not self.has("StringIds", "id", "value"):
+            return found
+        wanted = [int(number) for number in ids]
+        for start in range(0, len(wanted), 500):
+            batch = wanted[start:start + 500]
+            marks = ",".join("?" * len(batch))
+            for number, value in self.query(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", tuple(batch)):
+                found[number] = value if isinstance(value, str) else str(value)
+        return found
+
+    def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "") -> Columns:
+        """Columns of some rows. A column that the export lacks reads as NULL throughout.
+
+        `where` is a condition on columns that exist, in SQL. The driver settles a column's type on its first rows; where a
+        later row breaks it (a damaged export), the part is read again with every value checked.
+        """
+        have = self.tables[part.table].columns
+        present = [name for name in integers if name in have]
+        text_present = [name for name in texts if name in have]
+        condition = f"rowid BETWEEN {part.first} AND {part.last}" + (f" AND ({where})" if where else "")
+        text_part = [f"CAST(COALESCE({quoted(name)}, '') AS BLOB) AS {quoted(name)}" for name in text_present]
+        source = f"FROM {quoted(part.table)} WHERE {condition}"
+        plain = [quoted(name) for name in present]
+        damaged = 0
+        frame = self._frame(f"SELECT {', '.join(plain + text_part) or 'NULL AS nothing'} {source}")
+        if frame is None or any(str(frame.schema[name]) != "Int64" for name in present):
+            guarded = [f"CASE typeof({quoted(name)}) WHEN 'integer' THEN {quoted(name)} END AS {quoted(name)}" for name in present]
+            frame = self._frame(f"SELECT {', '.join(guarded + text_part) or 'NULL AS nothing'} {source}")
+            if frame is None:
+                raise self._unreadable(ValueError(f"table {part.table}"))
+            if present:
+                bad = " + ".join(f"sum(typeof({quoted(name)}) NOT IN ('integer', 'null'))" for name in present)
+                damaged = self.query(f"SELECT {bad} {source}")[0][0] or 0
+        rows = frame.height
+        columns = {name: _integers(frame[name]) for name in present}
+        columns.update({name: np.full(rows, NULL) for name in integers if name not in have})
+        coded = {name: _coded(frame[name]) for name in text_present}
+        coded.update({name: (np.zeros(rows, np.int64), [b""]) for name in texts if name not in have})
+        return Columns(rows, columns, coded, damaged)
+
+    def _frame(self, sql: str):
+        """A query's whole result as a polars frame, or None where the driver stumbles over mixed types."""
+        import adbc_driver_manager as manager
+        import adbc_driver_sqlite
+        import polars as pl
+
+        if self._arrow is None:
+            try:
+                self._arrow = manager.AdbcConnection(adbc_driver_sqlite.connect(self._uri))
+            except manager.Error as error:
+                raise self._unreadable(error) from None
+        statement = manager.AdbcStatement(self._arrow)
+        try:
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": "65536"})
+            statement.set_sql_query(sql)
+            stream, _ = statement.execute_query()
+            return pl.DataFrame(stream)
+        except (manager.Error, pl.exceptions.PolarsError) as error:
+            if "mismatch" in str(error).lower():
+                return None
+            raise self._unreadable(error) from None
+        finally:
+            statement.close()
+
+
+def _integers(series) -> np.ndarray:
+    return (series.fill_null(NULL) if series.null_count() else series).to_numpy()
+
+
+def _coded(series) -> tuple[np.ndarray, list[bytes]]:
+    """A column of bytes as codes into its distinct values."""
+    import polars as pl
+
+    if series.dtype != pl.Binary:
+        return np.zeros(len(series), np.int64), [b""]
+    distinct = series.unique(maintain_order=True)
+    codes = series.to_frame("text").join(distinct.to_frame("text").with_row_index("code"), on="text", how="left",
+                                         maintain_order="left")["code"]
+    return codes.to_numpy().astype(np.int64), distinct.to_list()
+
+
+def quoted(name: str) -> str:
+    """An SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def check_file(path: Path) -> None:
+    """Raise one clear line unless this is a readable SQLite file."""
+    try:
+        if path.is_dir():
+            raise Nsys2prvError(f"{path}: is a folder; give the .sqlite exports themselves")
+        if not path.exists():
+            raise Nsys2prvError(f"{path}: no such file")
+        if not path.is_file():
+            raise Nsys2prvError(f"{path}: is not a regular file")
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if head != MAGIC:
+        what = "is empty" if not head else "is not an SQLite database"
+        raise Nsys2prvError(f"{path}: {what}; make one with: nsys export --type sqlite REPORT.nsys-rep")
