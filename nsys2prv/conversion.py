@@ -1,0 +1,231 @@
+"""The whole road: reports in, one trace out."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv import extract, write
+from nsys2prv.catalogue import catalogue, domain_numbers
+from nsys2prv.clock.placement import Placement, ReportClock, place
+from nsys2prv.errors import NothingToWrite, Nsys2prvError
+from nsys2prv.events.kind import EventKind
+from nsys2prv.executor import available_cpus, in_order, make_executor
+from nsys2prv.model import names as name_model
+from nsys2prv.model import objects as object_model
+from nsys2prv.model.types import event_types
+from nsys2prv.paraver.output import PartWriter, join, trace_paths
+from nsys2prv.paraver.pcf import write_pcf
+from nsys2prv.progress import Progress
+from nsys2prv.report.info import ReportInfo, inspect
+from nsys2prv.report.nsys import exported
+from nsys2prv.selection import Selection, select
+from nsys2prv.store.lanes import separate_overlaps
+from nsys2prv.summary import Summary
+
+#: Reports with fewer rows than this together are not worth starting processes for.
+SMALL_JOB_ROWS = 400_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to convert. kinds: names as -t takes them, empty for all. jobs: processes, 0 for one per CPU. tmp: folder for
+    temporary files, by default the output's."""
+
+    kinds: tuple[str, ...] = ()
+    compress: bool = False
+    full_kernel_names: bool = False
+    jobs: int = 0
+    tmp: Path | None = None
+    quiet: bool = True
+
+
+@dataclass
+class _Job:
+    """What the stages hand on."""
+
+    infos: list[ReportInfo]
+    placements: list[Placement]
+    selection: Selection
+    executor: Executor
+    jobs: int
+    folder: Path
+    progress: Progress
+    results: list[extract.Extracted] = field(default_factory=list)
+
+    def run(self, function, tasks: Sequence, ahead: int | None = None) -> Iterator:
+        return in_order(self.executor, function, tasks, 2 * self.jobs if ahead is None else ahead)
+
+
+def convert(reports: Sequence[str | Path], output: str | Path, options: Options = Options()) -> Summary:
+    """Write the trace of these reports to `output` (.prv or .prv.gz, with .pcf and .row beside it).
+
+    Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot be written, NothingToWrite
+    when there is no event of the kinds asked for. Files under the final names are replaced only by complete ones.
+    """
+    selection = select(options.kinds)
+    prv, pcf, row = trace_paths(output, options.compress)
+    if not prv.parent.is_dir():
+        raise Nsys2prvError(f"{prv.parent}: no such folder; create it or give another output")
+    progress = Progress(options.quiet)
+    try:
+        with _folder(options.tmp or prv.parent, prv.name) as folder:
+            paths, warnings = _distinct(reports)
+            infos = object_model.order_reports([inspect(path) for path in progress.over(exported(paths, folder), "opening reports", len(paths))])
+            rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, selection.kinds))
+            jobs = 1 if rows < SMALL_JOB_ROWS else options.jobs or available_cpus()
+            with make_executor(jobs) as executor:
+                clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in infos]
+                job = _Job(infos, place(clocks), selection, executor, jobs, folder, progress)
+                summary = _convert(job, (prv, pcf, row), options)
+            summary.warnings[:0] = [*warnings, *selection.warnings]
+            return summary
+    except OSError as error:
+        raise Nsys2prvError(f"{error.filename or prv}: {error.strerror or error}") from error
+
+
+def _convert(job: _Job, outputs: tuple[Path, Path, Path], options: Options) -> Summary:
+    _extract(job)
+    if not any(result.runs for result in job.results):
+        raise NothingToWrite(_nothing(job))
+    job.results = separate_overlaps(job.results, partial(job.run, ahead=job.jobs))
+    model = object_model.build(job.infos, [placement.machine for placement in job.placements],
+                               [(result.report, key) for result in job.results for key in result.objects])
+    sets = catalogue().name_sets
+    labellers = {} if options.full_kernel_names else {"kernels": name_model.readable_kernels, "nccl_kernels": name_model.readable_kernels}
+    met: dict[str, dict[int, name_model.NameFile]] = {}
+    for result in job.results:
+        for name_set, found in result.names.items():
+            met.setdefault(name_set, {})[result.task] = name_model.NameFile(found, result.domains)
+    values = name_model.assign(sets, met, labellers)
+    domains = domain_numbers({domain for result in job.results for domain in result.domains})
+    manifest, epoch = _manifest(job, model, values, domains)
+
+    prv, pcf, row = (path.with_name(f".{path.name}.{job.folder.name[-8:]}.new") for path in outputs)
+    try:
+        lines = _write(job, manifest, model, prv, options.compress or outputs[0].suffix == ".gz", epoch)
+        present = {run.shape.name for result in job.results for run in result.runs}
+        types = event_types([kind for kind in job.selection.kinds if present & set(kind.layouts)], values, domains)
+        with pcf.open("wb") as file:
+            write_pcf(types, file)
+        row.write_bytes(model.tree.row_file().encode())
+        for temporary, final in zip((row, pcf, prv), (outputs[2], outputs[1], outputs[0]), strict=True):
+            temporary.replace(final)
+    finally:
+        for temporary in (prv, pcf, row):
+            temporary.unlink(missing_ok=True)
+    return Summary.of(job.infos, job.placements, job.selection, job.results, model, manifest.duration, lines, outputs)
+
+
+def _extract(job: _Job) -> None:
+    first, second = extract.plan(job.infos, job.selection.kinds, job.folder)
+    with job.progress.bar("reading", sum(task.rows for task in first + second), "rows") as bar:
+        for stage in (first, second):
+            tasks = extract.with_launches(stage, job.results) if stage is second else stage
+            for result in job.run(extract.run_task, tasks):
+                job.results.append(result)
+                bar.update(result.rows)
+
+
+def _manifest(job: _Job, model: object_model.ObjectModel, values: dict[str, name_model.NameValues],
+              domains: dict[str, int]) -> tuple[write.Manifest, int]:
+    """The windows' common data, and the global time (UTC ns) that is the trace's 0."""
+    runs = [run for result in job.results for run in result.runs]
+    maps = [placement.map for placement in job.placements]
+    epoch = min(int(maps[run.report].to_global(np.int64(run.first))) for run in runs)
+    clocks = [clock.shifted(-epoch) for clock in maps]
+    duration = max(int(clocks[run.report].to_global(np.int64(run.last))) for run in runs)
+    domain_codes = sorted(domains.items())
+    domain_index = {name: index for index, (name, _) in enumerate(domain_codes)}
+    by_task = sorted(job.results, key=lambda result: result.task)
+    numbers = {result.task: index for index, result in enumerate(by_task)}
+    runs = [replace(run, source=numbers[run.source]) for run in runs]
+
+    def lookup(column) -> write.Lookup:
+        return write.Lookup.of([np.array(column(result), np.int64) for result in by_task])
+
+    manifest = write.Manifest(
+        runs, clocks, model.tree.addresses, duration,
+        lookup(lambda result: [model.rows[result.report, key] for key in result.objects]),
+        lookup(lambda result: [domain_index[domain] for domain in result.domains]),
+        {name: lookup(lambda result, found=found: found.by_task.get(result.task, ())) for name, found in values.items()},
+        domain_codes, write.window_bounds(runs, clocks))
+    return manifest, epoch
+
+
+def _write(job: _Job, manifest: write.Manifest, model: object_model.ObjectModel, prv: Path, compress: bool, epoch: int) -> int:
+    """Write the .prv under a temporary name; returns its number of lines."""
+    with PartWriter(prv, compress) as writer:
+        writer.write(model.tree.header(_date(job.placements, epoch), manifest.duration).encode())
+    saved = job.folder / "manifest"
+    manifest.save(saved)
+    windows = range(len(manifest.bounds))
+    function = partial(_write_window, saved, job.folder, compress)
+    lines = 0
+    with job.progress.bar("writing", sum(run.rows for run in manifest.runs), "lines") as bar:
+        def parts() -> Iterator[Path]:
+            nonlocal lines
+            for result in job.run(function, windows):
+                lines += result.lines
+                bar.update(result.lines)
+                yield result.path
+
+        join(parts(), prv)
+    return lines
+
+
+def _write_window(saved: Path, folder: Path, compress: bool, number: int) -> write.WindowResult:
+    return write.write_window(saved, number, folder / f"window-{number}", compress)
+
+
+def _date(placements: list[Placement], epoch: int) -> str:
+    """When the trace began, in UTC: from the reports, so that the same reports always give the same bytes."""
+    known = any(placement.method != "none" for placement in placements)
+    seconds = epoch // 1_000_000_000 if known and 0 <= epoch < 250_000_000_000_000_000_000 else 0
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d/%m/%Y at %H:%M")
+
+
+def _wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator:
+    tables = {table for kind in kinds for table in kind.tables}
+    return (part for table, part in info.parts.items() if table in tables)
+
+
+def _distinct(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
+    """The reports without repetitions, and a warning for each of those."""
+    paths: dict[Path, Path] = {}
+    warnings = []
+    for report in map(Path, reports):
+        real = report.resolve()
+        if real in paths:
+            warnings.append(f"{report}: given twice, read once")
+        paths.setdefault(real, report)
+    if not paths:
+        raise Nsys2prvError("no report given")
+    return list(paths.values()), warnings
+
+
+def _nothing(job: _Job) -> str:
+    names = ", ".join(info.name for info in job.infos[:3]) + (", …" if len(job.infos) > 3 else "")
+    lost = Counter({reason: count for result in job.results for (_, reason), count in result.dropped.items()})
+    why = f" ({', '.join(f'{count} {reason}' for reason, count in lost.items())})" if lost else ""
+    return f"{names}: nothing to write: no events of the kinds asked for{why}; see what the reports hold with --list"
+
+
+@contextmanager
+def _folder(parent: Path, name: str) -> Iterator[Path]:
+    """A folder for temporary files, removed whatever happens."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

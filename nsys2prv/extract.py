@@ -1,0 +1,161 @@
+"""Reading: from exports to sorted runs. Each task reads part of one report, on its own, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsys2prv.events import all_kinds
+from nsys2prv.events.extraction import Extraction, Name, ObjectKey
+from nsys2prv.events.kind import EventKind
+from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
+from nsys2prv.report.info import ReportInfo
+from nsys2prv.report.sqlite import Database, Part
+from nsys2prv.store.normal import spill
+from nsys2prv.store.runs import BEGIN, Run, SpillWriter
+
+#: Rows read at a time: a few tens of MB whatever the table.
+PART_ROWS = 200_000
+#: Rows of one task: small enough to share the work out, large enough that opening the report again costs nothing.
+TASK_ROWS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Task:
+    """Parts of one report to read, as (kind, part, whether its rows are wanted) in this order."""
+
+    number: int
+    report: int
+    info: ReportInfo
+    parts: tuple[tuple[str, Part, bool], ...]
+    spill: Path
+    lines: bool
+    launches: tuple[Segment, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(part.last - part.first + 1 for _, part, _ in self.parts)
+
+
+@dataclass
+class Extracted:
+    """What a task found. objects, domains: what the indices in its runs mean; names: the same, per set a file of names
+    (Arrow IPC: text, and where any name has one, short and the index of its domain). Counts are of rows."""
+
+    task: int
+    report: int
+    rows: int
+    runs: list[Run] = field(default_factory=list)
+    objects: list[ObjectKey] = field(default_factory=list)
+    domains: list[str] = field(default_factory=list)
+    names: dict[str, Path] = field(default_factory=dict)
+    launches: list[Segment] = field(default_factory=list)
+    events: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    repaired: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def run_task(task: Task) -> Extracted:
+    """Read the task's parts and spill their runs (a pure function over files)."""
+    kinds = {kind.name: kind for kind in all_kinds()}
+    result = Extracted(task.number, task.report, task.rows)
+    launches = LaunchWriter(task.spill / f"launches-{task.number}.bin")
+    writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
+    try:
+        with Database(task.info.path) as database:
+            extraction = Extraction(task.info, database, LaunchIndex(list(task.launches)), task.lines)
+            for name, part, wanted in task.parts:
+                for piece in part.split(PART_ROWS):
+                    _extract_piece(extraction, kinds[name], piece, wanted, writer, result)
+                    for launched in extraction.launched:
+                        launches.append(launched)
+                    extraction.launched = []
+    finally:
+        writer.close()
+        launches.close()
+    result.launches = launches.segments
+    result.objects, result.domains = list(extraction.objects), list(extraction.domains)
+    result.names = {name_set: _save_names(task.spill / f"{name_set}-{task.number}.arrow", names, extraction.domains)
+                    for name_set, names in extraction.names.items()}
+    return result
+
+
+def _save_names(path: Path, names: Iterable[Name], domains: Mapping[str, int]) -> Path:
+    """Names in the order of their local indices; the columns beside the text only where any name has them."""
+    import polars as pl
+
+    texts, shorts, of_domains = zip(*names, strict=True)
+    frame = pl.DataFrame({"text": texts}, schema={"text": pl.String})
+    if any(shorts):
+        frame = frame.with_columns(short=pl.Series(shorts, dtype=pl.String))
+    if any(of_domains):
+        frame = frame.with_columns(domain=pl.Series([domains.get(domain, 0) for domain in of_domains], dtype=pl.UInt32))
+    frame.write_ipc(path)
+    return path
+
+
+def _extract_piece(extraction: Extraction, kind: EventKind, piece: Part, wanted: bool, writer: SpillWriter, result: Extracted) -> None:
+    extraction.dropped, extraction.repaired = Counter(), Counter()
+    for rows in kind.extract(extraction, piece):
+        if wanted:
+            runs = list(spill(rows, kind, writer, extraction.dropped, extraction.repaired))
+            result.runs += runs
+            result.events[rows.layout] += sum(run.rows for run in runs if run.shape.stream == BEGIN)
+    if wanted:
+        result.dropped.update({(kind.name, reason): count for reason, count in extraction.dropped.items()})
+        result.repaired.update({(kind.name, reason): count for reason, count in extraction.repaired.items()})
+
+
+def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Path) -> tuple[list[Task], list[Task]]:
+    """Tasks of two stages: those that fill the index of launching calls, then those that may ask it.
+
+    The second stage's tasks get their report's index through :func:`with_launches` once the first stage is done.
+    """
+    selected = list(kinds)
+    needed = [kind for kind in all_kinds() if kind.provides_launches and any(other.needs_launches for other in selected)]
+    lines = any(kind.provides_launches for kind in selected)
+    first = [kind for kind in all_kinds() if kind.provides_launches and (kind in selected or kind in needed)]
+    second = [kind for kind in selected if not kind.provides_launches]
+    stages: list[list[Task]] = []
+    number = 0
+    for stage in (first, second):
+        tasks = []
+        for index, info in enumerate(reports):
+            for parts in _portions(info, stage, selected):
+                tasks.append(Task(number, index, info, tuple(parts), spill_folder, lines))
+                number += 1
+        stages.append(tasks)
+    return stages[0], stages[1]
+
+
+def _portions(info: ReportInfo, kinds: list[EventKind], selected: list[EventKind]) -> Iterator[list[tuple[str, Part, bool]]]:
+    """A report's parts, gathered into portions of at most TASK_ROWS rows."""
+    portion: list[tuple[str, Part, bool]] = []
+    room = TASK_ROWS
+    for kind in kinds:
+        for table in kind.tables:
+            part = info.parts.get(table)
+            if part is None:
+                continue
+            first = part.first
+            while first <= part.last:
+                last = min(part.last, first + room - 1)
+                portion.append((kind.name, Part(table, first, last), kind in selected))
+                room -= last - first + 1
+                first = last + 1
+                if room <= 0:
+                    yield portion
+                    portion, room = [], TASK_ROWS
+    if portion:
+        yield portion
+
+
+def with_launches(tasks: list[Task], found: Iterable[Extracted]) -> list[Task]:
+    """The tasks with the segments that the first stage found in their reports."""
+    by_report: dict[int, list[Segment]] = {}
+    for extracted in found:
+        by_report.setdefault(extracted.report, []).extend(extracted.launches)
+    return [Task(task.number, task.report, task.info, task.parts, task.spill, task.lines, tuple(by_report.get(task.report, ())))
+            for task in tasks]

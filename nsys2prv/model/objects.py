@@ -1,0 +1,177 @@
+"""Nodes, tasks and threads of the trace, from the objects that the reports' events sit on.
+
+One task per process that has events, in rank order; within a task the host threads come first, then one thread per
+(device, stream). A process is known by its machine, its report and its pid: pids repeat between hosts and containers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from nsys2prv.errors import Nsys2prvError
+from nsys2prv.events.extraction import ObjectKey, StreamKey, ThreadKey
+from nsys2prv.model.natural import natural_key
+from nsys2prv.paraver.objects import Node, ObjectTree, Task, Thread
+from nsys2prv.report.info import PROCESS_MASK, ReportInfo, pid_of, tid_of
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """A process in its place: report index, globalPid, rank (None where nothing tells)."""
+
+    report: int
+    pid: int
+    rank: int | None
+
+
+@dataclass
+class ObjectModel:
+    """The trace's objects. rows: (report, object key) -> index of its thread in the tree. ranked: how the order was found."""
+
+    tree: ObjectTree
+    rows: dict[tuple[int, ObjectKey], int]
+    processes: list[Ordered]
+    devices: int
+    ranked: str
+
+
+def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
+    """Reports by rank where every one has a rank of its own, else by natural order of their paths."""
+    by_name = sorted(infos, key=lambda info: natural_key(str(info.path)))
+    ranks = [_first_rank(info) for info in infos]
+    if None not in ranks and len(set(ranks)) == len(ranks):
+        return sorted(infos, key=_first_rank)
+    return by_name
+
+
+def _first_rank(info: ReportInfo) -> int | None:
+    return min(info.ranks.values()) if info.ranks else info.launcher_rank
+
+
+def build(infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, ObjectKey]]) -> ObjectModel:
+    """The tree of all objects seen; `machines` numbers each report's machine.
+
+    Raises Nsys2prvError when there are more objects than Paraver can hold.
+    """
+    by_process: dict[tuple[int, int], list[ObjectKey]] = defaultdict(list)
+    for report, key in set(seen):
+        pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
+        by_process[report, pid].append(key)
+    processes, ranked = _order_processes(infos, by_process)
+    node_of, nodes = _nodes(infos, machines, processes)
+    gpus = _Gpus(infos, machines)
+
+    tasks, rows, threads = [], {}, 0
+    for process in processes:
+        info = infos[process.report]
+        keys = sorted(by_process[process.report, process.pid], key=lambda key: _thread_order(key, process, info, gpus))
+        for position, key in enumerate(keys):
+            rows[process.report, key] = threads + position
+        task = len(tasks) + 1
+        names = [_thread_name(key, info, task, position + 1, gpus.number(process.report, key)) for position, key in enumerate(keys)]
+        threads += len(keys)
+        tasks.append(Task(_task_name(process, info), node_of[process.report], tuple(Thread(name) for name in names)))
+    tree = ObjectTree(tuple(nodes), tuple(tasks))
+    if tree.threads > ObjectTree.LIMIT:
+        raise Nsys2prvError(f"the reports hold {tree.threads} threads and streams, but Paraver can show {ObjectTree.LIMIT}; "
+                            "convert fewer reports at a time, or leave kinds out with -t")
+    return ObjectModel(tree, rows, processes, gpus.used, ranked)
+
+
+def _order_processes(infos: list[ReportInfo], by_process: dict[tuple[int, int], list[ObjectKey]]) -> tuple[list[Ordered], str]:
+    """Processes by rank, then by report; within a report those with GPU work first, then by pid."""
+    own = {(report, pid): infos[report].ranks.get(pid) for report, pid in by_process}
+    method = "MPI ranks" if any(rank is not None for rank in own.values()) else ""
+    launcher = [info.launcher_rank for info in infos]
+    if not method and None not in launcher and len(set(launcher)) == len(launcher):
+        method = "launcher's environment"
+        own = {(report, pid): launcher[report] for report, pid in by_process}
+
+    def key(process: tuple[int, int]) -> tuple:
+        report, pid = process
+        rank = own[process]
+        has_gpu = any(isinstance(item, StreamKey) for item in by_process[process])
+        return (rank is None, rank or 0, report, not has_gpu, pid & (2**64 - 1))
+
+    processes = [Ordered(report, pid, own[report, pid]) for report, pid in sorted(by_process, key=key)]
+    return processes, method or "file names"
+
+
+def _nodes(infos: list[ReportInfo], machines: list[int], processes: list[Ordered]) -> tuple[dict[int, int], list[Node]]:
+    """Nodes in the order in which the tasks first need them: report -> node index, and the nodes."""
+    index: dict[int, int] = {}
+    names: list[str] = []
+    for process in processes:
+        machine = machines[process.report]
+        if machine not in index:
+            index[machine] = len(names)
+            host = infos[process.report].host or "unknown-host"
+            taken = sum(name == host or name.startswith(host + "#") for name in names)
+            names.append(f"{host}#{taken + 1}" if taken else host)
+    return {process.report: index[machines[process.report]] for process in processes}, [Node(name) for name in names]
+
+
+class _Gpus:
+    """Numbers of physical GPUs on their machines, for the names of rows.
+
+    A CUDA ordinal means another GPU in every process under CUDA_VISIBLE_DEVICES; where the report ties ordinals to GPUs the GPU's
+    number on its machine is used, elsewhere the ordinal itself.
+    """
+
+    def __init__(self, infos: list[ReportInfo], machines: list[int]) -> None:
+        self._infos, self._machines = infos, machines
+        self._seen: set[tuple] = set()
+        keys: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for info, machine in zip(infos, machines, strict=True):
+            for gpu in info.gpus.values():
+                if gpu.key:
+                    keys[machine][gpu.key].add(gpu.number)
+        self._numbers = {machine: _gpu_numbers(gpus) for machine, gpus in keys.items()}
+
+    def number(self, report: int, key: ObjectKey) -> int:
+        """The device number of a stream's row (0 for a host thread)."""
+        if not isinstance(key, StreamKey):
+            return 0
+        info, machine = self._infos[report], self._machines[report]
+        gpu = info.gpus.get(info.cuda_gpus.get((pid_of(key.pid), key.device), -1))
+        if gpu is not None and gpu.key:
+            self._seen.add((machine, gpu.key))
+            return self._numbers[machine][gpu.key]
+        self._seen.add((machine, report, key.pid, key.device))
+        return key.device
+
+    @property
+    def used(self) -> int:
+        """How many GPUs had work; GPUs known by CUDA ordinal alone count once per process."""
+        return len(self._seen)
+
+
+def _gpu_numbers(gpus: dict[str, set[int]]) -> dict[str, int]:
+    """The number of each GPU of a machine: as reported where all reports agree and no two GPUs share one, else by key."""
+    reported = {key: next(iter(numbers)) for key, numbers in gpus.items() if len(numbers) == 1}
+    if len(reported) == len(gpus) and len(set(reported.values())) == len(gpus):
+        return reported
+    return {key: number for number, key in enumerate(sorted(gpus))}
+
+
+def _thread_order(key: ObjectKey, process: Ordered, info: ReportInfo, gpus: _Gpus) -> tuple:
+    if isinstance(key, ThreadKey):
+        main = tid_of(key.tid) != pid_of(process.pid)
+        return (0, main, natural_key(info.threads.get(key.tid, "")), tid_of(key.tid), key.tid, key.lane)
+    return (1, gpus.number(process.report, key), key.device, key.stream, key.lane)
+
+
+def _thread_name(key: ObjectKey, info: ReportInfo, task: int, thread: int, device: int) -> str:
+    """The name of a row; those of streams are what POP's BasicAnalysis parses."""
+    if isinstance(key, StreamKey):
+        return f"CUDA-D{device}.S{key.stream}"
+    name = info.threads.get(key.tid) or info.processes.get(key.tid & PROCESS_MASK) or ""
+    label = f"THREAD 1.{task}.{thread}"
+    return f"{label} {name} {tid_of(key.tid)}" if name else f"{label} {tid_of(key.tid)}"
+
+
+def _task_name(process: Ordered, info: ReportInfo) -> str:
+    name = info.processes.get(process.pid, "")
+    who = f"{name} {pid_of(process.pid)}".strip()
+    return f"rank {process.rank} {who}" if process.rank is not None else who

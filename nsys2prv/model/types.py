@@ -1,0 +1,41 @@
+"""The event types of a trace for its .pcf, from the declarations of the kinds it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from nsys2prv.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
+from nsys2prv.events.kind import EventKind
+from nsys2prv.model.names import NameValues
+from nsys2prv.paraver.pcf import EventType
+
+DEFAULT_DOMAIN = "default domain"
+
+
+def event_types(kinds: Sequence[EventKind], values: Mapping[str, NameValues], domains: Mapping[str, int]) -> list[EventType]:
+    """Every event type of these kinds by code. A type that several layouts share is listed once."""
+    types: dict[int, EventType] = {}
+    for kind in kinds:
+        for layout in kind.layouts:
+            for field in catalogue().layouts[layout].fields:
+                for event_type in _types_of(field, values, domains):
+                    types.setdefault(event_type.code, event_type)
+    return [types[code] for code in sorted(types)]
+
+
+def _types_of(field: Field, values: Mapping[str, NameValues], domains: Mapping[str, int]) -> list[EventType]:
+    if not isinstance(field.code, DomainCode):
+        return [EventType(field.code, field.label, _labels(field, values, None))]
+    return [EventType(field.code.of(domain, number), field.label.format(domain=domain or DEFAULT_DOMAIN), _labels(field, values, domain))
+            for domain, number in domains.items()]
+
+
+def _labels(field: Field, values: Mapping[str, NameValues], domain: str | None) -> pl.DataFrame | None:
+    if isinstance(field.values, ValueSet):
+        return pl.DataFrame(field.values.labels, schema={"value": pl.Int64, "label": pl.String}, orient="row")
+    if not isinstance(field.values, NameSet):
+        return None
+    names = values[field.values.name]
+    return names.labels if domain is None else names.labels_in(domain)

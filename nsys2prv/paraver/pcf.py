@@ -1,0 +1,88 @@
+"""The .pcf file: what the event types and values of a trace mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import polars as pl
+
+from nsys2prv.paraver.text import CONTROL, LONGEST, clean
+
+END = "End"
+#: Labels written at a time.
+PIECE_ROWS = 100_000
+
+OPTIONS = """DEFAULT_OPTIONS
+
+LEVEL               THREAD
+UNITS               NANOSEC
+LOOK_BACK           100
+SPEED               1
+FLAG_ICONS          ENABLED
+NUM_OF_STATE_COLORS 1000
+YMAX_SCALE          37
+
+
+DEFAULT_SEMANTIC
+
+THREAD_FUNC         State As Is
+
+"""
+
+
+@dataclass(frozen=True)
+class EventType:
+    """An event type and, where its values have names, their labels: a frame of `value` and `label`, as :func:`safe_labels` makes
+    it (0 is always End)."""
+
+    code: int
+    label: str
+    labels: pl.DataFrame | None = None
+
+
+def write_pcf(types: Iterable[EventType], file: BinaryIO) -> None:
+    """Write the file. There is no STATES section as long as the trace has no states: POP's BasicAnalysis tells by it.
+
+    The colour column is 0 for types with named values and 7 for counters.
+    """
+    file.write(OPTIONS.encode())
+    for event_type in types:
+        if event_type.labels is None:
+            file.write(f"\nEVENT_TYPE\n7 {event_type.code} {clean(event_type.label)}\n".encode())
+            continue
+        file.write(f"\nEVENT_TYPE\n0 {event_type.code} {clean(event_type.label)}\nVALUES\n0 {END}\n".encode())
+        for piece in event_type.labels.iter_slices(PIECE_ROWS):
+            piece.select(pl.format("{} {}", "value", "label")).write_csv(file, include_header=False, quote_style="never")
+
+
+def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:
+    """The labels as single lines of valid text, none empty, too long or all in brackets, each but once."""
+    text = labels["label"]
+    odd = text.str.contains(CONTROL) | (text.str.len_bytes() > LONGEST) | text.str.contains(r"^\s|\s$|^\[|^\(\)$|^$")
+    if odd.any():
+        cleaned = {value: clean(label) for value, label in labels.filter(odd).iter_rows()}
+        labels = labels.with_columns(label=pl.when(odd).then(pl.col("value").replace_strict(cleaned, default="", return_dtype=pl.String))
+                                     .otherwise("label"))
+    return _unique(labels.sort("value"))
+
+
+def _unique(labels: pl.DataFrame) -> pl.DataFrame:
+    """The labels with a number behind those that an earlier value, or End, already has."""
+    repeated = labels.filter(pl.col("label").is_duplicated() | (pl.col("label") == END))
+    if not repeated.height:
+        return labels
+    taken = set(labels["label"]) | {END}
+    seen: set[str] = {END}
+    renamed = {}
+    for value, label in repeated.iter_rows():
+        count, candidate = 1, label
+        while candidate in (taken if count > 1 else seen):
+            count += 1
+            candidate = f"{label} #{count}"
+        seen.add(candidate)
+        taken.add(candidate)
+        if candidate != label:
+            renamed[value] = candidate
+    return labels.with_columns(label=pl.col("value").replace_strict(renamed, default=pl.col("label"), return_dtype=pl.String))

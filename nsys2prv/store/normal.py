@@ -1,0 +1,109 @@
+"""From the normal form to sorted runs: times made sane, rows split by the attributes they carry, sorted, spilled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from nsys2prv.catalogue import Layout, catalogue
+from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
+from nsys2prv.events.kind import EventKind, Lines, Rows
+from nsys2prv.report.sqlite import NULL
+from nsys2prv.store.runs import BEGIN, END, LINE, LINE_DTYPE, Run, Shape, SpillWriter, begin_dtype, end_dtype
+
+#: No clock of any export comes near; what is beyond is damage, and would overflow sums of times.
+TIME_LIMIT = 1 << 62
+
+
+def spill(rows: Rows, kind: EventKind, writer: SpillWriter, dropped: Counter[str], repaired: Counter[str]) -> Iterator[Run]:
+    """Store one piece of the normal form; yields its runs. Rows without usable times are counted in `dropped`."""
+    layout = catalogue().layouts[rows.layout]
+    kept, end = _sane_times(rows, kind, dropped, repaired)
+    if len(kept):
+        carried = _carried(layout, rows.columns, kept)
+        combinations, codes = factorize(carried)
+        for code, present in enumerate(combinations):
+            chosen = slice(None) if len(combinations) == 1 else np.flatnonzero(codes == code)
+            yield from _spill_events(rows, layout, int(present), kept[chosen], end[chosen], writer)
+    if rows.lines is not None:
+        yield from _spill_lines(rows.lines, writer)
+
+
+def _sane_times(rows: Rows, kind: EventKind, dropped: Counter[str], repaired: Counter[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of the rows to keep, and their ends: after the begin by at least 1 ns, or OPEN."""
+    begin, end = rows.begin, rows.end
+    usable = (begin != NULL) & (np.abs(begin) < TIME_LIMIT)
+    closed = (end != NULL) & (np.abs(end) < TIME_LIMIT)
+    if kind.open_ended:
+        opened = usable & ~closed
+        if opened.any():
+            repaired["ranges without an end, closed at the end of the trace"] += int(opened.sum())
+    else:
+        usable &= closed
+    lost = len(begin) - int(usable.sum())
+    if lost:
+        dropped["rows without usable times"] += lost
+    kept = np.flatnonzero(usable) if lost else np.arange(len(begin))
+    begin, end, closed = begin[kept], end[kept], closed[kept]
+    backward = closed & (end < begin)
+    if backward.any():
+        repaired["ends before their begins, made 1 ns long"] += int(backward.sum())
+    return kept, np.where(closed, np.maximum(end, begin + 1), OPEN)
+
+
+def _carried(layout: Layout, columns: dict[str, np.ndarray], kept: np.ndarray) -> np.ndarray:
+    """For each row the bits of the fields it carries: all that are not optional, and the optional ones that it has."""
+    always = sum(1 << bit for bit, field in enumerate(layout.fields) if not field.optional)
+    carried = np.full(len(kept), always)
+    for bit, field in enumerate(layout.fields):
+        if field.optional:
+            carried |= (columns[field.name][kept] != ABSENT).astype(np.int64) << bit
+    return carried
+
+
+def _spill_events(rows: Rows, layout: Layout, present: int, kept: np.ndarray, end: np.ndarray, writer: SpillWriter) -> Iterator[Run]:
+    begin = rows.begin[kept]
+    order = _outer_first(begin, end)
+    sorted_rows = kept if isinstance(order, slice) else kept[order]
+    records = np.empty(len(kept), begin_dtype(layout, present))
+    records["time"], records["end"], records["object"] = begin[order], end[order], rows.object[sorted_rows]
+    for name in records.dtype.names[3:]:
+        records[name] = rows.domain[sorted_rows] if name == "domain" and layout.has_domain else rows.columns[name][sorted_rows]
+    closed = records["end"][records["end"] != OPEN]
+    last = max(int(closed.max(initial=NULL)), int(records["time"][-1]) + 1)
+    yield writer.append(Shape(BEGIN, layout.name, present), records, last)
+    yield writer.append(Shape(END, layout.name, present), ends_of(records, layout), last)
+
+
+def ends_of(begins: np.ndarray, layout: Layout) -> np.ndarray:
+    """The end records of begin records, ascending by time."""
+    ends = np.empty(len(begins), end_dtype(layout))
+    order = slice(None) if is_sorted(begins["end"]) else np.argsort(begins["end"], kind="stable")
+    ends["time"] = begins["end"][order]
+    for name in ends.dtype.names[1:]:
+        ends[name] = begins[name][order]
+    return ends
+
+
+def _outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:
+    """The order by begin, the longer first among equals."""
+    steps = np.diff(begin)
+    if (steps > 0).all():
+        return slice(None)
+    return np.lexsort((-end, begin))
+
+
+def _spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
+    usable = (lines.send != NULL) & (lines.receive != NULL) & (np.abs(lines.send) < TIME_LIMIT) & (np.abs(lines.receive) < TIME_LIMIT)
+    kept = np.flatnonzero(usable)
+    if not len(kept):
+        return
+    order = kept[np.argsort(lines.send[kept], kind="stable")]
+    records = np.empty(len(order), LINE_DTYPE)
+    for name, column in (("time", lines.send), ("sender", lines.sender), ("receive", lines.receive), ("receiver", lines.receiver),
+                         ("size", lines.size)):
+        records[name] = column[order]
+    last = max(int(records["time"][-1]), int(records["receive"].max()))
+    yield writer.append(Shape(LINE, lines.kind), records, last)

@@ -1,0 +1,143 @@
+"""Sorted runs: fixed-size binary records of one shape, ascending by time, in spill files.
+
+Each piece of the normal form is stored three times over, each by the time at which it makes a trace line: its begins (with
+all values), its ends, and its lines. A time window of the trace is then a slice of every run.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv.catalogue import Layout, NameSet, catalogue
+
+BEGIN, END, LINE = "begin", "end", "line"
+#: Every so many records a run's time is kept in memory, to plan windows and to find a slice without reading the run.
+SAMPLE = 1024
+
+LINE_DTYPE = np.dtype([("time", "<i8"), ("sender", "<u4"), ("receive", "<i8"), ("receiver", "<u4"), ("size", "<i8")])
+
+
+def begin_dtype(layout: Layout, present: int) -> np.dtype:
+    """Records of begins: `present` has a bit for every field of the layout that these records carry."""
+    columns = [("time", "<i8"), ("end", "<i8"), ("object", "<u4")]
+    if layout.has_domain:
+        columns.append(("domain", "<u4"))
+    columns += [(f.name, "<u4" if isinstance(f.values, NameSet) else "<i8") for f in fields_present(layout, present)]
+    return np.dtype(columns)
+
+
+def end_dtype(layout: Layout) -> np.dtype:
+    columns = [("time", "<i8"), ("object", "<u4")]
+    if layout.has_domain:
+        columns.append(("domain", "<u4"))
+    return np.dtype(columns)
+
+
+def fields_present(layout: Layout, present: int) -> list:
+    """The layout's fields whose bit is set."""
+    return [f for bit, f in enumerate(layout.fields) if present >> bit & 1]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a run's records are: begins or ends of a layout with certain fields, or lines of a kind."""
+
+    stream: str
+    name: str
+    present: int = 0
+
+    @property
+    def dtype(self) -> np.dtype:
+        if self.stream == LINE:
+            return LINE_DTYPE
+        layout = catalogue().layouts[self.name]
+        return begin_dtype(layout, self.present) if self.stream == BEGIN else end_dtype(layout)
+
+
+@dataclass(frozen=True)
+class Run:
+    """`rows` records at `offset` of a spill file, ascending by time (local ns of `report`).
+
+    source: number of the extraction whose objects and names the records' indices mean. first, until: time of the first and of
+    the last record. last: the greatest time in it that is not OPEN, ends and receives included. samples: the time of every SAMPLE-th record.
+    """
+
+    shape: Shape
+    path: Path
+    offset: int
+    rows: int
+    report: int
+    source: int
+    first: int
+    until: int
+    last: int
+    samples: np.ndarray = field(repr=False)
+
+
+class SpillWriter:
+    """Appends runs to one spill file."""
+
+    def __init__(self, path: Path, report: int, source: int) -> None:
+        self.path, self.report, self.source = path, report, source
+        self._file = path.open("wb")
+
+    def append(self, shape: Shape, records: np.ndarray, last: int) -> Run:
+        """Store records, which must ascend by their field `time`."""
+        offset = self._file.tell()
+        self._file.write(memoryview(records).cast("B"))
+        times = records["time"]
+        return Run(shape, self.path, offset, len(records), self.report, self.source, int(times[0]), int(times[-1]), last,
+                   times[::SAMPLE].copy())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class SpillReader:
+    """Slices of runs, mapped from their files. Mapped pages are given back by :meth:`release`."""
+
+    def __init__(self) -> None:
+        self._maps: dict[Path, mmap.mmap] = {}
+
+    def records(self, run: Run) -> np.ndarray:
+        """All records of a run, without reading them yet."""
+        mapped = self._maps.get(run.path)
+        if mapped is None:
+            with run.path.open("rb") as file:
+                mapped = self._maps[run.path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(mapped, run.shape.dtype, run.rows, run.offset)
+
+    def between(self, run: Run, first: int, last: int | None) -> np.ndarray:
+        """The records with first <= time < last (None: without an upper limit)."""
+        return self.located(run, first, last)[1]
+
+    def located(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
+        """The same, with the position of the first of them in the run."""
+        records = self.records(run)
+        start = _position(run, records, first)
+        return start, records[start:None if last is None else _position(run, records, last)]
+
+    def close(self) -> None:
+        self._maps.clear()
+
+    def release(self) -> None:
+        """Give the pages read so far back to the system; the maps stay usable."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for mapped in self._maps.values():
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _position(run: Run, records: np.ndarray, time: int) -> int:
+    """The first record at or after `time`."""
+    if time <= run.first:
+        return 0
+    if time > run.until:
+        return run.rows
+    block = int(np.searchsorted(run.samples, time, "left"))
+    start = max(block - 1, 0) * SAMPLE
+    stretch = np.ascontiguousarray(records["time"][start:min(block * SAMPLE + 1, run.rows)])
+    return start + int(np.searchsorted(stretch, time, "left"))

@@ -1,0 +1,231 @@
+"""Writing: from sorted runs to trace lines, one time window at a time. Each window is a pure function over files."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv.catalogue import DomainCode, Layout, NameSet, catalogue
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.columns import OPEN
+from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text, merged, words_of
+from nsys2prv.paraver.output import PartWriter
+from nsys2prv.store.runs import BEGIN, END, LINE, Run, Shape, SpillReader, fields_present
+
+#: Records of one window: some tens of MB, whatever the trace.
+WINDOW_RECORDS = 300_000
+#: With very many runs a window must be worth the look into each.
+RECORDS_PER_RUN = 50
+
+
+@dataclass
+class Lookup:
+    """Local indices of every source -> global numbers: `table[start[source] + local]`."""
+
+    start: np.ndarray
+    table: np.ndarray
+
+    @classmethod
+    def of(cls, columns: Sequence[np.ndarray]) -> Lookup:
+        lengths = np.array([len(column) for column in columns], np.int64)
+        return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
+
+    def __call__(self, local: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        return self.table[local + starts]
+
+
+@dataclass
+class Manifest:
+    """Everything the windows need. clocks: per report, to trace time. addresses: of every thread, as records name it.
+
+    objects, domains, names: what the runs' local indices mean (threads of the tree, NVTX domains, values per name set).
+    domain_codes: (name, number) of every NVTX domain. bounds: window k is bounds[k] <= time < bounds[k + 1], the last one open.
+    """
+
+    runs: list[Run]
+    clocks: list[ClockMap]
+    addresses: list[str]
+    duration: int
+    objects: Lookup
+    domains: Lookup
+    names: dict[str, Lookup]
+    domain_codes: list[tuple[str, int]]
+    bounds: list[int] = field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        with path.open("wb") as file:
+            pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
+    """Times that cut the trace into windows of about equally many records."""
+    if not runs:
+        return [0]
+    times, weights = [], []
+    for run in runs:
+        samples = run.samples[run.samples != OPEN]
+        times.append(clocks[run.report].to_global(samples))
+        weights.append(np.full(len(samples), run.rows / len(run.samples)))
+    time = np.concatenate(times)
+    order = np.argsort(time, kind="stable")
+    total = np.cumsum(np.concatenate(weights)[order])
+    size = max(WINDOW_RECORDS, len(runs) * RECORDS_PER_RUN)
+    count = max(1, round(float(total[-1]) / size)) if len(total) else 1
+    cuts = np.searchsorted(total, np.arange(1, count) * (total[-1] / count)) if count > 1 else []
+    return [0, *sorted({int(time[order[cut]]) for cut in cuts} - {0})]
+
+
+@dataclass(frozen=True)
+class WindowResult:
+    """A window's text as a file, and how many lines it has."""
+
+    path: Path
+    lines: int
+
+
+def write_window(manifest_path: Path, number: int, part: Path, compress: bool) -> WindowResult:
+    """Format one window into a file of its own."""
+    formatter = _formatter(manifest_path)
+    batches = formatter.batches(number)
+    with PartWriter(part, compress) as writer:
+        for text in merged(batches):
+            writer.write(text)
+    lines = sum(len(batch.times) for batch in batches)
+    formatter.reader.release()
+    return WindowResult(part, lines)
+
+
+@lru_cache(maxsize=1)
+def _formatter(path: Path) -> Formatter:
+    with path.open("rb") as file:
+        return Formatter(pickle.load(file))
+
+
+class Formatter:
+    """Makes the lines of windows; keeps what all windows of a trace have in common."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.reader = SpillReader()
+        addresses = [address.encode() for address in manifest.addresses]
+        self._events = Choice(tuple(b"2:" + address + b":" for address in addresses))
+        self._senders = Choice(tuple(b"3:" + address + b":" for address in addresses))
+        self._receivers = Choice(tuple(b":" + address + b":" for address in addresses))
+        self._shapes: dict[tuple, LineShape] = {}
+        clocks = manifest.clocks
+        self._first = np.array([clocks[run.report].to_global(np.int64(run.first)) for run in manifest.runs], np.int64)
+        self._until = np.array([OPEN if run.until == OPEN else clocks[run.report].to_global(np.int64(run.until))
+                                for run in manifest.runs], np.int64)
+
+    def batches(self, number: int) -> list[Batch]:
+        """The lines of a window by shape: ends first, so that they come before begins of the same time."""
+        bounds = self.manifest.bounds
+        first, last = bounds[number], bounds[number + 1] if number + 1 < len(bounds) else None
+        touched = self._until >= first
+        if last is not None:
+            touched &= self._first < last
+        pieces: dict[Shape, list[tuple[Run, np.ndarray, np.ndarray]]] = {}
+        for index in np.flatnonzero(touched):
+            run = self.manifest.runs[index]
+            times, records = self._slice(run, first, last)
+            if len(records):
+                pieces.setdefault(run.shape, []).append((run, times, records))
+        ranks = {END: 0, BEGIN: 1, LINE: 2}
+        return [self._batch(shape, pieces[shape])
+                for shape in sorted(pieces, key=lambda shape: (ranks[shape.stream], shape.name, shape.present))]
+
+    def _slice(self, run: Run, first: int, last: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Trace times and records of a run within the window."""
+        clock = self.manifest.clocks[run.report]
+        slack = 2 if clock.drift else 0
+        records = self.reader.between(run, clock.to_local(first) - slack, None if last is None else clock.to_local(last) + slack)
+        times = clock.to_global(records["time"])
+        if run.until == OPEN and len(records):
+            times = np.where(records["time"] == OPEN, self.manifest.duration, times)
+        if slack:
+            inside = (times >= first) & (True if last is None else times < last)
+            times, records = times[inside], records[inside]
+        return times, records
+
+    def _batch(self, shape: Shape, pieces: list[tuple[Run, np.ndarray, np.ndarray]]) -> Batch:
+        records = np.concatenate([records for _, _, records in pieces])
+        times = np.concatenate([times for _, times, _ in pieces])
+        lengths = [len(piece) for _, piece, _ in pieces]
+        sources = np.array([run.source for run, _, _ in pieces])
+
+        def translate(lookup: Lookup, column: np.ndarray) -> np.ndarray:
+            return lookup(column, np.repeat(lookup.start[sources], lengths))
+
+        if shape.stream == LINE:
+            clocks = [self.manifest.clocks[run.report] for run, _, _ in pieces]
+            receive = np.concatenate([clock.to_global(piece["receive"]) for clock, (_, _, piece) in zip(clocks, pieces, strict=True)])
+            return self._line_batch(shape, times, translate(self.manifest.objects, records["sender"]), receive,
+                                    translate(self.manifest.objects, records["receiver"]), records["size"])
+        layout = catalogue().layouts[shape.name]
+        if shape.stream == BEGIN and layout.nests and len(pieces) > 1:
+            outer_first = np.argsort(-records["end"], kind="stable")
+            records, times = records[outer_first], times[outer_first]
+            starts = np.repeat(sources, lengths)[outer_first]
+
+            def translate(lookup: Lookup, column: np.ndarray) -> np.ndarray:
+                return lookup(column, lookup.start[starts])
+
+        objects = translate(self.manifest.objects, records["object"])
+        domain = translate(self.manifest.domains, records["domain"]) if layout.has_domain else None
+        if shape.stream == END:
+            return self._end_batch(shape, layout, times, objects, domain)
+        values = [translate(self.manifest.names[f.values.name], records[f.name]) if isinstance(f.values, NameSet) else records[f.name]
+                  for f in fields_present(layout, shape.present)]
+        return self._begin_batch(shape, layout, times, objects, domain, values)
+
+    def _begin_batch(self, shape: Shape, layout: Layout, times: np.ndarray, objects: np.ndarray, domain: np.ndarray | None,
+                     values: list[np.ndarray]) -> Batch:
+        words = tuple(words_of(column.max()) for column in (times, *values))
+        columns: list[np.ndarray] = [objects, times]
+
+        def pieces() -> Iterator[Piece]:
+            yield from (self._events, Number(words[0]))
+            for f, size in zip(fields_present(layout, shape.present), words[1:], strict=True):
+                yield from (self._code(f.code, b":"), Number(size))
+
+        for f, column in zip(fields_present(layout, shape.present), values, strict=True):
+            columns += [domain, column] if isinstance(f.code, DomainCode) else [column]
+        return Batch(self._shape((shape, words), pieces), times, columns)
+
+    def _end_batch(self, shape: Shape, layout: Layout, times: np.ndarray, objects: np.ndarray, domain: np.ndarray | None) -> Batch:
+        words = words_of(times.max())
+        coded = [f for f in fields_present(layout, shape.present) if isinstance(f.code, DomainCode)]
+
+        def pieces() -> Iterator[Piece]:
+            yield from (self._events, Number(words))
+            for f in fields_present(layout, shape.present):
+                yield self._code(f.code, b":0")
+
+        return Batch(self._shape((shape, words), pieces), times, [objects, times, *[domain] * len(coded)])
+
+    def _line_batch(self, shape: Shape, send: np.ndarray, sender: np.ndarray, receive: np.ndarray, receiver: np.ndarray,
+                    size: np.ndarray) -> Batch:
+        words = tuple(words_of(column.max()) for column in (send, receive, size))
+        tag = catalogue().lines[shape.name].tag
+
+        def pieces() -> Iterator[Piece]:
+            yield from (self._senders, Number(words[0]), Text(b":"), Number(words[0]), self._receivers, Number(words[1]), Text(b":"),
+                        Number(words[1]), Text(b":"), Number(words[2]), Text(b":%d" % tag))
+
+        return Batch(self._shape((shape, words), pieces), send, [sender, send, send, receiver, receive, receive, size])
+
+    def _code(self, code: int | DomainCode, behind: bytes) -> Piece:
+        """`:code` and what follows it."""
+        if isinstance(code, DomainCode):
+            return Choice(tuple(b":%d%s" % (code.of(name, number), behind) for name, number in self.manifest.domain_codes))
+        return Text(b":%d%s" % (code, behind))
+
+    def _shape(self, key: tuple, pieces) -> LineShape:
+        if key not in self._shapes:
+            self._shapes[key] = LineShape([*pieces(), Text(b"\n")])
+        return self._shapes[key]
