@@ -1,0 +1,143 @@
+"""The command line: arguments in, options out, messages and exit status."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nsys2prv import __version__
+from nsys2prv.errors import Nsys2prvError, UsageError
+
+DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NVIDIA Nsight Systems reports, one per rank.
+
+  nsys2prv -m rank*.sqlite out.prv      convert; out.pcf and out.row are written beside it
+  nsys2prv --list rank0.sqlite          what a report holds
+  nsys2prv cfgs [DIR]                   list the Paraver views that come with nsys2prv, or copy them to DIR
+"""
+EPILOG = """Exit status: 0 done, 1 error, 2 usage, 3 the reports hold nothing to write, 130 interrupted."""
+TERMINATED = 143
+
+
+def parser() -> argparse.ArgumentParser:
+    main = argparse.ArgumentParser("nsys2prv", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
+                                   usage="nsys2prv [-m] [-t KINDS] [options] REPORT... OUTPUT",
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+    main.add_argument("paths", nargs="*", metavar="REPORT... OUTPUT",
+                      help="reports (.sqlite, or .nsys-rep where nsys is installed), then the trace to write: out, out.prv or out.prv.gz")
+    what = main.add_argument_group("what to translate")
+    what.add_argument("-t", "--trace", action="append", default=[], metavar="KINDS",
+                      help="comma-separated kinds of events, `all`, or -KIND to leave one out; everything by default. Kinds: see --kinds")
+    what.add_argument("-m", "--multi-report", action="store_true", help="merge the reports; several are merged with or without it")
+    what.add_argument("--kernel-names", choices=("short", "full"), default="short",
+                      help="kernel labels: the short name made readable (default), or the full demangled name")
+    how = main.add_argument_group("how to write")
+    how.add_argument("-z", "--compress", action="store_true", help="write .prv.gz")
+    how.add_argument("-j", "--jobs", type=int, default=0, metavar="N", help="worker processes; one per CPU by default")
+    how.add_argument("--tmp", type=Path, metavar="DIR", help="folder for temporary files; the output's by default")
+    tell = main.add_argument_group("information")
+    tell.add_argument("--list", action="store_true", help="print what each report holds and convert nothing")
+    tell.add_argument("--kinds", action="store_true", help="print the kinds of events that -t takes")
+    tell.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary; warnings and errors only")
+    tell.add_argument("-v", "--verbose", action="store_true", help="more about where the reports were placed")
+    tell.add_argument("--version", action="version", version=f"nsys2prv {__version__}")
+    return main
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        if given[:1] == ["cfgs"]:
+            return _cfgs(given[1:])
+        return _run(parser().parse_args(_joined_kinds(given)))
+    except Nsys2prvError as error:
+        print(f"nsys2prv: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("nsys2prv: interrupted; nothing was written", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+
+
+def _terminate(*_: object) -> None:
+    sys.exit(TERMINATED)
+
+
+def _joined_kinds(arguments: list[str]) -> list[str]:
+    """`-t -nvtx` as one word, for argparse takes `-nvtx` for an option otherwise."""
+    joined: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument in ("-t", "--trace"):
+            value = next(waiting, None)
+            joined.append(argument if value is None else f"--trace={value}")
+        else:
+            joined.append(argument)
+    return joined
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.kinds:
+        return _kinds()
+    if options.list:
+        return _list(options.paths)
+    if len(options.paths) < 2:
+        raise UsageError("give at least one report and the trace to write: nsys2prv REPORT... OUTPUT (more with --help)")
+    *reports, output = options.paths
+    if Path(output).suffix.lower() in {".sqlite", ".nsys-rep", ".qdrep"}:
+        raise UsageError(f"{output}: the last argument is the trace to write, but this is a report")
+    if options.jobs < 0:
+        raise UsageError("-j takes a number of processes from 1 on")
+    from nsys2prv.conversion import Options, convert
+
+    summary = convert(reports, output, Options(tuple(",".join(options.trace).split(",")), options.compress,
+                                               options.kernel_names == "full", options.jobs, options.tmp, options.quiet))
+    for warning in summary.warnings:
+        print(f"nsys2prv: warning: {warning}", file=sys.stderr)
+    if not options.quiet:
+        print(summary.text())
+        if options.verbose:
+            print(summary.details())
+    return 0
+
+
+def _list(paths: list[str]) -> int:
+    if not paths:
+        raise UsageError("--list takes reports")
+    from nsys2prv.listing import describe
+
+    for path in paths:
+        print(describe(path))
+    return 0
+
+
+def _kinds() -> int:
+    from nsys2prv.events import all_kinds
+    from nsys2prv.selection import UNTRANSLATED
+
+    for kind in all_kinds():
+        print(f"{kind.name:<22} {kind.title}; also: {', '.join(kind.groups)}")
+    print(f"accepted but not translated by this version: {', '.join(UNTRANSLATED)}")
+    return 0
+
+
+def _cfgs(arguments: list[str]) -> int:
+    from nsys2prv import views
+
+    if arguments and arguments[0] in ("-h", "--help"):
+        print("usage: nsys2prv cfgs [DIR]\n\nList the Paraver views that come with nsys2prv, or copy them to DIR.")
+        return 0
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        raise UsageError("usage: nsys2prv cfgs [DIR]")
+    if not arguments:
+        print("\n".join(views.views()))
+    else:
+        copied = views.copy_to(Path(arguments[0]))
+        print(f"{len(copied)} views copied to {arguments[0]}")
+    return 0

@@ -1,0 +1,59 @@
+"""``--list``: what the reports hold, and what of it will not be translated and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nsys2prv.events import all_kinds
+from nsys2prv.report.info import ReportInfo, inspect, pid_of
+from nsys2prv.report.sqlite import Database
+from nsys2prv.report.tables import purpose
+
+
+def describe(path: str | Path) -> str:
+    """One report, for people."""
+    info = inspect(path)
+    with Database(path) as database:
+        counts = {name: database.count(name) for name in info.parts}
+    rows = [f"{path}",
+            f"  host {info.host or 'unknown'}; schema {info.schema or 'older than 2.7'}; exported by nsys {info.product or 'unknown'}; "
+            f"{_span(info)}",
+            f"  processes: {_processes(info)}",
+            f"  GPUs: {', '.join(f'{gpu.number} {gpu.name}' for gpu in info.gpus.values()) or 'none named'}"]
+    rows.append(f"  rank: {_rank(info)}")
+    kinds = [(kind.name, kind.title, {table: counts.get(table, 0) for table in kind.tables}) for kind in all_kinds()]
+    rows.append("  translated:")
+    rows += [f"    {name:<22} {title}: {sum(tables.values()):,} rows of {', '.join(t for t, n in tables.items() if n)}"
+             for name, title, tables in kinds if any(tables.values())] or ["    nothing"]
+    translated = {table for kind in all_kinds() for table in kind.tables}
+    others = [(table, count, purpose(table)) for table, count in sorted(counts.items()) if table not in translated and count]
+    others = [item for item in others if item[2]]
+    if others:
+        rows.append("  not translated:")
+        rows += [f"    {table:<44} {count:>9,} rows: {reason}" for table, count, reason in others]
+    return "\n".join(rows)
+
+
+def _span(info: ReportInfo) -> str:
+    duration = f"{info.duration_ns / 1e9:.3f} s" if info.duration_ns else "unknown duration"
+    if info.utc_ns is None:
+        return duration
+    from datetime import datetime, timezone
+
+    try:
+        start = datetime.fromtimestamp(info.utc_ns // 1_000_000_000, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return duration
+    return f"{duration} from {start:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _processes(info: ReportInfo) -> str:
+    named = [f"{name or 'process'} {pid_of(pid)}" + (f" (rank {info.ranks[pid]})" if pid in info.ranks else "")
+             for pid, name in info.processes.items()]
+    return ", ".join(named[:6]) + (f" and {len(named) - 6} more" if len(named) > 6 else "") if named else "none named"
+
+
+def _rank(info: ReportInfo) -> str:
+    if info.ranks:
+        return f"{', '.join(map(str, sorted(info.ranks.values())))} by MPI"
+    return f"{info.launcher_rank} by the launcher's environment" if info.launcher_rank is not None else "unknown"

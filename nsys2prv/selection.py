@@ -1,0 +1,59 @@
+"""Which kinds of events to translate: the argument of ``-t``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nsys2prv.errors import UsageError
+from nsys2prv.events import all_kinds
+from nsys2prv.events.kind import EventKind
+
+#: Names that other converters take and this version has no kind for yet.
+UNTRANSLATED = ("mpi_event_trace", "openacc", "openmp", "gpu_metrics", "osrt", "pthread", "memory_usage", "nic_metrics",
+                "cpu_raw_counters")
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """kinds: to translate. asked: named by the user, so that a missing one is worth a warning. warnings: about the names."""
+
+    kinds: tuple[EventKind, ...]
+    asked: frozenset[str]
+    warnings: tuple[str, ...] = ()
+
+
+def names() -> list[str]:
+    """Every name that -t takes."""
+    kinds = all_kinds()
+    return sorted({kind.name for kind in kinds} | {group for kind in kinds for group in kind.groups} | set(UNTRANSLATED) | {ALL})
+
+
+def select(words: Iterable[str]) -> Selection:
+    """The kinds that a list of names means; `-name` leaves one out, no name at all or only such means everything.
+
+    Raises UsageError for a name that is none.
+    """
+    kinds = all_kinds()
+    chosen: set[str] = set()
+    left_out: set[str] = set()
+    asked: set[str] = set()
+    warnings = []
+    given = [word.strip() for word in words if word.strip()]
+    for word in given:
+        negative, name = word.startswith("-"), word.lstrip("-")
+        members = {kind.name for kind in kinds if name in (ALL, kind.name) or name in kind.groups}
+        if name in UNTRANSLATED:
+            if not negative:
+                warnings.append(f"{name}: this version does not translate it yet")
+        elif not members:
+            raise UsageError(f"-t {name}: no such kind of event; there are: {', '.join(names())}")
+        if negative:
+            left_out |= members
+        else:
+            chosen |= members
+            asked |= set() if name == ALL else members
+    if not any(not word.startswith("-") for word in given):
+        chosen = {kind.name for kind in kinds}
+    return Selection(tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked - left_out), tuple(warnings))

@@ -1,0 +1,108 @@
+"""What a conversion did, for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsys2prv.catalogue import catalogue
+from nsys2prv.views import first_views
+
+if TYPE_CHECKING:
+    from nsys2prv.clock.placement import Placement
+    from nsys2prv.extract import Extracted
+    from nsys2prv.model.objects import ObjectModel
+    from nsys2prv.report.info import ReportInfo
+    from nsys2prv.selection import Selection
+
+
+@dataclass
+class Summary:
+    """events: written, by layout. dropped, repaired: rows by (kind, reason). sizes: bytes of every file. duration in ns."""
+
+    ranks: int
+    hosts: int
+    devices: int
+    threads: int
+    duration: int
+    lines: int
+    order: str
+    clock: str
+    events: dict[str, int]
+    dropped: dict[tuple[str, str], int]
+    repaired: dict[tuple[str, str], int]
+    sizes: dict[Path, int]
+    warnings: list[str] = field(default_factory=list)
+    views: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, infos: list[ReportInfo], placements: list[Placement], selection: Selection, results: list[Extracted],
+           model: ObjectModel, duration: int, lines: int, outputs: tuple[Path, ...]) -> Summary:
+        events: Counter[str] = Counter()
+        dropped: Counter[tuple[str, str]] = Counter()
+        repaired: Counter[tuple[str, str]] = Counter()
+        for result in results:
+            events.update(result.events)
+            dropped.update(result.dropped)
+            repaired.update(result.repaired)
+        methods = Counter(placement.method for placement in placements)
+        clock = ", ".join(f"{method} ({count} reports)" if len(methods) > 1 else method for method, count in methods.items())
+        present = {layout for layout, count in events.items() if count}
+        return cls(len(model.tree.tasks), len(model.tree.nodes), model.devices, model.tree.threads, duration, lines, model.ranked,
+                   clock, dict(events), dict(dropped), dict(repaired), {path: path.stat().st_size for path in outputs},
+                   _warnings(infos, placements, selection, results), first_views(present))
+
+    def text(self) -> str:
+        """The closing summary."""
+        rows = [f"{_plural(self.ranks, 'task')} on {_plural(self.hosts, 'host')}, {_plural(self.devices, 'GPU')}, "
+                f"{_plural(self.threads, 'row')}; {self.duration / 1e9:.3f} s; tasks ordered by {self.order}",
+                f"clocks: {self.clock}"]
+        layouts = catalogue().layouts
+        width = max((len(f"{count:,}") for count in self.events.values()), default=1)
+        rows += [f"  {count:>{width},} {layouts[name].title}" for name, count in self.events.items() if count]
+        rows += [f"  {count:,} dropped: {reason} ({kind})" for (kind, reason), count in sorted(self.dropped.items())]
+        rows += [f"  {count:,} repaired: {reason} ({kind})" for (kind, reason), count in sorted(self.repaired.items())]
+        rows += [f"{path}  {_size(size)}" + (f", {self.lines:,} lines" if ".prv" in path.suffixes else "")
+                 for path, size in self.sizes.items()]
+        if self.views:
+            rows.append("views to open first (copy them with: nsys2prv cfgs DIR): " + ", ".join(self.views))
+        return "\n".join(rows)
+
+
+def _warnings(infos: list[ReportInfo], placements: list[Placement], selection: Selection, results: list[Extracted]) -> list[str]:
+    found: Counter[str] = Counter()
+    for result in results:
+        found.update(result.events)
+    warnings = [f"{kind.name}: no report holds any" for kind in selection.kinds
+                if kind.name in selection.asked and not any(found[layout] for layout in kind.layouts)]
+    unplaced = [info.name for info, placement in zip(infos, placements, strict=True) if placement.method == "none"]
+    if unplaced and len(infos) > 1:
+        warnings.append(f"{_some(unplaced)}: no clock in the report; placed at the start of the others")
+    hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
+    if hidden:
+        warnings.append(f"{_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
+                        "them are not in the report; profile with --cuda-graph-trace=node to see them")
+    with_gpu = {result.report for result in results if any(result.events.get(name) for name in
+                                                            ("cuda_kernel", "nccl_kernel", "memory_operation", "cuda_graph"))}
+    idle = [info.name for index, info in enumerate(infos) if index not in with_gpu]
+    if idle and any("cuda" in kind.groups for kind in selection.kinds):
+        warnings.append(f"{_some(idle)}: no work on any GPU")
+    return warnings
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
