@@ -1,0 +1,88 @@
+"""``python -m nsys2prv.samples OUTDIR [options]``"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import get_args
+
+from .options import Graphs, Options, Payload, RowOrder, Visible
+from .sets import TRUTH, generate
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    default = Options()
+    parser = argparse.ArgumentParser(
+        prog="python -m nsys2prv.samples",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description="Generate Nsight Systems exports (one per rank) of an imagined training job, and their truth.",
+    )
+    parser.add_argument("outdir", type=Path, help="folder for rank0.sqlite ... and truth.json")
+    add = parser.add_argument
+    add("--ranks", type=int, default=default.ranks, help="processes, one GPU and one report each")
+    add("--hosts", type=int, default=default.hosts, help="machines, each with its own clock")
+    add("--steps", type=int, default=default.steps, help="training steps")
+    add("--layers", type=int, default=default.layers, help="layers of the model")
+    add("--events-per-rank", type=int, metavar="N", help="as many steps as give about N event rows per report")
+    add("--seed", type=int, default=default.seed, help="everything random follows from it")
+    add(
+        "--graphs",
+        choices=get_args(Graphs),
+        default=default.graphs,
+        help="CUDA graphs: none, traced as graphs, traced as nodes, or mixed (even ranks graph, odd ranks node)",
+    )
+    add(
+        "--visible-devices",
+        dest="visible",
+        choices=get_args(Visible),
+        default=default.visible,
+        help="what a process sees: its GPU as device 0 (all are listed / only its own is), or all GPUs of the host",
+    )
+    add("--payload", choices=get_args(Payload), default=default.payload, help="how NCCL's NVTX payloads are exported")
+    add("--row-order", choices=get_args(RowOrder), default=default.row_order, help="order of the rows in the tables")
+    add(
+        "--clock-offsets-ms",
+        type=_numbers,
+        default=default.clock_offsets_ms,
+        metavar="MS,MS...",
+        help="clock error of each host at the beginning; hosts not named get one from the seed",
+    )
+    add(
+        "--clock-drifts-ppm",
+        type=_numbers,
+        default=default.clock_drifts_ppm,
+        metavar="PPM,PPM...",
+        help="drift of each host's clock; hosts not named get one from the seed",
+    )
+    add("--skew-us", type=float, default=default.skew_us, help="mean lateness of a rank at a step's beginning")
+    add(
+        "--truth-collectives",
+        type=int,
+        default=default.truth_collectives,
+        help="at most so many collectives in the truth",
+    )
+    add("--jobs", type=int, default=default.jobs, help="processes to write with")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    chosen = vars(build_parser().parse_args(arguments))
+    folder: Path = chosen.pop("outdir")
+    begin = time.perf_counter()
+    truth = generate(folder, Options(**chosen))
+    seconds = time.perf_counter() - begin
+    rows = sum(rank["event_rows"] for rank in truth["ranks"])
+    for rank in truth["ranks"]:
+        size = (folder / rank["report"]).stat().st_size
+        print(f"{folder / rank['report']}  {rank['host']}  {rank['event_rows']:,} event rows  {size / 1e6:.1f} MB")
+    print(f"{folder / TRUTH}  {truth['collectives_total']:,} collectives")
+    print(f"{rows:,} event rows in {seconds:.1f} s ({rows / seconds:,.0f} a second)")
+
+
+if __name__ == "__main__":
+    main()

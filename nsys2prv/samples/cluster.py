@@ -1,0 +1,211 @@
+"""The machine the job runs on: hosts with wrong clocks, GPUs, processes, NCCL communicators.
+
+*True time* is ns since the job's beginning on a perfect clock. What a report says is true time seen through its
+host's clock:
+
+* system clock = uptime + t + drift * t; at the capture start it is TARGET_INFO_SESSION_START_TIME.systemClockNs;
+* UTC clock = EPOCH_NS + offset + t + drift * t; at the capture start it is utcEpochNs; UTC minus system clock is one
+  constant per host;
+* event times = system clock now - system clock at the report's own capture start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .options import Options
+
+EPOCH_NS = 1_780_000_000_000_000_000
+"""True UTC at true time 0, ns since 1970."""
+
+VM_ID = 1 << 48
+"""HW id 0, VM id 1: the upper bytes of globalPid and globalTid (HW 8 bits, VM 8, pid 24, tid 24)."""
+
+Ints = NDArray[np.int64]
+
+
+class Thread(IntEnum):
+    """Threads of a rank that have events; the value is its distance from the pid."""
+
+    MAIN = 0
+    AUTOGRAD = 9
+    WATCHDOG = 14
+    PIN_MEMORY = 17
+    LOADER_0 = 20
+    LOADER_1 = 21
+
+
+THREAD_NAMES = {  # as the OS knows them (at most 15 characters)
+    Thread.MAIN: "python3",
+    Thread.AUTOGRAD: "pt_autograd_0",
+    Thread.WATCHDOG: "pt_nccl_watchdg",
+    Thread.PIN_MEMORY: "pt_data_pin",
+    Thread.LOADER_0: "pt_data_worker",
+    Thread.LOADER_1: "pt_data_worker",
+}
+OTHER_THREADS = {1: "[NSys]", 2: "[NSys Comms]", 5: "cuda-EvtHandlr", 6: "CUPTI worker th", 12: "pt_tcpstore_uv"}
+
+
+class Stream(IntEnum):
+    """CUDA streams of a rank; the value is the stream id on a process's first device."""
+
+    COMPUTE = 7  # the null stream
+    COPY = 13
+    NCCL_SHARD = 17
+    NCCL_REPLICA = 21
+    NCCL_WORLD = 25
+
+
+class Group(IntEnum):
+    """Kinds of communicators. Of each kind, every rank belongs to one."""
+
+    SHARD = 0  # the ranks of one host
+    REPLICA = 1  # the ranks with one local rank
+    WORLD = 2
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str
+    offset_ns: int
+    drift_ppm: float
+    uptime_ns: int
+    gpus: tuple[Gpu, ...] = field(repr=False)
+
+    def system_clock(self, true_ns: Ints) -> Ints:
+        gained: Ints = np.rint(true_ns * (self.drift_ppm * 1e-6)).astype(np.int64)
+        return true_ns + gained + self.uptime_ns
+
+    @property
+    def utc_minus_system(self) -> int:
+        return EPOCH_NS + self.offset_ns - self.uptime_ns
+
+
+@dataclass(frozen=True)
+class Gpu:
+    uuid: str
+    bus: str
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of the job, and its report. ``device`` is the CUDA ordinal it uses, ``gpu`` the index on the host."""
+
+    rank: int
+    host: Host
+    host_index: int
+    gpu: int
+    device: int
+    pid: int
+    capture_start_ns: int
+
+    @property
+    def global_pid(self) -> int:
+        return VM_ID | self.pid << 24
+
+    def global_tid(self, offset: int) -> int:
+        return self.global_pid | self.pid + offset
+
+    @property
+    def context(self) -> int:
+        """A process that uses device d has touched device 0 before, as PyTorch does; hence context d + 1."""
+        return self.device + 1
+
+    def stream(self, stream: Stream) -> int:
+        return stream + (8 if stream is Stream.COMPUTE else 32) * self.device
+
+    @cached_property
+    def start_clock(self) -> int:
+        """Reading of the system clock at the capture start, ns."""
+        return int(self.host.system_clock(np.asarray(self.capture_start_ns)))
+
+    @property
+    def start_utc(self) -> int:
+        """Reading of the (wrong) UTC clock at the capture start, ns since 1970."""
+        return self.start_clock + self.host.utc_minus_system
+
+    def local(self, true_ns: Ints) -> Ints:
+        """Event times (ns since this report's capture start, on this host's clock) of moments in true time."""
+        return self.host.system_clock(true_ns) - self.start_clock
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """An NCCL communicator: ``hash`` is what the payloads call "NCCL communicator ID" (unsigned 64 bit)."""
+
+    hash: int
+    group: Group
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    hosts: tuple[Host, ...]
+    ranks: tuple[Rank, ...]
+    communicators: tuple[Communicator, ...]
+
+    def members(self, group: Group) -> list[Ints]:
+        """The ranks of every communicator of one kind."""
+        return [np.array(comm.ranks) for comm in self.communicators if comm.group is group]
+
+    def communicator(self, group: Group, rank: int) -> Communicator:
+        return next(comm for comm in self.communicators if comm.group is group and rank in comm.ranks)
+
+    def sizes(self) -> dict[Group, int]:
+        """Number of ranks in a communicator of each kind; a kind that is absent has 1."""
+        found = dict.fromkeys(Group, 1)
+        for comm in self.communicators:
+            found[comm.group] = len(comm.ranks)
+        return found
+
+
+def _uuid(rng: np.random.Generator) -> str:
+    text = rng.bytes(16).hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def build_cluster(options: Options) -> Cluster:
+    """Lay ranks out block by block over the hosts and draw clocks, GPUs and communicator ids from the seed."""
+    rng = np.random.default_rng([options.seed, 0])
+    per_host = options.gpus_per_host
+    hosts = []
+    for index in range(options.hosts):
+        drawn_offset, drawn_drift = rng.uniform(-8.0, 8.0), rng.uniform(-25.0, 25.0)
+        uptime = int(rng.integers(3_600, 9_000_000)) * 1_000_000_000 + int(rng.integers(1_000_000_000))
+        gpus = tuple(Gpu(_uuid(rng), f"0000:{0x1B + 0x10 * gpu & 0xFF:02x}:00.0") for gpu in range(per_host))
+        offset = options.clock_offsets_ms[index] if index < len(options.clock_offsets_ms) else drawn_offset
+        drift = options.clock_drifts_ppm[index] if index < len(options.clock_drifts_ppm) else drawn_drift
+        hosts.append(Host(f"node{index + 1:02d}", round(offset * 1e6), round(drift, 6), uptime, gpus))
+    ranks = tuple(
+        Rank(
+            rank=rank,
+            host=hosts[rank // per_host],
+            host_index=rank // per_host,
+            gpu=rank % per_host,
+            device=rank % per_host if options.visible == "all" else 0,
+            pid=4242 + 64 * (rank % per_host),  # the same on every host, as in containers
+            capture_start_ns=int(rng.integers(0, 400_000_000)),
+        )
+        for rank in range(options.ranks)
+    )
+    return Cluster(tuple(hosts), ranks, tuple(_communicators(options, rng)))
+
+
+def _communicators(options: Options, rng: np.random.Generator) -> list[Communicator]:
+    per_host, everyone = options.gpus_per_host, range(options.ranks)
+    wanted: list[tuple[Group, tuple[int, ...]]] = [(Group.WORLD, tuple(everyone))]
+    wanted += [(Group.SHARD, tuple(everyone[host * per_host : (host + 1) * per_host])) for host in range(options.hosts)]
+    wanted += [(Group.REPLICA, tuple(everyone[local::per_host])) for local in range(per_host)]
+    found = []
+    for group, ranks in wanted:
+        number = (
+            int(rng.integers(1 << 62, 1 << 63)) * 2 + 1 if group is Group.WORLD else int(rng.integers(1 << 60, 1 << 62))
+        )
+        if len(ranks) > 1 and (group is Group.WORLD or len(ranks) < options.ranks):
+            found.append(Communicator(number, group, ranks))
+    return found

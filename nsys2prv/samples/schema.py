@@ -1,0 +1,57 @@
+"""The tables of an Nsight Systems SQLite export, as data.
+
+``tables.sql`` holds one CREATE TABLE per table and ``enums.tsv`` the rows of the ``ENUM_*`` tables (schema 3.25.0).
+A new table is one more statement in ``tables.sql``; nothing here changes.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+
+SCHEMA_VERSION = "3.25.0"
+PRODUCT_VERSION = "2026.2.1.210"
+SCHEMA_CHECKSUM = "306658267 182758"
+
+_ENUM_STATEMENT = """CREATE TABLE {table} (
+    -- {comment}
+
+    id                          INTEGER   NOT NULL   PRIMARY KEY,      -- Enum numerical value.
+    name                        TEXT,                                  -- Enum symbol name.
+    label                       TEXT                                   -- Enum human name.
+)"""
+
+
+def _data(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def tables() -> dict[str, str]:
+    """CREATE TABLE statements by table name, in the order of a real export (the ENUM_* tables apart)."""
+    statements = re.findall(r"^CREATE TABLE (\w+) \(\n.*?^\)$", _data("tables.sql"), re.M | re.S)
+    texts = re.findall(r"^CREATE TABLE \w+ \(\n.*?^\)$", _data("tables.sql"), re.M | re.S)
+    return dict(zip(statements, texts, strict=True))
+
+
+@cache
+def enums() -> dict[str, tuple[str, list[tuple[int, str, str]]]]:
+    """CREATE TABLE statement and rows (id, name, label) of every ENUM_* table."""
+    found: dict[str, tuple[str, list[tuple[int, str, str]]]] = {}
+    rows: list[tuple[int, str, str]] = []
+    for line in _data("enums.tsv").splitlines():
+        if line.startswith("> "):
+            table, comment = line[2:].split("\t")
+            rows = []
+            found[table] = (_ENUM_STATEMENT.format(table=table, comment=comment), rows)
+        elif not line.startswith("#"):
+            number, name, label = line.split("\t")
+            rows.append((int(number), name, label))
+    return found
+
+
+@cache
+def label(enum: str, value: int) -> str:
+    """The human name of one value of an ENUM_* table, such as 'Host-to-Device'."""
+    return next(text for number, _, text in enums()[enum][1] if number == value)

@@ -1,0 +1,119 @@
+"""Writing one export: rows in bulk into SQLite, strings once, and a tally of everything written."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import schema
+
+Column = NDArray[Any] | list[Any] | int | str | None
+"""One value per row, or one value for all rows."""
+
+PAGE_SIZE = 4096
+"""As in real exports, bytes."""
+
+_COMPACT_BELOW_ROWS = 1_000_000
+
+
+class Tally:
+    """Counts, summed durations (ns) and bytes of the rows written, by table and by a label (a name or kind)."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[str, list[int]]] = {}
+
+    def add(
+        self, table: str, labels: Sequence[str], durations: NDArray[np.int64], sizes: NDArray[np.int64] | None = None
+    ) -> None:
+        """Rows with the axes (run, label)."""
+        runs = durations.shape[0]
+        totals = durations.sum(axis=0).tolist()
+        volumes = repeat(0) if sizes is None else (sizes * runs).tolist()
+        found = self.tables.setdefault(table, {})
+        for name, total, volume in zip(labels, totals, volumes, strict=False):
+            entry = found.setdefault(name, [0, 0, 0])
+            entry[0] += runs
+            entry[1] += total
+            entry[2] += volume
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            table: {
+                "rows": sum(entry[0] for entry in labels.values()),
+                "ns": sum(entry[1] for entry in labels.values()),
+                "bytes": sum(entry[2] for entry in labels.values()),
+                "by_name": {
+                    name: dict(zip(("rows", "ns", "bytes"), labels[name], strict=True)) for name in sorted(labels)
+                },
+            }
+            for table, labels in sorted(self.tables.items())
+        }
+
+
+class Export:
+    """A new SQLite export. Tables come into being with their first row, as in a real (lazy) export."""
+
+    def __init__(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self.database = sqlite3.connect(path, isolation_level=None)
+        for pragma in (
+            f"page_size = {PAGE_SIZE}",
+            "journal_mode = OFF",
+            "synchronous = OFF",
+            "locking_mode = EXCLUSIVE",
+        ):
+            self.database.execute(f"PRAGMA {pragma}")
+        self.database.execute("BEGIN")
+        self.strings: dict[str, int] = {}
+        self.rows: dict[str, int] = {}
+        self._create("StringIds")
+
+    def _create(self, table: str) -> None:
+        if table not in self.rows:
+            self.database.execute(schema.tables()[table])
+            self.rows[table] = 0
+
+    def string(self, text: str) -> int:
+        """The id of a text in StringIds."""
+        return self.strings.setdefault(text, len(self.strings))
+
+    def insert(self, table: str, columns: dict[str, Column], order: NDArray[np.int64] | None = None) -> None:
+        """Add rows. Columns left out, or None, are NULL. ``order`` is the order in which the rows are to lie."""
+        self._create(table)
+        names, marks, values = [], [], []
+        for name, column in columns.items():
+            if column is None:
+                continue
+            names.append(f'"{name}"')
+            if isinstance(column, int):
+                marks.append(str(column))
+            else:
+                marks.append("?")
+                values.append(_values(column, order))
+        statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(marks)})"
+        self.rows[table] += self.database.executemany(statement, zip(*values, strict=False)).rowcount
+
+    def close(self) -> None:
+        """Write the enumerations and the strings, and finish the file."""
+        for table, (statement, rows) in schema.enums().items():
+            self.database.execute(statement)
+            self.database.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)
+        self.insert("StringIds", {"id": list(self.strings.values()), "value": list(self.strings)})
+        self.database.execute("COMMIT")
+        if sum(self.rows.values()) < _COMPACT_BELOW_ROWS:
+            self.database.execute("VACUUM")
+        self.database.close()
+
+
+def _values(column: NDArray[Any] | list[Any] | str, order: NDArray[np.int64] | None) -> Sequence[Any] | Iterator[str]:
+    if isinstance(column, str):
+        return repeat(column)
+    if isinstance(column, list):
+        return column if order is None else [column[i] for i in order.tolist()]
+    return (column if order is None else column[order]).tolist()  # type: ignore[no-any-return]
