@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -63,7 +63,7 @@ class _Job:
     progress: Progress
     results: list[extract.Extracted] = field(default_factory=list)
 
-    def run(self, function, tasks: Sequence, ahead: int | None = None) -> Iterator:
+    def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
         return in_order(self.executor, function, tasks, 2 * self.jobs if ahead is None else ahead)
 
 
@@ -81,7 +81,8 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
     try:
         with _folder(options.tmp or prv.parent, prv.name) as folder:
             paths, warnings = _distinct(reports)
-            infos = object_model.order_reports([inspect(path) for path in progress.over(exported(paths, folder), "opening reports", len(paths))])
+            opened = progress.over(exported(paths, folder), "opening reports", len(paths))
+            infos = object_model.order_reports([inspect(path) for path in opened])
             rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, selection.kinds))
             jobs = 1 if rows < SMALL_JOB_ROWS else options.jobs or available_cpus()
             with make_executor(jobs) as executor:
@@ -151,7 +152,7 @@ def _manifest(job: _Job, model: object_model.ObjectModel, values: dict[str, name
     numbers = {result.task: index for index, result in enumerate(by_task)}
     runs = [replace(run, source=numbers[run.source]) for run in runs]
 
-    def lookup(column) -> write.Lookup:
+    def lookup(column: Callable[[extract.Extracted], Sequence]) -> write.Lookup:
         return write.Lookup.of([np.array(column(result), np.int64) for result in by_task])
 
     manifest = write.Manifest(

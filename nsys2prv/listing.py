@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 
 from nsys2prv.events import all_kinds
+from nsys2prv.events.kind import EventKind
 from nsys2prv.report.info import ReportInfo, inspect, pid_of
 from nsys2prv.report.sqlite import Database
 from nsys2prv.report.tables import purpose
@@ -15,31 +17,35 @@ def describe(path: str | Path) -> str:
     info = inspect(path)
     with Database(path) as database:
         counts = {name: database.count(name) for name in info.parts}
+        kinds = [(kind, {table: _count(database, kind, table, counts) for table in kind.tables}) for kind in all_kinds()]
     rows = [f"{path}",
             f"  host {info.host or 'unknown'}; schema {info.schema or 'older than 2.7'}; exported by nsys {info.product or 'unknown'}; "
             f"{_span(info)}",
             f"  processes: {_processes(info)}",
             f"  GPUs: {', '.join(f'{gpu.number} {gpu.name}' for gpu in info.gpus.values()) or 'none named'}"]
     rows.append(f"  rank: {_rank(info)}")
-    kinds = [(kind.name, kind.title, {table: counts.get(table, 0) for table in kind.tables}) for kind in all_kinds()]
     rows.append("  translated:")
-    rows += [f"    {name:<22} {title}: {sum(tables.values()):,} rows of {', '.join(t for t, n in tables.items() if n)}"
-             for name, title, tables in kinds if any(tables.values())] or ["    nothing"]
+    rows += [f"    {kind.name:<22} {sum(tables.values()):>11,} {kind.title} ({', '.join(t for t, n in tables.items() if n)})"
+             for kind, tables in kinds if any(tables.values())] or ["    nothing"]
     translated = {table for kind in all_kinds() for table in kind.tables}
     others = [(table, count, purpose(table)) for table, count in sorted(counts.items()) if table not in translated and count]
     others = [item for item in others if item[2]]
     if others:
         rows.append("  not translated:")
-        rows += [f"    {table:<44} {count:>9,} rows: {reason}" for table, count, reason in others]
+        rows += [f"    {table:<44} {count:>11,} rows: {reason}" for table, count, reason in others]
     return "\n".join(rows)
+
+
+def _count(database: Database, kind: EventKind, table: str, counts: dict[str, int]) -> int:
+    if not counts.get(table):
+        return 0
+    return database.count(table, kind.where) if kind.where else counts[table]
 
 
 def _span(info: ReportInfo) -> str:
     duration = f"{info.duration_ns / 1e9:.3f} s" if info.duration_ns else "unknown duration"
     if info.utc_ns is None:
         return duration
-    from datetime import datetime, timezone
-
     try:
         start = datetime.fromtimestamp(info.utc_ns // 1_000_000_000, timezone.utc)
     except (ValueError, OverflowError, OSError):

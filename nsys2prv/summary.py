@@ -34,6 +34,7 @@ class Summary:
     dropped: dict[tuple[str, str], int]
     repaired: dict[tuple[str, str], int]
     sizes: dict[Path, int]
+    placed: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     views: list[str] = field(default_factory=list)
 
@@ -52,7 +53,11 @@ class Summary:
         present = {layout for layout, count in events.items() if count}
         return cls(len(model.tree.tasks), len(model.tree.nodes), model.devices, model.tree.threads, duration, lines, model.ranked,
                    clock, dict(events), dict(dropped), dict(repaired), {path: path.stat().st_size for path in outputs},
-                   _warnings(infos, placements, selection, results), first_views(present))
+                   _placed(infos, placements), _warnings(infos, placements, selection, results), first_views(present))
+
+    def details(self) -> str:
+        """Where each report was placed."""
+        return "\n".join(self.placed)
 
     def text(self) -> str:
         """The closing summary."""
@@ -69,6 +74,12 @@ class Summary:
         if self.views:
             rows.append("views to open first (copy them with: nsys2prv cfgs DIR): " + ", ".join(self.views))
         return "\n".join(rows)
+
+
+def _placed(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
+    earliest = min(placement.map.offset for placement in placements)
+    return [f"  {info.path}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
+            f"after the first report's, by {placement.method}" for info, placement in zip(infos, placements, strict=True)]
 
 
 def _warnings(infos: list[ReportInfo], placements: list[Placement], selection: Selection, results: list[Extracted]) -> list[str]:

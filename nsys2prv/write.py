@@ -35,8 +35,9 @@ class Lookup:
         lengths = np.array([len(column) for column in columns], np.int64)
         return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
 
-    def __call__(self, local: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        return self.table[local + starts]
+    def __call__(self, local: np.ndarray, source: np.ndarray) -> np.ndarray:
+        """Global numbers of local indices, row by row of their source."""
+        return self.table[local + self.start[source]]
 
 
 @dataclass
@@ -155,31 +156,22 @@ class Formatter:
     def _batch(self, shape: Shape, pieces: list[tuple[Run, np.ndarray, np.ndarray]]) -> Batch:
         records = np.concatenate([records for _, _, records in pieces])
         times = np.concatenate([times for _, times, _ in pieces])
-        lengths = [len(piece) for _, piece, _ in pieces]
-        sources = np.array([run.source for run, _, _ in pieces])
-
-        def translate(lookup: Lookup, column: np.ndarray) -> np.ndarray:
-            return lookup(column, np.repeat(lookup.start[sources], lengths))
-
+        source = np.repeat([run.source for run, _, _ in pieces], [len(piece) for _, piece, _ in pieces])
         if shape.stream == LINE:
             clocks = [self.manifest.clocks[run.report] for run, _, _ in pieces]
             receive = np.concatenate([clock.to_global(piece["receive"]) for clock, (_, _, piece) in zip(clocks, pieces, strict=True)])
-            return self._line_batch(shape, times, translate(self.manifest.objects, records["sender"]), receive,
-                                    translate(self.manifest.objects, records["receiver"]), records["size"])
+            objects = self.manifest.objects
+            return self._line_batch(shape, times, objects(records["sender"], source), receive, objects(records["receiver"], source),
+                                    records["size"])
         layout = catalogue().layouts[shape.name]
         if shape.stream == BEGIN and layout.nests and len(pieces) > 1:
             outer_first = np.argsort(-records["end"], kind="stable")
-            records, times = records[outer_first], times[outer_first]
-            starts = np.repeat(sources, lengths)[outer_first]
-
-            def translate(lookup: Lookup, column: np.ndarray) -> np.ndarray:
-                return lookup(column, lookup.start[starts])
-
-        objects = translate(self.manifest.objects, records["object"])
-        domain = translate(self.manifest.domains, records["domain"]) if layout.has_domain else None
+            records, times, source = records[outer_first], times[outer_first], source[outer_first]
+        objects = self.manifest.objects(records["object"], source)
+        domain = self.manifest.domains(records["domain"], source) if layout.has_domain else None
         if shape.stream == END:
             return self._end_batch(shape, layout, times, objects, domain)
-        values = [translate(self.manifest.names[f.values.name], records[f.name]) if isinstance(f.values, NameSet) else records[f.name]
+        values = [self.manifest.names[f.values.name](records[f.name], source) if isinstance(f.values, NameSet) else records[f.name]
                   for f in fields_present(layout, shape.present)]
         return self._begin_batch(shape, layout, times, objects, domain, values)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +52,8 @@ class EventKind:
     """The declaration of a kind of event.
 
     name: on the command line. title: for people. row: whose row it sits on, for people. tables: where its rows come from,
-    each read in parts. layouts: the record layouts it yields (catalogue). extract: a part of a table -> normal form.
+    each read in parts; where: which of their rows, in SQL, if not all. layouts: the record layouts it yields (catalogue).
+    extract: a part of a table -> normal form.
     groups: further command-line names that include it. open_ended: a range without an end lasts to the end of the trace.
     parallel: its rows may overlap on one object though Paraver shows one value at a time; overlapping rows get rows of their own.
     provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.
@@ -64,7 +65,8 @@ class EventKind:
     tables: tuple[str, ...]
     layouts: tuple[str, ...]
     extract: Callable[[Extraction, Part], Iterator[Rows]]
-    groups: tuple[str, ...] = field(default=())
+    groups: tuple[str, ...] = ()
+    where: str = ""
     open_ended: bool = False
     parallel: bool = False
     provides_launches: bool = False

@@ -13,19 +13,18 @@ from nsys2prv.report.info import PROCESS_MASK
 from nsys2prv.report.sqlite import NULL, Columns, Part
 
 TABLE = "NVTX_EVENTS"
-#: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt file.
-MARK, PUSHPOP, STARTEND = (34, 65), (59, 70), (60, 71)
 NO_TEXT = "(no text)"
+#: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt file.
+MARK, PUSHPOP, STARTEND = "eventType IN (34, 65)", "eventType IN (59, 70)", "eventType IN (60, 71)"
 
 
-def reader(layout: str, field: str, types: tuple[int, ...]) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """The extraction of one type of NVTX event into a layout whose first field is `field`."""
+def reader(layout: str, field: str, where: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
+    """The extraction of the NVTX events that `where` selects into a layout whose first field is `field`."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         if not extraction.has(TABLE, "eventType"):
             return
-        columns = extraction.read(part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",),
-                                  where=f"eventType IN ({', '.join(map(str, types))})")
+        columns = extraction.read(part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",), where)
         if not columns.rows:
             return
         domains, domain_of = _domains(extraction, columns)
@@ -35,7 +34,7 @@ def reader(layout: str, field: str, types: tuple[int, ...]) -> Callable[[Extract
         fields = {field: extraction.name("nvtx", names, codes), "category": _categories(extraction, columns, domains, domain_of)}
         if layout == "nvtx_startend":
             fields["any_domain"] = fields[field]
-        end = columns["start"] + 1 if types == MARK else columns["end"]
+        end = columns["start"] + 1 if where == MARK else columns["end"]
         yield Rows(layout, columns["start"], end, extraction.threads(columns["globalTid"]), fields,
                    domain=extraction.domains.number(domains)[domain_of])
 
@@ -85,9 +84,10 @@ def _categories(extraction: Extraction, columns: Columns, domains: list[str], do
 
 KINDS = (
     EventKind("nvtx_pushpop_trace", "NVTX push/pop ranges", "host thread", (TABLE,), ("nvtx_pushpop",),
-              reader("nvtx_pushpop", "range", PUSHPOP), groups=("nvtx", "nccl"), open_ended=True),
+              reader("nvtx_pushpop", "range", PUSHPOP), groups=("nvtx", "nccl"), where=PUSHPOP, open_ended=True),
     EventKind("nvtx_startend_trace", "NVTX start/end ranges", "host thread", (TABLE,), ("nvtx_startend",),
-              reader("nvtx_startend", "range", STARTEND), groups=("nvtx",), open_ended=True,
+              reader("nvtx_startend", "range", STARTEND), groups=("nvtx",), where=STARTEND, open_ended=True,
               parallel=True),
-    EventKind("nvtx_marks", "NVTX marks", "host thread", (TABLE,), ("nvtx_mark",), reader("nvtx_mark", "mark", MARK), groups=("nvtx",)),
+    EventKind("nvtx_marks", "NVTX marks", "host thread", (TABLE,), ("nvtx_mark",), reader("nvtx_mark", "mark", MARK), groups=("nvtx",),
+              where=MARK),
 )

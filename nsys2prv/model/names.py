@@ -55,7 +55,8 @@ def readable_kernels(texts: list[str], shorts: list[str]) -> list[str]:
     return disambiguate([readable_kernel_name(text, short) for text, short in zip(texts, shorts, strict=True)], texts)
 
 
-def assign(sets: Mapping[str, NameSet], met: Mapping[str, Mapping[int, NameFile]], labellers: Mapping[str, Labeller]) -> dict[str, NameValues]:
+def assign(sets: Mapping[str, NameSet], met: Mapping[str, Mapping[int, NameFile]],
+           labellers: Mapping[str, Labeller]) -> dict[str, NameValues]:
     """Give every name met its value. met: set -> reading task -> file of its names.
 
     Known names have the value of the catalogue. The others are numbered in the order of their texts, from their set's first

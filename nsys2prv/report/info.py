@@ -24,7 +24,7 @@ class Gpu:
 
     @property
     def key(self) -> str:
-        return self.uuid or self.bus
+        return self.uuid if self.uuid.strip("0-") else self.bus
 
 
 @dataclass(frozen=True)

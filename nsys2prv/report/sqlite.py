@@ -101,8 +101,8 @@ class Database:
 
     def _table_names(self) -> list[str]:
         # Views and virtual tables are left alone: reading them would run code that came with the file.
-        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
-        return [row[0] for row in self._connection.execute(query)]
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+        return [name for (name,) in self._connection.execute(query) if not name.startswith("sqlite_")]
 
     def _table(self, name: str) -> Table:
         columns = {row[1]: row[2] for row in self._connection.execute(f"PRAGMA table_info({quoted(name)})")}
@@ -132,9 +132,9 @@ class Database:
     def whole(self, table: str) -> Part:
         return Part(table, self.tables[table].first_rowid, self.tables[table].last_rowid)
 
-    def count(self, table: str) -> int:
-        """The number of rows (walks the table's pages)."""
-        return self.query(f"SELECT count(*) FROM {quoted(table)}")[0][0]
+    def count(self, table: str, where: str = "") -> int:
+        """The number of rows, or of those that meet a condition in SQL (walks the table's pages)."""
+        return self.query(f"SELECT count(*) FROM {quoted(table)}" + (f" WHERE {where}" if where else ""))[0][0]
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
         """All rows of a small query."""

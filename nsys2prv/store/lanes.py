@@ -151,7 +151,8 @@ def _lanes(object_: np.ndarray, begin: np.ndarray, end: np.ndarray, lane_ends: d
     return lanes, crowded
 
 
-def _any_overlap(object_: np.ndarray, begin: np.ndarray, end: np.ndarray, starts: np.ndarray, lane_ends: dict[int, list[int]]) -> np.ndarray:
+def _any_overlap(object_: np.ndarray, begin: np.ndarray, end: np.ndarray, starts: np.ndarray,
+                 lane_ends: dict[int, list[int]]) -> np.ndarray:
     """For each object (rows from `starts` on) whether any row begins before the one ahead ends, or before an earlier chunk's."""
     before = np.empty(len(end), np.int64)
     before[1:] = end[:-1]

@@ -62,8 +62,9 @@ class Shape:
 class Run:
     """`rows` records at `offset` of a spill file, ascending by time (local ns of `report`).
 
-    source: number of the extraction whose objects and names the records' indices mean. first, until: time of the first and of
-    the last record. last: the greatest time in it that is not OPEN, ends and receives included. samples: the time of every SAMPLE-th record.
+    source: number of the extraction whose objects and names the records' indices mean. first, until: time of the
+    first and of the last record.
+    last: the greatest time in it that is not OPEN, ends and receives included. samples: the time of every SAMPLE-th record.
     """
 
     shape: Shape

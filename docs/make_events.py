@@ -1,0 +1,78 @@
+"""Write ``events.md`` beside this file from the declarations of the event kinds: ``python docs/make_events.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from nsys2prv.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
+from nsys2prv.events import all_kinds
+
+HEAD = """# Events in the trace
+
+Made from the declarations in `nsys2prv/events/` and `nsys2prv/catalogue/events.yaml` by `python docs/make_events.py`.
+
+A range is one record at its begin, with all its event types, and one at its end with the same types and value 0. Ranges that
+lie within each other on one row (API calls, NVTX) are value / 0 pairs: show them with Paraver's compose function *Stacked Val*.
+Types with an NVTX domain in their code are base + 100 · n, where n is the domain's number: 0 for the default domain, a fixed one
+for the domains listed at the end, else one that the domain's name alone decides, so that it is the same in every trace.
+*Optional* types stand only in the records of events that have the attribute.
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    return "\n".join([HEAD, *_kinds(), *_lines(), *_value_sets(), *_domains()])
+
+
+def _kinds() -> Iterator[str]:
+    layouts = catalogue().layouts
+    for kind in sorted(all_kinds(), key=lambda kind: kind.title):
+        yield f"## {kind.title}\n"
+        groups = ", ".join(f"`{group}`" for group in kind.groups)
+        yield f"`-t {kind.name}`; included in {groups}. Row: {kind.row}. Tables: {', '.join(f'`{table}`' for table in kind.tables)}.\n"
+        for name in kind.layouts:
+            yield f"### {layouts[name].title}\n"
+            yield "| type | label | values | |\n|---|---|---|---|"
+            yield from (_field(field) for field in layouts[name].fields)
+            yield ""
+
+
+def _field(field: Field) -> str:
+    code = f"{field.code.base} + 100 · n" if isinstance(field.code, DomainCode) else str(field.code)
+    if isinstance(field.code, DomainCode) and field.code.named:
+        code += "".join(f"; {domain}: {number}" for domain, number in field.code.named)
+    label = field.label.replace("{domain}", "*domain*")
+    return f"| {code} | {label} | {_values(field)} | {'optional' if field.optional else ''} |"
+
+
+def _values(field: Field) -> str:
+    if isinstance(field.values, ValueSet):
+        return f"[{field.values.name}](#{field.values.name})"
+    if isinstance(field.values, NameSet):
+        known = field.values.known_values()
+        fixed = f"fixed {min(known.values())} to {max(known.values())}, unknown ones " if known else ""
+        return f"{fixed}names in order of their text, from {field.values.first}"
+    return field.unit or "number"
+
+
+def _lines() -> Iterator[str]:
+    yield "## Lines (communication records)\n\n| tag | meaning |\n|---|---|"
+    yield from (f"| {line.tag} | {line.label} |" for line in catalogue().lines.values())
+    yield ""
+
+
+def _value_sets() -> Iterator[str]:
+    for values in catalogue().value_sets.values():
+        yield f"### {values.name}\n\n| value | label |\n|---|---|"
+        yield from (f"| {value} | {label} |" for value, label in values.labels)
+        yield ""
+
+
+def _domains() -> Iterator[str]:
+    yield "## Numbers of NVTX domains\n"
+    yield ", ".join(f"{number} {name or '*default*'}" for number, name in enumerate(catalogue().domains)) + "\n"
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("events.md").write_text(page(), encoding="utf-8")

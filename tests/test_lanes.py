@@ -1,0 +1,67 @@
+"""Overlapping work of one stream must not hide any of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tools.exports import KERNEL, RUNTIME, call, kernel, make_export, strings
+from tools.trace_reader import read_trace
+
+from nsys2prv import Options, convert
+from nsys2prv.store import lanes
+
+KERNELS = 63000006
+
+
+def intervals(trace, code: int = KERNELS) -> list[tuple[int, int, int, str]]:
+    """(thread, begin, end, label) of every interval of a type, in order."""
+    return sorted((item.row[1], item.begin, item.end, trace.label(code, item.value)) for item in trace.intervals(code))
+
+
+def test_overlapping_kernels_get_rows_of_their_own(tmp_path: Path) -> None:
+    rows = [kernel(100, 200, demangledName=1), kernel(150, 180, demangledName=3), kernel(160, 250, demangledName=4),
+            kernel(200, 220, demangledName=1), kernel(250, 260, demangledName=3)]
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": strings("a", "cudaLaunchKernel", "b", "c")})
+    convert([report], tmp_path / "o.prv", Options())
+    trace = read_trace(tmp_path / "o.prv")
+    assert not trace.violations
+    assert intervals(trace) == [(1, 0, 100, "a"), (1, 100, 120, "a"), (1, 150, 160, "b"), (2, 50, 80, "b"), (3, 60, 150, "c")]
+    assert trace.names["THREAD"] == ["CUDA-D0.S7"] * 3
+
+
+def test_lines_lead_to_the_lane_of_their_kernel(tmp_path: Path) -> None:
+    report = make_export(tmp_path / "r.sqlite", {
+        KERNEL: [kernel(100, 200, correlationId=1), kernel(150, 260, correlationId=2)],
+        RUNTIME: [call(10, 20, 1), call(30, 40, 2)], "StringIds": strings("a", "cudaLaunchKernel_v7000")})
+    convert([report], tmp_path / "o.prv", Options())
+    trace = read_trace(tmp_path / "o.prv")
+    assert not trace.violations
+    assert sorted((line.send, line.receiver[1], line.receive) for line in trace.comms) == [(0, 2, 90), (20, 3, 140)]
+
+
+def naive_first_fit(begin: np.ndarray, end: np.ndarray) -> list[int]:
+    """One row after another to the first lane that is free."""
+    free: list[int] = []
+    result = []
+    for start, stop in zip(begin.tolist(), end.tolist(), strict=True):
+        lane = next((number for number, time in enumerate(free) if time <= start), len(free))
+        free[lane:lane + 1] = [stop]
+        result.append(lane)
+    return result
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_first_fit_over_chunks_is_first_fit(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    begin = np.sort(random.integers(0, 500, 120))
+    end = begin + random.integers(1, 40, 120)
+    order = np.lexsort((-end, begin))
+    begin, end = begin[order], end[order]
+    found, ends = [], {}
+    for piece in np.array_split(np.arange(120), random.integers(1, 5)):
+        lane, crowded = lanes._lanes(np.zeros(len(piece), np.int64), begin[piece], end[piece], ends)
+        assert not crowded
+        found += lane.tolist()
+    assert found == naive_first_fit(begin, end)

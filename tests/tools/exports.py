@@ -1,0 +1,58 @@
+"""Small exports made row by row, for tests that need a case no sample holds. Columns are those a test names and no others."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+Row = Mapping[str, object]
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+PID = 4242
+
+
+def global_pid(pid: int = PID, host: int = 1) -> int:
+    """Nsight's globalPid: hardware id, virtual machine id, process id, thread id 0."""
+    return host << 56 | 1 << 48 | pid << 24
+
+
+def global_tid(tid: int, pid: int = PID, host: int = 1) -> int:
+    return global_pid(pid, host) | tid
+
+
+def make_export(path: Path, tables: Mapping[str, Sequence[Row]], types: Mapping[str, str] | None = None) -> Path:
+    """Write an SQLite file with these tables; a table without rows gets one column. `types`: column -> declared type."""
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path)
+    for table, rows in tables.items():
+        columns = list(dict.fromkeys(name for row in rows for name in row)) or ["start"]
+        declared = ", ".join(f'"{name}" {(types or {}).get(name, "")}' for name in columns)
+        connection.execute(f'CREATE TABLE "{table}" ({declared})')
+        marks = ", ".join("?" * len(columns))
+        connection.executemany(f'INSERT INTO "{table}" VALUES ({marks})', [[row.get(name) for name in columns] for row in rows])
+    connection.commit()
+    connection.close()
+    return path
+
+
+def strings(*texts: str) -> list[Row]:
+    """StringIds with the texts numbered from 1."""
+    return [{"id": number, "value": text} for number, text in enumerate(texts, 1)]
+
+
+def kernel(start: int | None, end: int | None, **more: object) -> Row:
+    """A kernel row on stream 7 of device 0, named by string 1."""
+    row: dict[str, object] = {"start": start, "end": end, "deviceId": 0, "contextId": 1, "streamId": 7, "correlationId": None,
+                              "globalPid": global_pid(), "demangledName": 1, "shortName": 1}
+    row.update(more)
+    return row
+
+
+def call(start: int, end: int, correlation: int, **more: object) -> Row:
+    """A runtime API row on the main thread, named by string 2."""
+    row: dict[str, object] = {"start": start, "end": end, "eventClass": 0, "globalTid": global_tid(PID), "correlationId": correlation,
+                              "nameId": 2, "returnValue": 0}
+    row.update(more)
+    return row
