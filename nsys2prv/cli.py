@@ -96,6 +96,8 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("-j takes a number of processes from 1 on")
     from nsys2prv.conversion import Options, convert
 
+    # polars installs a handler of its own, under which a waiting program does not notice an interruption.
+    signal.siginterrupt(signal.SIGINT, True)
     summary = convert(reports, output, Options(tuple(",".join(options.trace).split(",")), options.compress,
                                                options.kernel_names == "full", options.jobs, options.tmp, options.quiet))
     for warning in summary.warnings:

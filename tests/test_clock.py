@@ -1,0 +1,53 @@
+"""Placing reports on one timeline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.clock.placement import ReportClock, place
+
+SECOND = 1_000_000_000
+UTC = 1_780_000_000 * SECOND
+
+
+def offsets(*reports: ReportClock) -> list[int]:
+    return [placement.map.offset for placement in place(list(reports))]
+
+
+def test_one_host_is_placed_by_its_own_clock() -> None:
+    # UTC was stepped by 3 ms between the two captures; the monotonic clock was not.
+    first, second = ReportClock("a", UTC, 100 * SECOND), ReportClock("a", UTC + 5 * SECOND + 3_000_000, 105 * SECOND)
+    assert offsets(first, second) == [UTC, UTC + 5 * SECOND]
+
+
+def test_hosts_are_placed_by_utc() -> None:
+    assert offsets(ReportClock("a", UTC, 100), ReportClock("b", UTC + 7, 900 * SECOND)) == [UTC, UTC + 7]
+
+
+def test_containers_of_one_name_on_two_machines_stay_apart() -> None:
+    reports = [ReportClock("box", UTC, 100 * SECOND), ReportClock("box", UTC + 50, 9_000 * SECOND)]
+    assert [placement.machine for placement in place(reports)] == [0, 1]
+    assert offsets(*reports) == [UTC, UTC + 50]
+
+
+def test_absolute_times_stay_as_they_are() -> None:
+    assert offsets(ReportClock("a", UTC, 1, absolute=True), ReportClock("b", UTC + 9, None)) == [0, UTC + 9]
+
+
+def test_a_report_without_a_clock_goes_to_the_start_of_the_others() -> None:
+    placements = place([ReportClock("", None, None), ReportClock("b", UTC, None)])
+    assert placements[0].map.offset == UTC
+    assert placements[0].method == "none"
+
+
+@pytest.mark.parametrize("drift", [0.0, 5e-5, -5e-5, 1e-9])
+def test_maps_are_monotone_and_invert(drift: float) -> None:
+    clock = ClockMap(-12_345, drift, 1_000)
+    local = np.arange(0, 10**13, 99_999_999_977, dtype=np.int64)
+    moved = clock.to_global(local)
+    assert (np.diff(moved) > 0).all()
+    assert all(abs(clock.to_local(int(time)) - int(before)) <= 2 for time, before in zip(moved, local, strict=True))
+    exact = local - 12_345 + (local - 1_000) * drift
+    assert np.abs(moved - exact).max() <= 2

@@ -1,0 +1,37 @@
+"""Whole traces, byte for byte. After an intended change: ``python tests/test_golden.py`` rewrites them; read the difference."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsys2prv import Options, convert
+
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden"
+SAMPLES = HERE.parent / "sample_reports"
+#: Golden trace -> reports and options. Small ones: whoever changes the output should read it.
+TRACES = {
+    "graphs": (sorted((SAMPLES / "graphs").glob("rank*.sqlite")), Options()),
+    "full-names": ([SAMPLES / "graphs" / "rank1.sqlite"], Options(kinds=("kernels", "graphs"), full_kernel_names=True)),
+}
+
+
+def write(name: str, folder: Path) -> list[Path]:
+    reports, options = TRACES[name]
+    convert(reports, folder / f"{name}.prv", options)
+    return [folder / f"{name}{ending}" for ending in (".prv", ".pcf", ".row")]
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_trace_is_the_golden_one(name: str, tmp_path: Path) -> None:
+    for path in write(name, tmp_path):
+        assert path.read_bytes() == (GOLDEN / path.name).read_bytes(), f"{path.name} differs"
+
+
+if __name__ == "__main__":
+    for trace in TRACES:
+        write(trace, GOLDEN)
+    sys.exit(0)
