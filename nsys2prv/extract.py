@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsys2prv.events import all_kinds
-from nsys2prv.events.extraction import Extraction, Name, ObjectKey
+from nsys2prv.events.extraction import Extraction, ObjectKey
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.report.info import ReportInfo
@@ -77,23 +77,8 @@ def run_task(task: Task) -> Extracted:
         launches.close()
     result.launches = launches.segments
     result.objects, result.domains = list(extraction.objects), list(extraction.domains)
-    result.names = {name_set: _save_names(task.spill / f"{name_set}-{task.number}.arrow", names, extraction.domains)
-                    for name_set, names in extraction.names.items()}
+    result.names = {name_set: names.save(task.spill / f"{name_set}-{task.number}.arrow") for name_set, names in extraction.names.items()}
     return result
-
-
-def _save_names(path: Path, names: Iterable[Name], domains: Mapping[str, int]) -> Path:
-    """Names in the order of their local indices; the columns beside the text only where any name has them."""
-    import polars as pl
-
-    texts, shorts, of_domains = zip(*names, strict=True)
-    frame = pl.DataFrame({"text": texts}, schema={"text": pl.String})
-    if any(shorts):
-        frame = frame.with_columns(short=pl.Series(shorts, dtype=pl.String))
-    if any(of_domains):
-        frame = frame.with_columns(domain=pl.Series([domains.get(domain, 0) for domain in of_domains], dtype=pl.UInt32))
-    frame.write_ipc(path)
-    return path
 
 
 def _extract_piece(extraction: Extraction, kind: EventKind, piece: Part, wanted: bool, writer: SpillWriter, result: Extracted) -> None:

@@ -95,7 +95,8 @@ def test_a_kind_can_be_left_out(tmp_path: Path) -> None:
     assert ":63000006:" in (tmp_path / "out.prv").read_text()
 
 
-def test_nsys_rep_without_nsys_gives_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nsys_rep_without_nsys_gives_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("NSYS_HOME", raising=False)
     report = tmp_path / "my rank.nsys-rep"

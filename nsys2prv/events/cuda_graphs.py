@@ -8,7 +8,7 @@ import numpy as np
 
 from nsys2prv.columns import factorize
 from nsys2prv.events.cuda_kernels import launch_lines
-from nsys2prv.events.extraction import Extraction, Name, number, present
+from nsys2prv.events.extraction import Extraction, number, present
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.report.sqlite import NULL, Part
 
@@ -20,11 +20,11 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(part, ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId", "graphExecId"))
     objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
     ids, codes = factorize(columns["graphExecId"])
-    names = [Name("CUDA graph" if number == NULL else f"CUDA graph exec {number}") for number in ids]
+    names = ["CUDA graph" if number == NULL else f"CUDA graph exec {number}" for number in ids]
     lines = launch_lines(extraction, "launch", columns["globalPid"], columns["correlationId"], columns["start"], objects,
                          np.zeros(columns.rows, np.int64))
     yield Rows("cuda_graph", columns["start"], columns["end"], objects, {
-        "execution": extraction.name("graphs", names, codes),
+        "execution": extraction.name("graphs", codes, text=names),
         "graph": number(columns["graphId"]),
         "graph_exec": number(columns["graphExecId"]),
         "correlation": present(columns["correlationId"]),

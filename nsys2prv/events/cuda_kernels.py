@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv.columns import factorize_together
-from nsys2prv.events.extraction import Extraction, Name, number, present
+from nsys2prv.events.extraction import Extraction, number, present
 from nsys2prv.events.kind import EventKind, Lines, Rows
 from nsys2prv.naming.nccl import is_nccl_kernel
 from nsys2prv.report.sqlite import Part
@@ -25,9 +25,9 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(part, ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId",
                                      "demangledName", "shortName", *ATTRIBUTES.values()))
     (demangled, short), codes = factorize_together(columns["demangledName"], columns["shortName"])
-    names = [Name(full or brief, brief) for full, brief in
-             zip(extraction.strings(demangled), extraction.strings(short), strict=True)]
-    of_nccl = np.fromiter((is_nccl_kernel(name.text) for name in names), bool, len(names))
+    shorts = np.array(extraction.strings(short), object)
+    names = np.array([full or brief for full, brief in zip(extraction.strings(demangled), shorts, strict=True)], object)
+    of_nccl = np.fromiter((is_nccl_kernel(name) for name in names), bool, len(names))
     objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
     attributes = {field: number(columns[column]) for field, column in ATTRIBUTES.items()}
     attributes["correlation"] = present(columns["correlationId"])
@@ -40,9 +40,8 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
             continue
         rows = slice(None) if wanted.all() else np.flatnonzero(wanted[codes])
         renumbered = np.cumsum(wanted) - 1
-        chosen = [name for name, is_wanted in zip(names, wanted, strict=True) if is_wanted]
         fields = {field: column[rows] for field, column in attributes.items()}
-        fields["kernel"] = extraction.name(name_set, chosen, renumbered[codes[rows]])
+        fields["kernel"] = extraction.name(name_set, renumbered[codes[rows]], text=names[wanted].tolist(), short=shorts[wanted].tolist())
         yield Rows(layout, columns["start"][rows], columns["end"][rows], objects[rows], fields, lines=lines)
         lines = None
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from nsys2prv.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.launches import Launches, LaunchIndex
@@ -33,12 +35,28 @@ class StreamKey(NamedTuple):
 ObjectKey = ThreadKey | StreamKey
 
 
-class Name(NamedTuple):
-    """A name met in a report: its text, the short form the report gives, and the NVTX domain it was met in."""
+class Names:
+    """Names met of one set, in columns: text, and where given short (the report's short form) and domain (index of an NVTX domain).
 
-    text: str
-    short: str = ""
-    domain: str = ""
+    A name may stand in it several times; local indices only have to lead to it.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[pl.DataFrame] = []
+        self._count = 0
+
+    def append(self, columns: dict[str, Sequence[str] | pl.Series | np.ndarray]) -> int:
+        """Add names; returns the index of the first of them."""
+        schema = {"text": pl.String, "short": pl.String, "domain": pl.UInt32}
+        self._pieces.append(pl.DataFrame(columns, schema_overrides={name: schema[name] for name in columns}))
+        first = self._count
+        self._count += self._pieces[-1].height
+        return first
+
+    def save(self, path: Path) -> Path:
+        """Write all names to a file (Arrow IPC)."""
+        pl.concat(self._pieces).write_ipc(path)
+        return path
 
 
 class Numbering(dict):
@@ -52,7 +70,7 @@ class Numbering(dict):
 class Extraction:
     """The state of reading one report.
 
-    objects, domains: keys -> local index. names: per name set, Name -> local index. launched: the index this extraction
+    objects, domains: keys -> local index. names: per name set. launched: the index this extraction
     fills. dropped and repaired: reason -> rows.
     """
 
@@ -62,7 +80,7 @@ class Extraction:
         self.lines = lines
         self.objects = Numbering()
         self.domains = Numbering()
-        self.names: dict[str, Numbering] = {}
+        self.names: dict[str, Names] = {}
         self.launches = launches if launches is not None else LaunchIndex()
         self.launched: list[Launches] = []
         self.dropped: Counter[str] = Counter()
@@ -103,9 +121,9 @@ class Extraction:
         keys = (StreamKey(int(pid), int(device), int(stream)) for pid, device, stream in zip(*values, strict=True))
         return self.objects.number(keys)[codes]
 
-    def name(self, name_set: str, names: Iterable[Name], codes: np.ndarray) -> np.ndarray:
-        """Local name indices of rows whose names are `names[codes]`."""
-        return self.names.setdefault(name_set, Numbering()).number(names)[codes]
+    def name(self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray) -> np.ndarray:
+        """Local name indices of rows whose names are those at `codes` of the columns `text` (and `short`, `domain`)."""
+        return codes + self.names.setdefault(name_set, Names()).append(columns)
 
 
 def present(column: np.ndarray) -> np.ndarray:

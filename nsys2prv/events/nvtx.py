@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import polars as pl
 
 from nsys2prv.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.extraction import Extraction, Name
+from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.report.info import PROCESS_MASK
-from nsys2prv.report.sqlite import NULL, Columns, Part
+from nsys2prv.report.sqlite import NULL, Columns, Part, decoded
 
 TABLE = "NVTX_EVENTS"
 NO_TEXT = "(no text)"
@@ -30,13 +31,14 @@ def reader(layout: str, field: str, where: str) -> Callable[[Extraction, Part], 
         domains, domain_of = _domains(extraction, columns)
         texts, text_of = _texts(extraction, columns)
         (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
-        names = [Name(texts[text], domain=domains[domain]) for domain, text in zip(domain_codes, text_codes, strict=True)]
-        fields = {field: extraction.name("nvtx", names, codes), "category": _categories(extraction, columns, domains, domain_of)}
+        numbers = extraction.domains.number(domains)
+        fields = {field: extraction.name("nvtx", codes, text=texts.gather(text_codes), domain=numbers[domain_codes]),
+                  "category": _categories(extraction, columns, numbers[domain_of])}
         if layout == "nvtx_startend":
             fields["any_domain"] = fields[field]
         end = columns["start"] + 1 if where == MARK else columns["end"]
         yield Rows(layout, columns["start"], end, extraction.threads(columns["globalTid"]), fields,
-                   domain=extraction.domains.number(domains)[domain_of])
+                   domain=numbers[domain_of])
 
     return extract
 
@@ -56,29 +58,28 @@ def _domains(extraction: Extraction, columns: Columns) -> tuple[list[str], np.nd
     return names, codes
 
 
-def _texts(extraction: Extraction, columns: Columns) -> tuple[list[str], np.ndarray]:
+def _texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.ndarray]:
     """Texts met, and each row's index into them: inline text, else the registered string, else a stand-in."""
     codes, inline = columns.texts["text"]
     ids, id_codes = factorize(columns["textId"])
-    registered = extraction.strings(ids)
-    empty = np.array([not text for text in inline], bool)[codes]
-    texts = [text.decode("utf-8", "replace") for text in inline] + [text or NO_TEXT for text in registered]
-    return texts, np.where(empty, len(inline) + id_codes, codes)
+    registered = pl.Series([text or NO_TEXT for text in extraction.strings(ids)], dtype=pl.String)
+    empty = (inline.bin.size() == 0).to_numpy()[codes]
+    return pl.concat([decoded(inline), registered]), np.where(empty, len(inline) + id_codes, codes)
 
 
-def _categories(extraction: Extraction, columns: Columns, domains: list[str], domain_of: np.ndarray) -> np.ndarray:
-    """Local name indices of the categories, ABSENT where a row has none (NULL or 0)."""
+def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) -> np.ndarray:
+    """Local name indices of the categories, ABSENT where a row has none (NULL or 0). `domain`: index of each row's domain."""
     category = columns["category"]
     rows = np.flatnonzero(category > 0)
     result = np.full(columns.rows, ABSENT)
     if len(rows):
         number = np.where(columns["domainId"] == NULL, 0, columns["domainId"])
-        (processes, numbers, categories, codes_of), codes = factorize_together(
-            _processes(columns)[rows], number[rows], category[rows], domain_of[rows])
+        (processes, numbers, categories, domains), codes = factorize_together(
+            _processes(columns)[rows], number[rows], category[rows], domain[rows])
         known = extraction.report.categories
-        names = [Name(known.get((int(process), int(domain), int(value)), f"category {value}"), domain=domains[code])
-                 for process, domain, value, code in zip(processes, numbers, categories, codes_of, strict=True)]
-        result[rows] = extraction.name("nvtx_category", names, codes)
+        names = [known.get((int(process), int(number), int(value)), f"category {value}")
+                 for process, number, value in zip(processes, numbers, categories, strict=True)]
+        result[rows] = extraction.name("nvtx_category", codes, text=names, domain=domains)
     return result
 
 

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+import adbc_driver_manager as manager
+import adbc_driver_sqlite
 import numpy as np
+import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
 
@@ -65,14 +68,14 @@ class Part:
 
 @dataclass
 class Columns:
-    """Rows of one read. Integers as int64 with :data:`NULL` for NULL, text as one bytes object per row's code into `texts`.
+    """Rows of one read. integers: int64 with :data:`NULL` for NULL. texts: each row's code into a series of distinct bytes.
 
     `damaged` counts the values that were no integers where integers belong; they read as NULL.
     """
 
     rows: int
     integers: dict[str, np.ndarray]
-    texts: dict[str, tuple[np.ndarray, list[bytes]]]
+    texts: dict[str, tuple[np.ndarray, pl.Series]]
     damaged: int = 0
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -191,15 +194,11 @@ class Database:
         columns = {name: _integers(frame[name]) for name in present}
         columns.update({name: np.full(rows, NULL) for name in integers if name not in have})
         coded = {name: _coded(frame[name]) for name in text_present}
-        coded.update({name: (np.zeros(rows, np.int64), [b""]) for name in texts if name not in have})
+        coded.update({name: (np.zeros(rows, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts if name not in have})
         return Columns(rows, columns, coded, damaged)
 
-    def _frame(self, sql: str):
+    def _frame(self, sql: str) -> pl.DataFrame | None:
         """A query's whole result as a polars frame, or None where the driver stumbles over mixed types."""
-        import adbc_driver_manager as manager
-        import adbc_driver_sqlite
-        import polars as pl
-
         if self._arrow is None:
             try:
                 self._arrow = manager.AdbcConnection(adbc_driver_sqlite.connect(self._uri))
@@ -219,20 +218,26 @@ class Database:
             statement.close()
 
 
-def _integers(series) -> np.ndarray:
+def _integers(series: pl.Series) -> np.ndarray:
     return (series.fill_null(NULL) if series.null_count() else series).to_numpy()
 
 
-def _coded(series) -> tuple[np.ndarray, list[bytes]]:
+def _coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
     """A column of bytes as codes into its distinct values."""
-    import polars as pl
-
     if series.dtype != pl.Binary:
-        return np.zeros(len(series), np.int64), [b""]
+        return np.zeros(len(series), np.int64), pl.Series([b""], dtype=pl.Binary)
     distinct = series.unique(maintain_order=True)
     codes = series.to_frame("text").join(distinct.to_frame("text").with_row_index("code"), on="text", how="left",
                                          maintain_order="left")["code"]
-    return codes.to_numpy().astype(np.int64), distinct.to_list()
+    return codes.to_numpy().astype(np.int64), distinct
+
+
+def decoded(series: pl.Series) -> pl.Series:
+    """Bytes as text; what is no UTF-8 gets replacement characters."""
+    text = series.cast(pl.String, strict=False)
+    if text.null_count():
+        text = pl.Series([raw.decode("utf-8", "replace") for raw in series], dtype=pl.String)
+    return text
 
 
 def quoted(name: str) -> str:
