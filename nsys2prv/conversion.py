@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv import extract, write
+from nsys2prv import extract, relate, write
 from nsys2prv.catalogue import catalogue, domain_numbers
+from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
 from nsys2prv.errors import NothingToWrite, Nsys2prvError
 from nsys2prv.events.kind import EventKind
@@ -27,6 +28,7 @@ from nsys2prv.model.types import event_types
 from nsys2prv.paraver.output import PartWriter, join, trace_paths
 from nsys2prv.paraver.pcf import write_pcf
 from nsys2prv.progress import Progress
+from nsys2prv.relations import all_relations
 from nsys2prv.report.info import ReportInfo, inspect
 from nsys2prv.report.nsys import exported
 from nsys2prv.selection import Selection, select
@@ -110,13 +112,16 @@ def _convert(job: _Job, outputs: tuple[Path, Path, Path], options: Options) -> S
             met.setdefault(name_set, {})[result.task] = name_model.NameFile(found, result.domains)
     values = name_model.assign(sets, met, labellers)
     domains = domain_numbers({domain for result in job.results for domain in result.domains})
-    manifest, epoch = _manifest(job, model, values, domains)
+    clocks, epoch = _clocks(job)
+    _relate(job, model, clocks)
+    manifest = _manifest(job, model, clocks, values, domains)
 
     prv, pcf, row = (path.with_name(f".{path.name}.{job.folder.name[-8:]}.new") for path in outputs)
     try:
         lines = _write(job, manifest, model, prv, options.compress or outputs[0].suffix == ".gz", epoch)
         present = {run.shape.name for result in job.results for run in result.runs}
-        types = event_types([kind for kind in job.selection.kinds if present & set(kind.layouts)], values, domains)
+        kinds = [kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)]
+        types = event_types([layout for kind in kinds for layout in kind.layouts], values, domains)
         with pcf.open("wb") as file:
             write_pcf(types, file)
         row.write_bytes(model.tree.row_file().encode())
@@ -138,30 +143,46 @@ def _extract(job: _Job) -> None:
                 bar.update(result.rows)
 
 
-def _manifest(job: _Job, model: object_model.ObjectModel, values: dict[str, name_model.NameValues],
-              domains: dict[str, int]) -> tuple[write.Manifest, int]:
-    """The windows' common data, and the global time (UTC ns) that is the trace's 0."""
-    runs = [run for result in job.results for run in result.runs]
+def _clocks(job: _Job) -> tuple[list[ClockMap], int]:
+    """Maps to trace time: each report's, and last the identity for runs that are in trace time. And UTC (ns) at trace time 0."""
     maps = [placement.map for placement in job.placements]
-    epoch = min(int(maps[run.report].to_global(np.int64(run.first))) for run in runs)
-    clocks = [clock.shifted(-epoch) for clock in maps]
+    epoch = min(int(maps[run.report].to_global(np.int64(run.first))) for result in job.results for run in result.runs)
+    return [*(clock.shifted(-epoch) for clock in maps), ClockMap()], epoch
+
+
+def _threads(result: extract.Extracted, model: object_model.ObjectModel) -> np.ndarray:
+    """The thread index of each local object of a result."""
+    if result.report == relate.TRACE:
+        return np.arange(model.tree.threads)
+    return np.array([model.rows[result.report, key] for key in result.objects], np.int64)
+
+
+def _relate(job: _Job, model: object_model.ObjectModel, clocks: list[ClockMap]) -> None:
+    """Add what the reports tell together."""
+    threads = {result.task: _threads(result, model) for result in job.results if result.facts}
+    tasks = {(process.report, process.pid): number for number, process in enumerate(model.processes)}
+    job.results += job.run(relate.run_task, relate.plan(job.results, clocks, threads, tasks, job.folder))
+
+
+def _manifest(job: _Job, model: object_model.ObjectModel, clocks: list[ClockMap], values: dict[str, name_model.NameValues],
+              domains: dict[str, int]) -> write.Manifest:
+    """The windows' common data."""
+    by_task = sorted(job.results, key=lambda result: result.task)
+    numbers = {result.task: index for index, result in enumerate(by_task)}
+    runs = [replace(run, source=numbers[run.source]) for result in job.results for run in result.runs]
     duration = max(int(clocks[run.report].to_global(np.int64(run.last))) for run in runs)
     domain_codes = sorted(domains.items())
     domain_index = {name: index for index, (name, _) in enumerate(domain_codes)}
-    by_task = sorted(job.results, key=lambda result: result.task)
-    numbers = {result.task: index for index, result in enumerate(by_task)}
-    runs = [replace(run, source=numbers[run.source]) for run in runs]
 
-    def lookup(column: Callable[[extract.Extracted], Sequence]) -> write.Lookup:
+    def lookup(column: Callable[[extract.Extracted], Sequence | np.ndarray]) -> write.Lookup:
         return write.Lookup.of([np.array(column(result), np.int64) for result in by_task])
 
-    manifest = write.Manifest(
+    return write.Manifest(
         runs, clocks, model.tree.addresses, duration,
-        lookup(lambda result: [model.rows[result.report, key] for key in result.objects]),
+        lookup(lambda result: _threads(result, model)),
         lookup(lambda result: [domain_index[domain] for domain in result.domains]),
         {name: lookup(lambda result, found=found: found.by_task.get(result.task, ())) for name, found in values.items()},
         domain_codes, write.window_bounds(runs, clocks))
-    return manifest, epoch
 
 
 def _write(job: _Job, manifest: write.Manifest, model: object_model.ObjectModel, prv: Path, compress: bool, epoch: int) -> int:

@@ -42,7 +42,8 @@ class Task:
 @dataclass
 class Extracted:
     """What a task found. objects, domains: what the indices in its runs mean; names: the same, per set a file of names
-    (Arrow IPC: text, and where any name has one, short and the index of its domain). Counts are of rows."""
+    (Arrow IPC: text, and where any name has one, short and the index of its domain). facts: files for the relations between
+    reports. notes: for the summary. Counts are of rows."""
 
     task: int
     report: int
@@ -51,7 +52,9 @@ class Extracted:
     objects: list[ObjectKey] = field(default_factory=list)
     domains: list[str] = field(default_factory=list)
     names: dict[str, Path] = field(default_factory=dict)
+    facts: dict[str, Path] = field(default_factory=dict)
     launches: list[Segment] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     repaired: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -78,6 +81,7 @@ def run_task(task: Task) -> Extracted:
     result.launches = launches.segments
     result.objects, result.domains = list(extraction.objects), list(extraction.domains)
     result.names = {name_set: names.save(task.spill / f"{name_set}-{task.number}.arrow") for name_set, names in extraction.names.items()}
+    result.facts = extraction.save_facts(task.spill, task.number)
     return result
 
 
@@ -85,7 +89,7 @@ def _extract_piece(extraction: Extraction, kind: EventKind, piece: Part, wanted:
     extraction.dropped, extraction.repaired = Counter(), Counter()
     for rows in kind.extract(extraction, piece):
         if wanted:
-            runs = list(spill(rows, kind, writer, extraction.dropped, extraction.repaired))
+            runs = list(spill(rows, kind.open_ended, writer, extraction.dropped, extraction.repaired))
             result.runs += runs
             result.events[rows.layout] += sum(run.rows for run in runs if run.shape.stream == BEGIN)
     if wanted:

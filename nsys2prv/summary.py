@@ -34,6 +34,7 @@ class Summary:
     dropped: dict[tuple[str, str], int]
     repaired: dict[tuple[str, str], int]
     sizes: dict[Path, int]
+    notes: list[str] = field(default_factory=list)
     placed: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     views: list[str] = field(default_factory=list)
@@ -51,9 +52,12 @@ class Summary:
         methods = Counter(placement.method for placement in placements)
         clock = ", ".join(f"{method} ({count} reports)" if len(methods) > 1 else method for method, count in methods.items())
         present = {layout for layout, count in events.items() if count}
-        return cls(len(model.tree.tasks), len(model.tree.nodes), model.devices, model.tree.threads, duration, lines, model.ranked,
-                   clock, dict(events), dict(dropped), dict(repaired), {path: path.stat().st_size for path in outputs},
-                   _placed(infos, placements), _warnings(infos, placements, selection, results), first_views(present))
+        return cls(
+            ranks=len(model.tree.tasks), hosts=len(model.tree.nodes), devices=model.devices, threads=model.tree.threads,
+            duration=duration, lines=lines, order=model.ranked, clock=clock, events=dict(events), dropped=dict(dropped),
+            repaired=dict(repaired), sizes={path: path.stat().st_size for path in outputs},
+            notes=[note for result in results for note in result.notes], placed=_placed(infos, placements),
+            warnings=_warnings(infos, placements, selection, results), views=first_views(present))
 
     def details(self) -> str:
         """Where each report was placed."""
@@ -69,6 +73,7 @@ class Summary:
         rows += [f"  {count:>{width},} {layouts[name].title}" for name, count in self.events.items() if count]
         rows += [f"  {count:,} dropped: {reason} ({kind})" for (kind, reason), count in sorted(self.dropped.items())]
         rows += [f"  {count:,} repaired: {reason} ({kind})" for (kind, reason), count in sorted(self.repaired.items())]
+        rows += [f"  {note}" for note in self.notes]
         rows += [f"{path}  {_size(size)}" + (f", {self.lines:,} lines" if ".prv" in path.suffixes else "")
                  for path, size in self.sizes.items()]
         if self.views:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,6 +83,7 @@ class Extraction:
         self.names: dict[str, Names] = {}
         self.launches = launches if launches is not None else LaunchIndex()
         self.launched: list[Launches] = []
+        self._facts: dict[str, list[pl.DataFrame]] = {}
         self.dropped: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()
         self._strings: dict[int, str] = {}
@@ -120,6 +121,20 @@ class Extraction:
         values, codes = factorize_together(*clean)
         keys = (StreamKey(int(pid), int(device), int(stream)) for pid, device, stream in zip(*values, strict=True))
         return self.objects.number(keys)[codes]
+
+    def fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
+        """Set facts aside for the relations between reports: columns of equal length.
+
+        Columns named `time_...` hold local times in ns (NULL and OPEN allowed), `object_...` local objects, `process` the globalPid.
+        """
+        self._facts.setdefault(name, []).append(pl.DataFrame(dict(columns)))
+
+    def save_facts(self, folder: Path, task: int) -> dict[str, Path]:
+        """Write the facts, one file a name; returns the files."""
+        paths = {name: folder / f"facts-{name}-{task}.arrow" for name in self._facts}
+        for name, frames in self._facts.items():
+            pl.concat(frames, how="diagonal").write_ipc(paths[name])
+        return paths
 
     def name(self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray) -> np.ndarray:
         """Local name indices of rows whose names are those at `codes` of the columns `text` (and `short`, `domain`)."""

@@ -7,21 +7,19 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from nsys2prv.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
-from nsys2prv.events.kind import EventKind
 from nsys2prv.model.names import NameValues
 from nsys2prv.paraver.pcf import EventType
 
 DEFAULT_DOMAIN = "default domain"
 
 
-def event_types(kinds: Sequence[EventKind], values: Mapping[str, NameValues], domains: Mapping[str, int]) -> list[EventType]:
-    """Every event type of these kinds by code. A type that several layouts share is listed once."""
+def event_types(layouts: Sequence[str], values: Mapping[str, NameValues], domains: Mapping[str, int]) -> list[EventType]:
+    """Every event type of these layouts by code. A type that several layouts share is listed once."""
     types: dict[int, EventType] = {}
-    for kind in kinds:
-        for layout in kind.layouts:
-            for field in catalogue().layouts[layout].fields:
-                for event_type in _types_of(field, values, domains):
-                    types.setdefault(event_type.code, event_type)
+    for layout in layouts:
+        for field in catalogue().layouts[layout].fields:
+            for event_type in _types_of(field, values, domains):
+                types.setdefault(event_type.code, event_type)
     return [types[code] for code in sorted(types)]
 
 

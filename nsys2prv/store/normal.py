@@ -9,7 +9,7 @@ import numpy as np
 
 from nsys2prv.catalogue import Layout, catalogue
 from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
-from nsys2prv.events.kind import EventKind, Lines, Rows
+from nsys2prv.events.kind import Lines, Rows
 from nsys2prv.report.sqlite import NULL
 from nsys2prv.store.runs import BEGIN, END, LINE, LINE_DTYPE, Run, Shape, SpillWriter, begin_dtype, end_dtype
 
@@ -17,10 +17,13 @@ from nsys2prv.store.runs import BEGIN, END, LINE, LINE_DTYPE, Run, Shape, SpillW
 TIME_LIMIT = 1 << 62
 
 
-def spill(rows: Rows, kind: EventKind, writer: SpillWriter, dropped: Counter[str], repaired: Counter[str]) -> Iterator[Run]:
-    """Store one piece of the normal form; yields its runs. Rows without usable times are counted in `dropped`."""
+def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[str], repaired: Counter[str]) -> Iterator[Run]:
+    """Store one piece of the normal form; yields its runs. Rows without usable times are counted in `dropped`.
+
+    open_ended: a row without an end lasts to the end of the trace.
+    """
     layout = catalogue().layouts[rows.layout]
-    kept, end = _sane_times(rows, kind, dropped, repaired)
+    kept, end = _sane_times(rows, open_ended, dropped, repaired)
     if len(kept):
         carried = _carried(layout, rows.columns, kept)
         combinations, codes = factorize(carried)
@@ -31,12 +34,12 @@ def spill(rows: Rows, kind: EventKind, writer: SpillWriter, dropped: Counter[str
         yield from _spill_lines(rows.lines, writer)
 
 
-def _sane_times(rows: Rows, kind: EventKind, dropped: Counter[str], repaired: Counter[str]) -> tuple[np.ndarray, np.ndarray]:
+def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: Counter[str]) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the rows to keep, and their ends: after the begin by at least 1 ns, or OPEN."""
     begin, end = rows.begin, rows.end
     usable = (begin != NULL) & (np.abs(begin) < TIME_LIMIT)
     closed = (end != NULL) & (np.abs(end) < TIME_LIMIT)
-    if kind.open_ended:
+    if open_ended:
         opened = usable & ~closed
         if opened.any():
             repaired["ranges without an end, closed at the end of the trace"] += int(opened.sum())
