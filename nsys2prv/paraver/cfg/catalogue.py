@@ -1,0 +1,221 @@
+"""The views of ``catalogue.yaml`` as :class:`Cfg` objects. How the file is written stands at its top."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nsys2prv.paraver.cfg import grammar
+from nsys2prv.paraver.cfg.model import Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, Window, check
+from nsys2prv.paraver.cfg.writer import cfg_text
+
+FILE = "catalogue.yaml"
+SUFFIX = ".cfg"
+DESCRIPTION_WIDTH = 100
+#: An event value that no trace holds.
+NO_VALUE = -1
+_VIEW = {"title", "shows", "unit", "any_of", "windows", "histogram"}
+_PLACES = {*grammar.SELECTED, *grammar.COMPOSES}
+_LOOK = {"look", "units", "lines", "open", "draw", "colors", "group"}
+_SINGLE = {"title", "level", "types", "values", "tags", "physical", *_PLACES, *_LOOK}
+_COMPOSED = {"title", "level", "op", "of", "factors", *_PLACES, *_LOOK}
+_HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
+
+
+@dataclass(frozen=True)
+class View:
+    """A view of the catalogue. needs: in words, the events without which it shows nothing."""
+
+    path: str
+    title: str
+    shows: str
+    unit: str
+    needs: str
+    cfg: Cfg
+
+    @property
+    def text(self) -> str:
+        return cfg_text(self.cfg)
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """Names of event types: name -> numbers."""
+
+    numbers: Mapping[str, tuple[int, ...]]
+
+    def __getitem__(self, name: str) -> tuple[int, ...]:
+        if name not in self.numbers:
+            raise CfgError(f"no event type is called {name!r}")
+        return self.numbers[name]
+
+    def words(self, name: str) -> str:
+        """A name with its numbers: all of a few, else the first and the last."""
+        numbers = self[name]
+        return f"{name} ({', '.join(map(str, numbers))})" if len(numbers) < 4 else f"{name} ({numbers[0]} … {max(numbers)})"
+
+
+@cache
+def load(path: Path) -> tuple[View, ...]:
+    """All views of a catalogue file. Raises CfgError naming the view with everything that is wrong."""
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise CfgError(f"{path}: {error}") from error
+    codes = _Codes({name: tuple(_numbers(spec)) for name, spec in data["codes"].items()})
+    views, titles = [], set()
+    for name, spec in data["views"].items():
+        try:
+            view = _view(name, spec, codes)
+            check(view.cfg)
+            if view.title in titles:
+                raise CfgError(f"another view has the title {view.title!r}")
+        except (CfgError, KeyError, TypeError, ValueError) as error:
+            raise CfgError(f"{path}: {name}: {error if isinstance(error, CfgError) else repr(error)}") from error
+        titles.add(view.title)
+        views.append(view)
+    return tuple(views)
+
+
+def _numbers(spec: Any) -> Iterator[int]:
+    """Numbers of an entry of `codes`: a number, a series, or a list of these."""
+    if isinstance(spec, dict):
+        yield from range(spec["first"], spec["first"] + spec["step"] * spec["count"], spec["step"])
+    elif isinstance(spec, list):
+        for part in spec:
+            yield from _numbers(part)
+    else:
+        yield int(spec)
+
+
+def _known(spec: Mapping[str, Any], keys: set[str]) -> None:
+    unknown = set(spec) - keys
+    if unknown:
+        raise CfgError(f"unknown keys: {', '.join(sorted(map(str, unknown)))}")
+
+
+def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
+    title = spec["title"]
+    if "windows" in spec:
+        _known(spec, _VIEW)
+        specs = dict(spec["windows"])
+    else:
+        own = {key: value for key, value in spec.items() if key not in _VIEW - {"title"}}
+        if "histogram" in spec:
+            own["title"] = f"{title}: columns"
+        specs = {title: own}
+    keys = list(specs)
+    histogram = spec.get("histogram")
+    windows: list[Window] = []
+    for key in keys:
+        last = key == keys[-1] and histogram is None
+        windows.append(_window({"title": title if last else key, "open": last, **specs[key]}, keys[:len(windows)], windows, codes))
+    needs = _needs([window.get("types") for window in specs.values()], "any_of" in spec, codes)
+    if "any_of" in spec:
+        windows, numbers = _guarded(windows, spec["any_of"], codes, title, histogram is None)
+    else:
+        numbers = list(range(1, len(windows) + 1))
+    places = dict(zip(keys, numbers, strict=True))
+    table = None if histogram is None else _histogram(histogram, title, places)
+    text = "\n".join([*textwrap.wrap(spec["shows"], DESCRIPTION_WIDTH), f"Unit: {spec['unit']}.",
+                      *textwrap.wrap(f"Needs: {needs}.", DESCRIPTION_WIDTH)])
+    return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, Cfg(text, tuple(windows), table))
+
+
+def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes: _Codes) -> Window:
+    composed = "op" in spec
+    _known(spec, _COMPOSED if composed else _SINGLE)
+    colors = {int(value): tuple(color) for value, color in spec.get("colors", {}).items()}
+    look = Look(spec.get("look", "code"), spec.get("units", "Nanoseconds"), spec.get("lines", False), spec["open"],
+                spec.get("draw", "draw_maximum"), colors, spec.get("group", 0))
+    functions = {place: _function(spec[place]) for place in spec if place in _PLACES}
+    if composed:
+        parents = [names.index(parent) + 1 if parent in names else 0 for parent in spec["of"]]
+        level = spec.get("level") or (windows[parents[0] - 1].level if parents[0] else "thread")
+        factors = spec.get("factors", (1, 1))
+        return Composed(spec["title"], level, functions, look, spec["op"], (parents[0], parents[1]), (float(factors[0]), float(factors[1])))
+    functions.setdefault("thread", Function("Last Evt Val"))
+    filters = {name: condition for name, condition in (
+        ("evt_type", _types(spec.get("types"), codes)), ("evt_value", _condition(spec.get("values"))),
+        ("tag_msg", _condition(spec.get("tags")))) if condition is not None}
+    return Single(spec["title"], spec.get("level", "thread"), functions, look, filters, spec.get("physical", False))
+
+
+def _function(spec: str | dict[str, Any]) -> Function:
+    """`Sign`, or `{Prod: 100}`, `{Is Equal: [[3, 4]]}`, `{Select Range: [6, 0]}`: the parameters, each a number or a list."""
+    if isinstance(spec, str):
+        return Function(spec)
+    (name, parameters), = spec.items()
+    parameters = parameters if isinstance(parameters, list) else [parameters]
+    return Function(name, tuple(tuple(map(float, value if isinstance(value, list) else [value])) for value in parameters))
+
+
+def _types(spec: Any, codes: _Codes) -> Filter | None:
+    """A name, a list of names, or `{from: name, to: name}` for all types between two."""
+    if spec is None:
+        return Filter("None")
+    if isinstance(spec, dict):
+        return Filter("[x,y]", (min(codes[spec["from"]]), max(codes[spec["to"]])))
+    names = [spec] if isinstance(spec, str) else spec
+    return Filter("=", tuple(dict.fromkeys(code for name in names for code in codes[name])))
+
+
+def _condition(spec: Any) -> Filter | None:
+    """A number or a list of numbers to pass, or `{"<": 100}`."""
+    if spec is None:
+        return None
+    condition, values = next(iter(spec.items())) if isinstance(spec, dict) else ("=", spec)
+    return Filter(condition, tuple(map(float, values if isinstance(values, list) else [values])))
+
+
+def _guarded(windows: list[Window], spec: Any, codes: _Codes, title: str, timeline: bool) -> tuple[list[Window], list[int]]:
+    """The windows with one more behind the last single one, and the new number of each.
+
+    It passes no event and is there for Paraver's loader only: as long as any type of its range is in the trace, no types that
+    other windows name and the trace lacks make Paraver ask before it opens the view.
+    """
+    at = max(number for number, window in enumerate(windows) if isinstance(window, Single)) + 1
+    level = windows[at - 1].level
+    guard = Single("any of these events", level, {"thread": Function("Last Evt Val")}, Look(shown=False),
+                   {"evt_type": _types(spec, codes) or Filter("None"), "evt_value": Filter("=", (float(NO_VALUE),))})
+    numbers = [number + 1 + (number >= at) for number in range(len(windows))]
+    moved = [replace(window, parents=tuple(numbers[parent - 1] for parent in window.parents)) if isinstance(window, Composed) else window
+             for window in windows]
+    moved.insert(at, guard)
+    if timeline and at == len(windows):
+        main = moved[at - 1]
+        moved[at - 1] = replace(main, title=f"{title} (events)", look=replace(main.look, shown=False))
+        moved.append(Composed(title, level, {}, main.look, "add", (at, at + 1), (1.0, 0.0)))
+    return moved, numbers
+
+
+def _histogram(spec: dict[str, Any], title: str, places: dict[str, int]) -> Histogram:
+    _known(spec, _HISTOGRAM)
+    last = places[next(reversed(places))]
+    control = places[spec["columns_from"]] if "columns_from" in spec else last
+    data = places[spec["data"]] if "data" in spec else control
+    planes = places[spec["planes"]] if "planes" in spec else None
+    columns = spec.get("columns", "values")
+    if columns == "values":
+        shape = Columns(1.0)
+    elif columns == "spread":
+        shape = Columns(0.0)
+    else:
+        first, last_value, width = columns
+        shape = Columns(float(width), float(first), float(last_value))
+    return Histogram(title, control, data, spec["statistic"], shape, spec.get("zero", False), planes)
+
+
+def _needs(types: list[Any], suffices: bool, codes: _Codes) -> str:
+    """The events that windows of these `types` show, in words; one of them `suffices`, or each window needs its own."""
+    names = {name: None for spec in types if not isinstance(spec, dict) for name in ([spec] if isinstance(spec, str) else spec or [])}
+    ranges = {(spec["from"], spec["to"]): None for spec in types if isinstance(spec, dict)}
+    parts = [codes.words(name) for name in names]
+    parts += [f"any type from {codes.words(first)} to {codes.words(last)}" for first, last in ranges]
+    return ("any of " if suffices else "") + ", ".join(parts)

@@ -1,0 +1,60 @@
+"""The files that a catalogue makes: one per view, and a table of them for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nsys2prv.paraver.cfg.catalogue import SUFFIX, View
+
+TABLE = "views.md"
+FOLDERS = {
+    "basics": "One event type each, as it stands in the trace",
+    "views": "What happens when, on which row",
+    "analysis": "How much, how many, how long",
+    "model": "What efficiency metrics are made of",
+}
+HEAD = """# The Paraver views
+
+<!-- Made from cfgs/catalogue.yaml by `python -m nsys2prv.paraver.cfg`; change that file instead. -->
+
+`nsys2prv cfgs DIR` copies them to a folder. A view opens without questions on every trace that has the events it needs; `any of` a list
+of events means that one kind of them suffices. Views whose name ends in `2dh` or `3dh`, and a few others, are tables (histograms).
+"""
+
+
+def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
+    """Path -> text of everything made from the catalogue of a folder."""
+    made = {folder / view.path: view.text for view in views}
+    table = table_path(folder)
+    if table is not None:
+        made[table] = table_text(views)
+    return made
+
+
+def table_path(folder: Path) -> Path | None:
+    """Where the table lies: in the docs folder beside the views, if there is one."""
+    docs = folder.resolve().parent / "docs"
+    return docs / TABLE if docs.is_dir() else None
+
+
+def stray(views: Sequence[View], folder: Path) -> list[Path]:
+    """Views in the folder that the catalogue does not make."""
+    made = {folder / view.path for view in views}
+    return sorted(path for path in folder.rglob(f"*{SUFFIX}") if path not in made)
+
+
+def table_text(views: Sequence[View]) -> str:
+    """All views in a table per folder."""
+    parts = [HEAD]
+    for folder, title in FOLDERS.items():
+        found = [view for view in views if view.path.startswith(f"{folder}/")]
+        if not found:
+            continue
+        parts.append(f"\n## {folder}: {title}\n\n| view | title | shows | unit | needs |\n|---|---|---|---|---|\n")
+        parts += [f"| {' | '.join(map(_cell, (f'`{view.path}`', view.title, view.shows, view.unit, view.needs)))} |\n" for view in found]
+    return "".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

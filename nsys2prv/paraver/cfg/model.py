@@ -1,0 +1,245 @@
+"""A view as data, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nsys2prv.errors import Nsys2prvError
+from nsys2prv.paraver.cfg import grammar
+
+
+class CfgError(Nsys2prvError):
+    """A view that Paraver would refuse, misunderstand or crash on."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A semantic function with its parameters, each a list of numbers."""
+
+    name: str
+    parameters: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which types, values, tags... pass."""
+
+    condition: str
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a timeline is shown. colors: value -> red, green, blue. group: timelines of one group (from 1) are zoomed together."""
+
+    style: str = "code"
+    units: str = "Nanoseconds"
+    lines: bool = False
+    shown: bool = True
+    draw: str = "draw_maximum"
+    colors: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class Window:
+    """A timeline. functions: place (`thread`, `task`, `compose_thread`, `topcompose1`...) -> function."""
+
+    title: str
+    level: str = "thread"
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    look: Look = Look()
+
+
+@dataclass(frozen=True)
+class Single(Window):
+    """A timeline of records. filters: name (`evt_type`, `tag_msg`...) -> what passes. physical: communications count by
+    their physical times instead of the logical ones."""
+
+    filters: Mapping[str, Filter] = field(default_factory=dict)
+    physical: bool = False
+
+    @property
+    def types(self) -> Filter:
+        return self.filters.get("evt_type", Filter("All"))
+
+
+@dataclass(frozen=True)
+class Composed(Window):
+    """A timeline made of two others, given by their numbers in the view (from 1)."""
+
+    operation: str = ""
+    parents: tuple[int, int] = (0, 0)
+    factors: tuple[float, float] = (1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of a histogram: `width` (0: as many as Paraver thinks fit) from `first` to `last`, or over all values met."""
+
+    width: float = 1.0
+    first: float | None = None
+    last: float | None = None
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`. zero: a column for 0."""
+
+    title: str
+    control: int
+    data: int
+    statistic: str
+    columns: Columns = Columns()
+    zero: bool = False
+    planes: int | None = None
+
+
+@dataclass(frozen=True)
+class Cfg:
+    """A view: its windows in order, and its table, if it is one."""
+
+    description: str
+    windows: tuple[Window, ...]
+    histogram: Histogram | None = None
+
+
+def check(cfg: Cfg) -> None:
+    """Raises CfgError with everything that is wrong with a view."""
+    found = list(problems(cfg))
+    if found:
+        raise CfgError("; ".join(found))
+
+
+def problems(cfg: Cfg) -> Iterator[str]:
+    if not cfg.windows:
+        yield "no window"
+    if any(line.startswith(("#", "ConfigFile.", "window_")) or line.strip() != line for line in cfg.description.split("\n") if line):
+        yield "a line of the description looks like a part of the view"
+    for number, window in enumerate(cfg.windows, 1):
+        where = f"window {number} ({window.title})"
+        found = _of_single(window) if isinstance(window, Single) else _of_composed(window, number, cfg.windows)
+        for problem in (*_of_any(window), *found):
+            yield f"{where}: {problem}"
+    if cfg.histogram is not None and cfg.windows:
+        for problem in _of_histogram(cfg.histogram, cfg.windows):
+            yield f"histogram: {problem}"
+
+
+def _of_any(window: Window) -> Iterator[str]:
+    if not window.title or window.title.strip() != window.title or "\n" in window.title or "/" in window.title:
+        yield f"title {window.title!r} is empty, has blanks around it or holds a slash or line end"
+    if window.level not in (*grammar.PROCESS_LEVELS, *grammar.RESOURCE_LEVELS):
+        yield f"no level {window.level!r}"
+    look = window.look
+    for what, value, known in (("units", look.units, grammar.UNITS), ("look", look.style, grammar.LOOKS),
+                               ("draw mode", look.draw, grammar.DRAW_MODES)):
+        if value not in known:
+            yield f"no {what} {value!r}"
+    for value, color in look.colors.items():
+        if len(color) != 3 or not all(0 <= part <= 255 for part in color):
+            yield f"colour {color} of {value} is not three numbers up to 255"
+    for place, function in window.functions.items():
+        if place in grammar.COMPOSES:
+            group = grammar.COMPOSE
+        elif place in grammar.SELECTED and (isinstance(window, Single) or place not in grammar.SINGLE_ONLY):
+            group = grammar.SELECTED[place][0]
+        else:
+            yield f"no place {place!r} for a function"
+            continue
+        if function.name not in group:
+            yield f"{place}: no function {function.name!r} of this group"
+        elif len(function.parameters) != group[function.name] or not all(function.parameters):
+            yield f"{place}: {function.name} takes {group[function.name]} parameters, not {function.parameters}"
+
+
+def _of_single(window: Single) -> Iterator[str]:
+    for name, condition in window.filters.items():
+        if name not in grammar.FILTERS:
+            yield f"no filter {name!r}"
+        elif condition.condition not in grammar.CONDITIONS:
+            yield f"{name}: no condition {condition.condition!r}"
+        else:
+            least, most = grammar.CONDITIONS[condition.condition]
+            if not least <= len(condition.values) <= most:
+                yield f"{name}: {len(condition.values)} values for {condition.condition!r}"
+    types = window.types
+    if not all(value == int(value) and 0 < value <= grammar.LAST_TYPE for value in types.values):
+        yield "an event type is not within 1..2147483647"
+    if len(set(types.values)) < len(types.values) and types.condition != "[x,y]":
+        yield "an event type stands twice"
+    if types.condition == "[x,y]" and types.values != tuple(sorted(types.values)):
+        yield "the range of event types is empty"
+
+
+def _of_composed(window: Window, number: int, windows: tuple[Window, ...]) -> Iterator[str]:
+    if not isinstance(window, Composed):
+        yield "neither single nor composed"
+        return
+    if window.operation not in grammar.OPERATIONS:
+        yield f"no operation {window.operation!r}"
+    if not all(1 <= parent < number for parent in window.parents):
+        yield f"parents {window.parents} are not windows before it"
+        return
+    levels = [windows[parent - 1].level for parent in window.parents]
+    for kind in (grammar.PROCESS_LEVELS, grammar.RESOURCE_LEVELS):
+        if all(level in kind for level in (window.level, *levels)):
+            if kind.index(window.level) > max(map(kind.index, levels)):
+                yield f"level {window.level} is finer than those of its parents"
+            return
+    yield "levels of processes and of resources together"
+
+
+def _of_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Iterator[str]:
+    if not histogram.title or "\n" in histogram.title or "/" in histogram.title:
+        yield f"title {histogram.title!r} is empty or holds a slash or line end"
+    if histogram.statistic not in (*grammar.STATISTICS, *grammar.COMMUNICATION_STATISTICS):
+        yield f"no statistic {histogram.statistic!r}"
+    columns = histogram.columns
+    if columns.width < 0 or (columns.first is None) != (columns.last is None):
+        yield "columns need a width of at least 0, and a first with a last"
+    if columns.first is not None and (columns.width == 0 or columns.last < columns.first):
+        yield "columns from a first to a last need a width and an order"
+    numbers = {"control": histogram.control, "data": histogram.data}
+    if histogram.planes is not None:
+        numbers["planes"] = histogram.planes
+    for name, number in numbers.items():
+        if not 1 <= number <= len(windows):
+            yield f"{name} window {number} is not there"
+            return
+    control, data = windows[histogram.control - 1], windows[histogram.data - 1]
+    for kind in (grammar.PROCESS_LEVELS, grammar.RESOURCE_LEVELS):
+        if control.level in kind and data.level in kind and kind.index(data.level) > kind.index(control.level):
+            yield f"the data window's level {data.level} is finer than the control window's {control.level}"
+        elif control.level in kind and data.level not in kind:
+            yield "levels of processes and of resources together"
+    for above, below in ((histogram.control, histogram.data), (histogram.data, histogram.control)):
+        if above != below and above in _ancestors(windows, below):
+            yield f"window {above} is a parent of window {below}: control and data must not be"
+
+
+def _ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
+    window = windows[number - 1]
+    if not isinstance(window, Composed):
+        return set()
+    return set(window.parents).union(*(_ancestors(windows, parent) for parent in window.parents))
+
+
+def asks(cfg: Cfg, present: Collection[int]) -> str:
+    """Why Paraver would ask before it opens a view on a trace with these event types; empty if it just opens it.
+
+    As its loader does: window after window, a type of a list that is not there counts against the view, but a range of which
+    any type is there makes up for all windows before it.
+    """
+    some, missing = False, False
+    for window in cfg.windows:
+        if not isinstance(window, Single):
+            continue
+        types = window.types
+        some = some or types.condition in ("All", "None")
+        there = [value in present for value in types.values]
+        some, missing = some or any(there), missing or not all(there)
+        if types.condition == "[x,y]" and any(types.values[0] <= code <= types.values[1] for code in present):
+            some, missing = True, False
+    return "no event of the view" if not some else "an event of the view is missing" if missing else ""

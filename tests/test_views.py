@@ -1,0 +1,198 @@
+"""The Paraver views: made from their catalogue, within Paraver's grammar, on event types that there are.
+
+What Paraver says to them is in ``test_views_in_paraver.py``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nsys2prv.catalogue import FIRST_HASHED_DOMAIN, FORBIDDEN_DOMAINS, LAST_HASHED_DOMAIN, DomainCode, catalogue
+from nsys2prv.paraver.cfg import __main__ as command
+from nsys2prv.paraver.cfg.catalogue import FILE, View, load
+from nsys2prv.paraver.cfg.files import files_of, stray, table_path
+from nsys2prv.paraver.cfg.model import Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, asks
+from nsys2prv.paraver.cfg.reader import read_cfg
+from nsys2prv.paraver.cfg.writer import cfg_text
+from nsys2prv.views import FIRST
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "cfgs"
+VIEWS = load(FOLDER / FILE)
+BY_PATH = {view.path: view for view in VIEWS}
+KERNEL, NCCL, GRAPH, MEMORY = 63000006, 63000007, 63000008, 63000001
+FIXED_DOMAINS = [(name, number) for number, name in enumerate(catalogue().domains)]
+OWN_DOMAINS = [("own", number) for number in range(FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN + 1) if number not in FORBIDDEN_DOMAINS]
+
+
+# ----------------------------------------------------------------------------------------------- files and catalogue
+def test_files_are_those_of_the_catalogue() -> None:
+    made = files_of(VIEWS, FOLDER)
+    assert table_path(FOLDER) in made
+    old = [str(path) for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    assert not old, "not current: run python -m nsys2prv.paraver.cfg"
+    assert stray(VIEWS, FOLDER) == []
+
+
+def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "cfgs"
+    folder.mkdir()
+    shutil.copy(FOLDER / FILE, folder)
+    (folder / "mine.cfg").write_text("#ParaverCFG\n")
+    assert command.main([str(folder)]) == 0
+    assert "mine.cfg" in capsys.readouterr().err
+    assert [(folder / view.path).read_text(encoding="utf-8") for view in VIEWS] == [view.text for view in VIEWS]
+    assert not (tmp_path / "docs").exists()
+
+
+def test_the_command_names_the_view_that_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "codes: {kernel: 63000006}\nviews:\n  basics/k: {title: K, shows: k, unit: k, types: kernel, compose_thread: Maximum}\n"
+    (tmp_path / FILE).write_text(text)
+    assert command.main([str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "basics/k" in error
+    assert "compose_thread: no function 'Maximum' of this group" in error
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.path)
+def test_a_view_reads_back_as_it_was_meant(view: View) -> None:
+    assert read_cfg((FOLDER / view.path).read_text(encoding="utf-8")) == view.cfg
+
+
+# ------------------------------------------------------------------------------------------------------- event types
+def test_event_types_are_those_of_the_events() -> None:
+    known, tags = _codes(), {line.tag for line in catalogue().lines.values()}
+    for view in VIEWS:
+        assert set(_listed(view)) <= known, view.path
+        for window in _singles(view):
+            assert set(window.filters.get("tag_msg", Filter("All")).values) <= tags, view.path
+            if window.types.condition == "[x,y]":
+                first, last = window.types.values
+                assert first in known, view.path
+                assert last in known or last == _last_nvtx(), view.path
+
+
+def test_nvtx_views_show_all_domains() -> None:
+    ranges, marks = (catalogue().layouts[layout].fields[0].code for layout in ("nvtx_pushpop", "nvtx_mark"))
+    every = FIXED_DOMAINS + OWN_DOMAINS
+    assert set(_listed(BY_PATH["views/nvtx_known_domains.cfg"])) == {ranges.of(*domain) for domain in FIXED_DOMAINS}
+    assert set(_listed(BY_PATH["views/nvtx_marks.cfg"])) == {marks.of(*domain) for domain in every}
+    for path in ("views/nvtx_ranges.cfg", "analysis/nvtx_time_2dh.cfg", "analysis/nvtx_calls_2dh.cfg"):
+        assert set(_listed(BY_PATH[path])) == {ranges.of(*domain) for domain in every}, path
+
+
+def test_first_views_open_on_what_they_are_suggested_for() -> None:
+    for path, layouts in FIRST:
+        for layout in layouts:
+            present = set()
+            for field in catalogue().layouts[layout].fields:
+                present.add(field.code.of("own", LAST_HASHED_DOMAIN) if isinstance(field.code, DomainCode) else field.code)
+            assert asks(BY_PATH[path].cfg, present) == "", (path, layout)
+
+
+def _codes() -> set[int]:
+    """Every event type that there may be."""
+    fields = [field for layout in catalogue().layouts.values() for field in layout.fields]
+    plain = {field.code for field in fields if not isinstance(field.code, DomainCode)}
+    by_domain = [field.code for field in fields if isinstance(field.code, DomainCode)]
+    return plain | {code.of(*domain) for code in by_domain for domain in FIXED_DOMAINS + OWN_DOMAINS}
+
+
+def _last_nvtx() -> int:
+    codes = [field.code for layout in catalogue().layouts.values() for field in layout.fields]
+    return max(code.of(*OWN_DOMAINS[-1]) for code in codes if isinstance(code, DomainCode))
+
+
+def _singles(view: View) -> Iterator[Single]:
+    return (window for window in view.cfg.windows if isinstance(window, Single))
+
+
+def _listed(view: View) -> list[int]:
+    """Event types that windows of the view name one by one."""
+    return [int(code) for window in _singles(view) if window.types.condition == "=" for code in window.types.values]
+
+
+# ----------------------------------------------------------------------------------------- what Paraver would not take
+WINDOW = Single("kernels", functions={"thread": Function("Last Evt Val")}, filters={"evt_type": Filter("=", (KERNEL,))})
+OTHER = replace(WINDOW, title="memory", filters={"evt_type": Filter("=", (MEMORY,))})
+BOTH = Composed("both", operation="add", parents=(1, 2))
+TABLE = Histogram("table", 1, 2, "Time")
+GOOD = Cfg("Kernels and memory operations.", (WINDOW, OTHER, BOTH))
+
+
+def _with(window: Single | Composed, **changes: object) -> Cfg:
+    return replace(GOOD, windows=tuple(replace(one, **changes) if one is window else one for one in GOOD.windows))
+
+
+WRONG = {
+    "no function 'Stacked Val' of this group": _with(WINDOW, functions={"thread": Function("Stacked Val")}),
+    "no function 'Maxima' of this group": _with(WINDOW, functions={"task": Function("Maxima")}),
+    "no place 'thread' for a function": _with(BOTH, functions={"thread": Function("Last Evt Val")}),
+    "Prod takes 1 parameters": _with(WINDOW, functions={"topcompose1": Function("Prod")}),
+    "Select Range takes 2 parameters": _with(WINDOW, functions={"topcompose1": Function("Select Range", ((3.0,),))}),
+    "no operation 'subtract'": _with(BOTH, operation="subtract"),
+    r"parents \(1, 3\) are not windows before it": _with(BOTH, parents=(1, 3)),
+    r"parents \(0, 1\) are not windows before it": _with(BOTH, parents=(0, 1)),
+    "no level 'tasks'": _with(WINDOW, level="tasks"),
+    "level thread is finer than those of its parents":
+        replace(GOOD, windows=(replace(WINDOW, level="task"), replace(OTHER, level="task"), BOTH)),
+    "no units 'ns'": _with(WINDOW, look=Look(units="ns")),
+    "no condition '=='": _with(WINDOW, filters={"evt_type": Filter("==", (KERNEL,))}),
+    "3 values for": _with(WINDOW, filters={"evt_type": Filter("[x,y]", (1, 2, 3))}),
+    "0 values for '='": _with(WINDOW, filters={"evt_type": Filter("=")}),
+    "not within 1..2147483647": _with(WINDOW, filters={"evt_type": Filter("=", (2**31,))}),
+    "the range of event types is empty": _with(WINDOW, filters={"evt_type": Filter("[x,y]", (NCCL, KERNEL))}),
+    "title 'a/b'": _with(WINDOW, title="a/b"),
+    "looks like a part of the view": replace(GOOD, description="window_name x"),
+    "no window": Cfg("nothing", ()),
+    "no statistic 'Times'": replace(GOOD, histogram=replace(TABLE, statistic="Times")),
+    "data window 4 is not there": replace(GOOD, histogram=replace(TABLE, data=4)),
+    "level thread is finer than the control window's task": replace(_with(WINDOW, level="task"), histogram=TABLE),
+    "window 1 is a parent of window 3": replace(GOOD, histogram=replace(TABLE, data=3)),
+    "need a width and an order": replace(GOOD, histogram=replace(TABLE, columns=Columns(1.0, 3.0, 2.0))),
+}
+
+
+@pytest.mark.parametrize("problem", WRONG)
+def test_what_paraver_would_crash_on_or_misread_is_refused(problem: str) -> None:
+    with pytest.raises(CfgError, match=problem):
+        cfg_text(WRONG[problem])
+
+
+def test_a_good_view_is_written_and_read() -> None:
+    look = Look("gradient", "Seconds", True, False, "draw_last", {1: (0, 1, 2)}, 3)
+    functions = {"thread": Function("In Evt Range", ((0.5,), (7.0,))), "topcompose1": Function("Is Equal", ((1.0, 2.0),))}
+    table = replace(TABLE, columns=Columns(2.0, 0.0, 9.0), planes=3)
+    cfg = replace(_with(WINDOW, look=look, functions=functions, physical=True), histogram=table)
+    assert read_cfg(cfg_text(cfg)) == cfg
+
+
+@pytest.mark.parametrize(("old", "new", "problem"), [
+    ("window_open true", "window_open True", "neither true nor false"),
+    ("HideCols: True", "HideCols: true", "neither True nor False"),
+    ("window_name kernels", "window_name  kernels", "exactly one blank"),
+    ("NumWindows: 3", "NumWindows: 2", "NumWindows"),
+    ("{ 14, { {cpu", "{ 13, { {cpu", "wrong number of functions"),
+    ("evt_type 1 63000006", "evt_type 2 63000006", "2 values announced"),
+    ("window_units Nanoseconds\n", "", "window_units is missing"),
+    ("window_pixel_size 1", "window_pixels 1", "not a tag"),
+    ("#ParaverCFG\n", "", "first line"),
+])
+def test_files_that_paraver_would_stop_at_are_refused(old: str, new: str, problem: str) -> None:
+    text = cfg_text(replace(GOOD, histogram=TABLE))
+    assert old in text
+    with pytest.raises(CfgError, match=problem):
+        read_cfg(text.replace(old, new, 1))
+
+
+def test_views_ask_only_when_nothing_of_theirs_is_there() -> None:
+    activities = BY_PATH["views/cuda_activities.cfg"].cfg
+    assert asks(activities, {MEMORY}) == asks(activities, {GRAPH, 9101}) == ""
+    assert asks(activities, {9600}) == "no event of the view"
+    assert asks(replace(activities, windows=activities.windows[:1]), {MEMORY}) == "an event of the view is missing"
+    assert asks(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
