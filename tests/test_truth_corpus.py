@@ -1,0 +1,272 @@
+"""Every figure of a trace equals what plain SQL finds in the export it was made of, on a folder of real exports.
+
+The folder is named by NSYS2PRV_CORPUS. Traces are read back by a reader of their own (``tools.trace_reader``) and compared
+with SQL on the export (``tools.sql_truth``); the converter is never compared with itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tools.sql_truth import Truth, label
+from tools.trace_reader import Comm, Interval, Row, Trace, read_trace
+
+from nsys2prv import Options, convert
+from nsys2prv.errors import NothingToWrite
+
+CORPUS = os.environ.get("NSYS2PRV_CORPUS")
+EXPORTS = sorted(Path(CORPUS).glob("*.sqlite")) if CORPUS else []
+UNSET = pytest.param(None, marks=pytest.mark.skip(reason="NSYS2PRV_CORPUS does not name a folder of .sqlite exports"))
+
+CODES = {
+    "api": 63000000,
+    "memory": 63000001,
+    "kernel": 63000006,
+    "nccl_kernel": 63000007,
+    "graph": 63000008,
+    "sync": 63000030,
+}
+"""Event types of the kinds that have one; those of NVTX differ by domain and are found by their labels."""
+
+NVTX = {"pushpop": "NVTX pushpop ranges ", "startend": "NVTX startend ranges ", "mark": "NVTX marks "}
+DEFAULT_DOMAIN = "default domain"
+KINDS = (*CODES, *NVTX)
+BYTES, SOURCE, TARGET, ERROR = 63000002, 63000040, 63000041, 63000020
+STARTEND_OF_ANY_DOMAIN = 9004
+GEOMETRY = (*range(9101, 9111),)
+TAGS = {"launch": 55001, "memory": 55002}
+
+
+@dataclass
+class Pair:
+    """An export and its trace (an empty one where the converter found nothing to write)."""
+
+    truth: Truth
+    trace: Trace
+    written: bool
+
+
+@pytest.fixture(scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    output = tmp_path_factory.mktemp("trace") / "out.prv"
+    truth = Truth(request.param)
+    try:
+        convert([request.param], output, Options(full_kernel_names=True))
+        yield Pair(truth, read_trace(output), True)
+    except NothingToWrite:
+        yield Pair(truth, Trace(), False)
+    finally:
+        truth.close()
+
+
+# ---- a trace in the terms of the truth --------------------------------------------------------------------------------
+
+
+def codes_of(trace: Trace, kind: str) -> dict[int, str]:
+    """Event types of a kind -> NVTX domain, "" for the default domain and for what is not NVTX."""
+    if kind in CODES:
+        return {CODES[kind]: ""}
+    found = {}
+    for code, text in trace.labels.types.items():
+        if text.startswith(NVTX[kind]):
+            domain = text.removeprefix(NVTX[kind])
+            found[code] = "" if domain == DEFAULT_DOMAIN else domain
+    return found
+
+
+def place(trace: Trace, row: Row) -> tuple[int, str]:
+    """Process id and row, as the truth names them."""
+    pid = int(trace.task_name(row).split()[-1])
+    name = trace.row_name(row)
+    return pid, name if name.startswith("CUDA-D") else f"thread {name.split()[-1]}"
+
+
+def named(trace: Trace, code: int, interval: Interval, known: set[str]) -> str:
+    """The label of a range. Names that agree once cut or cleaned are told apart by a number, which is left out here."""
+    text = trace.label(code, interval.value)
+    return text if text in known else re.sub(r" #\d+$", "", text)
+
+
+def intervals(pair: Pair, kind: str) -> Iterator[tuple[Interval, str, str]]:
+    """The ranges of a kind, with domain and name."""
+    known = set(pair.truth.by_name(kind))
+    for code, domain in codes_of(pair.trace, kind).items():
+        for interval in pair.trace.intervals(code):
+            yield interval, domain, named(pair.trace, code, interval, known)
+
+
+def totals(durations: Iterable[tuple[object, int]]) -> dict:
+    """Key -> count and total duration."""
+    counts: Counter[object] = Counter()
+    sums: Counter[object] = Counter()
+    for key, duration in durations:
+        counts[key] += 1
+        sums[key] += duration
+    return {key: (count, sums[key]) for key, count in counts.items()}
+
+
+def comms(trace: Trace, kind: str) -> list[Comm]:
+    return [comm for comm in trace.comms if comm.tag == TAGS[kind]]
+
+
+# ---- one trace of one export ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_is_written_unless_there_is_nothing(pair: Pair) -> None:
+    assert pair.written == (not pair.truth.empty)
+
+
+def test_the_trace_is_sound(pair: Pair) -> None:
+    assert not pair.trace.violations, str(pair.trace.violations)
+
+
+def test_the_trace_ends_with_the_last_event(pair: Pair) -> None:
+    if pair.written:
+        assert pair.trace.duration == pair.truth.duration()
+
+
+def test_no_range_hides_another(pair: Pair) -> None:
+    """Types that views read by their last value hold one range at a time on a row."""
+    flat = {kind: pair.trace.deepest.get(code, 0) for kind, code in CODES.items() if kind != "api"}
+    assert all(depth <= 1 for depth in flat.values()), flat
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_and_durations_by_name(pair: Pair, kind: str) -> None:
+    found = totals((name, interval.end - interval.begin) for interval, _, name in intervals(pair, kind))
+    assert found == pair.truth.by_name(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_and_durations_by_row(pair: Pair, kind: str) -> None:
+    """On every thread of every process, and on every stream of every device."""
+    found = totals((place(pair.trace, interval.row), interval.end - interval.begin) for interval, _, _ in intervals(pair, kind))
+    assert found == pair.truth.by_row(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_range_begins_and_ends_where_it_did(pair: Pair, kind: str) -> None:
+    """Exactly the ranges of the export, each with its own name: so nesting is kept too."""
+    found = Counter(
+        (*place(pair.trace, interval.row), domain, name, interval.begin, interval.end)
+        for interval, domain, name in intervals(pair, kind)
+    )
+    expected = Counter()
+    for (pid, row, domain, name, begin, end), count in pair.truth.ranges(kind).items():
+        expected[pid, row, label(domain) if domain else "", name, begin, end] += count
+    assert found == expected
+
+
+def test_start_end_ranges_stand_under_one_type_too(pair: Pair) -> None:
+    ranges = totals(("all", interval.end - interval.begin) for interval, _, _ in intervals(pair, "startend"))
+    together = totals(("all", it.end - it.begin) for it in pair.trace.intervals(STARTEND_OF_ANY_DOMAIN))
+    assert together == ranges
+
+
+def test_bytes_by_operation(pair: Pair) -> None:
+    found: Counter[str] = Counter()
+    for interval, _, name in intervals(pair, "memory"):
+        found[name] += interval.others[BYTES]
+    assert dict(found) == pair.truth.bytes_by_operation()
+
+
+@pytest.mark.parametrize("kind", TAGS)
+def test_lines(pair: Pair, kind: str) -> None:
+    """From the thread and time of the call to the row and time of the operation, within one process."""
+    found = Counter()
+    for comm in comms(pair.trace, kind):
+        (pid, caller), (other, row) = place(pair.trace, comm.sender), place(pair.trace, comm.receiver)
+        assert pid == other, comm
+        found[pid, caller, comm.send, row, comm.receive, comm.size] += 1
+    assert found == pair.truth.lines(kind)
+
+
+def test_no_line_of_another_kind(pair: Pair) -> None:
+    assert {comm.tag for comm in pair.trace.comms} <= set(TAGS.values())
+
+
+def test_kernel_attributes(pair: Pair) -> None:
+    found = Counter(
+        (name, *(interval.others[code] for code in GEOMETRY))
+        for kind in ("kernel", "nccl_kernel")
+        for interval, _, name in intervals(pair, kind)
+    )
+    assert found == pair.truth.geometry()
+
+
+def test_memory_kinds_of_copies(pair: Pair) -> None:
+    trace = pair.trace
+    found = Counter(
+        tuple(trace.label(code, interval.others[code]) if code in interval.others else "" for code in (SOURCE, TARGET))
+        for interval, _, name in intervals(pair, "memory")
+        if name != "CUDA memset"
+    )
+    assert found == pair.truth.memory_kinds()
+
+
+def test_errors_of_calls(pair: Pair) -> None:
+    found = Counter((name, call.others[ERROR]) for call, _, name in intervals(pair, "api") if ERROR in call.others)
+    assert dict(found) == pair.truth.errors()
+
+
+# ---- one trace of many exports ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def merged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Truth], Trace]]:
+    """One compressed trace of all exports that do not say when they were made: their processes and names meet in it."""
+    if not CORPUS:
+        pytest.skip("NSYS2PRV_CORPUS does not name a folder of .sqlite exports")
+    truths = [Truth(path) for path in EXPORTS]
+    chosen = [(path, truth) for path, truth in zip(EXPORTS, truths, strict=True)
+              if not truth.columns("TARGET_INFO_SESSION_START_TIME") and not truth.empty]
+    if len(chosen) < 2:
+        pytest.skip("fewer than two exports without a clock")
+    output = tmp_path_factory.mktemp("merged") / "out.prv.gz"
+    convert([path for path, _ in chosen], output, Options(full_kernel_names=True))
+    yield [truth for _, truth in chosen], read_trace(output)
+    for truth in truths:
+        truth.close()
+
+
+def test_the_merged_trace_is_sound(merged: tuple[list[Truth], Trace]) -> None:
+    assert not merged[1].violations, str(merged[1].violations)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_by_name_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
+    truths, trace = merged
+    expected: Counter[str] = Counter()
+    for truth in truths:
+        expected.update({name: count for name, (count, _) in truth.by_name(kind).items()})
+    found: Counter[str] = Counter()
+    for code in codes_of(trace, kind):
+        found.update(named(trace, code, interval, set(expected)) for interval in trace.intervals(code))
+    assert found == expected
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_durations_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
+    truths, trace = merged
+    expected = sum(total for truth in truths for _, total in truth.by_name(kind).values())
+    assert sum(interval.end - interval.begin for interval in trace.intervals(CODES[kind])) == expected
+
+
+def test_every_process_is_a_task(merged: tuple[list[Truth], Trace]) -> None:
+    truths, trace = merged
+    processes = sum(truth.rows("SELECT count(DISTINCT process) FROM event")[0][0] for truth in truths)
+    assert len(trace.tasks) == processes
+
+
+@pytest.mark.parametrize("kind", TAGS)
+def test_lines_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
+    truths, trace = merged
+    found = comms(trace, kind)
+    assert len(found) == sum(sum(truth.lines(kind).values()) for truth in truths)
+    assert all(comm.sender[0] == comm.receiver[0] for comm in found)
