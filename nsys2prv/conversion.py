@@ -19,6 +19,7 @@ from nsys2prv import extract, relate, write
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
+from nsys2prv.columns import OPEN
 from nsys2prv.errors import NothingToWrite, Nsys2prvError
 from nsys2prv.events.kind import EventKind
 from nsys2prv.executor import available_cpus, in_order, make_executor
@@ -146,7 +147,7 @@ def _extract(job: _Job) -> None:
 def _clocks(job: _Job) -> tuple[list[ClockMap], int]:
     """Maps to trace time: each report's, and last the identity for runs that are in trace time. And UTC (ns) at trace time 0."""
     maps = [placement.map for placement in job.placements]
-    epoch = min(int(maps[run.report].to_global(np.int64(run.first))) for result in job.results for run in result.runs)
+    epoch = min(int(maps[run.report].to_global(np.int64(run.first))) for result in job.results for run in result.runs if run.first != OPEN)
     return [*(clock.shifted(-epoch) for clock in maps), ClockMap()], epoch
 
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from nsys2prv.selection import Selection
 
 
+#: Reports that begin further apart than this (ns: one day) are hardly of one job.
+FAR_APART = 86_400 * 1_000_000_000
+
+
 @dataclass
 class Summary:
     """events: written, by layout. dropped, repaired: rows by (kind, reason). sizes: bytes of every file. duration in ns."""
@@ -96,6 +100,10 @@ def _warnings(infos: list[ReportInfo], placements: list[Placement], selection: S
     unplaced = [info.name for info, placement in zip(infos, placements, strict=True) if placement.method == "none"]
     if unplaced and len(infos) > 1:
         warnings.append(f"{_some(unplaced)}: no clock in the report; placed at the start of the others")
+    placed = [placement.map.offset for info, placement in zip(infos, placements, strict=True)
+              if placement.method != "none" and not info.absolute]
+    if placed and max(placed) - min(placed) > FAR_APART:
+        warnings.append(f"the reports begin up to {(max(placed) - min(placed)) / 86_400e9:.1f} days apart: are they of one job?")
     hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
     if hidden:
         warnings.append(f"{_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "

@@ -118,10 +118,11 @@ class Formatter:
         self._senders = Choice(tuple(b"3:" + address + b":" for address in addresses))
         self._receivers = Choice(tuple(b":" + address + b":" for address in addresses))
         self._shapes: dict[tuple, LineShape] = {}
-        clocks = manifest.clocks
-        self._first = np.array([clocks[run.report].to_global(np.int64(run.first)) for run in manifest.runs], np.int64)
-        self._until = np.array([OPEN if run.until == OPEN else clocks[run.report].to_global(np.int64(run.until))
-                                for run in manifest.runs], np.int64)
+        self._first = np.array([self._trace_time(run, run.first) for run in manifest.runs], np.int64)
+        self._until = np.array([self._trace_time(run, run.until) for run in manifest.runs], np.int64)
+
+    def _trace_time(self, run: Run, time: int) -> int:
+        return self.manifest.duration if time == OPEN else int(self.manifest.clocks[run.report].to_global(np.int64(time)))
 
     def batches(self, number: int) -> list[Batch]:
         """The lines of a window by shape: ends first, so that they come before begins of the same time."""
@@ -145,9 +146,10 @@ class Formatter:
         clock = self.manifest.clocks[run.report]
         slack = 2 if clock.drift else 0
         records = self.reader.between(run, clock.to_local(first) - slack, None if last is None else clock.to_local(last) + slack)
-        times = clock.to_global(records["time"])
-        if run.until == OPEN and len(records):
-            times = np.where(records["time"] == OPEN, self.manifest.duration, times)
+        opened = records["time"] == OPEN if run.until == OPEN else None
+        times = clock.to_global(records["time"] if opened is None else np.where(opened, 0, records["time"]))
+        if opened is not None:
+            times[opened] = self.manifest.duration
         if slack:
             inside = (times >= first) & (True if last is None else times < last)
             times, records = times[inside], records[inside]
@@ -164,16 +166,16 @@ class Formatter:
             return self._line_batch(shape, times, objects(records["sender"], source), receive, objects(records["receiver"], source),
                                     records["size"])
         layout = catalogue().layouts[shape.name]
-        if shape.stream == BEGIN and layout.nests and len(pieces) > 1:
-            outer_first = np.argsort(-records["end"], kind="stable")
-            records, times, source = records[outer_first], times[outer_first], source[outer_first]
         objects = self.manifest.objects(records["object"], source)
         domain = self.manifest.domains(records["domain"], source) if layout.has_domain else None
         if shape.stream == END:
             return self._end_batch(shape, layout, times, objects, domain)
         values = [self.manifest.names[f.values.name](records[f.name], source) if isinstance(f.values, NameSet) else records[f.name]
                   for f in fields_present(layout, shape.present)]
-        return self._begin_batch(shape, layout, times, objects, domain, values)
+        batch = self._begin_batch(shape, layout, times, objects, domain, values)
+        # Of ranges that begin together the longer is the outer one, whichever attributes they carry.
+        batch.ties = -records["end"] if layout.nests else None
+        return batch
 
     def _begin_batch(self, shape: Shape, layout: Layout, times: np.ndarray, objects: np.ndarray, domain: np.ndarray | None,
                      values: list[np.ndarray]) -> Batch:

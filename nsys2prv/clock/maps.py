@@ -19,7 +19,7 @@ class ClockMap:
     pivot: int = 0
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
-        """Global times (int64 ns) of local ones."""
+        """Global times (int64 ns) of local ones, which must lie well inside the range of int64."""
         moved = local + np.int64(self.offset)
         if self.drift:
             moved += np.floor((local - self.pivot) * self.drift).astype(np.int64)

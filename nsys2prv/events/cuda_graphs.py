@@ -32,6 +32,6 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 KINDS = (
-    EventKind("graphs", "CUDA graph executions", "GPU stream", (TABLE,), ("cuda_graph",), extract, groups=("cuda",), parallel=True,
+    EventKind("graphs", "CUDA graph executions", "GPU stream", (TABLE,), ("cuda_graph",), extract, groups=("cuda",), lanes="stream",
               needs_launches=True),
 )

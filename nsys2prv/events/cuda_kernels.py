@@ -59,5 +59,5 @@ def launch_lines(extraction: Extraction, kind: str, process: np.ndarray, correla
 
 KINDS = (
     EventKind("kernels", "CUDA and NCCL kernels", "GPU stream", (TABLE,), ("cuda_kernel", "nccl_kernel"), extract,
-              groups=("cuda", "nccl"), parallel=True, needs_launches=True),
+              groups=("cuda", "nccl"), lanes="stream", needs_launches=True),
 )

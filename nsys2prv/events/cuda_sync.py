@@ -50,5 +50,5 @@ def _id(column: np.ndarray, has: np.ndarray) -> np.ndarray:
 
 KINDS = (
     EventKind("cuda_sync", "CUDA synchronizations", "host thread", (TABLE,), ("cuda_synchronization",), extract, groups=("cuda",),
-              needs_launches=True),
+              lanes="sync", needs_launches=True),
 )

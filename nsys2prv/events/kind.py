@@ -55,7 +55,8 @@ class EventKind:
     each read in parts; where: which of their rows, in SQL, if not all. layouts: the record layouts it yields (catalogue).
     extract: a part of a table -> normal form.
     groups: further command-line names that include it. open_ended: a range without an end lasts to the end of the trace.
-    parallel: its rows may overlap on one object though Paraver shows one value at a time; overlapping rows get rows of their own.
+    lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds
+    with the same word get rows of their own.
     provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.
     """
 
@@ -68,6 +69,6 @@ class EventKind:
     groups: tuple[str, ...] = ()
     where: str = ""
     open_ended: bool = False
-    parallel: bool = False
+    lanes: str = ""
     provides_launches: bool = False
     needs_launches: bool = False

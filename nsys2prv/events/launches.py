@@ -93,7 +93,7 @@ class LaunchWriter:
         self._file: BinaryIO | None = None
 
     def append(self, launches: Launches) -> None:
-        """Store launches. Of several calls with one id the earliest counts; calls without an id are passed over."""
+        """Store launches. Of several calls of one read with one id the earliest counts; calls without an id are passed over."""
         known = (launches.correlation != 0) & (launches.correlation != NULL)
         distinct, codes = factorize(launches.process)
         for code, process in enumerate(distinct):

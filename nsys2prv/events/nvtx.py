@@ -88,7 +88,7 @@ KINDS = (
               reader("nvtx_pushpop", "range", PUSHPOP), groups=("nvtx", "nccl"), where=PUSHPOP, open_ended=True),
     EventKind("nvtx_startend_trace", "NVTX start/end ranges", "host thread", (TABLE,), ("nvtx_startend",),
               reader("nvtx_startend", "range", STARTEND), groups=("nvtx",), where=STARTEND, open_ended=True,
-              parallel=True),
+              lanes="startend"),
     EventKind("nvtx_marks", "NVTX marks", "host thread", (TABLE,), ("nvtx_mark",), reader("nvtx_mark", "mark", MARK), groups=("nvtx",),
               where=MARK),
 )

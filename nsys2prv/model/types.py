@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import polars as pl
 
 from nsys2prv.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
 from nsys2prv.model.names import NameValues
 from nsys2prv.paraver.pcf import EventType
+from nsys2prv.paraver.text import clean
 
 DEFAULT_DOMAIN = "default domain"
 
@@ -20,7 +22,20 @@ def event_types(layouts: Sequence[str], values: Mapping[str, NameValues], domain
         for field in catalogue().layouts[layout].fields:
             for event_type in _types_of(field, values, domains):
                 types.setdefault(event_type.code, event_type)
-    return [types[code] for code in sorted(types)]
+    return _with_unique_labels([types[code] for code in sorted(types)])
+
+
+def _with_unique_labels(types: list[EventType]) -> list[EventType]:
+    """The types with their code behind a label that an earlier one has: views look types up by label, too."""
+    taken: set[str] = set()
+    result = []
+    for event_type in types:
+        label = clean(event_type.label)
+        if label in taken:
+            label = f"{label} ({event_type.code})"
+        taken.add(label)
+        result.append(replace(event_type, label=label))
+    return result
 
 
 def _types_of(field: Field, values: Mapping[str, NameValues], domains: Mapping[str, int]) -> list[EventType]:

@@ -140,21 +140,27 @@ def _put_number(block: np.ndarray, column: int, words: int, values: np.ndarray) 
 
 @dataclass
 class Batch:
-    """Lines of one shape: the time of each, and the columns of its shape."""
+    """Lines of one shape: the time of each, and the columns of its shape. ties: order among lines of equal time that have one."""
 
     shape: LineShape
     times: np.ndarray
     columns: Sequence[np.ndarray]
+    ties: np.ndarray | None = None
 
 
 def merged(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
-    """The text of all lines by time, in pieces (uint8). Lines of equal time keep the order of the batches, then of their rows."""
+    """The text of all lines by time, in pieces (uint8).
+
+    Lines of equal time keep the order of the batches, then of their rows; those of batches with ties go by these among themselves.
+    """
     batches = [batch for batch in batches if len(batch.times)]
     if not batches:
         return
-    order = _order(np.concatenate([batch.times for batch in batches]))
+    times = np.concatenate([batch.times for batch in batches])
+    order = _order(times)
     starts = np.cumsum([0] + [len(batch.times) for batch in batches])
     owner = np.repeat(np.arange(len(batches), dtype=np.uint16), np.diff(starts))
+    _break_ties(order, times, owner, batches)
     widths = np.array([batch.shape.width for batch in batches], np.int64)
     for first in range(0, len(order), WINDOW):
         lines = order[first:first + WINDOW]
@@ -180,3 +186,20 @@ def _order(times: np.ndarray) -> np.ndarray:
     packed |= np.arange(len(times))
     packed.sort()
     return packed & ((1 << bits) - 1)
+
+
+def _break_ties(order: np.ndarray, times: np.ndarray, owner: np.ndarray, batches: Sequence[Batch]) -> None:
+    """Reorder, among the lines that have ties, those of equal time; all other lines keep their places."""
+    tied = np.array([batch.ties is not None for batch in batches])
+    if not tied.any():
+        return
+    places = np.flatnonzero(tied[owner[order]])
+    time = times[order[places]]
+    equal = time[1:] == time[:-1]
+    if not equal.any():
+        return
+    together = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+    places, time = places[together], time[together]
+    ties = np.concatenate([batch.ties if batch.ties is not None else np.zeros(len(batch.times), np.int64) for batch in batches])
+    lines = order[places]
+    order[places] = lines[np.lexsort((ties[lines], time))]

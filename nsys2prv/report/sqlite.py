@@ -36,12 +36,16 @@ def database_uri(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A table's columns (name -> declared type) and the range of its rowids (an empty range when it has no rows)."""
+    """A table's columns (name -> declared type) and the range of its rowids (an empty range when it has no rows).
+
+    A table without rowids has its rows numbered from 1 in the order in which SQLite walks it.
+    """
 
     name: str
     columns: dict[str, str] = field(default_factory=dict)
     first_rowid: int = 1
     last_rowid: int = 0
+    has_rowid: bool = True
 
     @property
     def extent(self) -> int:
@@ -89,7 +93,7 @@ class Database:
         self.path = Path(path)
         check_file(self.path)
         self._uri = database_uri(self.path)
-        self._arrow = None
+        self._arrow: tuple[manager.AdbcDatabase, manager.AdbcConnection] | None = None
         try:
             self._connection = sqlite3.connect(self._uri, uri=True)
             self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
@@ -112,14 +116,16 @@ class Database:
         try:
             first, last = self._connection.execute(
                 f"SELECT (SELECT min(rowid) FROM {quoted(name)}), (SELECT max(rowid) FROM {quoted(name)})").fetchone()
-        except sqlite3.Error:
-            return Table(name, columns)
+        except sqlite3.OperationalError:
+            return Table(name, columns, 1, self.count(name), has_rowid=False)
         if not isinstance(first, int) or not isinstance(last, int):
             return Table(name, columns)
         return Table(name, columns, first, last)
 
     def close(self) -> None:
         self._connection.close()
+        for handle in reversed(self._arrow or ()):
+            handle.close()
         self._arrow = None
 
     def __enter__(self) -> Database:
@@ -176,9 +182,9 @@ class Database:
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
         text_present = [name for name in texts if name in have]
-        condition = f"rowid BETWEEN {part.first} AND {part.last}" + (f" AND ({where})" if where else "")
+        rows = _rows_of(part, self.tables[part.table].has_rowid) + (f" WHERE {where}" if where else "")
         text_part = [f"CAST(COALESCE({quoted(name)}, '') AS BLOB) AS {quoted(name)}" for name in text_present]
-        source = f"FROM {quoted(part.table)} WHERE {condition}"
+        source = f"FROM {rows}"
         plain = [quoted(name) for name in present]
         damaged = 0
         frame = self._frame(f"SELECT {', '.join(plain + text_part) or 'NULL AS nothing'} {source}")
@@ -190,21 +196,22 @@ class Database:
             if present:
                 bad = " + ".join(f"sum(typeof({quoted(name)}) NOT IN ('integer', 'null'))" for name in present)
                 damaged = self.query(f"SELECT {bad} {source}")[0][0] or 0
-        rows = frame.height
+        height = frame.height
         columns = {name: _integers(frame[name]) for name in present}
-        columns.update({name: np.full(rows, NULL) for name in integers if name not in have})
+        columns.update({name: np.full(height, NULL) for name in integers if name not in have})
         coded = {name: _coded(frame[name]) for name in text_present}
-        coded.update({name: (np.zeros(rows, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts if name not in have})
-        return Columns(rows, columns, coded, damaged)
+        coded.update({name: (np.zeros(height, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts if name not in have})
+        return Columns(height, columns, coded, damaged)
 
     def _frame(self, sql: str) -> pl.DataFrame | None:
         """A query's whole result as a polars frame, or None where the driver stumbles over mixed types."""
         if self._arrow is None:
             try:
-                self._arrow = manager.AdbcConnection(adbc_driver_sqlite.connect(self._uri))
+                database = adbc_driver_sqlite.connect(self._uri)
+                self._arrow = database, manager.AdbcConnection(database)
             except manager.Error as error:
                 raise self._unreadable(error) from None
-        statement = manager.AdbcStatement(self._arrow)
+        statement = manager.AdbcStatement(self._arrow[1])
         try:
             statement.set_options(**{"adbc.sqlite.query.batch_rows": "65536"})
             statement.set_sql_query(sql)
@@ -216,6 +223,13 @@ class Database:
             raise self._unreadable(error) from None
         finally:
             statement.close()
+
+
+def _rows_of(part: Part, has_rowid: bool) -> str:
+    """The part as a table expression in SQL."""
+    if has_rowid:
+        return f"(SELECT * FROM {quoted(part.table)} WHERE rowid BETWEEN {part.first} AND {part.last})"
+    return f"(SELECT * FROM {quoted(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"
 
 
 def _integers(series: pl.Series) -> np.ndarray:
@@ -234,10 +248,10 @@ def _coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
 
 def decoded(series: pl.Series) -> pl.Series:
     """Bytes as text; what is no UTF-8 gets replacement characters."""
-    text = series.cast(pl.String, strict=False)
-    if text.null_count():
-        text = pl.Series([raw.decode("utf-8", "replace") for raw in series], dtype=pl.String)
-    return text
+    try:
+        return series.cast(pl.String)
+    except pl.exceptions.PolarsError:
+        return pl.Series([raw.decode("utf-8", "replace") for raw in series], dtype=pl.String)
 
 
 def quoted(name: str) -> str:

@@ -25,7 +25,7 @@ CHUNK_RECORDS = 500_000
 #: Lanes of one row at most; what overlaps beyond shares the last one and is counted.
 MOST_LANES = 64
 _TIME_BITS = 46
-TOO_MANY = "overlapping ranges beyond the last lane"
+TOO_MANY = f"ranges that overlap {MOST_LANES} others and share a row with one of them"
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class _Moved:
 
 def separate_overlaps(results: Sequence[Extracted], run: Callable[[Callable, Sequence], Iterable]) -> list[Extracted]:
     """The results with overlapping rows moved to lanes; the runs' files are changed in place. `run` maps over tasks."""
-    parallel = _parallel_layouts()
+    grouped = _lane_groups()
     by_report: dict[int, list[Extracted]] = {}
     for result in results:
         by_report.setdefault(result.report, []).append(result)
     concerned = {report for report, found in by_report.items()
-                 if any(item.shape.name in parallel for result in found for item in result.runs)}
+                 if any(item.shape.name in grouped for result in found for item in result.runs)}
     tasks = [LaneTask(tuple(_without_names(result) for result in by_report[report])) for report in sorted(concerned)]
     changes = {change.task: change for found in run(run_task, tasks) for change in found}
     return [_apply(result, changes[result.task]) if result.task in changes else result for result in results]
@@ -77,36 +77,47 @@ def _without_names(result: Extracted) -> Extracted:
     return replace(result, names={}, launches=[])
 
 
-def _parallel_layouts() -> set[str]:
-    return {layout for kind in all_kinds() if kind.parallel for layout in kind.layouts}
+def _lane_groups() -> dict[str, str]:
+    """Layout -> the word that it shares lanes under."""
+    return {layout: kind.lanes for kind in all_kinds() if kind.lanes for layout in kind.layouts}
 
 
 def run_task(task: LaneTask) -> list[_Change]:
     """Find and move the overlapping rows of one report."""
-    parallel = _parallel_layouts()
+    groups = _lane_groups()
     runs = [(result, item) for result in task.results for item in result.runs
-            if item.shape.stream == BEGIN and item.shape.name in parallel]
+            if item.shape.stream == BEGIN and item.shape.name in groups]
     keys: dict = {}
     locals_of = {result.task: np.array([keys.setdefault(key, len(keys)) for key in result.objects], np.int64)
                  for result in task.results}
     moved: dict[int, _Moved] = {}
+    crowded = 0
+    for group in sorted(set(groups.values())):
+        members = [index for index, (_, item) in enumerate(runs) if groups[item.shape.name] == group]
+        crowded += _find_overlaps(members, runs, locals_of, moved)
+    changes = _move(task.results, runs, moved)
+    if crowded and changes:
+        changes[0].crowded = crowded
+    return changes
+
+
+def _find_overlaps(members: Sequence[int], runs: list[tuple[Extracted, Run]], locals_of: dict[int, np.ndarray],
+                   moved: dict[int, _Moved]) -> int:
+    """Note the rows of these runs that leave lane 0; returns how many found all lanes taken."""
     lane_ends: dict[int, list[int]] = {}
     crowded = 0
     reader = SpillReader()
-    for owner, position, object_, begin, end in _chunks(runs, locals_of, reader):
+    for owner, position, object_, begin, end in _chunks([runs[index] for index in members], locals_of, reader):
         lanes, over = _lanes(object_, begin, end, lane_ends)
         crowded += over
         away = np.flatnonzero(lanes)
         for index in np.unique(owner[away]):
             mine = away[owner[away] == index]
-            note = moved.setdefault(int(index), _Moved())
+            note = moved.setdefault(members[index], _Moved())
             note.rows.append(position[mine])
             note.lanes.append(lanes[mine])
     reader.close()
-    changes = _move(task.results, runs, moved)
-    if crowded and changes:
-        changes[0].crowded = crowded
-    return changes
+    return crowded
 
 
 def _chunks(runs: list[tuple[Extracted, Run]], locals_of: dict[int, np.ndarray],
@@ -126,7 +137,7 @@ def _chunks(runs: list[tuple[Extracted, Run]], locals_of: dict[int, np.ndarray],
             start, records = reader.located(run, first, last)
             if len(records):
                 pieces.append((np.full(len(records), index), np.arange(start, start + len(records)),
-                               locals_of[result.task][records["object"]], records["time"].copy(), records["end"].copy()))
+                               locals_of[result.task][records["object"]], records["time"], records["end"]))
         if pieces:
             owner, position, object_, begin, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
             order = np.lexsort((-end, begin, object_))

@@ -17,6 +17,8 @@ from nsys2prv.catalogue import Layout, NameSet, catalogue
 BEGIN, END, LINE = "begin", "end", "line"
 #: Every so many records a run's time is kept in memory, to plan windows and to find a slice without reading the run.
 SAMPLE = 1024
+#: Spill files mapped at a time; each holds a file descriptor, of which systems allow 1024 or fewer.
+OPEN_FILES = 128
 
 LINE_DTYPE = np.dtype([("time", "<i8"), ("sender", "<u4"), ("receive", "<i8"), ("receiver", "<u4"), ("size", "<i8")])
 
@@ -99,17 +101,20 @@ class SpillWriter:
 
 
 class SpillReader:
-    """Slices of runs, mapped from their files. Mapped pages are given back by :meth:`release`."""
+    """Slices of runs, copied from their files, of which a bounded number is open at a time."""
 
     def __init__(self) -> None:
         self._maps: dict[Path, mmap.mmap] = {}
 
-    def records(self, run: Run) -> np.ndarray:
+    def _records(self, run: Run) -> np.ndarray:
         """All records of a run, without reading them yet."""
-        mapped = self._maps.get(run.path)
+        mapped = self._maps.pop(run.path, None)
         if mapped is None:
+            if len(self._maps) >= OPEN_FILES:
+                self._maps.pop(next(iter(self._maps))).close()
             with run.path.open("rb") as file:
-                mapped = self._maps[run.path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._maps[run.path] = mapped
         return np.frombuffer(mapped, run.shape.dtype, run.rows, run.offset)
 
     def between(self, run: Run, first: int, last: int | None) -> np.ndarray:
@@ -118,11 +123,13 @@ class SpillReader:
 
     def located(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
         """The same, with the position of the first of them in the run."""
-        records = self.records(run)
+        records = self._records(run)
         start = _position(run, records, first)
-        return start, records[start:None if last is None else _position(run, records, last)]
+        return start, records[start:None if last is None else _position(run, records, last)].copy()
 
     def close(self) -> None:
+        for mapped in self._maps.values():
+            mapped.close()
         self._maps.clear()
 
     def release(self) -> None:

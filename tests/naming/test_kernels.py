@@ -1,6 +1,6 @@
 """Labels of CUDA kernels."""
 
-# ruff: noqa: E501 (kernel names are long)
+
 
 from __future__ import annotations
 

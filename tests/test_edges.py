@@ -1,0 +1,170 @@
+"""Cases that no sample holds, each a small export of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tools.exports import KERNEL, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export, strings
+from tools.trace_reader import Trace, read_trace
+
+from nsys2prv import Options, convert
+
+NVTX = "NVTX_EVENTS"
+START = "TARGET_INFO_SESSION_START_TIME"
+UTC = 1_780_000_000_000_000_000
+CALL, KERNELS, PUSHPOP, STARTEND, SYNC = 63000000, 63000006, 9600, 9610, 63000030
+
+
+def trace_of(folder: Path, tables: dict[str, list[Row]], **options: object) -> Trace:
+    """The trace of one export, without violations."""
+    convert([make_export(folder / "r.sqlite", tables)], folder / "o.prv", Options(**options))
+    trace = read_trace(folder / "o.prv")
+    assert not trace.violations, trace.violations
+    return trace
+
+
+def found(trace: Trace, code: int) -> list[tuple[str, int, int]]:
+    """(label, begin, end) of the intervals of a type."""
+    return sorted((trace.label(code, item.value), item.begin, item.end) for item in trace.intervals(code))
+
+
+def nvtx(start: int | None, end: int | None, text: str | None, kind: int = 59, **more: object) -> Row:
+    return {"start": start, "end": end, "eventType": kind, "text": text, "globalTid": global_tid(4242), "domainId": 0, **more}
+
+
+def test_only_open_ranges_with_a_real_clock(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, {NVTX: [nvtx(100, None, "open", 60)], KERNEL: [kernel(50, 300)], "StringIds": strings("k"),
+                                START: [{"utcEpochNs": UTC, "systemClockNs": 5}]})
+    assert found(trace, STARTEND) == [("open", 50, 250)]
+
+
+def test_begins_of_one_time_are_outer_first_whatever_they_carry(tmp_path: Path) -> None:
+    calls = [call(0, 100, 1, returnValue=2), call(0, 50, 2, nameId=1), call(0, 20, 0, nameId=3, correlationId=None)]
+    ranges = [nvtx(0, 90, "inner", category=3), nvtx(0, 95, "outer"), nvtx(0, 0, "point", category=3)]
+    trace = trace_of(tmp_path, {RUNTIME: calls, NVTX: ranges, "StringIds": strings("cuMemAlloc_v2", "cudaMalloc_v3020", "cudaFree_v3020")})
+    assert found(trace, CALL) == [("cuMemAlloc_v2", 0, 50), ("cudaFree", 0, 20), ("cudaMalloc", 0, 100)]
+    assert found(trace, PUSHPOP) == [("inner", 0, 90), ("outer", 0, 95), ("point", 0, 1)]
+
+
+def test_labels_of_types_are_unique(tmp_path: Path) -> None:
+    domains = [nvtx(0, None, name, 75, domainId=number) for number, name in enumerate(("dom\tb", "dom b", "default domain"), 1)]
+    ranges = [nvtx(number, number + 1, "x", domainId=number) for number in range(4)]
+    trace = trace_of(tmp_path, {NVTX: domains + ranges})
+    labels = [label for label in trace.labels.types.values() if label.startswith("NVTX pushpop ranges")]
+    assert len(labels) == len(set(labels)) == 4
+
+
+def test_overlapping_synchronizations_keep_their_durations(tmp_path: Path) -> None:
+    sync = [{"start": start, "end": end, "globalPid": global_pid(), "correlationId": None} for start, end in ((0, 50), (20, 80), (90, 95))]
+    trace = trace_of(tmp_path, {"CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": sync})
+    assert [(begin, end) for _, begin, end in found(trace, SYNC)] == [(0, 50), (20, 80), (90, 95)]
+
+
+def test_synchronizations_inside_a_long_range_stay_on_their_thread(tmp_path: Path) -> None:
+    tables = {"CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [{"start": 10, "end": 20, "globalPid": global_pid(), "correlationId": None}],
+              NVTX: [nvtx(0, 100, "r", 60)]}
+    assert len(trace_of(tmp_path, tables).names["THREAD"]) == 1
+
+
+def test_marks_of_one_time_both_show(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, {NVTX: [nvtx(5, None, "a", 34), nvtx(5, None, "b", 34), nvtx(0, 9, "r")]})
+    assert found(trace, 9620) == [("a", 5, 6), ("b", 5, 6)]
+
+
+def test_names_that_could_break_the_files(tmp_path: Path) -> None:
+    names = ["End", "[all in brackets]", "two\nlines\tand tab", "", "x" * 5000, "é€😀", " padded ", "VALUES", "EVENT_TYPE",
+             "a" * 999 + "bb"]
+    trace = trace_of(tmp_path, {NVTX: [nvtx(10 * place, 10 * place + 5, name) for place, name in enumerate(names)]})
+    labels = {begin: label for label, begin, _ in found(trace, PUSHPOP)}
+    assert len(set(labels.values())) == len(names)
+    assert labels[20] == "two lines and tab"
+    assert labels[10] == "(all in brackets)"
+    assert labels[30] == "(no text)"
+    assert labels[0] == "End #2"
+
+
+def test_text_that_is_no_utf8(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, {NVTX: [nvtx(0, 5, "ok"), nvtx(10, 15, b"\xff\xfebad")]})  # type: ignore[arg-type]
+    assert [label for label, *_ in found(trace, PUSHPOP)] == ["ok", "\ufffd\ufffdbad"]
+
+
+@pytest.mark.parametrize("bad", ["text", 2.5, b"blob", "9" * 30])
+def test_values_of_the_wrong_type_are_counted(bad: object, tmp_path: Path) -> None:
+    rows = [kernel(10 * place, 10 * place + 5) for place in range(3)] + [kernel(bad, 50), kernel(60, 65, gridX=bad)]  # type: ignore[arg-type]
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": strings("k")})
+    summary = convert([report], tmp_path / "o.prv", Options())
+    assert summary.events == {"cuda_kernel": 4}
+    assert summary.dropped == {("kernels", "rows without usable times"): 1}
+    assert summary.repaired == {("kernels", "values that are no integers"): 2}
+    assert not read_trace(tmp_path / "o.prv").violations
+
+
+def test_times_before_the_capture_move_the_origin(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, {KERNEL: [kernel(-500, -400), kernel(0, 10)], "StringIds": strings("k")})
+    assert found(trace, KERNELS) == [("k", 0, 100), ("k", 500, 510)]
+
+
+def test_absolute_times(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, {KERNEL: [kernel(UTC, UTC + 7)], "StringIds": strings("k"), START: [{"utcEpochNs": UTC - 5}],
+                                "META_DATA_EXPORT": [{"name": "EXPORT_PARAM_TIME_NORMALIZE", "value": "true"}]})
+    assert found(trace, KERNELS) == [("k", 0, 7)]
+
+
+def test_ends_before_begins_and_zero_lengths(tmp_path: Path) -> None:
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(10, 5), kernel(20, 20), kernel(30, None)], "StringIds": strings("k")})
+    summary = convert([report], tmp_path / "o.prv", Options())
+    assert [(begin, end) for _, begin, end in found(read_trace(tmp_path / "o.prv"), KERNELS)] == [(0, 1), (10, 11)]
+    assert summary.repaired == {("kernels", "ends before their begins, made 1 ns long"): 1}
+    assert summary.dropped == {("kernels", "rows without usable times"): 1}
+
+
+def test_rows_in_any_order_give_the_same_trace(tmp_path: Path) -> None:
+    rows = [kernel(10 * place, 10 * place + 7, streamId=7 + place % 3, correlationId=place + 1) for place in range(500)]
+    calls = [call(10 * place - 3, 10 * place, place + 1) for place in range(500)]
+    written = []
+    for name, step in (("sorted", 1), ("mixed", 171)):
+        picked = [place * step % 500 for place in range(500)]
+        report = make_export(tmp_path / f"{name}.sqlite", {
+            KERNEL: [rows[place] for place in picked], RUNTIME: [calls[place] for place in picked],
+            "StringIds": strings("k", "cudaLaunchKernel")})
+        convert([report], tmp_path / "o.prv", Options())
+        written.append((tmp_path / "o.prv").read_bytes())
+    assert written[0] == written[1]
+
+
+def test_a_table_without_rowid_is_read(tmp_path: Path) -> None:
+    import sqlite3
+
+    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k")})
+    connection = sqlite3.connect(report)
+    connection.execute(f"CREATE TABLE {KERNEL} (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, globalPid INTEGER, "
+                       "demangledName INTEGER, shortName INTEGER, PRIMARY KEY (start)) WITHOUT ROWID")
+    rows = [(place, place + 1, global_pid()) for place in range(0, 50, 5)]
+    connection.executemany(f"INSERT INTO {KERNEL} VALUES (?, ?, 0, 7, ?, 1, 1)", rows)
+    connection.commit()
+    connection.close()
+    convert([report], tmp_path / "o.prv", Options())
+    assert len(read_trace(tmp_path / "o.prv").intervals(KERNELS)) == 10
+
+
+def test_descriptors_are_given_back(tmp_path: Path) -> None:
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 5)], "StringIds": strings("k")})
+    convert([report], tmp_path / "o.prv", Options())
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    for _ in range(5):
+        convert([report], tmp_path / "o.prv", Options())
+    assert not before or len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_many_reports_need_few_descriptors(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    reports = [make_export(tmp_path / f"r{number}.sqlite", {KERNEL: [kernel(0, 5)], "StringIds": strings("k")}) for number in range(200)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 160, hard))
+    try:
+        convert(reports, tmp_path / "o.prv", Options())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(read_trace(tmp_path / "o.prv").tasks) == 200
