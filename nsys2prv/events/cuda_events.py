@@ -1,0 +1,49 @@
+"""CUDA events: the calls that record them, on their host threads, and their completion on the streams of the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from nsys2prv.columns import ABSENT, factorize
+from nsys2prv.events.cuda_api import api_name
+from nsys2prv.events.extraction import Extraction, number
+from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.report.sqlite import NULL, Part
+
+TABLE = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+COMPLETED = 1
+
+
+def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """The table has no begin and end: they are those of the recording call. `timestamp`, in exports since 3.23, is when the event
+    completed on the GPU (local ns; 0 where that was not collected)."""
+    columns = extraction.read(part, ("timestamp", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId"))
+    done = columns["timestamp"] > 0
+    if done.any():
+        streams = extraction.streams(*(columns[column][done] for column in ("globalPid", "deviceId", "streamId")))
+        yield Rows("cuda_event_completion", columns["timestamp"][done], columns["timestamp"][done] + 1, streams,
+                   {"completion": np.full(int(done.sum()), COMPLETED), "event": number(columns["eventId"][done])})
+
+    found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    calls = found.calls
+    ids, codes = factorize(np.where(found.hit, calls["name"], NULL))
+    call = extraction.name("cuda_api", codes, text=[api_name(text) or "unknown call" for text in extraction.strings(ids)])
+    threads = np.where(found.hit, calls["thread"], extraction.main_threads(columns["globalPid"]))
+    failed = found.hit & (calls["result"] > 0)
+    yield Rows("cuda_event", np.where(found.hit, calls["begin"], NULL), np.where(found.hit, calls["end"], NULL),
+               extraction.threads(threads), {
+                   "call": call,
+                   "event": number(columns["eventId"]),
+                   "device": number(columns["deviceId"]),
+                   "stream": number(columns["streamId"]),
+                   "context": number(columns["contextId"]),
+                   "result": np.where(failed, calls["result"], ABSENT),
+               })
+
+
+KINDS = (
+    EventKind("cuda_events", "CUDA events", "host thread and GPU stream", (TABLE,), ("cuda_event", "cuda_event_completion"), extract,
+              groups=("cuda",), needs_launches=True),
+)
