@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from nsys2prv import __version__
 from nsys2prv.errors import Nsys2prvError, UsageError
@@ -18,11 +20,15 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
   nsys2prv cfgs [DIR]                   list the Paraver views that come with nsys2prv, or copy them to DIR
 """
 EPILOG = """Exit status: 0 done, 1 error, 2 usage, 3 the reports hold nothing to write, 130 interrupted."""
-TERMINATED = 143
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see --help")
 
 
 def parser() -> argparse.ArgumentParser:
-    main = argparse.ArgumentParser("nsys2prv", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
+    main = _Parser("nsys2prv", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
                                    usage="nsys2prv [-m] [-t KINDS] [options] REPORT... OUTPUT",
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
     main.add_argument("paths", nargs="*", metavar="REPORT... OUTPUT",
@@ -49,13 +55,19 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    signal.signal(signal.SIGTERM, _terminate)
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_DFL:
+            signal.signal(getattr(signal, name), _terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        if given[:1] == ["cfgs"]:
-            return _cfgs(given[1:])
-        return _run(parser().parse_args(_joined_kinds(given)))
+        status = _cfgs(given[1:]) if given[:1] == ["cfgs"] else _run(parser().parse_args(_joined_kinds(given)))
+        sys.stdout.flush()
+        return status
     except Nsys2prvError as error:
-        print(f"nsys2prv: error: {error}", file=sys.stderr)
+        line = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in str(error))
+        print(f"nsys2prv: error: {line}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("nsys2prv: interrupted; nothing was written", file=sys.stderr)
@@ -63,10 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 1
+    except OSError as error:
+        # What cannot be printed: a conversion names its own files.
+        print(f"nsys2prv: error: standard output: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
 
 
-def _terminate(*_: object) -> None:
-    sys.exit(TERMINATED)
+def _terminate(number: int, _: object) -> None:
+    sys.exit(128 + number)
 
 
 def _joined_kinds(arguments: list[str]) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import polars as pl
 
 #: Stands for "this row lacks the attribute" in columns of the normal form; Paraver values are never negative.
 ABSENT = -1
@@ -30,17 +33,27 @@ def factorize(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Distinct combinations of several columns: their values, column by column, and each row's index among them."""
-    parts = [factorize(column) for column in columns]
-    combined = parts[0][1]
-    for distinct, codes in parts[1:]:
-        combined = combined * len(distinct) + codes
-    combinations, rows = factorize(combined)
-    values = []
-    rest = combinations
-    for distinct, _ in reversed(parts):
-        values.append(distinct[rest % len(distinct)] if len(distinct) else distinct)
-        rest = rest // max(len(distinct), 1)
-    return values[::-1], rows
+    distinct, codes = factorize(columns[0])
+    count = len(distinct)
+    for column in columns[1:]:
+        more, further = factorize(column)
+        distinct, codes = factorize(codes * len(more) + further)
+        count = len(distinct)
+    first = np.zeros(count, np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    return [column[first] for column in columns], codes
+
+
+def write_frame(frame: pl.DataFrame, path: Path) -> None:
+    """Store a frame (Arrow IPC). The file is opened here: a path of the system need not be text, as polars wants it."""
+    with path.open("wb") as file:
+        frame.write_ipc(file)
+
+
+def read_frame(path: Path) -> pl.DataFrame:
+    """A frame stored by :func:`write_frame`."""
+    with path.open("rb") as file:
+        return pl.read_ipc(file)
 
 
 def is_sorted(values: np.ndarray) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -18,9 +19,9 @@ import numpy as np
 from nsys2prv import extract, relate, write
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.clock.placement import Placement, ReportClock, place
+from nsys2prv.clock.placement import UNPLACED, Placement, ReportClock, place
 from nsys2prv.columns import OPEN
-from nsys2prv.errors import NothingToWrite, Nsys2prvError
+from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
 from nsys2prv.events.kind import EventKind
 from nsys2prv.executor import available_cpus, in_order, make_executor
 from nsys2prv.model import names as name_model
@@ -31,24 +32,26 @@ from nsys2prv.paraver.pcf import write_pcf
 from nsys2prv.progress import Progress
 from nsys2prv.relations import all_relations
 from nsys2prv.report.info import ReportInfo, inspect
-from nsys2prv.report.nsys import exported
+from nsys2prv.report.prepare import prepared
 from nsys2prv.selection import Selection, select
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.summary import Summary
 
 #: Reports with fewer rows than this together are not worth starting processes for.
 SMALL_JOB_ROWS = 400_000
+#: Paraver keeps times as doubles, exact up to this (ns).
+LONGEST_TRACE = 2**53
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to convert. kinds: names as -t takes them, empty for all. jobs: processes, 0 for one per CPU. tmp: folder for
-    temporary files, by default the output's."""
+    """How to convert. kinds: names as -t takes them, empty for all. jobs: processes, 0 for one per CPU (a script that asks for more
+    than one needs the usual `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's."""
 
     kinds: tuple[str, ...] = ()
     compress: bool = False
     full_kernel_names: bool = False
-    jobs: int = 0
+    jobs: int = 1
     tmp: Path | None = None
     quiet: bool = True
 
@@ -78,14 +81,13 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
     """
     selection = select(options.kinds)
     prv, pcf, row = trace_paths(output, options.compress)
-    if not prv.parent.is_dir():
-        raise Nsys2prvError(f"{prv.parent}: no such folder; create it or give another output")
+    _check_outputs(output, (prv, pcf, row), options.tmp)
     progress = Progress(options.quiet)
     try:
         with _folder(options.tmp or prv.parent, prv.name) as folder:
             paths, warnings = _distinct(reports)
-            opened = progress.over(exported(paths, folder), "opening reports", len(paths))
-            infos = object_model.order_reports([inspect(path) for path in opened])
+            opened = progress.over(prepared(paths, folder), "opening reports", len(paths))
+            infos = object_model.order_reports([inspect(path, source) for path, source in opened])
             rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, selection.kinds))
             jobs = 1 if rows < SMALL_JOB_ROWS else options.jobs or available_cpus()
             with make_executor(jobs) as executor:
@@ -95,7 +97,8 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
             summary.warnings[:0] = [*warnings, *selection.warnings]
             return summary
     except OSError as error:
-        raise Nsys2prvError(f"{error.filename or prv}: {error.strerror or error}") from error
+        inside = str(error.filename or "").startswith(str((options.tmp or prv.parent) / f".{prv.name}."))
+        raise Nsys2prvError(f"{prv if inside or not error.filename else error.filename}: {error.strerror or error}") from error
 
 
 def _convert(job: _Job, outputs: tuple[Path, Path, Path], options: Options) -> Summary:
@@ -146,9 +149,18 @@ def _extract(job: _Job) -> None:
 
 def _clocks(job: _Job) -> tuple[list[ClockMap], int]:
     """Maps to trace time: each report's, and last the identity for runs that are in trace time. And UTC (ns) at trace time 0."""
-    maps = [placement.map for placement in job.placements]
-    epoch = min(int(maps[run.report].to_global(np.int64(run.first))) for result in job.results for run in result.runs if run.first != OPEN)
-    return [*(clock.shifted(-epoch) for clock in maps), ClockMap()], epoch
+    firsts: dict[int, int] = {}
+    for run in (run for result in job.results for run in result.runs if run.first != OPEN):
+        time = int(job.placements[run.report].map.to_global(np.int64(run.first)))
+        firsts[run.report] = min(firsts.get(run.report, time), time)
+    placed = [time for report, time in firsts.items() if job.placements[report].method != UNPLACED]
+    if placed:
+        start = min(placed)
+        job.placements = [replace(placement, map=ClockMap(start)) if placement.method == UNPLACED else placement
+                          for placement in job.placements]
+        firsts = {report: time + start if job.placements[report].method == UNPLACED else time for report, time in firsts.items()}
+    epoch = min(firsts.values())
+    return [*(placement.map.shifted(-epoch) for placement in job.placements), ClockMap()], epoch
 
 
 def _threads(result: extract.Extracted, model: object_model.ObjectModel) -> np.ndarray:
@@ -172,6 +184,9 @@ def _manifest(job: _Job, model: object_model.ObjectModel, clocks: list[ClockMap]
     numbers = {result.task: index for index, result in enumerate(by_task)}
     runs = [replace(run, source=numbers[run.source]) for result in job.results for run in result.runs]
     duration = max(int(clocks[run.report].to_global(np.int64(run.last))) for run in runs)
+    if duration > LONGEST_TRACE:
+        raise Nsys2prvError(f"the reports lie {duration / 86_400e9:,.0f} days apart, and Paraver cannot tell nanoseconds in more than "
+                            f"{LONGEST_TRACE / 86_400e9:.0f}; convert those of one job (-v and --list tell when each began)")
     domain_codes = sorted(domains.items())
     domain_index = {name: index for index, (name, _) in enumerate(domain_codes)}
 
@@ -203,7 +218,10 @@ def _write(job: _Job, manifest: write.Manifest, model: object_model.ObjectModel,
                 bar.update(result.lines)
                 yield result.path
 
-        join(parts(), prv)
+        try:
+            join(parts(), prv)
+        finally:
+            write.forget(saved)
     return lines
 
 
@@ -213,7 +231,7 @@ def _write_window(saved: Path, folder: Path, compress: bool, number: int) -> wri
 
 def _date(placements: list[Placement], epoch: int) -> str:
     """When the trace began, in UTC: from the reports, so that the same reports always give the same bytes."""
-    known = any(placement.method != "none" for placement in placements)
+    known = any(placement.method != UNPLACED for placement in placements)
     seconds = epoch // 1_000_000_000 if known and 0 <= epoch < 250_000_000_000_000_000_000 else 0
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d/%m/%Y at %H:%M")
 
@@ -223,12 +241,29 @@ def _wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator:
     return (part for table, part in info.parts.items() if table in tables)
 
 
+def _check_outputs(output: str | Path, paths: tuple[Path, ...], tmp: Path | None) -> None:
+    """Raise one clear line where the trace could not be written."""
+    if str(output).endswith(("/", os.sep)) or Path(output).name in ("", ".", ".."):
+        raise UsageError(f"{output or '(empty)'}: is a folder; give the name of the trace to write, as in {Path(output) / 'out.prv'}")
+    for path in paths:
+        if path.is_dir():
+            raise Nsys2prvError(f"{path}: is a folder; remove it or give another output")
+    for folder in (paths[0].parent, *([tmp] if tmp else [])):
+        if not folder.is_dir():
+            raise Nsys2prvError(f"{folder}: no such folder; create it or give another one")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise Nsys2prvError(f"{folder}: no permission to write there; give another folder")
+
+
 def _distinct(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
     """The reports without repetitions, and a warning for each of those."""
     paths: dict[Path, Path] = {}
     warnings = []
     for report in map(Path, reports):
-        real = report.resolve()
+        try:
+            real = report.resolve()
+        except (OSError, RuntimeError):
+            raise Nsys2prvError(f"{report}: is a link that leads nowhere") from None
         if real in paths:
             warnings.append(f"{report}: given twice, read once")
         paths.setdefault(real, report)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
 from typing import TypeVar
 
 from nsys2prv.errors import Nsys2prvError
@@ -35,7 +38,20 @@ def make_executor(jobs: int) -> Executor:
     if jobs <= 1:
         return SerialExecutor()
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_watch_parent)
+
+
+def _watch_parent() -> None:
+    """End this worker when its parent is gone, however that went."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    if parent is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def in_order(executor: Executor, function: Callable[[T], R], tasks: Iterable[T], ahead: int) -> Iterator[R]:
@@ -49,7 +65,8 @@ def in_order(executor: Executor, function: Callable[[T], R], tasks: Iterable[T],
         while waiting:
             yield waiting.pop(0).result()
     except BrokenProcessPool:
-        raise Nsys2prvError("a worker process was killed, most likely for lack of memory; try again with fewer of them (-j 1)") from None
+        raise Nsys2prvError("a worker process ended early: killed, most likely for lack of memory (try -j 1), or started from a script "
+                            "without `if __name__ == \"__main__\":`") from None
     finally:
         for future in waiting:
             future.cancel()

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 
+from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
 from nsys2prv.report.info import ReportInfo, inspect, pid_of
+from nsys2prv.report.prepare import prepared
 from nsys2prv.report.sqlite import Database
 from nsys2prv.report.tables import purpose
 
 
 def describe(path: str | Path) -> str:
     """One report, for people."""
-    info = inspect(path)
+    with tempfile.TemporaryDirectory(prefix="nsys2prv-") as folder:
+        return _describe(*next(prepared([Path(path)], Path(folder))))
+
+
+def _describe(path: Path, source: Path) -> str:
+    info = inspect(path, source)
     with Database(path) as database:
         counts = {name: database.count(name) for name in info.parts}
         kinds = [(kind, {table: _count(database, kind, table, counts) for table in kind.tables}) for kind in all_kinds()]
-    rows = [f"{path}",
+    rows = [f"{source}",
             f"  host {info.host or 'unknown'}; schema {info.schema or 'older than 2.7'}; exported by nsys {info.product or 'unknown'}; "
             f"{_span(info)}",
             f"  processes: {_processes(info)}",
@@ -39,7 +47,10 @@ def describe(path: str | Path) -> str:
 def _count(database: Database, kind: EventKind, table: str, counts: dict[str, int]) -> int:
     if not counts.get(table):
         return 0
-    return database.count(table, kind.where) if kind.where else counts[table]
+    try:
+        return database.count(table, kind.where) if kind.where else counts[table]
+    except Nsys2prvError:
+        return 0
 
 
 def _span(info: ReportInfo) -> str:
@@ -62,4 +73,5 @@ def _processes(info: ReportInfo) -> str:
 def _rank(info: ReportInfo) -> str:
     if info.ranks:
         return f"{', '.join(map(str, sorted(info.ranks.values())))} by MPI"
-    return f"{info.launcher_rank} by the launcher's environment" if info.launcher_rank is not None else "unknown"
+    by_variable = ", ".join(f"{rank} by {name}" for name, rank in info.launcher_ranks.items())
+    return f"{by_variable} of the launcher's environment" if by_variable else "unknown"

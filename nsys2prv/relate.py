@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.columns import OPEN
+from nsys2prv.columns import OPEN, read_frame
 from nsys2prv.extract import Extracted
 from nsys2prv.relations import all_relations
 from nsys2prv.relations.kind import OBJECT, TIME
@@ -84,7 +84,7 @@ def _frame(files: Sequence[FactFile], tasks: Mapping[tuple[int, int], int]) -> p
     """The facts of all tasks as one frame, translated."""
     frames = []
     for file in files:
-        frame = pl.read_ipc(file.path)
+        frame = read_frame(file.path)
         columns = [pl.lit(file.report, pl.Int64).alias("report")]
         for name in frame.columns:
             values = frame[name].to_numpy() if name.startswith((TIME, OBJECT)) else None

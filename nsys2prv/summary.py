@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsys2prv.catalogue import catalogue
+from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.views import first_views
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Summary:
 
 def _placed(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
     earliest = min(placement.map.offset for placement in placements)
-    return [f"  {info.path}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
+    return [f"  {info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
             f"after the first report's, by {placement.method}" for info, placement in zip(infos, placements, strict=True)]
 
 
@@ -97,11 +98,11 @@ def _warnings(infos: list[ReportInfo], placements: list[Placement], selection: S
         found.update(result.events)
     warnings = [f"{kind.name}: no report holds any" for kind in selection.kinds
                 if kind.name in selection.asked and not any(found[layout] for layout in kind.layouts)]
-    unplaced = [info.name for info, placement in zip(infos, placements, strict=True) if placement.method == "none"]
+    unplaced = [info.name for info, placement in zip(infos, placements, strict=True) if placement.method == UNPLACED]
     if unplaced and len(infos) > 1:
         warnings.append(f"{_some(unplaced)}: no clock in the report; placed at the start of the others")
     placed = [placement.map.offset for info, placement in zip(infos, placements, strict=True)
-              if placement.method != "none" and not info.absolute]
+              if placement.method != UNPLACED and not info.absolute]
     if placed and max(placed) - min(placed) > FAR_APART:
         warnings.append(f"the reports begin up to {(max(placed) - min(placed)) / 86_400e9:.1f} days apart: are they of one job?")
     hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})

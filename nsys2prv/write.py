@@ -107,6 +107,13 @@ def _formatter(path: Path) -> Formatter:
         return Formatter(pickle.load(file))
 
 
+def forget(path: Path) -> None:
+    """Let go of the files that windows written in this process keep open."""
+    if _formatter.cache_info().currsize:
+        _formatter(path).reader.close()
+        _formatter.cache_clear()
+
+
 class Formatter:
     """Makes the lines of windows; keeps what all windows of a trace have in common."""
 

@@ -15,7 +15,7 @@ from nsys2prv.events.extraction import StreamKey, ThreadKey
 from nsys2prv.model.natural import natural_key
 from nsys2prv.model.objects import build, order_reports
 from nsys2prv.report.info import Gpu, ReportInfo
-from nsys2prv.report.launcher import launcher_rank
+from nsys2prv.report.launcher import distinguishing, launcher_ranks
 from nsys2prv.report.sqlite import Database
 
 
@@ -36,9 +36,9 @@ def test_reports_without_ranks_go_by_name() -> None:
 
 
 def test_ranks_go_before_names_unless_they_repeat() -> None:
-    ranked = [info("a.sqlite", launcher_rank=1), info("b.sqlite", launcher_rank=0)]
+    ranked = [info("a.sqlite", launcher_ranks={"RANK": 1}), info("b.sqlite", launcher_ranks={"RANK": 0})]
     assert [report.name for report in order_reports(ranked)] == ["b.sqlite", "a.sqlite"]
-    repeated = [info("b.sqlite", launcher_rank=0), info("a.sqlite", launcher_rank=0)]
+    repeated = [info("b.sqlite", launcher_ranks={"RANK": 0}), info("a.sqlite", launcher_ranks={"RANK": 0})]
     assert [report.name for report in order_reports(repeated)] == ["a.sqlite", "b.sqlite"]
 
 
@@ -53,7 +53,12 @@ def test_rank_from_the_launchers_environment(rows: list[str], rank: int | None, 
     capture = [{"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": row} for row in rows]
     capture.append({"name": "COMMAND", "value": "RANK=1"})
     with Database(make_export(tmp_path / "r.sqlite", {"META_DATA_CAPTURE": capture})) as database:
-        assert launcher_rank(database) == rank
+        assert distinguishing([launcher_ranks(database)]) == (None if rank is None else [rank])
+
+
+def test_the_variable_that_tells_reports_apart_counts() -> None:
+    reports = [info(f"{name}.sqlite", launcher_ranks={"RANK": 0, "OMPI_COMM_WORLD_RANK": rank}) for name, rank in (("a", 1), ("b", 0))]
+    assert [report.name for report in order_reports(reports)] == ["b.sqlite", "a.sqlite"]
 
 
 def test_same_pid_on_two_hosts_gives_two_tasks_on_two_nodes() -> None:

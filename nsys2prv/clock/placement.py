@@ -13,6 +13,8 @@ from nsys2prv.clock.maps import ClockMap
 
 #: Two reports whose UTC and monotonic clocks disagree by more than this do not come from one machine.
 SAME_MACHINE_NS = 1_000_000_000
+#: The method of a report that says nothing of its clock.
+UNPLACED = "none"
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,12 @@ class Placement:
 
 
 def place(reports: list[ReportClock]) -> list[Placement]:
-    """Place every report. A report without any clock is put at the earliest start of the others."""
+    """Place every report. One without any clock is UNPLACED, at 0: the caller knows where the others' events begin."""
     machines = _machines(reports)
     anchors: dict[int, ReportClock] = {}
     for report, machine in zip(reports, machines, strict=True):
         if _has_both(report):
             anchors.setdefault(machine, report)
-    known = [report.utc_ns for report in reports if report.utc_ns is not None and not report.absolute]
-    earliest = min(known, default=0)
     placements = []
     for report, machine in zip(reports, machines, strict=True):
         anchor = anchors.get(machine)
@@ -54,7 +54,7 @@ def place(reports: list[ReportClock]) -> list[Placement]:
         elif report.utc_ns is not None:
             placements.append(Placement(machine, ClockMap(report.utc_ns), "UTC"))
         else:
-            placements.append(Placement(machine, ClockMap(earliest), "none"))
+            placements.append(Placement(machine, ClockMap(0), UNPLACED))
     return placements
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv.columns import ABSENT, factorize
-from nsys2prv.events.extraction import Extraction, present
+from nsys2prv.events.extraction import Extraction, correlation_ids
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.launches import CALL, Launches
 from nsys2prv.report.info import PROCESS_MASK
@@ -44,7 +44,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     names = [api_name(text) for text in extraction.strings(ids)]
     yield Rows("cuda_api", begin, end, extraction.threads(thread), {
         "call": extraction.name("cuda_api", codes, text=names),
-        "correlation": present(correlation),
+        "correlation": correlation_ids(correlation),
         "error": np.where(result > 0, result, ABSENT),
     })
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv.columns import factorize
-from nsys2prv.events.cuda_kernels import launch_lines
-from nsys2prv.events.extraction import Extraction, number, present
+from nsys2prv.events.extraction import Extraction, correlation_ids, number
 from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.lines import launch_lines
 from nsys2prv.report.sqlite import NULL, Part
 
 TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -21,13 +21,12 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
     ids, codes = factorize(columns["graphExecId"])
     names = ["CUDA graph" if number == NULL else f"CUDA graph exec {number}" for number in ids]
-    lines = launch_lines(extraction, "launch", columns["globalPid"], columns["correlationId"], columns["start"], objects,
-                         np.zeros(columns.rows, np.int64))
+    lines = launch_lines(extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64))
     yield Rows("cuda_graph", columns["start"], columns["end"], objects, {
         "execution": extraction.name("graphs", codes, text=names),
         "graph": number(columns["graphId"]),
         "graph_exec": number(columns["graphExecId"]),
-        "correlation": present(columns["correlationId"]),
+        "correlation": correlation_ids(columns["correlationId"]),
     }, lines=lines)
 
 

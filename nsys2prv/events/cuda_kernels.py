@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv.columns import factorize_together
-from nsys2prv.events.extraction import Extraction, number, present
-from nsys2prv.events.kind import EventKind, Lines, Rows
+from nsys2prv.events.extraction import Extraction, correlation_ids, number, present
+from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.lines import launch_lines
 from nsys2prv.naming.nccl import is_nccl_kernel
 from nsys2prv.report.sqlite import Part
 
@@ -30,10 +31,9 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     of_nccl = np.fromiter((is_nccl_kernel(name) for name in names), bool, len(names))
     objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
     attributes = {field: number(columns[column]) for field, column in ATTRIBUTES.items()}
-    attributes["correlation"] = present(columns["correlationId"])
+    attributes["correlation"] = correlation_ids(columns["correlationId"])
     attributes["graph_node"] = present(columns["graphNodeId"])
-    lines = launch_lines(extraction, "launch", columns["globalPid"], columns["correlationId"], columns["start"], objects,
-                         np.zeros(columns.rows, np.int64))
+    lines = launch_lines(extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64))
 
     for layout, name_set, wanted in (("cuda_kernel", "kernels", ~of_nccl), ("nccl_kernel", "nccl_kernels", of_nccl)):
         if not wanted.any():
@@ -44,17 +44,6 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         fields["kernel"] = extraction.name(name_set, renumbered[codes[rows]], text=names[wanted].tolist(), short=shorts[wanted].tolist())
         yield Rows(layout, columns["start"][rows], columns["end"][rows], objects[rows], fields, lines=lines)
         lines = None
-
-
-def launch_lines(extraction: Extraction, kind: str, process: np.ndarray, correlation: np.ndarray, begin: np.ndarray,
-                 objects: np.ndarray, size: np.ndarray) -> Lines | None:
-    """Lines from the calls of these (globalPid, correlationId) pairs to the operations they started."""
-    if not extraction.lines:
-        return None
-    found = extraction.launches.find(process, correlation)
-    hit = found.hit
-    return Lines(kind, found.calls["begin"][hit], extraction.threads(found.calls["thread"][hit]), begin[hit], objects[hit],
-                 size[hit])
 
 
 KINDS = (

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv.columns import ABSENT
-from nsys2prv.events.cuda_kernels import launch_lines
-from nsys2prv.events.extraction import Extraction, number, present
+from nsys2prv.events.extraction import Extraction, correlation_ids, number, present
 from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.lines import launch_lines
 from nsys2prv.report.sqlite import NULL, Part
 
 COPIES, SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
@@ -33,10 +33,10 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         "source": _shifted(columns["srcKind"], LAST_MEMORY_KIND),
         "destination": _shifted(columns["dstKind"] if copies else columns["memKind"], LAST_MEMORY_KIND),
         "cause": _shifted(columns["migrationCause"], LAST_CAUSE),
-        "correlation": present(columns["correlationId"]),
+        "correlation": correlation_ids(columns["correlationId"]),
         "graph_node": present(columns["graphNodeId"]),
     }
-    lines = launch_lines(extraction, "memory", columns["globalPid"], columns["correlationId"], columns["start"], objects, size)
+    lines = launch_lines(extraction, "memory", columns, objects, size)
     yield Rows("memory_operation", columns["start"], columns["end"], objects, fields, lines=lines)
 
 

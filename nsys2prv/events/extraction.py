@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import ABSENT, factorize, factorize_together
+from nsys2prv.columns import ABSENT, factorize, factorize_together, write_frame
 from nsys2prv.events.launches import Launches, LaunchIndex
 from nsys2prv.report.info import PROCESS_MASK, ReportInfo
 from nsys2prv.report.sqlite import NULL, Columns, Database, Part
@@ -55,7 +55,7 @@ class Names:
 
     def save(self, path: Path) -> Path:
         """Write all names to a file (Arrow IPC)."""
-        pl.concat(self._pieces).write_ipc(path)
+        write_frame(pl.concat(self._pieces), path)
         return path
 
 
@@ -133,7 +133,7 @@ class Extraction:
         """Write the facts, one file a name; returns the files."""
         paths = {name: folder / f"facts-{name}-{task}.arrow" for name in self._facts}
         for name, frames in self._facts.items():
-            pl.concat(frames, how="diagonal").write_ipc(paths[name])
+            write_frame(pl.concat(frames, how="diagonal"), paths[name])
         return paths
 
     def name(self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray) -> np.ndarray:
@@ -144,6 +144,11 @@ class Extraction:
 def present(column: np.ndarray) -> np.ndarray:
     """An optional attribute: NULL and negative values become ABSENT."""
     return np.where(column < 0, ABSENT, column)
+
+
+def correlation_ids(column: np.ndarray) -> np.ndarray:
+    """Correlation ids, of which 0 and negative ones are none."""
+    return np.where(column <= 0, ABSENT, column)
 
 
 def number(column: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Lines:
     """Communication records: sent by an object at a time, received by an object at a time (local ns), with a size.
 
-    `receiver_object` and `receive` are the object and the begin of the row that the line leads to.
+    receiver, receive and until: object, begin and end of the row that the line leads to.
     """
 
     kind: str
@@ -25,6 +25,7 @@ class Lines:
     sender: np.ndarray
     receive: np.ndarray
     receiver: np.ndarray
+    until: np.ndarray
     size: np.ndarray
 
 

@@ -60,28 +60,27 @@ class LaunchIndex:
         distinct, codes = factorize(processes)
         for code, process in enumerate(distinct):
             rows = np.flatnonzero((codes == code) & known)
-            for segment in self.segments:
-                if not len(rows):
-                    break
+            for segment in self.segments if len(rows) else ():
                 if segment.process == process:
-                    rows = _probe(segment, correlations, rows, hit, calls)
+                    _probe(segment, correlations, rows, hit, calls)
         return Found(hit, calls)
 
 
-def _probe(segment: Segment, correlations: np.ndarray, rows: np.ndarray, hit: np.ndarray, calls: np.ndarray) -> np.ndarray:
-    """Look `rows` up in one segment; returns the rows still without a call."""
+def _probe(segment: Segment, correlations: np.ndarray, rows: np.ndarray, hit: np.ndarray, calls: np.ndarray) -> None:
+    """Look `rows` up in one segment; of calls in several segments the earliest stays."""
     wanted = correlations[rows]
     if int(wanted.max()) < segment.low or int(wanted.min()) > segment.high:
-        return rows
+        return
     keys = np.memmap(segment.path, "<i8", "r", segment.keys_at, (segment.rows,))
-    first, last = np.searchsorted(keys, (wanted.min(), wanted.max()), ("left"))
+    first, last = np.searchsorted(keys, (wanted.min(), wanted.max()), "left")
     stretch = np.array(keys[first:last + 1])
     found = np.minimum(np.searchsorted(stretch, wanted), len(stretch) - 1)
     same = stretch[found] == wanted
     table = np.memmap(segment.path, CALL, "r", segment.calls_at, (segment.rows,))
-    calls[rows[same]] = table[first + found[same]]
-    hit[rows[same]] = True
-    return rows[~same]
+    rows, offered = rows[same], table[first + found[same]]
+    earlier = ~hit[rows] | (offered["begin"] < calls["begin"][rows])
+    calls[rows[earlier]] = offered[earlier]
+    hit[rows] = True
 
 
 class LaunchWriter:
@@ -93,8 +92,9 @@ class LaunchWriter:
         self._file: BinaryIO | None = None
 
     def append(self, launches: Launches) -> None:
-        """Store launches. Of several calls of one read with one id the earliest counts; calls without an id are passed over."""
-        known = (launches.correlation != 0) & (launches.correlation != NULL)
+        """Store launches, except calls without an id or without times. Of several calls with one id the earliest counts."""
+        calls = launches.calls
+        known = (launches.correlation != 0) & (launches.correlation != NULL) & (calls["begin"] != NULL) & (calls["end"] != NULL)
         distinct, codes = factorize(launches.process)
         for code, process in enumerate(distinct):
             rows = np.flatnonzero((codes == code) & known)

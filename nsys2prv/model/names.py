@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.catalogue import NameSet
+from nsys2prv.columns import read_frame
 from nsys2prv.naming.kernels import disambiguate, readable_kernel_name
 from nsys2prv.paraver.pcf import safe_labels
 
@@ -125,7 +126,7 @@ def _batches(files: Mapping[int, NameFile]) -> Iterator[list[tuple[int, NameFile
     """The tasks' names, a bounded number of rows at a time."""
     batch: list[tuple[int, NameFile, pl.DataFrame]] = []
     for task, file in sorted(files.items()):
-        batch.append((task, file, pl.read_ipc(file.path)))
+        batch.append((task, file, read_frame(file.path)))
         if sum(frame.height for _, _, frame in batch) >= BATCH_ROWS:
             yield batch
             batch = []

@@ -14,6 +14,7 @@ from nsys2prv.events.extraction import ObjectKey, StreamKey, ThreadKey
 from nsys2prv.model.natural import natural_key
 from nsys2prv.paraver.objects import Node, ObjectTree, Task, Thread
 from nsys2prv.report.info import PROCESS_MASK, ReportInfo, pid_of, tid_of
+from nsys2prv.report.launcher import distinguishing
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,12 @@ class ObjectModel:
 
 def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
     """Reports by rank where every one has a rank of its own, else by natural order of their paths."""
-    by_name = sorted(infos, key=lambda info: natural_key(str(info.path)))
-    ranks = [_first_rank(info) for info in infos]
-    if None not in ranks and len(set(ranks)) == len(ranks):
-        return sorted(infos, key=_first_rank)
-    return by_name
-
-
-def _first_rank(info: ReportInfo) -> int | None:
-    return min(info.ranks.values()) if info.ranks else info.launcher_rank
+    by_name = sorted(infos, key=lambda info: natural_key(str(info.given)))
+    mpi = [min(info.ranks.values(), default=None) for info in by_name]
+    ranks = mpi if None not in mpi and len(set(mpi)) == len(mpi) else distinguishing([info.launcher_ranks for info in by_name])
+    if ranks is None:
+        return by_name
+    return [info for _, info in sorted(zip(ranks, by_name, strict=True), key=lambda pair: pair[0])]
 
 
 def build(infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, ObjectKey]]) -> ObjectModel:
@@ -83,8 +81,8 @@ def _order_processes(infos: list[ReportInfo], by_process: dict[tuple[int, int], 
     """Processes by rank, then by report; within a report those with GPU work first, then by pid."""
     own = {(report, pid): infos[report].ranks.get(pid) for report, pid in by_process}
     method = "MPI ranks" if any(rank is not None for rank in own.values()) else ""
-    launcher = [info.launcher_rank for info in infos]
-    if not method and None not in launcher and len(set(launcher)) == len(launcher):
+    launcher = distinguishing([info.launcher_ranks for info in infos])
+    if not method and launcher is not None:
         method = "launcher's environment"
         own = {(report, pid): launcher[report] for report, pid in by_process}
 

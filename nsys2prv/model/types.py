@@ -10,7 +10,7 @@ import polars as pl
 from nsys2prv.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
 from nsys2prv.model.names import NameValues
 from nsys2prv.paraver.pcf import EventType
-from nsys2prv.paraver.text import clean
+from nsys2prv.paraver.text import LONGEST, clean
 
 DEFAULT_DOMAIN = "default domain"
 
@@ -32,7 +32,7 @@ def _with_unique_labels(types: list[EventType]) -> list[EventType]:
     for event_type in types:
         label = clean(event_type.label)
         if label in taken:
-            label = f"{label} ({event_type.code})"
+            label = f"{label[:LONGEST // 2]} ({event_type.code})"
         taken.add(label)
         result.append(replace(event_type, label=label))
     return result

@@ -81,6 +81,6 @@ class ObjectTree:
             "TASK": [task.name for task in self.tasks],
             "THREAD": [thread.name for task in self.tasks for thread in task.threads],
         }
-        sections = (f"LEVEL {level} SIZE {len(names)}\n" + "".join(f"{clean(name)}\n" for name in names)
+        sections = (f"LEVEL {level} SIZE {len(names)}\n" + "".join(f"{clean(name).replace('LEVEL ', 'LEVEL_', 1)}\n" for name in names)
                     for level, names in levels.items())
         return "\n".join(sections)

@@ -74,15 +74,13 @@ def _unique(labels: pl.DataFrame) -> pl.DataFrame:
     if not repeated.height:
         return labels
     taken = set(labels["label"]) | {END}
-    seen: set[str] = {END}
+    counts: dict[str, int] = {END: 1}
     renamed = {}
     for value, label in repeated.iter_rows():
-        count, candidate = 1, label
-        while candidate in (taken if count > 1 else seen):
-            count += 1
-            candidate = f"{label} #{count}"
-        seen.add(candidate)
-        taken.add(candidate)
-        if candidate != label:
+        counts[label] = counts.get(label, 0) + 1
+        if counts[label] > 1:
+            while (candidate := f"{label} #{counts[label]}") in taken:
+                counts[label] += 1
+            taken.add(candidate)
             renamed[value] = candidate
     return labels.with_columns(label=pl.col("value").replace_strict(renamed, default=pl.col("label"), return_dtype=pl.String))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsys2prv.report.launcher import launcher_rank
+from nsys2prv.report.launcher import launcher_ranks
 from nsys2prv.report.sqlite import Database, Part
 
 PROCESS_MASK = ~0xFFFFFF
+#: Times (ns) beyond it are damage.
+TIME_LIMIT = 1 << 61
 #: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
 NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
 
@@ -31,13 +33,16 @@ class Gpu:
 class ReportInfo:
     """Facts of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and globalTid.
 
+    path: the SQLite file that is read; source: the report as the user gave it, where that is another file.
     utc_ns: UTC (Unix epoch) at event time 0, None where not exported. system_ns: the host's monotonic clock at event time 0.
     absolute: event times already are UTC (exported with --ts-normalize).
-    parts: the rows of every table that has any. ranks: rank of a process; launcher_rank: rank by the launcher's environment.
+    parts: the rows of every table that has any. ranks: MPI rank of a process. launcher_ranks: rank by
+    each variable of the launcher's environment.
     cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported.
     """
 
     path: Path
+    source: Path | None = None
     schema: str = ""
     product: str = ""
     host: str = ""
@@ -49,7 +54,7 @@ class ReportInfo:
     processes: dict[int, str] = field(default_factory=dict)
     threads: dict[int, str] = field(default_factory=dict)
     ranks: dict[int, int] = field(default_factory=dict)
-    launcher_rank: int | None = None
+    launcher_ranks: dict[str, int] = field(default_factory=dict)
     gpus: dict[int, Gpu] = field(default_factory=dict)
     cuda_gpus: dict[tuple[int, int], int] = field(default_factory=dict)
     graph_granularity: str = ""
@@ -59,7 +64,12 @@ class ReportInfo:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.given.name
+
+    @property
+    def given(self) -> Path:
+        """The report as the user knows it."""
+        return self.source or self.path
 
 
 def pid_of(global_id: int) -> int:
@@ -72,15 +82,15 @@ def tid_of(global_tid: int) -> int:
     return global_tid & 0xFFFFFF
 
 
-def inspect(path: str | Path) -> ReportInfo:
-    """Read the small tables of an export."""
+def inspect(path: str | Path, source: Path | None = None) -> ReportInfo:
+    """Read the small tables of an export (made from `source`)."""
     with Database(path) as database:
-        return _inspect(database)
+        return _inspect(database, source)
 
 
-def _inspect(database: Database) -> ReportInfo:
+def _inspect(database: Database, source: Path | None) -> ReportInfo:
     export = dict(database.small("META_DATA_EXPORT", "name", "value") or database.small("EXPORT_META_DATA", "name", "value"))
-    start = database.small("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs", where="LIMIT 1")
+    start = database.small("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs", where="ORDER BY 1 LIMIT 1")
     utc_ns, system_ns = (_integer(value) for value in start[0]) if start else (None, None)
     hosts = [value for name, value in database.small("TARGET_INFO_SYSTEM_ENV", "name", "value", where="WHERE name = 'Hostname'")
              if value]
@@ -88,6 +98,7 @@ def _inspect(database: Database) -> ReportInfo:
     domains, categories = _nvtx_names(database)
     return ReportInfo(
         path=database.path,
+        source=source,
         schema=str(export.get("EXPORT_SCHEMA_VERSION") or ""),
         product=str(export.get("EXPORT_PRODUCT_VERSION") or ""),
         host=str(hosts[0]) if hosts else "",
@@ -100,7 +111,7 @@ def _inspect(database: Database) -> ReportInfo:
         threads=_thread_names(database),
         ranks={tid & PROCESS_MASK: rank for tid, rank in database.small("MPI_RANKS", "globalTid", "rank")
                if isinstance(tid, int) and isinstance(rank, int)},
-        launcher_rank=launcher_rank(database),
+        launcher_ranks=launcher_ranks(database),
         gpus=_gpus(database),
         cuda_gpus=_cuda_gpus(database),
         graph_granularity=_graph_granularity(database),
@@ -110,7 +121,8 @@ def _inspect(database: Database) -> ReportInfo:
 
 
 def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+    """A number that a clock can show: anything beyond is damage, and would overflow sums of times."""
+    return value if isinstance(value, int) and abs(value) < TIME_LIMIT else None
 
 
 def _processes(database: Database) -> dict[int, str]:

@@ -7,6 +7,7 @@ selected, so that no other value enters this program, let alone its output.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from nsys2prv.report.sqlite import Database
 
@@ -14,18 +15,28 @@ from nsys2prv.report.sqlite import Database
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
-def launcher_rank(database: Database) -> int | None:
-    """The rank by the first of :data:`RANK_VARIABLES` that the report's launch environment holds, else None.
+def launcher_ranks(database: Database) -> dict[str, int]:
+    """The rank by each of :data:`RANK_VARIABLES` that the report's launch environment holds, in their order.
 
-    META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`, with a value `NAME="text"`.
+    META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`, with a value `NAME="text"`. A variable with
+    several values (several processes launched) tells nothing.
     """
     if not database.has("META_DATA_CAPTURE", "name", "value"):
-        return None
+        return {}
     wanted = " OR ".join(f"value GLOB '{name}=*'" for name in RANK_VARIABLES)
     rows = database.query(f"SELECT value FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})")
     found: dict[str, set[int]] = {}
     for (value,) in rows:
-        match = re.fullmatch(r'(\w+)="?(\d{1,9})"?\s*', str(value))
+        match = re.fullmatch(r'(\w+)="?([0-9]{1,9})"?\s*', str(value))
         if match:
             found.setdefault(match[1], set()).add(int(match[2]))
-    return next((found[name].pop() for name in RANK_VARIABLES if len(found.get(name, ())) == 1), None)
+    return {name: found[name].pop() for name in RANK_VARIABLES if len(found.get(name, ())) == 1}
+
+
+def distinguishing(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
+    """One rank per report, by the first variable that all of them have and no two share the value of; None if there is none."""
+    for name in RANK_VARIABLES:
+        values = [report.get(name) for report in ranks]
+        if None not in values and len(set(values)) == len(values):
+            return values
+    return None

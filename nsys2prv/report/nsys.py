@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nsys2prv.errors import Nsys2prvError
@@ -30,23 +29,13 @@ def export_command(nsys: str, report: Path, target: Path) -> list[str]:
             str(report)]
 
 
-def exported(paths: Sequence[Path], folder: Path) -> Iterator[Path]:
-    """The SQLite export of each path: itself, or made in `folder` from a report."""
-    for number, path in enumerate(paths):
-        if path.suffix.lower() not in REPORT_ENDINGS:
-            yield path
-            continue
-        if not path.is_file():
-            raise Nsys2prvError(f"{path}: no such file")
-        nsys = find_nsys()
-        if nsys is None:
-            command = shlex.join(export_command("nsys", path, path.with_suffix(".sqlite")))
-            raise Nsys2prvError(f"{path}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; "
-                                f"export it where nsys is installed: {command}")
-        yield _export(nsys, path, folder / str(number))
-
-
-def _export(nsys: str, report: Path, folder: Path) -> Path:
+def export(report: Path, folder: Path) -> Path:
+    """Export a report into a new folder; returns the export. Raises Nsys2prvError with the command to run where there is no nsys."""
+    nsys = find_nsys()
+    if nsys is None:
+        command = shlex.join(export_command("nsys", report, report.with_suffix(".sqlite")))
+        raise Nsys2prvError(f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; "
+                            f"export it where nsys is installed: {command}")
     folder.mkdir()
     target = folder / f"{report.stem}.sqlite"
     run = subprocess.run(export_command(nsys, report, target), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -6,6 +6,7 @@ file system without locks works and nothing is ever written beside the input.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,30 +23,36 @@ from nsys2prv.errors import Nsys2prvError
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
 MAGIC = b"SQLite format 3\x00"
+#: No row takes less space; a table whose rowids span more than the file can hold has gaps.
+LEAST_ROW_BYTES = 4
 
 
 def database_uri(path: Path) -> str:
     """The read-only URI of a database file."""
-    log = path.with_name(path.name + "-wal")
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro" + ("" if has_log(path) else "&immutable=1")
+
+
+def has_log(path: Path) -> bool:
+    """Whether a write-ahead log beside the database holds data that belongs to it."""
     try:
-        has_log = log.stat().st_size > 0
+        return path.with_name(path.name + "-wal").stat().st_size > 0
     except OSError:
-        has_log = False
-    return f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if has_log else "&immutable=1")
+        return False
 
 
 @dataclass(frozen=True)
 class Table:
     """A table's columns (name -> declared type) and the range of its rowids (an empty range when it has no rows).
 
-    A table without rowids has its rows numbered from 1 in the order in which SQLite walks it.
+    rowid: the name by which SQLite knows it here. Where there is none (""), or where rowids lie too far apart to count them off,
+    rows are numbered from 1 in the order in which SQLite walks the table.
     """
 
     name: str
     columns: dict[str, str] = field(default_factory=dict)
     first_rowid: int = 1
     last_rowid: int = 0
-    has_rowid: bool = True
+    rowid: str = "rowid"
 
     @property
     def extent(self) -> int:
@@ -113,14 +120,18 @@ class Database:
 
     def _table(self, name: str) -> Table:
         columns = {row[1]: row[2] for row in self._connection.execute(f"PRAGMA table_info({quoted(name)})")}
+        taken = {column.lower() for column in columns}
+        rowid = next((word for word in ("rowid", "_rowid_", "oid") if word not in taken), "")
         try:
             first, last = self._connection.execute(
-                f"SELECT (SELECT min(rowid) FROM {quoted(name)}), (SELECT max(rowid) FROM {quoted(name)})").fetchone()
+                f"SELECT (SELECT min({rowid or 'no'}) FROM {quoted(name)}), (SELECT max({rowid or 'no'}) FROM {quoted(name)})").fetchone()
         except sqlite3.OperationalError:
-            return Table(name, columns, 1, self.count(name), has_rowid=False)
+            return Table(name, columns, 1, self.count(name), "")
         if not isinstance(first, int) or not isinstance(last, int):
             return Table(name, columns)
-        return Table(name, columns, first, last)
+        if (last - first) * LEAST_ROW_BYTES > self.path.stat().st_size:
+            return Table(name, columns, 1, self.count(name), "")
+        return Table(name, columns, first, last, rowid)
 
     def close(self) -> None:
         self._connection.close()
@@ -170,7 +181,7 @@ class Database:
             batch = wanted[start:start + 500]
             marks = ",".join("?" * len(batch))
             for number, value in self.query(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", tuple(batch)):
-                found[number] = value if isinstance(value, str) else str(value)
+                found[number] = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
         return found
 
     def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "") -> Columns:
@@ -182,7 +193,7 @@ class Database:
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
         text_present = [name for name in texts if name in have]
-        rows = _rows_of(part, self.tables[part.table].has_rowid) + (f" WHERE {where}" if where else "")
+        rows = _rows_of(part, self.tables[part.table].rowid) + (f" WHERE {where}" if where else "")
         text_part = [f"CAST(COALESCE({quoted(name)}, '') AS BLOB) AS {quoted(name)}" for name in text_present]
         source = f"FROM {rows}"
         plain = [quoted(name) for name in present]
@@ -225,10 +236,10 @@ class Database:
             statement.close()
 
 
-def _rows_of(part: Part, has_rowid: bool) -> str:
+def _rows_of(part: Part, rowid: str) -> str:
     """The part as a table expression in SQL."""
-    if has_rowid:
-        return f"(SELECT * FROM {quoted(part.table)} WHERE rowid BETWEEN {part.first} AND {part.last})"
+    if rowid:
+        return f"(SELECT * FROM {quoted(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
     return f"(SELECT * FROM {quoted(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"
 
 

@@ -8,7 +8,9 @@ The exports look like real ones of nsys 2026.2 (schema 3.25.0); the same options
 
 :mod:`job` says what the ranks do, :mod:`timeline` when, :mod:`cluster` where and by which clock, :mod:`rows`,
 :mod:`nvtx`, :mod:`background`, :mod:`graphs` and :mod:`target` turn that into table rows, :mod:`write` puts them into
-SQLite.
+SQLite. What is off unless asked for: MPI (:mod:`mpi`), OS runtime calls in volume (:mod:`osrt`), sampled metrics of
+GPUs, network and storage (:mod:`metrics`), nsys's advanced NCCL trace (:mod:`nccl_trace`), and what each NCCL collective
+cost (:mod:`recorder`).
 """
 
 from __future__ import annotations

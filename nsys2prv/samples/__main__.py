@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import get_args
 
-from .options import Graphs, Options, Payload, RowOrder, Visible
+from .options import ClockUnit, GpuModels, Graphs, MetricDevices, NcclTrace, Options, Payload, RowOrder, Visible
 from .sets import TRUTH, generate
 
 
@@ -67,7 +67,53 @@ def build_parser() -> argparse.ArgumentParser:
         help="at most so many collectives in the truth",
     )
     add("--jobs", type=int, default=default.jobs, help="processes to write with")
+    add("--page-size", type=int, default=default.page_size, help="bytes of a page of the SQLite files")
+    _add_mpi_and_system(parser)
+    _add_metrics(parser)
+    _add_nccl(parser)
     return parser
+
+
+def _add_mpi_and_system(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("MPI and the OS runtime")
+    group.add_argument("--mpi", action="store_true", help="the job uses MPI too")
+    group.add_argument(
+        "--no-mpi-comm-uids",
+        dest="mpi_comm_uids",
+        action="store_false",
+        help="MPI rows name their communicator only by its handle, as in older exports",
+    )
+    group.add_argument("--osrt", type=int, default=0, metavar="N", help="N more OS runtime calls per step and process")
+    group.add_argument("--osrt-callchains", action="store_true", help="OS runtime calls of more than 80 us have call chains")
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sampled metrics (HZ: samples per second, 1000 if left out)")
+    for name, what in (
+        ("gpu-metrics", "GPU metrics"),
+        ("nic-metrics", "network interfaces, in every report of a host"),
+        ("switch-metrics", "an InfiniBand switch, in every report"),
+        ("storage-metrics", "storage volumes (generic events)"),
+        ("efa-metrics", "EFA devices (generic events)"),
+    ):
+        group.add_argument(f"--{name}", type=float, nargs="?", const=1000.0, default=0.0, metavar="HZ", help=what)
+    group.add_argument(
+        "--gpu-metric-devices",
+        choices=get_args(MetricDevices),
+        default="own",
+        help="GPUs a report samples: its process's, all of its host's, or the latter in one report per host only",
+    )
+    group.add_argument("--gpu-models", choices=get_args(GpuModels), default="same", help="mixed: hosts of odd number have another model")
+    group.add_argument("--gpu-clock-unit", choices=get_args(ClockUnit), default="hz", help="what the clock metrics hold (really Hz)")
+
+
+def _add_nccl(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("NCCL")
+    group.add_argument("--nccl-trace", choices=get_args(NcclTrace), default="legacy", help="NCCL's own ranges, or nsys's advanced trace")
+    group.add_argument("--nccl-groups", action="store_true", help="steps also have two collectives in one group")
+    group.add_argument("--nccl-channels", type=int, default=0, metavar="N", help="at most N channels (0: as NCCL likes)")
+    group.add_argument("--nccl-proxy", action="store_true", help="the advanced trace has the proxy's operations too")
+    group.add_argument("--bandwidth-truth", action="store_true", help="waits, transfers and bus bandwidths of collectives in the truth")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -6,8 +6,12 @@ gradient norm over all ranks.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from . import names
 from .cluster import Cluster, Group, Stream, Thread
+from .mpi.teams import build_grid
+from .mpi.work import Work
 from .options import Options
 from .program import D2D, D2H, H2D_PAGEABLE, H2D_PINNED, P2P, Builder, Domain, Kind, Payload, Program, Style
 
@@ -47,11 +51,15 @@ class Job:
         self.replicas = sizes[Group.REPLICA]
         self.groups = [group for group in Group if sizes[group] > 1]
         self.peers = options.visible == "all" and options.gpus_per_host > 1
+        self.mpi = Work(build_grid(options.ranks)) if options.mpi else None
+        self.advanced, self.grouped = options.nccl_trace == "advanced", options.nccl_groups
 
     def initial(self) -> Program:
         """Start of the process: CUDA, NCCL, the model, capture of graphs."""
-        b = Builder()
+        b = self._builder()
         with b.range("init", Style.REGISTERED, Domain.JOB, category=1, color=PHASE_COLOR):
+            if self.mpi:
+                self.mpi.start(b)
             b.call(names.MODULE_MODE, 3_100)
             b.call(names.PROPERTIES, 9_000)
             for _ in range(3):
@@ -59,9 +67,7 @@ class Job:
             with b.range("init_process_group"):
                 b.host(50_000)
                 for group in self.groups:
-                    with b.range(
-                        "ncclCommInitRankConfig", Style.REGISTERED, Domain.NCCL, payload=Payload("Init", group)
-                    ):
+                    with self._nccl(b, "ncclCommInitRankConfig", Payload("Init", group)):
                         b.meet(group, 38_000_000)
                         b.call(names.MALLOC, 420_000)
             with b.range("build_model"):
@@ -86,28 +92,43 @@ class Job:
         step = self.step()
         return [[step.ops[op].kernel for op in nodes] for _, nodes in sorted(step.graphs.items())]
 
+    def _builder(self) -> Builder:
+        return Builder(self.advanced)
+
+    def _nccl(self, b: Builder, function: str, payload: Payload) -> AbstractContextManager[None]:
+        """NCCL's range around what makes and ends communicators; the advanced trace has none."""
+        if self.advanced:
+            return nullcontext()
+        return b.range(function, Style.REGISTERED, Domain.NCCL, payload=payload)
+
     def step(self) -> Program:
-        b = Builder()
+        b = self._builder()
         with b.range("iteration", Style.NUMBERED):
             self._load(b)
+            if self.mpi:
+                self.mpi.exchange(b)
             with b.range("forward", Style.REGISTERED, Domain.JOB, category=1, color=PHASE_COLOR):
                 self._forward(b)
             with b.range("backward", Style.REGISTERED, Domain.JOB, category=1, color=PHASE_COLOR):
                 self._backward(b)
             with b.range("optimizer", Style.REGISTERED, Domain.JOB, category=1, color=PHASE_COLOR):
                 self._optimizer(b)
+            if self.mpi:
+                self.mpi.reduce(b)
         return b.program
 
     def final(self) -> Program:
         """End of the process."""
-        b = Builder()
+        b = self._builder()
         with b.range("shutdown", Style.REGISTERED, Domain.JOB, category=1, color=PHASE_COLOR):
             b.sync_device()
             for group in self.groups:
-                with b.range("ncclCommFinalize", Style.REGISTERED, Domain.NCCL, payload=Payload("Finalize", group)):
+                with self._nccl(b, "ncclCommFinalize", Payload("Finalize", group)):
                     b.host(120_000)
             for _ in range(min(self.layers, 8)):
                 b.call(names.FREE, 95_000)
+            if self.mpi:
+                self.mpi.stop(b)
         return b.program
 
     def _load(self, b: Builder) -> None:
@@ -247,11 +268,14 @@ class Job:
             b.aten("pack_gradients", kernel="pack")
             around = Payload("SendRecv", Group.WORLD, 4_194_304, peer=1)
             b.wait(Stream.COMPUTE, b.collective(around, "nccl_send_recv"))
+            if self.grouped:
+                parts = [Payload("AllReduce", Group.WORLD, size, reduction=SUM) for size in (6_291_456, 2_097_152)]
+                b.wait(Stream.COMPUTE, b.collective_group(parts, "nccl_all_reduce", times=0.6))
         with b.range("clip_grad_norm_"):
             b.aten("aten::_foreach_norm", kernel="norm")
             b.aten("aten::mean", kernel="mean")
             if self.world > 1:
-                norm = Payload("AllReduce", Group.WORLD, 4, reduction=SUM)
+                norm = Payload("AllReduce", Group.WORLD, 4, reduction=SUM, four_byte=True)
                 b.wait(Stream.COMPUTE, b.collective(norm, "nccl_all_reduce_f32"))
             b.aten("aten::_foreach_mul_", kernel="mul")
         with b.range("Optimizer.step#AdamW.step"):

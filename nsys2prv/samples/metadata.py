@@ -44,6 +44,9 @@ def write_metadata(report: Report, duration: int) -> None:
         ("INCLUDE_CHILDREN", "true"),
         ("DISABLE_TIME_SYNC", "false"),
     ]
+    if options.osrt_callchains:
+        capture.append(("OS_RUNTIME_OPTIONS:COLLECT_BACKTRACES", "true"))
+        capture.append(("OS_RUNTIME_OPTIONS:BACKTRACES_THRESHOLD_NS", "80000"))
     insert(report, "META_DATA_CAPTURE", "name value", capture)
     major, minor, micro = schema.SCHEMA_VERSION.split(".")
     name, when = f"rank{rank.rank}", utc(rank.start_utc + duration + 5_000_000_000)

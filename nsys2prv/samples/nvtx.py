@@ -6,6 +6,7 @@ domain.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from . import nccl
 from .cluster import Ints, Thread
 from .job import CATEGORIES
+from .nccl_fields import Fields, category
 from .program import PAD_NS, Domain, Program, Range, Style
 from .rows import Report
 from .timeline import Block
@@ -32,7 +34,7 @@ class RangeRows:
     """Writes the push/pop ranges of one program's runs."""
 
     def __init__(self, program: Program, report: Report) -> None:
-        self.ranges, self.report = program.ranges, report
+        self.program, self.ranges, self.report = program, program.ranges, report
         self.first = np.array([found.first for found in self.ranges])
         self.last = np.array([found.last for found in self.ranges])
         self.lead = np.array([found.lead for found in self.ranges]) * float(PAD_NS)
@@ -42,7 +44,7 @@ class RangeRows:
         self.labels = [label(found.domain, found.text) for found in self.ranges]
         self.columns: dict[str, Column] = {
             "eventType": PUSH_POP,
-            "category": self._objects([found.category for found in self.ranges]),
+            "category": self._objects([self._category(found) for found in self.ranges]),
             "color": self._objects([found.color for found in self.ranges]),
             "globalTid": np.array([report.rank.global_tid(found.thread) for found in self.ranges]),
             "textId": self._objects(
@@ -52,6 +54,15 @@ class RangeRows:
         }
         if any(found.payload for found in self.ranges):
             self._payload_columns()
+        self.traced = [index for index, found in enumerate(self.ranges) if found.trace]
+        self.fields = Fields(program, report.cluster, report.rank.rank) if self.traced else None
+
+    def _category(self, found: Range) -> int | None:
+        """That of the range, or the communicator's for those of the advanced NCCL trace."""
+        if found.trace is None:
+            return found.category
+        call = self.program.nccl_calls[found.trace.calls[0]]
+        return category(self.report.cluster.communicator(call.group, self.report.rank.rank))
 
     @staticmethod
     def _objects(values: list[Any]) -> NDArray[Any]:
@@ -84,6 +95,15 @@ class RangeRows:
         self.report.operator = number
         return texts
 
+    def _traces(self, fields: Fields, runs: int, first_run: int) -> NDArray[Any]:
+        """The JSON of the advanced NCCL trace's ranges, which differs from run to run."""
+        texts = np.empty((runs, len(self.ranges)), dtype=object)
+        for index in self.traced:
+            trace = self.ranges[index].trace
+            assert trace is not None
+            texts[:, index] = [fields.of_range(trace, first_run + run) for run in range(runs)]
+        return texts
+
     def write(self, block: Block, epochs: Ints, first_run: int) -> None:
         """Write the ranges of runs that begin at ``epochs`` (true time, ns); the first is run number ``first_run``."""
         rank = self.report.rank
@@ -91,6 +111,8 @@ class RangeRows:
         end = block.host_end[:, rank.rank, self.last] + self.trail
         local = [rank.local(epochs[:, None] + np.rint(edge).astype(np.int64)) for edge in (begin, end)]
         columns = {**self.columns, "text": self._texts(len(epochs), first_run)}
+        if self.fields and self.report.options.includes_json:
+            columns["jsonText"] = self._traces(self.fields, len(epochs), first_run)
         self.report.insert("NVTX_EVENTS", self.labels, columns, local[0], local[1])
 
 
@@ -108,8 +130,9 @@ def write_points(report: Report, rows: list[dict[str, Any]], name: str) -> None:
     report.tally.add("NVTX_EVENTS", [name] * len(rows), ends - begin)
 
 
-def write_definitions(report: Report, at: int) -> None:
-    """Domains, categories and thread names, created at local time ``at`` (ns); and the payload schemas of NCCL.
+def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]] = ()) -> None:
+    """Domains, categories and thread names, created at local time ``at`` (ns), ``more`` of them behind; and the payload
+    schemas of NCCL.
 
     The job's domain is named through a registered string and is created on two threads; NCCL's by inline text.
     """
@@ -133,10 +156,11 @@ def write_definitions(report: Report, at: int) -> None:
             (Thread.LOADER_1, "data loader 1"),
         )
     ]
+    rows += more
     for index, row in enumerate(rows):
         row["start"] = at + 2_000 * index
     write_points(report, rows, "definitions")
-    if report.options.payload != "none" and report.cluster.communicators:
+    if report.options.payload != "none" and report.cluster.communicators and report.options.nccl_trace == "legacy":
         _write_schemas(report)
 
 

@@ -9,6 +9,10 @@ Graphs = Literal["none", "graph", "node", "mixed"]
 Visible = Literal["isolated", "cgroup", "all"]
 Payload = Literal["both", "json", "binary", "none"]
 RowOrder = Literal["time", "issue", "shuffled"]
+NcclTrace = Literal["legacy", "advanced"]
+MetricDevices = Literal["own", "host", "first"]
+GpuModels = Literal["same", "mixed"]
+ClockUnit = Literal["hz", "mhz"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,27 @@ class Options:
         skew_us: mean lateness of a rank at the beginning of a step.
         truth_collectives: at most so many collectives are written to the truth (then only those of every n-th step).
         jobs: processes to write with. The result does not depend on it.
+        page_size: bytes of a page of the SQLite files; real exports have 4096, small pages make small sets smaller.
+        mpi: the job uses MPI too: halo exchange, messages and collectives on several communicators.
+        mpi_comm_uids: MPI rows name their communicator by commUid; else only by commHandle, as in older exports.
+        osrt: so many more OS runtime calls per step and process, on several threads, nested and long ones among them.
+        osrt_callchains: OS runtime calls of more than 80 us have call chains.
+        gpu_metrics: samples of GPU metrics per second; 0 for none.
+        gpu_metric_devices: whose GPUs a report samples: that of its process; all of its host's ("host": every GPU's
+            samples are then in every report of the host); "first": all of the host's, but in one report per host only.
+        gpu_models: "mixed": the hosts of odd number have another model, with other metrics and other metric ids.
+        gpu_clock_unit: what the clock metrics hold. Real exports hold Hz, although the names say "[MHz]".
+        nic_metrics: samples of network interfaces per second; every report of a host records all of its interfaces.
+        switch_metrics: samples of the InfiniBand switch per second, in every report of the job.
+        storage_metrics: samples of storage volumes per second (generic events), in every report of a host.
+        efa_metrics: samples of EFA devices per second (generic events), in every report of a host.
+        nccl_trace: NCCL's own NVTX ranges, or those of nsys's advanced NCCL trace (2025.6 and later).
+        nccl_groups: steps also have two collectives in one NCCL group, hence one kernel.
+        nccl_channels: NCCL uses at most so many channels (blocks of its kernels, rows per operation in the advanced
+            trace); 0: as many as it likes.
+        nccl_proxy: the advanced NCCL trace has the proxy's operations too.
+        bandwidth_truth: the truth also says how long each rank waited in each NCCL collective, how late it came, how
+            long the transfer took, and the bus bandwidth.
     """
 
     ranks: int = 4
@@ -53,6 +78,24 @@ class Options:
     skew_us: float = 250.0
     truth_collectives: int = 20_000
     jobs: int = 1
+    page_size: int = 4096
+    mpi: bool = False
+    mpi_comm_uids: bool = True
+    osrt: int = 0
+    osrt_callchains: bool = False
+    gpu_metrics: float = 0.0
+    gpu_metric_devices: MetricDevices = "own"
+    gpu_models: GpuModels = "same"
+    gpu_clock_unit: ClockUnit = "hz"
+    nic_metrics: float = 0.0
+    switch_metrics: float = 0.0
+    storage_metrics: float = 0.0
+    efa_metrics: float = 0.0
+    nccl_trace: NcclTrace = "legacy"
+    nccl_groups: bool = False
+    nccl_channels: int = 0
+    nccl_proxy: bool = False
+    bandwidth_truth: bool = False
 
     def __post_init__(self) -> None:
         for name in ("ranks", "hosts", "steps", "layers", "jobs"):
@@ -62,11 +105,29 @@ class Options:
             raise ValueError(f"{self.ranks} ranks cannot be spread evenly over {self.hosts} hosts")
         if self.events_per_rank is not None and self.events_per_rank < 1:
             raise ValueError("events_per_rank must be at least 1")
+        numbers = ("osrt", "gpu_metrics", "nic_metrics", "switch_metrics", "storage_metrics", "efa_metrics", "nccl_channels")
+        for name in numbers:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+        if self.nccl_proxy and self.nccl_trace != "advanced":
+            raise ValueError("the proxy's operations are part of the advanced NCCL trace")
+        if self.osrt_callchains and not self.osrt:
+            raise ValueError("call chains need OS runtime calls (osrt)")
 
     @property
     def gpus_per_host(self) -> int:
         return self.ranks // self.hosts
 
+    @property
+    def includes_json(self) -> bool:
+        """Whether the export was asked for JSON (payloads, generic events)."""
+        return self.payload in ("both", "json")
+
     def described(self) -> dict[str, object]:
-        """The options that shape the set, for the record (``jobs`` does not)."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "jobs"}
+        """The options that shape the set, for the record: those before ``jobs``, which does not, and of those after it
+        the ones that are not at their default.
+        """
+        names = [option.name for option in fields(self)]
+        first, later = names[: names.index("jobs")], fields(self)[names.index("jobs") + 1 :]
+        changed = [option.name for option in later if getattr(self, option.name) != option.default]
+        return {name: getattr(self, name) for name in (*first, *changed)}

@@ -14,6 +14,7 @@ from enum import IntEnum
 
 from . import names
 from .cluster import Group, Stream, Thread
+from .mpi.calls import Message, MpiCall
 from .names import KERNELS
 
 PAD_NS = 130
@@ -32,6 +33,7 @@ class Kind(IntEnum):
     SYNC_EVENT = 8
     SYNC_DEVICE = 9
     MEET = 10  # host work that ends on all ranks of a communicator together
+    MPI = 11  # an MPI call
 
 
 class Domain(IntEnum):
@@ -75,6 +77,29 @@ class Payload:
     bytes: int = 0
     peer: int = 0
     reduction: int = 0
+    four_byte: bool = False
+    """Elements are of float32, not bfloat16."""
+
+
+class Stage(IntEnum):
+    """What a range of the advanced NCCL trace is about."""
+
+    GROUP = 0  # "API Group"
+    API = 1
+    LAUNCH = 2  # "GroupLaunch"
+    RUNTIME = 3  # "GroupRuntime"
+    KERNEL = 4  # "KernelLaunch"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A range of the advanced NCCL trace: its stage, the group it belongs to and that group's calls, by their numbers
+    in the program.
+    """
+
+    stage: Stage
+    group: int
+    calls: tuple[int, ...]
 
 
 @dataclass
@@ -96,6 +121,8 @@ class Op:
     payload: Payload | None = None
     graph: int = -1  # a node of this graph: no API row of its own
     launches: int = -1  # the launch of this graph
+    mpi: MpiCall | None = None
+    calls: tuple[int, ...] = ()  # NCCL calls whose work this is, by their numbers in the program
 
 
 @dataclass
@@ -115,6 +142,7 @@ class Range:
     category: int | None = None
     color: int | None = None
     payload: Payload | None = None
+    trace: Trace | None = None
 
 
 @dataclass
@@ -124,6 +152,9 @@ class Program:
     events: int = 0
     graphs: dict[int, list[int]] = field(default_factory=dict)
     """The kernel nodes of each graph launched here, as indices into ``ops``."""
+    nccl_calls: list[Payload] = field(default_factory=list)
+    nccl_groups: int = 0
+    messages: list[Message] = field(default_factory=list)
 
     def rows(self, graph_level: bool) -> int:
         """Number of event rows that one run of the program leaves in a report."""
@@ -134,11 +165,12 @@ class Program:
 
 
 class Builder:
-    """Writes a :class:`Program`."""
+    """Writes a :class:`Program`; ``advanced``: with the ranges of the advanced NCCL trace, not NCCL's own."""
 
-    def __init__(self) -> None:
+    def __init__(self, advanced: bool = False) -> None:
         self.program = Program()
         self.thread = Thread.MAIN
+        self.advanced = advanced
         self._opening: list[Range] = []  # ranges opened since the last operation
         self._closed = 0  # ranges closed since the last operation
         self._graph = -1
@@ -169,9 +201,11 @@ class Builder:
         category: int | None = None,
         color: int | None = None,
         payload: Payload | None = None,
+        trace: Trace | None = None,
     ) -> Iterator[None]:
         """A push/pop range around the operations written inside (at least one)."""
-        opened = Range(self.thread, text, style, domain, len(self.program.ops), -1, 0, 0, category, color, payload)
+        first = len(self.program.ops)
+        opened = Range(self.thread, text, style, domain, first, -1, 0, 0, category, color, payload, trace)
         self._opening.append(opened)
         self.program.ranges.append(opened)
         yield
@@ -201,6 +235,10 @@ class Builder:
 
     def call(self, api: str, ns: float) -> int:
         return self._add(Op(Kind.HOST, self.thread, api, ns))
+
+    def mpi(self, call: MpiCall, ns: float, cost_ns: float = 0.0) -> int:
+        """An MPI call that takes ``ns``, and ``cost_ns`` from the moment those it waits for are there."""
+        return self._add(Op(Kind.MPI, self.thread, "", ns, work_ns=cost_ns, bytes=call.sent or 0, mpi=call))
 
     def kernel(self, key: str, times: float = 1.0) -> None:
         shape = KERNELS[key]
@@ -255,31 +293,71 @@ class Builder:
         Returns the event that tells its end. ``SendRecv`` is a group of ncclSend and ncclRecv: its kernel is launched
         by ncclGroupEnd, which has no payload.
         """
+        if payload.function != "SendRecv":
+            return self._launch([payload], payload, kernel, times)
+        send = Payload("Send", payload.group, payload.bytes, payload.peer)
+        return self._launch([send, Payload("Recv", payload.group, payload.bytes, -payload.peer)], payload, kernel, times)
+
+    def collective_group(self, payloads: list[Payload], kernel: str, times: float = 1.0) -> int:
+        """Several collectives of one communicator in a group, done by one kernel one after the other."""
+        whole = Payload("Group", payloads[0].group, sum(payload.bytes for payload in payloads))
+        return self._launch(payloads, whole, kernel, times)
+
+    def _launch(self, calls: list[Payload], whole: Payload, kernel: str, times: float) -> int:
+        """Calls in a group (an explicit one if it is more than one call), and the kernel that does them."""
         stream = {Group.SHARD: Stream.NCCL_SHARD, Group.REPLICA: Stream.NCCL_REPLICA, Group.WORLD: Stream.NCCL_WORLD}
-        where = stream[payload.group]
+        where = stream[whole.group]
         shape = KERNELS[kernel]
-        launch = Op(Kind.COLLECTIVE, self.thread, shape.api, 7_800, 3_100, stream=where, kernel=kernel, payload=payload)
-        launch.work_ns, launch.bytes = shape.mean_ns * times, payload.bytes
+        launch = Op(Kind.COLLECTIVE, self.thread, shape.api, 7_800, 3_100, stream=where, kernel=kernel, payload=whole)
+        launch.work_ns, launch.bytes = shape.mean_ns * times, whole.bytes
+        first = len(self.program.nccl_calls)
+        launch.calls = tuple(range(first, first + len(calls)))
+        self.program.nccl_calls += calls
+        self.program.nccl_groups += 1
+
+        self.call(names.EVENT_CREATE, 1_700)
+        self.wait(where, self.record(Stream.COMPUTE))
+        with self.range(f"nccl:{_torch_name(whole.function)}"):
+            if self.advanced:
+                self._advanced_ranges(calls, launch)
+            else:
+                self._own_ranges(calls, launch)
+        return self.record(where)
+
+    def _own_ranges(self, calls: list[Payload], launch: Op) -> None:
+        """The ranges NCCL itself makes."""
 
         def nccl(function: str, said: Payload | None = None) -> AbstractContextManager[None]:
             return self.range(f"nccl{function}", Style.REGISTERED, Domain.NCCL, payload=said)
 
-        self.call(names.EVENT_CREATE, 1_700)
-        self.wait(where, self.record(Stream.COMPUTE))
-        with self.range(f"nccl:{_torch_name(payload.function)}"):
-            if payload.function == "SendRecv":
-                with nccl("GroupStart"):
-                    self.host(400)
-                with nccl("Send", Payload("Send", payload.group, payload.bytes, payload.peer)):
-                    self.host(900)
-                with nccl("Recv", Payload("Recv", payload.group, payload.bytes, -payload.peer)):
-                    self.host(900)
-                with nccl("GroupEnd"):
+        if len(calls) == 1:
+            with nccl(calls[0].function, calls[0]):
+                self._add(launch)
+            return
+        with nccl("GroupStart"):
+            self.host(400)
+        for call in calls:
+            with nccl(call.function, call):
+                self.host(900)
+        with nccl("GroupEnd"):
+            self._add(launch)
+
+    def _advanced_ranges(self, calls: list[Payload], launch: Op) -> None:
+        """The ranges of nsys's advanced NCCL trace; a single call is a group too, an implicit one."""
+        group = self.program.nccl_groups - 1
+
+        def traced(text: str, stage: Stage, which: tuple[int, ...]) -> AbstractContextManager[None]:
+            return self.range(text, Style.REGISTERED, Domain.NCCL, trace=Trace(stage, group, which))
+
+        with traced("API Group", Stage.GROUP, launch.calls):
+            for number, call in zip(launch.calls, calls, strict=True):
+                with traced(call.function, Stage.API, (number,)):
+                    self.host(600)
+            with traced("GroupLaunch", Stage.LAUNCH, launch.calls):
+                with traced("GroupRuntime", Stage.RUNTIME, launch.calls):
+                    self.host(1_100)
+                with traced("KernelLaunch", Stage.KERNEL, launch.calls):
                     self._add(launch)
-            else:
-                with nccl(payload.function, payload):
-                    self._add(launch)
-        return self.record(where)
 
 
 def _torch_name(function: str) -> str:
@@ -288,4 +366,5 @@ def _torch_name(function: str) -> str:
         "ReduceScatter": "_reduce_scatter_base",
         "AllReduce": "all_reduce",
         "SendRecv": "coalesced",
+        "Group": "allreduce_coalesced",
     }[function]

@@ -5,7 +5,7 @@ events).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,12 @@ class Report:
     event_sync: int = 1
     operator: int = 1
     range_id: int = 1
+    leaked: int = 0
+    """MPI requests that were started and never waited for."""
     first_launch: tuple[int, int, int] | None = None
     """Correlation id, begin and end (local ns) of the first kernel launch."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the truth says of this report beside the tally."""
 
     def order(self, begin: Ints) -> Ints | None:
         """The order in which rows with these begins are to lie in their table."""
@@ -127,7 +131,7 @@ class ProgramRows:
             "launchType": 1,
             "cacheConfig": each(lambda k: 2 if k.cluster[0] else 1),
             "registersPerThread": each(lambda k: k.registers),
-            "gridX": each(lambda k: k.grid[0]),
+            "gridX": self._each(self.kernels, lambda op: blocks(op, self.report.options)),
             "gridY": each(lambda k: k.grid[1]),
             "gridZ": each(lambda k: k.grid[2]),
             "blockX": each(lambda k: k.block[0]),
@@ -326,6 +330,12 @@ class ProgramRows:
             local(block.gpu_begin, heads),
             local(block.gpu_end, tails),
         )
+
+
+def blocks(op: Op, options: Options) -> int:
+    """The first dimension of a kernel's grid; of an NCCL kernel its channels."""
+    grid = KERNELS[op.kernel].grid[0]
+    return min(grid, options.nccl_channels) if op.kind is Kind.COLLECTIVE and options.nccl_channels else grid
 
 
 def graph_id(graph: int) -> int:

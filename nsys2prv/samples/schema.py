@@ -1,12 +1,14 @@
 """The tables of an Nsight Systems SQLite export, as data.
 
-``tables.sql`` holds one CREATE TABLE per table and ``enums.tsv`` the rows of the ``ENUM_*`` tables (schema 3.25.0).
+``tables.sql`` holds one CREATE TABLE per table, ``enums.tsv`` the rows of the ``ENUM_*`` tables (schema 3.25.0) and
+``enums_more.tsv`` those of the ones that come only with certain tables.
 A new table is one more statement in ``tables.sql``; nothing here changes.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
@@ -35,16 +37,27 @@ def tables() -> dict[str, str]:
     return dict(zip(statements, texts, strict=True))
 
 
+@dataclass(frozen=True)
+class Enum:
+    """An ENUM_* table: CREATE TABLE statement, rows (id, name, label), and the table beside which it stands ("": every
+    export has it).
+    """
+
+    statement: str
+    rows: list[tuple[int, str, str]]
+    beside: str
+
+
 @cache
-def enums() -> dict[str, tuple[str, list[tuple[int, str, str]]]]:
-    """CREATE TABLE statement and rows (id, name, label) of every ENUM_* table."""
-    found: dict[str, tuple[str, list[tuple[int, str, str]]]] = {}
+def enums() -> dict[str, Enum]:
+    """The ENUM_* tables by name."""
+    found: dict[str, Enum] = {}
     rows: list[tuple[int, str, str]] = []
-    for line in _data("enums.tsv").splitlines():
+    for line in (_data("enums.tsv") + _data("enums_more.tsv")).splitlines():
         if line.startswith("> "):
-            table, comment = line[2:].split("\t")
+            table, comment, *beside = line[2:].split("\t")
             rows = []
-            found[table] = (_ENUM_STATEMENT.format(table=table, comment=comment), rows)
+            found[table] = Enum(_ENUM_STATEMENT.format(table=table, comment=comment), rows, "".join(beside))
         elif not line.startswith("#"):
             number, name, label = line.split("\t")
             rows.append((int(number), name, label))
@@ -54,4 +67,4 @@ def enums() -> dict[str, tuple[str, list[tuple[int, str, str]]]]:
 @cache
 def label(enum: str, value: int) -> str:
     """The human name of one value of an ENUM_* table, such as 'Host-to-Device'."""
-    return next(text for number, _, text in enums()[enum][1] if number == value)
+    return next(text for number, _, text in enums()[enum].rows if number == value)

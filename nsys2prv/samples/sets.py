@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from .cluster import EPOCH_NS, Cluster, build_cluster
+from .metrics.watcher import ABOUT as ABOUT_METRICS
 from .options import Options
+from .recorder import ABOUT_BANDWIDTH
 from .simulate import Written, planned, write_ranks
 
 TRUTH = "truth.json"
@@ -58,15 +60,24 @@ def _truth(options: Options, cluster: Cluster, parts: list[Written]) -> dict[str
             }
             for host in cluster.hosts
         ],
-        "communicators": [
-            {"id": comm.hash, "kind": comm.group.name.lower(), "ranks": list(comm.ranks)}
-            for comm in cluster.communicators
-        ],
+        "communicators": [{"id": comm.hash, "kind": comm.group.name.lower(), "ranks": list(comm.ranks)} for comm in cluster.communicators],
         "ranks": sorted((rank for part in parts for rank in part.ranks), key=lambda rank: rank["rank"]),
         "collectives_total": parts[0].collectives_total,
         "collectives_of_every_nth_step": parts[0].collectives_every,
         "collectives": parts[0].collectives,
+        **({"about_bandwidth": ABOUT_BANDWIDTH} if options.bandwidth_truth else {}),
+        **_more([part.more for part in parts]),
     }
+
+
+def _more(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sections of the truth from several writers: of devices, each tells of those it knows."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        for section, content in part.items():
+            found[section] = content if section == "mpi" else found.get(section, {}) | content
+    sampled = {"about_metrics": ABOUT_METRICS} if found.keys() - {"mpi"} else {}
+    return sampled | {section: content if section == "mpi" else dict(sorted(content.items())) for section, content in found.items()}
 
 
 def _as_text(value: Any, indent: str = "") -> str:

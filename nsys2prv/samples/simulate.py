@@ -9,13 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from . import background, graphs, metadata, nvtx, target
+from . import background, graphs, metadata, nccl_trace, nvtx, target
 from .background import Background
 from .cluster import Cluster, Ints, Rank, build_cluster
-from .job import Job, collectives, graph_level
+from .job import Job, graph_level
+from .metrics.gpu import GpuMetrics
+from .metrics.network import Network
+from .metrics.plugins import Plugins
+from .metrics.watcher import Watcher
+from .mpi.rows import MpiRows
+from .mpi.truth import MpiTruth
+from .nccl_trace import TraceRows
 from .nvtx import RangeRows
 from .options import Options
+from .osrt import OsCalls
 from .program import Program
+from .recorder import Recorder
 from .rows import ProgramRows, Report
 from .timeline import Block, Timeline
 from .write import Export, Tally
@@ -27,6 +36,8 @@ AFTER_INIT_NS = 5_000_000
 CLOSING_NS = 60_000_000
 _OPERATIONS_PER_BLOCK = 40_000
 _INIT_SPREAD_NS = 30_000_000
+_HELPERS_START_NS = 145_000_000
+"""Since a capture's start: when the process has its helper threads."""
 
 
 def planned(options: Options) -> Options:
@@ -40,7 +51,7 @@ def planned(options: Options) -> Options:
         job = Job(trial, build_cluster(trial))
         fixed, each = (
             sum(program.rows(graph_level(trial, 0)) for program in (job.initial(), job.final())),
-            job.step().rows(graph_level(trial, 0)) + background.ROWS_PER_STEP,
+            job.step().rows(graph_level(trial, 0)) + background.ROWS_PER_STEP + options.osrt,
         )
         steps = round((wanted - fixed) / each)
         if steps >= 1 or layers == 1:
@@ -52,28 +63,71 @@ def report_name(rank: int) -> str:
     return f"rank{rank}.sqlite"
 
 
+class _Stage:
+    """All that is beside the programs: the reports, what watches, and the truth that is gathered."""
+
+    def __init__(self, options: Options, cluster: Cluster, reports: list[Report]) -> None:
+        self.options, self.reports = options, reports
+        self.watchers: list[Watcher] = []
+        if options.gpu_metrics:
+            self.watchers.append(GpuMetrics(options, cluster, reports))
+        if options.nic_metrics or options.switch_metrics:
+            self.watchers.append(Network(options, cluster, reports))
+        if options.storage_metrics or options.efa_metrics:
+            self.watchers.append(Plugins(options, cluster, reports))
+        self.calls = [OsCalls(report) for report in reports] if options.osrt else []
+        self.mpi = MpiTruth(options, cluster) if options.mpi else None
+
+    def truth(self) -> dict[str, Any]:
+        """What the truth says beside ranks and NCCL collectives."""
+        found: dict[str, Any] = {"mpi": self.mpi.summary()} if self.mpi else {}
+        for watcher in self.watchers:
+            found |= watcher.truth()
+        return found
+
+
 class _Phase:
     """One program on the cluster, with what writes its rows into each report."""
 
-    def __init__(self, program: Program, cluster: Cluster, reports: Sequence[Report], seed: int) -> None:
-        self.program = program
+    def __init__(self, program: Program, cluster: Cluster, stage: _Stage, seed: int) -> None:
+        self.program, self.stage = program, stage
         self.timeline = Timeline(program, cluster, seed)
-        self.writers = [(ProgramRows(program, report), RangeRows(program, report)) for report in reports]
+        options = stage.options
+        self.writers = [(ProgramRows(program, report), RangeRows(program, report)) for report in stage.reports]
+        self.mpi = [MpiRows(program, report) for report in stage.reports] if options.mpi else []
+        self.traces = [TraceRows(program, report) for report in stage.reports] if options.nccl_trace == "advanced" else []
 
-    def write(self, block: Block, epochs: Ints, first_run: int = 0) -> None:
+    def write(self, block: Block, epochs: Ints, until: int, first_run: int | None = None) -> None:
+        """Write runs that begin at ``epochs``; nothing later begins before ``until`` (true times, ns). The first is step
+        ``first_run``, or no step at all.
+        """
+        number = first_run or 0
         for rows, ranges in self.writers:
             rows.write(block, epochs)
-            ranges.write(block, epochs, first_run)
+            ranges.write(block, epochs, number)
+        for calls in self.mpi:
+            calls.write(block, epochs)
+        for trace in self.traces:
+            trace.write(block, epochs, number)
+        for inner in self.stage.calls:
+            inner.inside(self.program, block, epochs, first_run is not None)
+        for watcher in self.stage.watchers:
+            watcher.watch(self.program, block, epochs, until)
+        if self.stage.mpi:
+            self.stage.mpi.record(self.program, block, epochs, first_run)
 
 
 @dataclass
 class Written:
-    """What the writer of some ranks knows: per rank its truth, and the collectives (the same from every writer)."""
+    """What the writer of some ranks knows: per rank its truth, the collectives (the same from every writer), and what
+    else the truth says (by section; devices by name, from whoever knows them).
+    """
 
     ranks: list[dict[str, Any]]
     collectives: list[dict[str, Any]]
     collectives_total: int
     collectives_every: int
+    more: dict[str, Any]
 
 
 def write_ranks(options: Options, folder: Path, wanted: Sequence[int]) -> Written:
@@ -81,26 +135,31 @@ def write_ranks(options: Options, folder: Path, wanted: Sequence[int]) -> Writte
     cluster = build_cluster(options)
     job = Job(options, cluster)
     reports = [
-        Report(cluster.ranks[rank], cluster, options, Export(folder / report_name(rank)), Tally()) for rank in wanted
+        Report(cluster.ranks[rank], cluster, options, Export(folder / report_name(rank), options.page_size), Tally()) for rank in wanted
     ]
     beside = [Background(report) for report in reports]
+    stage = _Stage(options, cluster, reports)
     count = options.ranks
 
-    initial = _Phase(job.initial(), cluster, reports, options.seed)
+    initial = _Phase(job.initial(), cluster, stage, options.seed)
     rng = np.random.default_rng([options.seed, 2])
     epoch = np.array([FIRST_EPOCH_NS])
     for report in reports:
-        nvtx.write_definitions(report, int(report.rank.local(epoch)[0]) - 200_000)
+        advanced = options.nccl_trace == "advanced"
+        more = nccl_trace.definitions(report) if advanced else ()
+        nvtx.write_definitions(report, int(report.rank.local(epoch)[0]) - 200_000, more)
+    for calls in stage.calls:
+        calls.begin(int(calls.report.rank.local(epoch)[0]))
     block = initial.timeline.run(rng, rng.uniform(0, _INIT_SPREAD_NS, (1, count)))
-    initial.write(block, epoch)
+    now = int(epoch[0] + block.ends().max()) + AFTER_INIT_NS
+    initial.write(block, epoch, now)
     for report in reports:
         graphs.write_creation(initial.program, block, epoch, report)
-    now = int(epoch[0] + block.ends().max()) + AFTER_INIT_NS
     for rows in beside:
         rows.begin(int(rows.report.rank.local(np.array([now - AFTER_INIT_NS // 2]))[0]))
 
-    step = _Phase(job.step(), cluster, reports, options.seed)
-    recorder = _Recorder(step.program, cluster, options)
+    step = _Phase(job.step(), cluster, stage, options.seed)
+    recorder = Recorder(step.program, cluster, options)
     size = max(1, _OPERATIONS_PER_BLOCK // len(step.program.ops))
     for first in range(0, options.steps, size):
         runs = min(size, options.steps - first)
@@ -110,59 +169,32 @@ def write_ranks(options: Options, folder: Path, wanted: Sequence[int]) -> Writte
         lengths = np.ceil(ends.max(axis=1)).astype(np.int64) + background.STEP_GAP_NS
         epochs = now + np.concatenate([[0], np.cumsum(lengths)[:-1]])
         now += int(lengths.sum())
-        step.write(block, epochs, first)
+        step.write(block, epochs, now, first)
         for rows in beside:
             rank = rows.report.rank
             edges = [rank.local(epochs + np.rint(edge[:, rank.rank]).astype(np.int64)) for edge in (begin, ends)]
             rows.write(edges[0], edges[1], rank.local(epochs), first)
+        for calls in stage.calls:
+            rank = calls.report.rank
+            calls.beside(*(rank.local(epochs + np.rint(edge[:, rank.rank]).astype(np.int64)) for edge in (begin, ends)))
         recorder.record(block, epochs, first)
 
-    final = _Phase(job.final(), cluster, reports, options.seed)
+    final = _Phase(job.final(), cluster, stage, options.seed)
     block = final.timeline.run(rng, rng.uniform(0, 1e6, (1, count)))
-    final.write(block, np.array([now]))
+    final.write(block, np.array([now]), int(now + block.ends().max()))
     now += int(block.ends().max()) + CLOSING_NS
+    for watcher in stage.watchers:
+        watcher.finish(now)
+    for calls in stage.calls:
+        calls.finish(_HELPERS_START_NS, int(calls.report.rank.local(np.array([now]))[0]))
     for report, rows in zip(reports, beside, strict=True):
         duration = int(report.rank.local(np.array([now]))[0])
         rows.finish(int(report.rank.local(epoch)[0]) + 1_000_000)
         target.write_target(report, duration)
         metadata.write_metadata(report, duration)
         report.export.close()
-    return Written([_rank_truth(report, now) for report in reports], recorder.found, recorder.total, recorder.every)
-
-
-class _Recorder:
-    """Keeps true begin and end of the collectives of every n-th step, so that they stay below a limit."""
-
-    def __init__(self, program: Program, cluster: Cluster, options: Options) -> None:
-        self.calls: list[tuple[int, dict[str, Any]]] = []  # operation, what is the same in every step
-        self.per_step: dict[int, int] = {}  # calls on each communicator
-        for index in collectives(program):
-            op = program.ops[index]
-            assert op.payload is not None
-            for comm in cluster.communicators:
-                if comm.group is not op.payload.group:
-                    continue
-                ordinal = self.per_step.get(comm.hash, 0)
-                self.per_step[comm.hash] = ordinal + 1
-                streams = [cluster.ranks[rank].stream(op.stream) for rank in comm.ranks]
-                call = {"function": op.payload.function, "communicator": comm.hash, "ordinal": ordinal}
-                self.calls.append((index, {**call, "bytes": op.bytes, "ranks": list(comm.ranks), "streams": streams}))
-        self.total = len(self.calls) * options.steps
-        self.every = max(1, -(-self.total // max(1, options.truth_collectives)))
-        self.found: list[dict[str, Any]] = []
-
-    def record(self, block: Block, epochs: Ints, first: int) -> None:
-        for run in range(len(epochs)):
-            step = first + run
-            if step % self.every:
-                continue
-            for index, call in self.calls:
-                begin, end = (
-                    (epochs[run] + np.rint(times[run, call["ranks"], index]).astype(np.int64)).tolist()
-                    for times in (block.gpu_begin, block.gpu_end)
-                )
-                ordinal = step * self.per_step[call["communicator"]] + call["ordinal"]
-                self.found.append({"step": step, **call, "ordinal": ordinal, "begin": begin, "end": end})
+    ranks = [_rank_truth(report, now) for report in reports]
+    return Written(ranks, recorder.found, recorder.total, recorder.every, stage.truth())
 
 
 def _rank_truth(report: Report, stop: int) -> dict[str, Any]:
@@ -182,9 +214,8 @@ def _rank_truth(report: Report, stop: int) -> dict[str, Any]:
         "capture_end_true_ns": stop,
         "utcEpochNs": rank.start_utc,
         "systemClockNs": rank.start_clock,
-        "cuda_graphs": "graph"
-        if graph_level(report.options, rank.rank)
-        else ("none" if report.options.graphs == "none" else "node"),
+        "cuda_graphs": "graph" if graph_level(report.options, rank.rank) else ("none" if report.options.graphs == "none" else "node"),
         "event_rows": sum(table["rows"] for table in tables.values()),
+        **report.facts,
         "tables": tables,
     }

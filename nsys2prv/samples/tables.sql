@@ -1,6 +1,7 @@
 -- The tables of an Nsight Systems SQLite export, schema 3.25.0, in the order in which exports list them.
 -- Statements are those of real exports (nsys 2026.2.1; OSRT_API and TARGET_INFO_CUDA_* of 2025.6-2026.1, unchanged since),
--- except the CUDA graph tables and NVTX_PAYLOAD_ENUM*, taken from NVIDIA's "SQLite Schema Reference".
+-- except the CUDA graph tables, NVTX_PAYLOAD_ENUM*, MPI_*, GENERIC_*, *GPU_METRICS, NIC_ID_MAP, *NETWORK_METRICS and NET_*,
+-- which no public export has: taken from NVIDIA's "SQLite Schema Reference".
 -- To add a table: paste its CREATE TABLE here. Statements are separated by a line holding only ";".
 ;
 CREATE TABLE StringIds (
@@ -415,4 +416,263 @@ CREATE TABLE META_DATA_EXPORT (
 
     name                        TEXT      NOT NULL,                    -- Name of meta-data record
     value                       TEXT                                   -- Value of meta-data record
+)
+;
+CREATE TABLE OSRT_CALLCHAINS (
+    -- Callchains attached to OSRT events, depending on selected profiling settings.
+
+    id                          INTEGER   NOT NULL,                    -- Part of PRIMARY KEY (id, stackDepth).
+    symbol                      INTEGER   NOT NULL,                    -- REFERENCES StringIds(id) -- Function name
+    module                      INTEGER   NOT NULL,                    -- REFERENCES StringIds(id) -- Module name
+    kernelMode                  INTEGER,                               -- True if kernel mode.
+    thumbCode                   INTEGER,                               -- True if thumb code.
+    unresolved                  INTEGER,                               -- True if the symbol was not resolved.
+    specialEntry                INTEGER,                               -- True if artifical entry added during processing callchain.
+    originalIP                  INTEGER,                               -- Instruction pointer value.
+    unwindMethod                INTEGER,                               -- REFERENCES ENUM_STACK_UNWIND_METHOD(id)
+    stackDepth                  INTEGER   NOT NULL,                    -- Zero-base index of the given function in call stack.
+
+    PRIMARY KEY (id, stackDepth)
+)
+;
+CREATE TABLE MPI_COMMUNICATORS (
+    -- Identification of MPI communication groups.
+
+    rank                        INTEGER,                               -- Active MPI rank
+    timestamp                   INTEGER,                               -- Time of MPI communicator creation.
+    commHandle                  INTEGER,                               -- MPI communicator handle.
+    parentHandle                INTEGER,                               -- MPI communicator handle.
+    localRank                   INTEGER,                               -- Local MPI rank in a communicator.
+    size                        INTEGER,                               -- MPI communicator size.
+    groupRoot                   INTEGER,                               -- Root rank (global) in MPI communicator.
+    groupRootUid                INTEGER,                               -- Group root's communicator ID.
+    members                     TEXT,                                  -- MPI communicator members (index is global rank).
+    commUid                     INTEGER                                -- Globally unique MPI communicator ID.
+)
+;
+CREATE TABLE MPI_RANKS (
+    -- Mapping of global thread IDs (gtid) to MPI ranks
+
+    globalTid                   INTEGER   NOT NULL,                    -- Serialized GlobalId.
+    rank                        INTEGER   NOT NULL                     -- MPI rank
+)
+;
+CREATE TABLE MPI_P2P_EVENTS (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER,                               -- Event end timestamp (ns).
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    textId                      INTEGER,                               -- REFERENCES StringIds(id) -- Registered NVTX domain/string
+    commHandle                  INTEGER,                               -- MPI communicator handle.
+    commUid                     INTEGER,                               -- Globally unique MPI communicator ID.
+    tag                         INTEGER,                               -- MPI message tag
+    remoteRank                  INTEGER,                               -- MPI remote rank (destination or source)
+    size                        INTEGER,                               -- MPI message size in bytes
+    requestHandle               INTEGER                                -- MPI request handle.
+)
+;
+CREATE TABLE MPI_COLLECTIVES_EVENTS (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER,                               -- Event end timestamp (ns).
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    textId                      INTEGER,                               -- REFERENCES StringIds(id) -- Registered NVTX domain/string
+    commHandle                  INTEGER,                               -- MPI communicator handle.
+    commUid                     INTEGER,                               -- Globally unique MPI communicator ID.
+    rootRank                    INTEGER,                               -- Root rank in the collective
+    size                        INTEGER,                               -- MPI message size in bytes (send size for bidirectional ops)
+    recvSize                    INTEGER,                               -- MPI receive size in bytes
+    requestHandle               INTEGER                                -- MPI request handle.
+)
+;
+CREATE TABLE MPI_START_WAIT_EVENTS (
+    -- MPI_Start*, MPI_Test* and MPI_Wait*
+
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER,                               -- Event end timestamp (ns).
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    textId                      INTEGER,                               -- REFERENCES StringIds(id) -- Registered NVTX domain/string
+    requestHandle               INTEGER                                -- MPI request handle.
+)
+;
+CREATE TABLE MPI_OTHER_EVENTS (
+    -- MPI events without additional parameters
+
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER,                               -- Event end timestamp (ns).
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    textId                      INTEGER                                -- REFERENCES StringIds(id) -- Registered NVTX domain/string
+)
+;
+CREATE TABLE GENERIC_EVENT_SOURCES (
+    -- Generic event source modules
+
+    sourceId                    INTEGER   NOT NULL   PRIMARY KEY,      -- Serialized GlobalId.
+    nameId                      INTEGER   NOT NULL,                    -- REFERENCES StringIds(id) -- Event source name
+    timeSourceId                INTEGER   NOT NULL,                    -- REFERENCES ENUM_NSYS_GENERIC_EVENT_SOURCE(id)
+    sourceGroupId               INTEGER   NOT NULL,                    -- REFERENCES ENUM_NSYS_GENERIC_EVENT_GROUP(id)
+    hyperType                   TEXT,                                  -- Hypervisor Type
+    hyperVersion                TEXT,                                  -- Hypervisor Version
+    hyperStructPrefix           TEXT,                                  -- Hypervisor Struct Prefix
+    hyperMacroPrefix            TEXT,                                  -- Hypervisor Macro Prefix
+    hyperFilterFlags            INTEGER,                               -- Hypervisor Custom Filter Flags
+    hyperDomain                 TEXT,                                  -- Hypervisor Domain
+    data                        TEXT                                   -- JSON encoded generic event source description.
+)
+;
+CREATE TABLE GENERIC_EVENT_TYPES (
+    -- Generic event type/schema descriptions.
+
+    typeId                      INTEGER   NOT NULL   PRIMARY KEY,      -- Serialized GlobalId.
+    sourceId                    INTEGER   NOT NULL,                    -- REFERENCES GENERIC_EVENT_SOURCES(sourceId)
+    nameId                      INTEGER   NOT NULL,                    -- REFERENCES StringIds(id) -- Event type name
+    hyperComment                TEXT,                                  -- Event Type Hypervisor Comment
+    ftraceFormat                TEXT,                                  -- Event Type FTrace Format
+    etwProviderId               INTEGER,                               -- Event Type ETW Provider Id
+    etwProviderNameId           INTEGER,                               -- Event Type ETW Provider Name Id
+    etwTaskId                   INTEGER,                               -- Event Type ETW Task Id
+    etwTaskNameId               INTEGER,                               -- Event Type ETW Task Name Id
+    etwEventId                  INTEGER,                               -- Event Type ETW Event Id
+    etwVersion                  INTEGER,                               -- Event Type ETW Version
+    etwGuidHigh                 INTEGER,                               -- Event Type ETW GUID high
+    etwGuidLow                  INTEGER,                               -- Event Type ETW GUID low
+    etwGuid                     TEXT,                                  -- ETW Provider GUID.
+    data                        TEXT                                   -- JSON encoded generic event type description.
+)
+;
+CREATE TABLE GENERIC_EVENT_TYPE_FIELDS (
+    -- Generic event type/schema individual data field descriptions.
+
+    typeId                      INTEGER   NOT NULL,                    -- Serialized GlobalId.
+    fieldIdx                    INTEGER   NOT NULL,                    -- Index of type field
+    fieldNameId                 INTEGER   NOT NULL,                    -- Name of field.
+    offset                      INTEGER   NOT NULL,                    -- Field alignment offset size, in bytes.
+    size                        INTEGER   NOT NULL,                    -- Field size, in bytes.
+    type                        INTEGER   NOT NULL,                    -- REFERENCES ENUM_NSYS_GENERIC_EVENT_FIELD_TYPE(id)
+    hyperTypeName               TEXT,                                  -- Event Field Hypervisor Type Name
+    hyperFormat                 TEXT,                                  -- Event Field Hypervisor Format
+    hyperComment                TEXT,                                  -- Event Field Hypervisor Comment
+    ftracePrefix                TEXT,                                  -- Event Field FTrace Prefix
+    ftraceSuffix                TEXT,                                  -- Event Field FTrace Suffix
+    etwFlags                    INTEGER,                               -- REFERENCES ENUM_NSYS_GENERIC_EVENT_FIELD_ETW_PROPERTY(id)
+    etwCountFieldIndex          INTEGER,                               -- Event Field ETW Count Field Index
+    etwLengthFieldIndex         INTEGER,                               -- Event Field ETW Length Field Index
+    etwType                     INTEGER,                               -- REFERENCES ENUM_NSYS_GENERIC_EVENT_FIELD_ETW_TYPE(id)
+    etwMapInfoFlags             INTEGER,                               -- REFERENCES ENUM_NSYS_GENERIC_EVENT_FIELD_ETW_FLAGS(id)
+    etwOrderedFieldIndex        INTEGER                                -- Event Field ETW Ordered Field Index
+)
+;
+CREATE TABLE GENERIC_EVENT_TYPE_FIELD_MAP (
+    -- Generic event ENUM data.  Mostly used by ETW.
+
+    typeId                      INTEGER   NOT NULL,                    -- Serialized GlobalId.
+    fieldIdx                    INTEGER   NOT NULL,                    -- Index of type field
+    enum                        INTEGER   NOT NULL,                    -- Event Field ETW Map Info enum.
+    name                        TEXT      NOT NULL,                    -- Event Field ETW Map Info Name.
+    nameId                      INTEGER   NOT NULL                     -- Event Field ETW Map Info Name Id.
+)
+;
+CREATE TABLE GENERIC_EVENTS (
+    -- Dynamic or unstructured event data.
+
+    genericEventId              INTEGER   NOT NULL   PRIMARY KEY,      -- Id of particular generic event
+    rawTimestamp                INTEGER   NOT NULL,                    -- Raw event timestamp recorded during profiling.
+    timestamp                   INTEGER   NOT NULL,                    -- Event timestamp converted to the profiling session timeline.
+    typeId                      INTEGER   NOT NULL,                    -- REFERENCES GENERIC_EVENT_TYPES(typeId)
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    data                        TEXT                                   -- JSON encoded event data.
+)
+;
+CREATE TABLE GENERIC_EVENT_DATA (
+    -- GENERIC_EVENTS data values.
+
+    genericEventId              INTEGER   NOT NULL,                    -- REFERENCES GENERIC_EVENTS(genericEventId)
+    fieldIdx                    INTEGER   NOT NULL,                    -- Index of type field
+    intVal                      INTEGER,                               -- Integer value, signed
+    uintVal                     INTEGER,                               -- Integer value, unsigned
+    floatVal                    REAL,                                  -- Floating point value, 32-bit
+    doubleVal                   REAL                                   -- Floating point value, 64-bit
+)
+;
+CREATE TABLE TARGET_INFO_GPU_METRICS (
+    -- GPU Metrics, metric names and ids.
+
+    typeId                      INTEGER   NOT NULL,                    -- REFERENCES GENERIC_EVENT_TYPES(typeId)
+    sourceId                    INTEGER   NOT NULL,                    -- REFERENCES GENERIC_EVENT_SOURCES(sourceId)
+    typeName                    TEXT      NOT NULL,                    -- Name of event type.
+    metricId                    INTEGER   NOT NULL,                    -- Id of metric in event; not assumed to be stable.
+    metricName                  TEXT      NOT NULL                     -- Definitive name of metric.
+)
+;
+CREATE TABLE GPU_METRICS (
+    -- GPU Metrics, events and values.
+
+    rawTimestamp                INTEGER   NOT NULL,                    -- Raw event timestamp recorded during profiling.
+    timestamp                   INTEGER   NOT NULL,                    -- Event timestamp (ns).
+    typeId                      INTEGER   NOT NULL,                    -- REFERENCES TARGET_INFO_GPU_METRICS(typeId) and GENERIC_EVENT_TYPES(typeId)
+    metricId                    INTEGER   NOT NULL,                    -- REFERENCES TARGET_INFO_GPU_METRICS(metricId)
+    value                       INTEGER   NOT NULL                     -- Counter data value
+)
+;
+CREATE TABLE TARGET_INFO_NIC_INFO (
+    GUID                        INTEGER   NOT NULL,                    -- Network interface GUID
+    stateName                   TEXT      NOT NULL,                    -- Device state name
+    nicId                       INTEGER   NOT NULL,                    -- Network interface Id
+    name                        TEXT      NOT NULL,                    -- Network interface name
+    deviceId                    INTEGER   NOT NULL,                    -- REFERENCES ENUM_NET_DEVICE_ID(id)
+    vendorId                    INTEGER   NOT NULL,                    -- REFERENCES ENUM_NET_VENDOR_ID(id)
+    linkLayer                   INTEGER   NOT NULL                     -- REFERENCES ENUM_NET_LINK_TYPE(id)
+)
+;
+CREATE TABLE NIC_ID_MAP (
+    -- Map between NIC info nicId and NIC metric globalId
+
+    nicId                       INTEGER   NOT NULL,                    -- REFERENCES TARGET_INFO_NIC_INFO(nicId)
+    globalId                    INTEGER   NOT NULL                     -- REFERENCES NET_NIC_METRIC(globalId)
+)
+;
+CREATE TABLE TARGET_INFO_NETWORK_METRICS (
+    metricsListId               INTEGER   NOT NULL,                    -- Metric list ID
+    metricsIdx                  INTEGER   NOT NULL,                    -- List index of metric
+    name                        TEXT      NOT NULL,                    -- Name of metric
+    description                 TEXT      NOT NULL,                    -- Description of metric
+    unit                        TEXT      NOT NULL                     -- Measurement unit of metric
+)
+;
+CREATE TABLE NET_IB_DEVICE_INFO (
+    networkId                   INTEGER   NOT NULL,                    -- The Device's Network ID
+    guid                        INTEGER,                               -- Device Guid
+    name                        TEXT,                                  -- Device Name
+    des                         TEXT,                                  -- Device description
+    lid                         INTEGER                                -- Device Lid
+)
+;
+CREATE TABLE NET_IB_DEVICE_PORT_INFO (
+    guid                        INTEGER,                               -- REFERENCES NET_IB_DEVICE_INFO(guid) -- Device Global Identifier
+    portNumber                  INTEGER   NOT NULL,                    -- Internal Port Number
+    portLabel                   TEXT      NOT NULL,                    -- Port Label
+    portLid                     INTEGER   NOT NULL                     -- Port Lid
+)
+;
+CREATE TABLE NET_IB_DEVICE_TYPE_MAP (
+    guid                        INTEGER,                               -- REFERENCES NET_IB_DEVICE_INFO(guid) -- Device Global Identifier
+    deviceType                  INTEGER   NOT NULL                     -- REFERENCES ENUM_NET_IB_DEVICE_TYPE(id)
+)
+;
+CREATE TABLE NET_NIC_METRIC (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    globalId                    INTEGER   NOT NULL,                    -- Serialized GlobalId.
+    portId                      INTEGER   NOT NULL,                    -- REFERENCES NET_IB_DEVICE_PORT_INFO(portNumber) -- Port ID
+    metricsListId               INTEGER   NOT NULL,                    -- REFERENCES TARGET_INFO_NETWORK_METRICS(metricsListId)
+    metricsIdx                  INTEGER   NOT NULL,                    -- REFERENCES TARGET_INFO_NETWORK_METRICS(metricsIdx)
+    value                       INTEGER   NOT NULL                     -- Counter data value
+)
+;
+CREATE TABLE NET_IB_SWITCH_METRIC (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    globalId                    INTEGER   NOT NULL,                    -- Serialized GlobalId.
+    portId                      INTEGER   NOT NULL,                    -- REFERENCES NET_IB_DEVICE_PORT_INFO(portNumber) -- Port ID
+    metricsListId               INTEGER   NOT NULL,                    -- REFERENCES TARGET_INFO_NETWORK_METRICS(metricsListId)
+    metricsIdx                  INTEGER   NOT NULL,                    -- REFERENCES TARGET_INFO_NETWORK_METRICS(metricsIdx)
+    value                       INTEGER   NOT NULL                     -- Counter data value
 )

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from .cluster import OTHER_THREADS, THREAD_NAMES, VM_ID, Group, Stream
+from .metrics.devices import nics_as_json
+from .metrics.gpus import model_of
+from .nccl_trace import thread_names
 from .rows import Report
 from .write import Column
 
@@ -20,39 +23,6 @@ _SESSION_PID = -144_115_188_075_855_872
 """The process of messages that belong to none."""
 
 DEVICE = "Local (CLI)"
-_GPU_NAME, _CHIP = "NVIDIA H100 80GB HBM3", "GH100"
-_GPU_NUMBERS = {  # of a real H100, in the column order of TARGET_INFO_GPU
-    "isDiscrete": 1,
-    "l2CacheSize": 52_428_800,
-    "totalMemory": 84_942_979_072,
-    "memoryBandwidth": 3_352_320_000_000,
-    "clockRate": 1_980_000_000,
-    "smCount": 132,
-    "revision": 161,
-    "nodeMask": 0,
-    "constantMemory": 65_536,
-    "maxIPC": 0,
-    "maxRegistersPerBlock": 65_536,
-    "maxShmemPerBlock": 49_152,
-    "maxShmemPerBlockOptin": 232_448,
-    "maxShmemPerSm": 233_472,
-    "maxRegistersPerSm": 65_536,
-    "threadsPerWarp": 32,
-    "asyncEngines": 3,
-    "maxWarpsPerSm": 64,
-    "maxBlocksPerSm": 32,
-    "maxThreadsPerBlock": 1_024,
-    "maxBlockDimX": 1_024,
-    "maxBlockDimY": 1_024,
-    "maxBlockDimZ": 64,
-    "maxGridDimX": 2_147_483_647,
-    "maxGridDimY": 65_535,
-    "maxGridDimZ": 65_535,
-    "computeMajor": 9,
-    "computeMinor": 0,
-    "smMajor": 9,
-    "smMinor": 0,
-}
 
 
 def environment(report: Report) -> dict[str, str]:
@@ -61,6 +31,7 @@ def environment(report: Report) -> dict[str, str]:
     shown = {"isolated": str(rank.gpu), "cgroup": "0"}.get(
         options.visible, ",".join(map(str, range(options.gpus_per_host)))
     )
+    launcher = {"PMI_RANK": str(rank.rank), "PMI_SIZE": str(options.ranks)} if options.mpi else {}
     return {
         "PATH": "/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin",
         "HOME": "/home/user",
@@ -82,6 +53,7 @@ def environment(report: Report) -> dict[str, str]:
         "SLURM_NODEID": str(rank.host_index),
         "SLURM_NTASKS": str(options.ranks),
         "SLURM_NNODES": str(options.hosts),
+        **launcher,
         "API_TOKEN": SECRET,
     }
 
@@ -168,7 +140,7 @@ def _write_system(report: Report) -> None:
         ("KernelVersion", 882, "#63-Ubuntu SMP PREEMPT_DYNAMIC"),
         ("GpuInfo", 897, _gpu_info(report)),
         ("ExportLevel", 904, "0"),
-        ("NicInfo", 910, "{}"),
+        ("NicInfo", 910, nics_as_json(report)),
         ("SupportsNicMetrics", 914, "1"),
         ("SupportsNCCL", 925, "1"),
     ]
@@ -180,7 +152,7 @@ def _write_system(report: Report) -> None:
     )
 
 
-def _listed_gpus(report: Report) -> list[tuple[int, int, int | None]]:
+def listed_gpus(report: Report) -> list[tuple[int, int, int | None]]:
     """The GPUs the report knows: id in the report, index on the host, CUDA ordinal in the process."""
     visible, own = report.options.visible, report.rank.gpu
     if visible == "cgroup":
@@ -192,21 +164,21 @@ def _listed_gpus(report: Report) -> list[tuple[int, int, int | None]]:
 
 
 def _gpu_info(report: Report) -> str:
-    gpus = report.rank.host.gpus
+    gpus, model = report.rank.host.gpus, model_of(report.options, report.rank.host_index)
     return json.dumps(
         {
             "Gpus": [
                 {
                     "Id": number,
-                    "Name": _GPU_NAME,
+                    "Name": model.name,
                     "BusLocation": gpus[gpu].bus,
                     "IsDiscrete": True,
                     "Uuid": gpus[gpu].uuid,
-                    "ChipName": _CHIP,
-                    "SmCount": _GPU_NUMBERS["smCount"],
-                    "TotalMemory": str(_GPU_NUMBERS["totalMemory"]),
+                    "ChipName": model.chip,
+                    "SmCount": model.numbers["smCount"],
+                    "TotalMemory": str(model.numbers["totalMemory"]),
                 }
-                for number, gpu, _ in _listed_gpus(report)
+                for number, gpu, _ in listed_gpus(report)
             ]
         },
         separators=(",", ":"),
@@ -214,26 +186,27 @@ def _gpu_info(report: Report) -> str:
 
 
 def _write_gpus(report: Report) -> None:
-    rank, listed = report.rank, _listed_gpus(report)
+    rank, listed = report.rank, listed_gpus(report)
+    model = model_of(report.options, rank.host_index)
     report.export.insert(
         "TARGET_INFO_GPU",
         {
             "vmId": VM_ID,
             "id": [number for number, _, _ in listed],
-            "name": _GPU_NAME,
+            "name": model.name,
             "busLocation": [rank.host.gpus[gpu].bus for _, gpu, _ in listed],
             "pwGpuId": [number for number, _, _ in listed],
             "uuid": [rank.host.gpus[gpu].uuid for _, gpu, _ in listed],
             "luid": 0,
-            "chipName": _CHIP,
+            "chipName": model.chip,
             "cuDevice": [ordinal for _, _, ordinal in listed],
             "ctxswDevPath": "",
             "ctrlDevPath": "",
-            **_GPU_NUMBERS,
+            **model.numbers,
         },
     )
     seen = [
-        (number, ordinal, rank.pid, rank.host.gpus[gpu].uuid, _GPU_NUMBERS["smCount"])
+        (number, ordinal, rank.pid, rank.host.gpus[gpu].uuid, model.numbers["smCount"])
         for number, gpu, ordinal in listed
         if ordinal is not None
     ]
@@ -276,6 +249,8 @@ def _write_processes(report: Report) -> None:
         [(VM_ID | pid << 24, pid, name) for pid, name in others] + [(rank.global_pid, rank.pid, "python3")],
     )
     threads = {int(thread): name for thread, name in THREAD_NAMES.items()} | OTHER_THREADS
+    if report.options.nccl_trace == "advanced":
+        threads |= thread_names(report)
     insert(
         report,
         "ThreadNames",

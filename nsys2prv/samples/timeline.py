@@ -7,7 +7,8 @@ host and GPU start drained, so runs do not depend on one another. The rules:
 * GPU work begins when its launch has arrived (after the launch call's beginning), what is before it on its stream has
   finished, and the events its stream waits for have happened;
 * a collective begins on each rank as soon as it can there, and ends on all ranks of its communicator together, a
-  transfer after the last one has begun - but for some microseconds.
+  transfer after the last one has begun - but for some microseconds;
+* MPI calls end when those they wait for let them (:mod:`.mpi.timing`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Stream
+from .mpi.teams import build_grid
+from .mpi.timing import MpiTiming
 from .program import PAD_NS, Kind, Op, Program
 
 Floats = NDArray[np.float64]
@@ -48,6 +51,8 @@ class Block:
     gpu_end: Floats
     event_time: Floats
     """When each event recorded by the program happened on the GPU; axes (run, rank, event)."""
+    arrival: Floats
+    """When each MPI message's data were at the receiver; axes (run, receiving rank, message)."""
 
     def ends(self) -> Floats:
         """End of each run on each rank: of the host's last operation and of all work."""
@@ -68,6 +73,7 @@ class Timeline:
         self.api = np.array([op.api_ns for op in program.ops])
         self.work = np.array([op.work_ns for op in program.ops])
         self.sections = list(_sections(program.ops))
+        self.grid = build_grid(count)
 
     def run(self, rng: np.random.Generator, begin: Floats) -> Block:
         """Simulate ``len(begin)`` runs; ``begin`` (run, rank) is when each rank's host begins, ns since the run's
@@ -82,12 +88,14 @@ class Timeline:
             launch=LAUNCH_NS + 1_400.0 * noise,
         )
         unknown = np.full(shape, np.nan)
+        mpi = MpiTiming(self.program, self.cluster, self.grid, begin.shape)
         block = Block(
             host_begin=unknown,
             host_end=unknown.copy(),
             gpu_begin=unknown.copy(),
             gpu_end=unknown.copy(),
             event_time=np.zeros((*begin.shape, max(self.program.events, 1))),
+            arrival=mpi.arrival,
         )
         state = _State(begin.copy(), {stream: np.zeros(begin.shape) for stream in Stream})
         for section, first, last in self.sections:
@@ -96,6 +104,9 @@ class Timeline:
                 self._launches(block, state, range(first, last), drawn)
             elif section is Kind.COLLECTIVE:
                 self._collective(block, state, first, drawn, rng)
+            elif section is Kind.MPI:
+                state.host = mpi.end(block, first, drawn.api[..., first], drawn.work[..., first], rng)
+                block.host_end[..., first] = state.host
             else:
                 self._order(block, state, first, drawn)
         return block

@@ -16,9 +16,6 @@ from . import schema
 Column = NDArray[Any] | list[Any] | int | str | None
 """One value per row, or one value for all rows."""
 
-PAGE_SIZE = 4096
-"""As in real exports, bytes."""
-
 _COMPACT_BELOW_ROWS = 1_000_000
 
 
@@ -59,11 +56,11 @@ class Tally:
 class Export:
     """A new SQLite export. Tables come into being with their first row, as in a real (lazy) export."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, page_size: int) -> None:
         path.unlink(missing_ok=True)
         self.database = sqlite3.connect(path, isolation_level=None)
         for pragma in (
-            f"page_size = {PAGE_SIZE}",
+            f"page_size = {page_size}",
             "journal_mode = OFF",
             "synchronous = OFF",
             "locking_mode = EXCLUSIVE",
@@ -101,9 +98,11 @@ class Export:
 
     def close(self) -> None:
         """Write the enumerations and the strings, and finish the file."""
-        for table, (statement, rows) in schema.enums().items():
-            self.database.execute(statement)
-            self.database.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)
+        for table, enum in schema.enums().items():
+            if enum.beside and enum.beside not in self.rows:
+                continue
+            self.database.execute(enum.statement)
+            self.database.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", enum.rows)
         self.insert("StringIds", {"id": list(self.strings.values()), "value": list(self.strings)})
         self.database.execute("COMMIT")
         if sum(self.rows.values()) < _COMPACT_BELOW_ROWS:

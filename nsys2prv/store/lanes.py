@@ -24,7 +24,6 @@ from nsys2prv.store.runs import BEGIN, END, LINE, Run, SpillReader
 CHUNK_RECORDS = 500_000
 #: Lanes of one row at most; what overlaps beyond shares the last one and is counted.
 MOST_LANES = 64
-_TIME_BITS = 46
 TOO_MANY = f"ranges that overlap {MOST_LANES} others and share a row with one of them"
 
 
@@ -211,7 +210,7 @@ def _move(results: Sequence[Extracted], runs: list[tuple[Extracted, Run]], moved
     """Rewrite the runs with rows in other lanes: begins, their ends, and the lines that lead to them."""
     by_task = {result.task: result for result in results}
     changes: dict[int, _Change] = {}
-    targets: dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
+    targets: dict[int, list[tuple[np.ndarray, ...]]] = {}
     for index, note in moved.items():
         result, run = runs[index]
         change = changes.setdefault(result.task, _Change(result.task, list(result.objects)))
@@ -225,7 +224,7 @@ def _move(results: Sequence[Extracted], runs: list[tuple[Extracted, Run]], moved
         assert ends.shape.stream == END
         stored = np.memmap(ends.path, ends.shape.dtype, "r+", ends.offset, (ends.rows,))
         stored[:] = ends_of(np.array(begins), catalogue().layouts[run.shape.name])
-        targets.setdefault(result.task, []).append((old, begins["time"][rows].copy(), new))
+        targets.setdefault(result.task, []).append((old, begins["time"][rows].copy(), begins["end"][rows].copy(), new))
         begins.flush()
         stored.flush()
     for task, found in targets.items():
@@ -241,20 +240,38 @@ def _lane_object(change: _Change, number: int, lane: int) -> int:
     return change.objects.index(key)
 
 
-def _redirect_lines(result: Extracted, old: np.ndarray, begin: np.ndarray, new: np.ndarray) -> None:
-    """Let the lines that lead to moved rows end on their new objects."""
-    origin = int(begin.min())
-    keys = (old << _TIME_BITS) | (begin - origin)
-    order = np.argsort(keys, kind="stable")
-    keys, new = keys[order], new[order]
-    for run in result.runs:
-        if run.shape.stream != LINE:
-            continue
-        lines = np.memmap(run.path, run.shape.dtype, "r+", run.offset, (run.rows,))
-        receive = lines["receive"] - origin
-        wanted = (lines["receiver"].astype(np.int64) << _TIME_BITS) | np.maximum(receive, 0)
-        found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        hit = np.flatnonzero((keys[found] == wanted) & (receive >= 0))
-        lines["receiver"][hit] = new[found[hit]]
-        lines.flush()
+def _redirect_lines(result: Extracted, old: np.ndarray, begin: np.ndarray, end: np.ndarray, new: np.ndarray) -> None:
+    """Let the lines that lead to moved rows end on their new objects.
 
+    A line knows its row by object, begin and end. Of rows equal in all three, lane 0 keeps one and the lines go round in order.
+    """
+    runs = [run for run in result.runs if run.shape.stream == LINE]
+    lines = [np.memmap(run.path, run.shape.dtype, "r+", run.offset, (run.rows,)) for run in runs]
+    if not lines:
+        return
+    columns = [np.concatenate([moved, *(run[name].astype(np.int64) for run in lines)])
+               for moved, name in ((old, "receiver"), (begin, "receive"), (end, "until"))]
+    codes = factorize_together(*columns)[1]
+    count = int(codes.max()) + 1
+    moved, leading = codes[:len(old)], codes[len(old):]
+    rows_of, lines_of = np.bincount(moved, minlength=count), np.bincount(leading, minlength=count)
+    moved_order = np.argsort(moved, kind="stable")
+    rank = _rank(leading) - np.maximum(lines_of - rows_of, 0)[leading]
+    hit = np.flatnonzero((rows_of[leading] > 0) & (rank >= 0))
+    receivers = np.concatenate([run["receiver"] for run in lines])
+    receivers[hit] = new[moved_order[(np.cumsum(rows_of) - rows_of)[leading[hit]] + rank[hit]]]
+    start = 0
+    for run in lines:
+        run["receiver"] = receivers[start:start + len(run)]
+        start += len(run)
+        run.flush()
+
+
+def _rank(codes: np.ndarray) -> np.ndarray:
+    """For each row, how many earlier rows have its code."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    first = np.flatnonzero(np.diff(ordered, prepend=-1))
+    rank = np.empty(len(codes), np.int64)
+    rank[order] = np.arange(len(codes)) - np.repeat(first, np.diff(np.append(first, len(codes))))
+    return rank

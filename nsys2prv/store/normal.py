@@ -10,11 +10,9 @@ import numpy as np
 from nsys2prv.catalogue import Layout, catalogue
 from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.kind import Lines, Rows
+from nsys2prv.report.info import TIME_LIMIT
 from nsys2prv.report.sqlite import NULL
 from nsys2prv.store.runs import BEGIN, END, LINE, LINE_DTYPE, Run, Shape, SpillWriter, begin_dtype, end_dtype
-
-#: No clock of any export comes near; what is beyond is damage, and would overflow sums of times.
-TIME_LIMIT = 1 << 62
 
 
 def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[str], repaired: Counter[str]) -> Iterator[Run]:
@@ -99,14 +97,18 @@ def _outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:
 
 
 def _spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
-    usable = (lines.send != NULL) & (lines.receive != NULL) & (np.abs(lines.send) < TIME_LIMIT) & (np.abs(lines.receive) < TIME_LIMIT)
+    """Store the lines whose both ends have usable times; the row that a line leads to is spilled under the same condition."""
+    usable = np.ones(len(lines.send), bool)
+    for times in (lines.send, lines.receive, lines.until):
+        usable &= (times != NULL) & (np.abs(times) < TIME_LIMIT)
     kept = np.flatnonzero(usable)
     if not len(kept):
         return
     order = kept[np.argsort(lines.send[kept], kind="stable")]
     records = np.empty(len(order), LINE_DTYPE)
+    until = np.maximum(lines.until, lines.receive + 1)
     for name, column in (("time", lines.send), ("sender", lines.sender), ("receive", lines.receive), ("receiver", lines.receiver),
-                         ("size", lines.size)):
+                         ("until", until), ("size", lines.size)):
         records[name] = column[order]
     last = max(int(records["time"][-1]), int(records["receive"].max()))
     yield writer.append(Shape(LINE, lines.kind), records, last)

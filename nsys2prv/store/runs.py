@@ -20,7 +20,8 @@ SAMPLE = 1024
 #: Spill files mapped at a time; each holds a file descriptor, of which systems allow 1024 or fewer.
 OPEN_FILES = 128
 
-LINE_DTYPE = np.dtype([("time", "<i8"), ("sender", "<u4"), ("receive", "<i8"), ("receiver", "<u4"), ("size", "<i8")])
+LINE_DTYPE = np.dtype([("time", "<i8"), ("sender", "<u4"), ("receive", "<i8"), ("receiver", "<u4"), ("until", "<i8"),
+                       ("size", "<i8")])
 
 
 def begin_dtype(layout: Layout, present: int) -> np.dtype:

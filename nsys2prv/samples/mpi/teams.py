@@ -1,0 +1,97 @@
+"""The communicators of the job: the world, rows and columns of a grid of processes, and one that lives but shortly.
+
+Handles are like MPICH's: the predefined ones are the same in every process, the others count up in each process for
+itself, and the number of a freed communicator is used again. Odd ranks have one communicator more (their own copy of
+MPI_COMM_SELF), so that one and the same handle is the row's communicator in some processes and the column's in others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+_WORLD_HANDLE, _SELF_HANDLE, _FIRST_HANDLE = 0x4400_0000, 0x4400_0001, 0x8400_0000
+
+
+class Team(IntEnum):
+    """Kinds of communicators; every rank belongs to one of each kind. The value is also its number at its root."""
+
+    WORLD = 1
+    SELF = 2
+    TEMPORARY = 3  # a copy of the world, freed before the columns' communicators are made
+    ROW = 4
+    COLUMN = 5
+    OWN = 6  # odd ranks' copy of MPI_COMM_SELF
+
+
+PARENTS = {
+    Team.TEMPORARY: Team.WORLD,
+    Team.ROW: Team.WORLD,
+    Team.COLUMN: Team.WORLD,
+    Team.OWN: Team.SELF,
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A torus of ``rows`` x ``columns`` processes, numbered row by row."""
+
+    rows: int
+    columns: int
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.columns
+
+    def members(self, team: Team, rank: int) -> tuple[int, ...]:
+        """World ranks in the communicator of this kind that ``rank`` belongs to, by their rank in it."""
+        row, column = divmod(rank, self.columns)
+        if team is Team.ROW:
+            return tuple(range(row * self.columns, (row + 1) * self.columns))
+        if team is Team.COLUMN:
+            return tuple(range(column, self.size, self.columns))
+        if team in (Team.SELF, Team.OWN):
+            return (rank,)
+        return tuple(range(self.size))
+
+    def all_of(self, team: Team) -> list[tuple[int, ...]]:
+        """Every communicator of one kind."""
+        return sorted({self.members(team, rank) for rank in range(self.size)})
+
+    def beside(self, rank: int, down: int, right: int) -> int:
+        """The world rank some places away on the torus."""
+        row, column = divmod(rank, self.columns)
+        return (row + down) % self.rows * self.columns + (column + right) % self.columns
+
+    def shifted(self, team: Team, rank: int, places: int) -> int:
+        """The world rank some places further in the communicator, going round."""
+        members = self.members(team, rank)
+        return members[(members.index(rank) + places) % len(members)]
+
+    def partner(self, team: Team, rank: int) -> int:
+        """The world rank of the other of a pair in the communicator; -1 for one that is left over."""
+        members = self.members(team, rank)
+        other = members.index(rank) ^ 1
+        return members[other] if other < len(members) else -1
+
+
+def build_grid(size: int) -> Grid:
+    """The most nearly square grid of ``size`` processes."""
+    rows = next(n for n in range(math.isqrt(size), 0, -1) if size % n == 0)
+    return Grid(rows, size // rows)
+
+
+def handle(team: Team, rank: int) -> int:
+    """What the process ``rank`` calls its communicator of this kind."""
+    if team is Team.WORLD:
+        return _WORLD_HANDLE
+    if team is Team.SELF:
+        return _SELF_HANDLE
+    places = {Team.OWN: 0, Team.TEMPORARY: rank % 2, Team.ROW: rank % 2 + 1, Team.COLUMN: rank % 2}
+    return _FIRST_HANDLE + places[team]
+
+
+def uid(members: tuple[int, ...], team: Team) -> int:
+    """The globally unique id: the root's world rank and its number for the communicator."""
+    return members[0] << 32 | team

@@ -1,0 +1,182 @@
+"""What the job does with MPI: it starts up, exchanges halos and reduces in every step, and ends.
+
+Small messages are sent at once ("eager"), large ones when the receiver has come (see :mod:`timing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..cluster import Stream
+from ..program import D2H, H2D_PINNED, Builder, Domain, Style
+from .calls import LEAKED, Meeting, Message, MpiCall, Table
+from .teams import Grid, Team
+
+_FACE, _EDGE = 65_536, 2_048
+"""Bytes of a halo to the neighbours left and right, and up and down."""
+
+_NOBODY_LISTENS = 999
+"""The tag of messages that are never received."""
+
+_COLOR = 0xFFFF9800
+
+
+class Work:
+    """Writes the MPI parts of the job's programs."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.everyone = range(grid.size)
+
+    def start(self, b: Builder) -> None:
+        """From MPI_Init_thread to the communicators, a window and a file."""
+        odd = [rank for rank in self.everyone if rank % 2]
+        with b.range("mpi_startup", Style.REGISTERED, Domain.JOB, category=3, color=_COLOR):
+            self._other(b, "MPI_Initialized", 700)
+            self._other(b, "MPI_Init_thread", 24_000_000, 3_000_000, Meeting.ALL, creates=Team.WORLD)
+            self._other(b, "MPI_Initialized", 600)
+            if odd:
+                calls = self._only("MPI_Comm_dup", odd)
+                b.mpi(MpiCall("MPI_Comm_dup", Table.OTHER, Team.SELF, by_rank=calls, creates=Team.OWN), 45_000)
+            self._other(b, "MPI_Comm_dup", 90_000, 40_000, Meeting.ALL, creates=Team.TEMPORARY)
+            self._collective(b, "MPI_Barrier", Team.TEMPORARY)
+            self._collective(b, "MPI_Bcast", Team.TEMPORARY, 128, meeting=Meeting.FROM_ROOT, root=0)
+            self._other(b, "MPI_Comm_split", 160_000, 60_000, Meeting.ALL, creates=Team.ROW)
+            self._other(b, "MPI_Comm_free", 21_000)
+            self._other(b, "MPI_Comm_split", 150_000, 60_000, Meeting.ALL, creates=Team.COLUMN)
+            self._other(b, "MPI_Win_create", 210_000, 80_000, Meeting.ALL)
+            self._other(b, "MPI_File_open", 900_000, 500_000, Meeting.ALL)
+            self._collective(b, "MPI_Barrier", Team.WORLD)
+
+    def exchange(self, b: Builder) -> None:
+        """A step's messages: halos over both directions of the grid, a ring along the rows, pairs."""
+        with b.range("halo_exchange", Style.REGISTERED, Domain.JOB, category=3, color=_COLOR):
+            b.kernel("pack")
+            b.copy(D2H, 2 * (_FACE + _EDGE))
+            b.sync_event(b.record(Stream.COMPUTE))
+            self._halo(b)
+            b.copy(H2D_PINNED, 2 * (_FACE + _EDGE))
+        if self.grid.columns > 1:
+            self._ring(b)
+        if self.grid.rows > 1:
+            self._swap(b)
+        if self.grid.size > 1:
+            self._pairs(b)
+            self._shout(b)
+
+    def reduce(self, b: Builder) -> None:
+        """A step's collectives, one-sided communication and file access."""
+        with b.range("reductions", Style.REGISTERED, Domain.JOB, category=3, color=_COLOR):
+            started = self._collective(b, "MPI_Iallreduce", Team.WORLD, 16, 16, request=0)
+            self._collective(b, "MPI_Allreduce", Team.WORLD, 8, 8)
+            self._collective(b, "MPI_Bcast", Team.ROW, 1_024, meeting=Meeting.FROM_ROOT, root=0)
+            last = self.grid.rows - 1
+            self._collective(b, "MPI_Reduce", Team.COLUMN, 4_096, 4_096, meeting=Meeting.TO_ROOT, root=last)
+            b.mpi(MpiCall("MPI_Wait", Table.START_WAIT, waits=(started,)), 800)
+            self._collective(b, "MPI_Allgather", Team.ROW, 512, 512 * self.grid.columns)
+            whole = 2_048 * self.grid.rows
+            self._collective(b, "MPI_Alltoall", Team.COLUMN, whole, whole)
+        with b.range("one_sided", Style.REGISTERED, Domain.JOB, category=3, color=_COLOR):
+            self._other(b, "MPI_Win_fence", 3_000, 4_000, Meeting.ALL)
+            self._other(b, "MPI_Put", 2_200)
+            self._other(b, "MPI_Win_fence", 3_000, 4_000, Meeting.ALL)
+        self._other(b, "MPI_File_write_at_all", 60_000, 90_000, Meeting.ALL)
+        self._collective(b, "MPI_Barrier", Team.WORLD)
+
+    def stop(self, b: Builder) -> None:
+        with b.range("mpi_shutdown", Style.REGISTERED, Domain.JOB, category=3, color=_COLOR):
+            if self.grid.size > 1:
+                self._shout(b)
+            self._other(b, "MPI_File_close", 300_000, 100_000, Meeting.ALL)
+            self._other(b, "MPI_Win_free", 60_000, 30_000, Meeting.ALL)
+            self._other(b, "MPI_Finalize", 2_000_000, 1_000_000, Meeting.ALL)
+
+    def _halo(self, b: Builder) -> None:
+        """Receives are posted first; one is asked for in vain, all are waited for together."""
+        ways = []  # down, right, bytes, tag
+        if self.grid.columns > 1:
+            ways += [(0, 1, _FACE, 101), (0, -1, _FACE, 102)]
+        if self.grid.rows > 1:
+            ways += [(1, 0, _EDGE, 103), (-1, 0, _EDGE, 104)]
+        receives = [b.mpi(MpiCall("MPI_Irecv", Table.P2P, request=n), 900) for n in range(len(ways))]
+        sends = [b.mpi(MpiCall("MPI_Isend", Table.P2P, request=len(ways) + n), 1_400) for n in range(len(ways))]
+        for (down, right, size, tag), send, receive in zip(ways, sends, receives, strict=True):
+            self._message(b, send, receive, Team.WORLD, tag, size, lambda r, d=down, x=right: self.grid.beside(r, d, x))
+        if ways:
+            b.mpi(MpiCall("MPI_Test", Table.START_WAIT, waits=(receives[0],), blocks=False), 500)
+            b.mpi(MpiCall("MPI_Waitall", Table.START_WAIT, waits=(*receives, *sends)), 1_500)
+
+    def _ring(self, b: Builder) -> None:
+        """Everybody sends to the next of its row and takes from the one before, into a buffer larger than needed."""
+        call = b.mpi(MpiCall("MPI_Sendrecv", Table.P2P, Team.ROW), 1_900)
+        self._message(b, call, call, Team.ROW, 21, 4_096, lambda r: self.grid.shifted(Team.ROW, r, 1), 8_192)
+
+    def _swap(self, b: Builder) -> None:
+        """Pairs of a column swap equally large pieces: one row says both."""
+        calls = self._only("MPI_Sendrecv", self._paired(Team.COLUMN))
+        call = b.mpi(MpiCall("MPI_Sendrecv", Table.P2P, Team.COLUMN, by_rank=calls), 2_100)
+        self._message(b, call, call, Team.COLUMN, 31, 32_768, lambda r: self.grid.partner(Team.COLUMN, r))
+
+    def _pairs(self, b: Builder) -> None:
+        """Blocking calls: the even rank of a pair sends much, then the odd one answers with little."""
+        paired = self._paired(Team.WORLD)
+        for tag, size, sender in ((41, 262_144, 0), (42, 512, 1)):
+            senders = [rank for rank in paired if rank % 2 == sender]
+            calls = tuple("MPI_Send" if rank in senders else "MPI_Recv" if rank in paired else "" for rank in self.everyone)
+            call = b.mpi(MpiCall("MPI_Send", Table.P2P, by_rank=calls), 1_600)
+            to = {rank: self.grid.partner(Team.WORLD, rank) for rank in senders}
+            self._message(b, call, call, Team.WORLD, tag, size, lambda r, to=to: to.get(r, -1))
+
+    def _shout(self, b: Builder) -> None:
+        """The first rank sends to the last, which never receives it."""
+        last = self.grid.size - 1
+        calls = self._only("MPI_Isend", [0])
+        send = b.mpi(MpiCall("MPI_Isend", Table.P2P, request=LEAKED, by_rank=calls), 1_400)
+        self._message(b, send, -1, Team.WORLD, _NOBODY_LISTENS, 256, lambda r: last if r == 0 else -1)
+
+    def _paired(self, team: Team) -> list[int]:
+        return [rank for rank in self.everyone if self.grid.partner(team, rank) >= 0]
+
+    def _only(self, function: str, ranks: list[int]) -> tuple[str, ...]:
+        return tuple(function if rank in ranks else "" for rank in self.everyone)
+
+    def _message(
+        self,
+        b: Builder,
+        send: int,
+        receive: int,
+        team: Team,
+        tag: int,
+        size: int,
+        target: Callable[[int], int],
+        capacity: int | None = None,
+    ) -> None:
+        to = tuple(target(rank) for rank in self.everyone)
+        b.program.messages.append(Message(send, receive, team, tag, size, capacity or size, to))
+
+    def _collective(
+        self,
+        b: Builder,
+        function: str,
+        team: Team,
+        sent: int | None = None,
+        received: int | None = None,
+        *,
+        meeting: Meeting = Meeting.ALL,
+        root: int = -1,
+        request: int = -1,
+    ) -> int:
+        call = MpiCall(function, Table.COLLECTIVES, team, meeting, sent, received, root, request)
+        cost = 2_500 + 1_800 * len(self.grid.members(team, 0)).bit_length() + (sent or 0) / 8
+        return b.mpi(call, 1_700 if request < 0 else 1_100, cost)
+
+    def _other(
+        self,
+        b: Builder,
+        function: str,
+        ns: float,
+        cost_ns: float = 0.0,
+        meeting: Meeting = Meeting.NONE,
+        creates: Team | None = None,
+    ) -> int:
+        return b.mpi(MpiCall(function, Table.OTHER, Team.WORLD, meeting, creates=creates), ns, cost_ns)
