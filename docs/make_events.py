@@ -13,7 +13,7 @@ HEAD = """# Events in the trace
 Made from the declarations in `nsys2prv/events/` and `nsys2prv/catalogue/events.yaml` by `python docs/make_events.py`.
 
 A range is one record at its begin, with all its event types, and one at its end with the same types and value 0. Ranges that
-lie within each other on one row (API calls, NVTX) are value / 0 pairs: show them with Paraver's compose function *Stacked Val*.
+lie within each other on one row (calls, NVTX) are value / 0 pairs: show them with Paraver's compose function *Stacked Val*.
 Types with an NVTX domain in their code are base + 100 · n, where n is the domain's number: 0 for the default domain, a fixed one
 for the domains listed at the end, else one that the domain's name alone decides, so that it is the same in every trace.
 *Optional* types stand only in the records of events that have the attribute.
@@ -30,7 +30,8 @@ def _kinds() -> Iterator[str]:
     for kind in sorted(all_kinds(), key=lambda kind: kind.title):
         yield f"## {kind.title}\n"
         groups = ", ".join(f"`{group}`" for group in kind.groups)
-        yield f"`-t {kind.name}`; included in {groups}. Row: {kind.row}. Tables: {', '.join(f'`{table}`' for table in kind.tables)}.\n"
+        included = f"; included in {groups}" if groups else ""
+        yield f"`-t {kind.name}`{included}. Row: {kind.row}. Tables: {', '.join(f'`{table}`' for table in kind.tables)}.\n"
         for name in kind.layouts:
             yield f"### {layouts[name].title}\n"
             yield "| type | label | values | |\n|---|---|---|---|"

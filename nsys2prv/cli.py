@@ -141,7 +141,7 @@ def _kinds() -> int:
     from nsys2prv.selection import UNTRANSLATED
 
     for kind in all_kinds():
-        print(f"{kind.name:<22} {kind.title}; also: {', '.join(kind.groups)}")
+        print(f"{kind.name:<22} {kind.title}" + (f"; also: {', '.join(kind.groups)}" if kind.groups else ""))
     print(f"accepted but not translated by this version: {', '.join(UNTRANSLATED)}")
     return 0
 

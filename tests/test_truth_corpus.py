@@ -37,6 +37,9 @@ CODES = {
 NVTX = {"pushpop": "NVTX pushpop ranges ", "startend": "NVTX startend ranges ", "mark": "NVTX marks "}
 DEFAULT_DOMAIN = "default domain"
 KINDS = (*CODES, *NVTX)
+KINDS_OF_TRUTH = ("cuda", "nvtx")
+"""What the traces hold: other kinds of events have truth tests of their own."""
+
 BYTES, SOURCE, TARGET, ERROR = 63000002, 63000040, 63000041, 63000020
 STARTEND_OF_ANY_DOMAIN = 9004
 GEOMETRY = (*range(9101, 9111),)
@@ -57,7 +60,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     output = tmp_path_factory.mktemp("trace") / "out.prv"
     truth = Truth(request.param)
     try:
-        convert([request.param], output, Options(full_kernel_names=True))
+        convert([request.param], output, Options(KINDS_OF_TRUTH, full_kernel_names=True))
         yield Pair(truth, read_trace(output), True)
     except NothingToWrite:
         yield Pair(truth, Trace(), False)
@@ -229,7 +232,7 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Trut
     if len(chosen) < 2:
         pytest.skip("fewer than two exports without a clock")
     output = tmp_path_factory.mktemp("merged") / "out.prv.gz"
-    convert([path for path, _ in chosen], output, Options(full_kernel_names=True))
+    convert([path for path, _ in chosen], output, Options(KINDS_OF_TRUTH, full_kernel_names=True))
     yield [truth for _, truth in chosen], read_trace(output)
     for truth in truths:
         truth.close()

@@ -95,8 +95,8 @@ class Extraction:
             self.repaired["values that are no integers"] += columns.damaged
         return columns
 
-    def has(self, table: str, column: str) -> bool:
-        return self.database.has(table, column)
+    def has(self, table: str, *columns: str) -> bool:
+        return self.database.has(table, *columns)
 
     def strings(self, ids: np.ndarray) -> list[str]:
         """The texts of these ids of StringIds; an id that is not there reads as `string <id>`."""

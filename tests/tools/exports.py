@@ -56,3 +56,11 @@ def call(start: int, end: int, correlation: int, **more: object) -> Row:
                               "nameId": 2, "returnValue": 0}
     row.update(more)
     return row
+
+
+def os_call(start: int | None, end: int | None, name: int | None = 1, tid: int = PID, level: int | None = 0, **more: object) -> Row:
+    """An OS runtime call, named by string 1, on the main thread."""
+    row: dict[str, object] = {"start": start, "end": end, "eventClass": 27, "globalTid": global_tid(tid), "nameId": name,
+                              "returnValue": 0, "nestingLevel": level}
+    row.update(more)
+    return row

@@ -1,0 +1,54 @@
+"""OS runtime calls and pthread calls on their host threads. Nsight Systems keeps both in one table; the name tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from nsys2prv.columns import factorize
+from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.report.sqlite import Part
+
+TABLE = "OSRT_API"
+#: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a process began and ended.
+CALLS = "eventClass = 27"
+#: Rows without a name are OS runtime calls.
+OF_PTHREAD = "coalesce(nameId IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
+
+
+def reader(layout: str, condition: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
+    """The extraction of the calls whose names meet a condition (SQL); without names all are OS runtime calls."""
+
+    def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+        has_names = extraction.has(TABLE, "nameId") and extraction.has("StringIds", "id", "value")
+        if layout == "pthread" and not has_names:
+            return
+        columns = extraction.read(part, ("start", "end", "globalTid", "nameId", "nestingLevel"),
+                                  where=f"{CALLS} AND {condition}" if has_names else CALLS)
+        if not columns.rows:
+            return
+        begin, end, thread, name = (columns[column] for column in ("start", "end", "globalTid", "nameId"))
+        if _any_together(begin):
+            # A call within a call may begin and end with it: what is stored later counts as the inner one.
+            order = np.argsort(columns["nestingLevel"], kind="stable")
+            begin, end, thread, name = begin[order], end[order], thread[order], name[order]
+        ids, codes = factorize(name)
+        yield Rows(layout, begin, end, extraction.threads(thread),
+                   {"call": extraction.name(layout, codes, text=extraction.strings(ids))})
+
+    return extract
+
+
+def _any_together(begin: np.ndarray) -> bool:
+    """Whether rows may begin at the same time."""
+    return not (np.diff(begin) > 0).all()
+
+
+KINDS = (
+    EventKind("osrt", "OS runtime calls", "host thread", (TABLE,), ("osrt",), reader("osrt", f"NOT {OF_PTHREAD}"),
+              where=f"{CALLS} AND NOT {OF_PTHREAD}"),
+    EventKind("pthread", "Pthread calls", "host thread", (TABLE,), ("pthread",), reader("pthread", OF_PTHREAD),
+              where=f"{CALLS} AND {OF_PTHREAD}"),
+)

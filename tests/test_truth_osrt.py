@@ -1,0 +1,138 @@
+"""OS runtime and pthread calls of a trace equal what plain SQL finds in the export, on a folder of real exports.
+
+The folder is named by NSYS2PRV_CORPUS. As in ``test_truth_corpus``, the converter is never compared with itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tools.sql_truth import label
+from tools.trace_reader import Trace, read_trace
+
+from nsys2prv import Options, Summary, convert
+from nsys2prv.errors import NothingToWrite
+
+CORPUS = os.environ.get("NSYS2PRV_CORPUS")
+EXPORTS = sorted(Path(CORPUS).glob("*.sqlite")) if CORPUS else []
+UNSET = pytest.param(None, marks=pytest.mark.skip(reason="NSYS2PRV_CORPUS does not name a folder of .sqlite exports"))
+
+CODES = {"osrt": 66400000, "pthread": 61000000}
+SELECT = """
+SELECT CASE WHEN value LIKE 'pthread%' THEN 'pthread' ELSE 'osrt' END, globalTid >> 24 & 0xFFFFFF, globalTid & 0xFFFFFF, value,
+       start, max(end, start + 1), nestingLevel
+FROM OSRT_API LEFT JOIN StringIds ON id = nameId WHERE eventClass = 27
+"""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call: process and thread id, label, times in ns, and how many calls it lies within."""
+
+    kind: str
+    pid: int
+    tid: int
+    name: str
+    begin: int
+    end: int
+    level: int
+
+
+@dataclass
+class Pair:
+    """The calls of an export, by SQL, and a trace of it that holds nothing else (an empty one where nothing was written)."""
+
+    calls: list[Call]
+    trace: Trace
+    summary: Summary | None = None
+
+
+def truth_of(path: Path) -> list[Call]:
+    """The calls of an export, in ns since the first."""
+    connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
+    try:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'OSRT_API'").fetchone():
+            return []
+        rows = connection.execute(SELECT).fetchall()
+    finally:
+        connection.close()
+    base = min((row[4] for row in rows), default=0)
+    return [Call(kind, pid, tid, label(name), begin - base, end - base, level) for kind, pid, tid, name, begin, end, level in rows]
+
+
+def converted(paths: Iterable[Path], output: Path) -> tuple[Trace, Summary | None]:
+    """The trace of these exports' calls."""
+    try:
+        summary = convert(list(paths), output, Options(kinds=tuple(CODES)))
+    except NothingToWrite:
+        return Trace(), None
+    return read_trace(output), summary
+
+
+def calls_of(trace: Trace) -> list[Call]:
+    """The calls of a trace. The level of each is how many calls of its thread, of either kind, it lies within."""
+    ranges = defaultdict(list)
+    for kind, code in CODES.items():
+        for item in trace.intervals(code):
+            ranges[item.row].append((item.begin, -item.end, kind, trace.label(code, item.value)))
+    calls = []
+    for row, items in ranges.items():
+        pid, tid = int(trace.task_name(row).split()[-1]), int(trace.row_name(row).split()[-1])
+        around: list[int] = []
+        for begin, minus_end, kind, name in sorted(items):
+            while around and around[-1] <= begin:
+                around.pop()
+            calls.append(Call(kind, pid, tid, name, begin, -minus_end, len(around)))
+            around.append(-minus_end)
+    return calls
+
+
+def totals(calls: Iterable[Call]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Kind and name -> count and total duration."""
+    counts: Counter[tuple[str, str]] = Counter()
+    sums: Counter[tuple[str, str]] = Counter()
+    for call in calls:
+        counts[call.kind, call.name] += 1
+        sums[call.kind, call.name] += call.end - call.begin
+    return {key: (count, sums[key]) for key, count in counts.items()}
+
+
+@pytest.fixture(scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    trace, summary = converted([request.param], tmp_path_factory.mktemp("trace") / "out.prv")
+    return Pair(truth_of(request.param), trace, summary)
+
+
+def test_a_trace_is_written_unless_there_are_no_calls(pair: Pair) -> None:
+    assert (pair.summary is not None) == bool(pair.calls)
+
+
+def test_the_trace_is_sound_and_nothing_is_lost(pair: Pair) -> None:
+    assert not pair.trace.violations, str(pair.trace.violations)
+    if pair.summary:
+        assert pair.summary.dropped == pair.summary.repaired == {}
+        assert pair.trace.duration == max(call.end for call in pair.calls)
+
+
+def test_counts_and_durations_by_name(pair: Pair) -> None:
+    assert totals(calls_of(pair.trace)) == totals(pair.calls)
+
+
+def test_every_call_begins_and_ends_where_it_did_and_as_deep(pair: Pair) -> None:
+    assert Counter(calls_of(pair.trace)) == Counter(pair.calls)
+
+
+def test_counts_and_durations_add_up_over_exports(tmp_path: Path) -> None:
+    """In one compressed trace of all exports, whose processes and names meet in it (their times are years apart)."""
+    if not CORPUS:
+        pytest.skip("NSYS2PRV_CORPUS does not name a folder of .sqlite exports")
+    trace, _ = converted(EXPORTS, tmp_path / "out.prv.gz")
+    found = ((kind, trace.label(code, item.value), item.end - item.begin) for kind, code in CODES.items() for item in trace.intervals(code))
+    assert totals(Call(kind, 0, 0, name, 0, duration, 0) for kind, name, duration in found) == totals(
+        call for path in EXPORTS for call in truth_of(path))
