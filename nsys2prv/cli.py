@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,6 +22,8 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
   nsys2prv cfgs [DIR]                   list the Paraver views that come with nsys2prv, or copy them to DIR
 """
 EPILOG = """Exit status: 0 done, 1 error, 2 usage, 3 the reports hold nothing to write, 130 interrupted."""
+#: Units of durations in ns.
+UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,6 +40,8 @@ def parser() -> argparse.ArgumentParser:
     what = main.add_argument_group("what to translate")
     what.add_argument("-t", "--trace", action="append", default=[], metavar="KINDS",
                       help="comma-separated kinds of events, `all`, or -KIND to leave one out; everything by default. Kinds: see --kinds")
+    what.add_argument("--min-duration", action="append", default=[], metavar="KIND=NS", type=_min_duration,
+                      help="drop ranges of this kind that are shorter: nanoseconds, or with a unit (us, ms, s) as in osrt=10us; repeatable")
     what.add_argument("-m", "--multi-report", action="store_true", help="merge the reports; several are merged with or without it")
     what.add_argument("--kernel-names", choices=("short", "full"), default="short",
                       help="kernel labels: the short name made readable (default), or the full demangled name")
@@ -86,6 +92,17 @@ def _terminate(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
+def _min_duration(text: str) -> tuple[str, int]:
+    """KIND=NS as a kind and nanoseconds."""
+    match = re.fullmatch(r"([^=]+)=(\d+(?:\.\d+)?)(|ns|us|ms|s)", text.strip())
+    if match is None:
+        raise UsageError(f"--min-duration {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms")
+    kind, number, unit = match.groups()
+    return kind, round(Decimal(number) * UNITS[unit or "ns"])
+
+
+
+
 def _joined_kinds(arguments: list[str]) -> list[str]:
     """`-t -nvtx` as one word, for argparse takes `-nvtx` for an option otherwise."""
     joined: list[str] = []
@@ -116,7 +133,8 @@ def _run(options: argparse.Namespace) -> int:
     # polars installs a handler of its own, under which a waiting program does not notice an interruption.
     signal.siginterrupt(signal.SIGINT, True)
     summary = convert(reports, output, Options(tuple(",".join(options.trace).split(",")), options.compress,
-                                               options.kernel_names == "full", options.jobs, options.tmp, options.quiet))
+                                               options.kernel_names == "full", options.jobs, options.tmp, options.quiet,
+                                               dict(options.min_duration)))
     for warning in summary.warnings:
         print(f"nsys2prv: warning: {warning}", file=sys.stderr)
     if not options.quiet:

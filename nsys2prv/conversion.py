@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,20 +33,19 @@ from nsys2prv.progress import Progress
 from nsys2prv.relations import all_relations
 from nsys2prv.report.info import ReportInfo, inspect
 from nsys2prv.report.prepare import prepared
-from nsys2prv.selection import Selection, select
+from nsys2prv.selection import Selection, least_durations, select
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.summary import Summary
 
 #: Reports with fewer rows than this together are not worth starting processes for.
 SMALL_JOB_ROWS = 400_000
-#: Paraver keeps times as doubles, exact up to this (ns).
-LONGEST_TRACE = 2**53
 
 
 @dataclass(frozen=True)
 class Options:
     """How to convert. kinds: names as -t takes them, empty for all. jobs: processes, 0 for one per CPU (a script that asks for more
-    than one needs the usual `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's."""
+    than one needs the usual `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's.
+    min_duration: such names -> ns; shorter ranges of these kinds are dropped."""
 
     kinds: tuple[str, ...] = ()
     compress: bool = False
@@ -54,6 +53,7 @@ class Options:
     jobs: int = 1
     tmp: Path | None = None
     quiet: bool = True
+    min_duration: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -67,6 +67,7 @@ class _Job:
     jobs: int
     folder: Path
     progress: Progress
+    least: Mapping[str, int]
     results: list[extract.Extracted] = field(default_factory=list)
 
     def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
@@ -79,7 +80,7 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
     Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot be written, NothingToWrite
     when there is no event of the kinds asked for. Files under the final names are replaced only by complete ones.
     """
-    selection = select(options.kinds)
+    selection, least = select(options.kinds), least_durations(options.min_duration)
     prv, pcf, row = trace_paths(output, options.compress)
     _check_outputs(output, (prv, pcf, row), options.tmp)
     progress = Progress(options.quiet)
@@ -92,7 +93,7 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
             jobs = 1 if rows < SMALL_JOB_ROWS else options.jobs or available_cpus()
             with make_executor(jobs) as executor:
                 clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in infos]
-                job = _Job(infos, place(clocks), selection, executor, jobs, folder, progress)
+                job = _Job(infos, place(clocks), selection, executor, jobs, folder, progress, least)
                 summary = _convert(job, (prv, pcf, row), options)
             summary.warnings[:0] = [*warnings, *selection.warnings]
             return summary
@@ -138,7 +139,7 @@ def _convert(job: _Job, outputs: tuple[Path, Path, Path], options: Options) -> S
 
 
 def _extract(job: _Job) -> None:
-    first, second = extract.plan(job.infos, job.selection.kinds, job.folder)
+    first, second = extract.plan(job.infos, job.selection.kinds, job.folder, job.least)
     with job.progress.bar("reading", sum(task.rows for task in first + second), "rows") as bar:
         for stage in (first, second):
             tasks = extract.with_launches(stage, job.results) if stage is second else stage
@@ -184,9 +185,6 @@ def _manifest(job: _Job, model: object_model.ObjectModel, clocks: list[ClockMap]
     numbers = {result.task: index for index, result in enumerate(by_task)}
     runs = [replace(run, source=numbers[run.source]) for result in job.results for run in result.runs]
     duration = max(int(clocks[run.report].to_global(np.int64(run.last))) for run in runs)
-    if duration > LONGEST_TRACE:
-        raise Nsys2prvError(f"the reports lie {duration / 86_400e9:,.0f} days apart, and Paraver cannot tell nanoseconds in more than "
-                            f"{LONGEST_TRACE / 86_400e9:.0f}; convert those of one job (-v and --list tell when each began)")
     domain_codes = sorted(domains.items())
     domain_index = {name: index for index, (name, _) in enumerate(domain_codes)}
 
@@ -274,7 +272,10 @@ def _distinct(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
 
 def _nothing(job: _Job) -> str:
     names = ", ".join(info.name for info in job.infos[:3]) + (", …" if len(job.infos) > 3 else "")
-    lost = Counter({reason: count for result in job.results for (_, reason), count in result.dropped.items()})
+    lost: Counter[str] = Counter()
+    for result in job.results:
+        for (_, reason), count in result.dropped.items():
+            lost[reason] += count
     why = f" ({', '.join(f'{count} {reason}' for reason, count in lost.items())})" if lost else ""
     return f"{names}: nothing to write: no events of the kinds asked for{why}; see what the reports hold with --list"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nsys2prv.events import all_kinds
@@ -24,7 +24,10 @@ TASK_ROWS = 1_000_000
 
 @dataclass(frozen=True)
 class Task:
-    """Parts of one report to read, as (kind, part, whether its rows are wanted) in this order."""
+    """Parts of one report to read, as (kind, part, whether its rows are wanted) in this order.
+
+    least: kind -> duration in ns; its shorter ranges are dropped.
+    """
 
     number: int
     report: int
@@ -33,6 +36,7 @@ class Task:
     spill: Path
     lines: bool
     launches: tuple[Segment, ...] = ()
+    least: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -70,6 +74,7 @@ def run_task(task: Task) -> Extracted:
         with Database(task.info.path) as database:
             extraction = Extraction(task.info, database, LaunchIndex(list(task.launches)), task.lines)
             for name, part, wanted in task.parts:
+                extraction.least = task.least.get(name, 0)
                 for piece in part.split(PART_ROWS):
                     _extract_piece(extraction, kinds[name], piece, wanted, writer, result)
                     for launched in extraction.launched:
@@ -97,8 +102,9 @@ def _extract_piece(extraction: Extraction, kind: EventKind, piece: Part, wanted:
         result.repaired.update({(kind.name, reason): count for reason, count in extraction.repaired.items()})
 
 
-def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Path) -> tuple[list[Task], list[Task]]:
-    """Tasks of two stages: those that fill the index of launching calls, then those that may ask it.
+def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Path,
+         least: Mapping[str, int]) -> tuple[list[Task], list[Task]]:
+    """Tasks of two stages: those that fill the index of launching calls, then those that may ask it. least: as in Task.
 
     The second stage's tasks get their report's index through :func:`with_launches` once the first stage is done.
     """
@@ -113,7 +119,7 @@ def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Pa
         tasks = []
         for index, info in enumerate(reports):
             for parts in _portions(info, stage, selected):
-                tasks.append(Task(number, index, info, tuple(parts), spill_folder, lines))
+                tasks.append(Task(number, index, info, tuple(parts), spill_folder, lines, least=least))
                 number += 1
         stages.append(tasks)
     return stages[0], stages[1]
@@ -146,5 +152,4 @@ def with_launches(tasks: list[Task], found: Iterable[Extracted]) -> list[Task]:
     by_report: dict[int, list[Segment]] = {}
     for extracted in found:
         by_report.setdefault(extracted.report, []).extend(extracted.launches)
-    return [Task(task.number, task.report, task.info, task.parts, task.spill, task.lines, tuple(by_report.get(task.report, ())))
-            for task in tasks]
+    return [replace(task, launches=tuple(by_report.get(task.report, ()))) for task in tasks]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nsys2prv.errors import UsageError
@@ -56,3 +56,25 @@ def select(words: Iterable[str]) -> Selection:
     if not any(not word.startswith("-") for word in given):
         chosen = {kind.name for kind in kinds}
     return Selection(tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked - left_out), tuple(warnings))
+
+
+def least_durations(given: Mapping[str, int]) -> dict[str, int]:
+    """Kind -> duration in ns below which its ranges are dropped. given: by the names that -t takes.
+
+    A kind's own name goes before those of groups, of which the longest duration counts, and these before `all`.
+    Raises UsageError for a name that is none, for a kind of points in time, and for what is no duration.
+    """
+    for name, duration in given.items():
+        members = [kind for kind in all_kinds() if name in (ALL, kind.name) or name in kind.groups]
+        if not members:
+            raise UsageError(f"{name}={duration}: no such kind of event to give a least duration; see --kinds")
+        if not any(kind.lasting for kind in members):
+            raise UsageError(f"{name}={duration}: its events are points in time, without a duration")
+        if not 0 <= duration < 1 << 63:
+            raise UsageError(f"{name}={duration}: no duration in ns")
+    least: dict[str, int] = {}
+    for kind in all_kinds():
+        levels = ([given[name] for name in level if name in given] for level in ((kind.name,), kind.groups, (ALL,)))
+        if kind.lasting and (fitting := next(filter(None, levels), None)):
+            least[kind.name] = max(fitting)
+    return least

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Reports that begin further apart than this (ns: one day) are hardly of one job.
 FAR_APART = 86_400 * 1_000_000_000
+#: Paraver keeps times as doubles, exact up to this (ns).
+EXACT_TIMES = 2**53
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Summary:
             duration=duration, lines=lines, order=model.ranked, clock=clock, events=dict(events), dropped=dict(dropped),
             repaired=dict(repaired), sizes={path: path.stat().st_size for path in outputs},
             notes=[note for result in results for note in result.notes], placed=_placed(infos, placements),
-            warnings=_warnings(infos, placements, selection, results), views=first_views(present))
+            warnings=[*_warnings(infos, placements, selection, results), *_too_long(duration)], views=first_views(present))
 
     def details(self) -> str:
         """Where each report was placed."""
@@ -96,8 +98,9 @@ def _warnings(infos: list[ReportInfo], placements: list[Placement], selection: S
     found: Counter[str] = Counter()
     for result in results:
         found.update(result.events)
+    dropped = {kind for result in results for kind, _ in result.dropped}
     warnings = [f"{kind.name}: no report holds any" for kind in selection.kinds
-                if kind.name in selection.asked and not any(found[layout] for layout in kind.layouts)]
+                if kind.name in selection.asked - dropped and not any(found[layout] for layout in kind.layouts)]
     unplaced = [info.name for info, placement in zip(infos, placements, strict=True) if placement.method == UNPLACED]
     if unplaced and len(infos) > 1:
         warnings.append(f"{_some(unplaced)}: no clock in the report; placed at the start of the others")
@@ -110,11 +113,18 @@ def _warnings(infos: list[ReportInfo], placements: list[Placement], selection: S
         warnings.append(f"{_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
                         "them are not in the report; profile with --cuda-graph-trace=node to see them")
     with_gpu = {result.report for result in results if any(result.events.get(name) for name in
-                                                            ("cuda_kernel", "nccl_kernel", "memory_operation", "cuda_graph"))}
+                                                            ("cuda_kernel", "nccl_kernel", "memory_operation", "cuda_graph"))
+                or any(kind in ("kernels", "memory", "graphs") for kind, _ in result.dropped)}
     idle = [info.name for index, info in enumerate(infos) if index not in with_gpu]
     if idle and any("cuda" in kind.groups for kind in selection.kinds):
         warnings.append(f"{_some(idle)}: no work on any GPU")
     return warnings
+
+
+def _too_long(duration: int) -> list[str]:
+    if duration <= EXACT_TIMES:
+        return []
+    return [f"the trace spans {duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"]
 
 
 def _some(names: list[str]) -> str:

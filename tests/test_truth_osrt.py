@@ -24,6 +24,7 @@ EXPORTS = sorted(Path(CORPUS).glob("*.sqlite")) if CORPUS else []
 UNSET = pytest.param(None, marks=pytest.mark.skip(reason="NSYS2PRV_CORPUS does not name a folder of .sqlite exports"))
 
 CODES = {"osrt": 66400000, "pthread": 61000000}
+LEAST_NS = 5_000
 SELECT = """
 SELECT CASE WHEN value LIKE 'pthread%' THEN 'pthread' ELSE 'osrt' END, globalTid >> 24 & 0xFFFFFF, globalTid & 0xFFFFFF, value,
        start, max(end, start + 1), nestingLevel
@@ -48,6 +49,7 @@ class Call:
 class Pair:
     """The calls of an export, by SQL, and a trace of it that holds nothing else (an empty one where nothing was written)."""
 
+    path: Path
     calls: list[Call]
     trace: Trace
     summary: Summary | None = None
@@ -66,10 +68,10 @@ def truth_of(path: Path) -> list[Call]:
     return [Call(kind, pid, tid, label(name), begin - base, end - base, level) for kind, pid, tid, name, begin, end, level in rows]
 
 
-def converted(paths: Iterable[Path], output: Path) -> tuple[Trace, Summary | None]:
+def converted(paths: Iterable[Path], output: Path, **options: object) -> tuple[Trace, Summary | None]:
     """The trace of these exports' calls."""
     try:
-        summary = convert(list(paths), output, Options(kinds=tuple(CODES)))
+        summary = convert(list(paths), output, Options(kinds=tuple(CODES), **options))
     except NothingToWrite:
         return Trace(), None
     return read_trace(output), summary
@@ -106,7 +108,7 @@ def totals(calls: Iterable[Call]) -> dict[tuple[str, str], tuple[int, int]]:
 @pytest.fixture(scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus")
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     trace, summary = converted([request.param], tmp_path_factory.mktemp("trace") / "out.prv")
-    return Pair(truth_of(request.param), trace, summary)
+    return Pair(request.param, truth_of(request.param), trace, summary)
 
 
 def test_a_trace_is_written_unless_there_are_no_calls(pair: Pair) -> None:
@@ -126,6 +128,15 @@ def test_counts_and_durations_by_name(pair: Pair) -> None:
 
 def test_every_call_begins_and_ends_where_it_did_and_as_deep(pair: Pair) -> None:
     assert Counter(calls_of(pair.trace)) == Counter(pair.calls)
+
+
+def test_short_calls_are_dropped_and_counted(pair: Pair, tmp_path: Path) -> None:
+    trace, summary = converted([pair.path], tmp_path / "out.prv", min_duration=dict.fromkeys(CODES, LEAST_NS))
+    assert not trace.violations, str(trace.violations)
+    long = [call for call in pair.calls if call.end - call.begin >= LEAST_NS]
+    assert totals(calls_of(trace)) == totals(long)
+    if summary:
+        assert sum(summary.dropped.values()) == len(pair.calls) - len(long)
 
 
 def test_counts_and_durations_add_up_over_exports(tmp_path: Path) -> None:

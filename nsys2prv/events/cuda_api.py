@@ -26,7 +26,8 @@ def api_name(symbol: str) -> str:
 
 
 def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(part, ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"))
+    columns = extraction.read(part, ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
+                              short=True)
     repeated = columns["eventClass"] == BACKTRACE_CLASS
     keep = slice(None)
     if repeated.any():
@@ -40,6 +41,9 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     process = np.where(thread == NULL, NULL, thread & PROCESS_MASK)
     extraction.launched.append(Launches(process, correlation, calls))
 
+    if extraction.least:
+        long = extraction.long_enough(begin, end)
+        begin, end, thread, correlation, name, result = (column[long] for column in (begin, end, thread, correlation, name, result))
     ids, codes = factorize(name)
     names = [api_name(text) for text in extraction.strings(ids)]
     yield Rows("cuda_api", begin, end, extraction.threads(thread), {

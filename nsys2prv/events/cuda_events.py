@@ -10,6 +10,7 @@ from nsys2prv.columns import ABSENT, factorize
 from nsys2prv.events.cuda_api import api_name
 from nsys2prv.events.extraction import Extraction, number
 from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.launches import Found
 from nsys2prv.report.sqlite import NULL, Part
 
 TABLE = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
@@ -27,6 +28,9 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
                    {"completion": np.full(int(done.sum()), COMPLETED), "event": number(columns["eventId"][done])})
 
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    if extraction.least:
+        long = extraction.long_enough(np.where(found.hit, found.calls["begin"], NULL), found.calls["end"])
+        columns, found = columns.where(long), Found(found.hit[long], found.calls[long])
     calls = found.calls
     ids, codes = factorize(np.where(found.hit, calls["name"], NULL))
     call = extraction.name("cuda_api", codes, text=[api_name(text) or "unknown call" for text in extraction.strings(ids)])

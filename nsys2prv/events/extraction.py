@@ -71,7 +71,7 @@ class Extraction:
     """The state of reading one report.
 
     objects, domains: keys -> local index. names: per name set. launched: the index this extraction
-    fills. dropped and repaired: reason -> rows.
+    fills. dropped and repaired: reason -> rows. least: ranges shorter than this (ns) are not wanted.
     """
 
     def __init__(self, report: ReportInfo, database: Database, launches: LaunchIndex | None = None, lines: bool = True) -> None:
@@ -86,14 +86,31 @@ class Extraction:
         self._facts: dict[str, list[pl.DataFrame]] = {}
         self.dropped: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()
+        self.least = 0
         self._strings: dict[int, str] = {}
 
-    def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "") -> Columns:
-        """Columns of a part of a table; a value of the wrong type reads as NULL and is counted."""
+    def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "", short: bool = False) -> Columns:
+        """Columns of a part of a table; a value of the wrong type reads as NULL and is counted.
+
+        Rows whose columns `start` and `end` are closer than :attr:`least` are left out and counted, unless `short`: then all
+        come, for the caller to take what else they tell before :meth:`long_enough`.
+        """
         columns = self.database.read(part, integers, texts, where)
         if columns.damaged:
             self.repaired["values that are no integers"] += columns.damaged
+        if self.least and not short and {"start", "end"} <= columns.integers.keys():
+            long = self.long_enough(columns["start"], columns["end"])
+            return columns if long.all() else columns.where(long)
         return columns
+
+    def long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Which ranges last :attr:`least` ns or have no end; the others are counted as dropped."""
+        # As unsigned numbers, differences are right whatever the times, NULL among them.
+        closed = (begin != NULL) & (end != NULL)
+        short = closed & ((end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.least)))
+        if short.any():
+            self.dropped[f"shorter than {duration_text(self.least)}"] += int(short.sum())
+        return ~short
 
     def has(self, table: str, *columns: str) -> bool:
         return self.database.has(table, *columns)
@@ -139,6 +156,14 @@ class Extraction:
     def name(self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray) -> np.ndarray:
         """Local name indices of rows whose names are those at `codes` of the columns `text` (and `short`, `domain`)."""
         return codes + self.names.setdefault(name_set, Names()).append(columns)
+
+
+def duration_text(ns: int) -> str:
+    """A duration in the largest unit that gives a whole number."""
+    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)):
+        if ns % size == 0:
+            return f"{ns // size} {unit}"
+    return f"{ns} ns"
 
 
 def present(column: np.ndarray) -> np.ndarray:

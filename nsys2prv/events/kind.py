@@ -58,6 +58,7 @@ class EventKind:
     groups: further command-line names that include it. open_ended: a range without an end lasts to the end of the trace.
     lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds
     with the same word get rows of their own.
+    lasting: its rows last; False for points in time, which have no least duration.
     provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.
     """
 
@@ -71,5 +72,6 @@ class EventKind:
     where: str = ""
     open_ended: bool = False
     lanes: str = ""
+    lasting: bool = True
     provides_launches: bool = False
     needs_launches: bool = False

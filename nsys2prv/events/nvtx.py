@@ -90,5 +90,5 @@ KINDS = (
               reader("nvtx_startend", "range", STARTEND), groups=("nvtx",), where=STARTEND, open_ended=True,
               lanes="startend"),
     EventKind("nvtx_marks", "NVTX marks", "host thread", (TABLE,), ("nvtx_mark",), reader("nvtx_mark", "mark", MARK), groups=("nvtx",),
-              where=MARK),
+              where=MARK, lasting=False),
 )

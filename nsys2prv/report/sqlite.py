@@ -92,6 +92,11 @@ class Columns:
     def __getitem__(self, name: str) -> np.ndarray:
         return self.integers[name]
 
+    def where(self, keep: np.ndarray) -> Columns:
+        """The rows for which `keep` is true."""
+        texts = {name: (codes[keep], distinct) for name, (codes, distinct) in self.texts.items()}
+        return Columns(int(keep.sum()), {name: column[keep] for name, column in self.integers.items()}, texts, self.damaged)
+
 
 class Database:
     """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one."""
