@@ -45,6 +45,8 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("-m", "--multi-report", action="store_true", help="merge the reports; several are merged with or without it")
     what.add_argument("--kernel-names", choices=("short", "full"), default="short",
                       help="kernel labels: the short name made readable (default), or the full demangled name")
+    what.add_argument("--kernel-rules", type=Path, metavar="FILE",
+                      help="rules that tell the class of kernels, put before nsys2prv's own (docs/kernel-classes.md)")
     how = main.add_argument_group("how to write")
     how.add_argument("-z", "--compress", action="store_true", help="write .prv.gz")
     how.add_argument("-j", "--jobs", type=int, default=0, metavar="N", help="worker processes; one per CPU by default")
@@ -134,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
     signal.siginterrupt(signal.SIGINT, True)
     summary = convert(reports, output, Options(tuple(",".join(options.trace).split(",")), options.compress,
                                                options.kernel_names == "full", options.jobs, options.tmp, options.quiet,
-                                               dict(options.min_duration)))
+                                               dict(options.min_duration), options.kernel_rules))
     for warning in summary.warnings:
         print(f"nsys2prv: warning: {warning}", file=sys.stderr)
     if not options.quiet:

@@ -22,11 +22,13 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import UNPLACED, Placement, ReportClock, place
 from nsys2prv.columns import OPEN
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
+from nsys2prv.events.extraction import Settings
 from nsys2prv.events.kind import EventKind
 from nsys2prv.executor import available_cpus, in_order, make_executor
 from nsys2prv.model import names as name_model
 from nsys2prv.model import objects as object_model
 from nsys2prv.model.types import event_types
+from nsys2prv.naming.classes import load_rules
 from nsys2prv.paraver.output import PartWriter, join, trace_paths
 from nsys2prv.paraver.pcf import write_pcf
 from nsys2prv.progress import Progress
@@ -45,7 +47,8 @@ SMALL_JOB_ROWS = 400_000
 class Options:
     """How to convert. kinds: names as -t takes them, empty for all. jobs: processes, 0 for one per CPU (a script that asks for more
     than one needs the usual `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's.
-    min_duration: such names -> ns; shorter ranges of these kinds are dropped."""
+    min_duration: such names -> ns; shorter ranges of these kinds are dropped. kernel_rules: a file of rules of kernel classes that
+    come before nsys2prv's own."""
 
     kinds: tuple[str, ...] = ()
     compress: bool = False
@@ -54,6 +57,7 @@ class Options:
     tmp: Path | None = None
     quiet: bool = True
     min_duration: Mapping[str, int] = field(default_factory=dict)
+    kernel_rules: Path | None = None
 
 
 @dataclass
@@ -67,7 +71,7 @@ class _Job:
     jobs: int
     folder: Path
     progress: Progress
-    least: Mapping[str, int]
+    settings: Settings
     results: list[extract.Extracted] = field(default_factory=list)
 
     def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
@@ -80,7 +84,8 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
     Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot be written, NothingToWrite
     when there is no event of the kinds asked for. Files under the final names are replaced only by complete ones.
     """
-    selection, least = select(options.kinds), least_durations(options.min_duration)
+    selection = select(options.kinds)
+    settings = Settings(least=least_durations(options.min_duration), rules=load_rules(options.kernel_rules))
     prv, pcf, row = trace_paths(output, options.compress)
     _check_outputs(output, (prv, pcf, row), options.tmp)
     progress = Progress(options.quiet)
@@ -93,7 +98,7 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
             jobs = 1 if rows < SMALL_JOB_ROWS else options.jobs or available_cpus()
             with make_executor(jobs) as executor:
                 clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in infos]
-                job = _Job(infos, place(clocks), selection, executor, jobs, folder, progress, least)
+                job = _Job(infos, place(clocks), selection, executor, jobs, folder, progress, settings)
                 summary = _convert(job, (prv, pcf, row), options)
             summary.warnings[:0] = [*warnings, *selection.warnings]
             return summary
@@ -139,7 +144,7 @@ def _convert(job: _Job, outputs: tuple[Path, Path, Path], options: Options) -> S
 
 
 def _extract(job: _Job) -> None:
-    first, second = extract.plan(job.infos, job.selection.kinds, job.folder, job.least)
+    first, second = extract.plan(job.infos, job.selection.kinds, job.folder, job.settings)
     with job.progress.bar("reading", sum(task.rows for task in first + second), "rows") as bar:
         for stage in (first, second):
             tasks = extract.with_launches(stage, job.results) if stage is second else stage

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nsys2prv.events import all_kinds
-from nsys2prv.events.extraction import Extraction, ObjectKey
+from nsys2prv.events.extraction import Extraction, ObjectKey, Settings
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.report.info import ReportInfo
@@ -24,19 +24,15 @@ TASK_ROWS = 1_000_000
 
 @dataclass(frozen=True)
 class Task:
-    """Parts of one report to read, as (kind, part, whether its rows are wanted) in this order.
-
-    least: kind -> duration in ns; its shorter ranges are dropped.
-    """
+    """Parts of one report to read, as (kind, part, whether its rows are wanted) in this order."""
 
     number: int
     report: int
     info: ReportInfo
     parts: tuple[tuple[str, Part, bool], ...]
     spill: Path
-    lines: bool
+    settings: Settings
     launches: tuple[Segment, ...] = ()
-    least: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -72,9 +68,9 @@ def run_task(task: Task) -> Extracted:
     writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
     try:
         with Database(task.info.path) as database:
-            extraction = Extraction(task.info, database, LaunchIndex(list(task.launches)), task.lines)
+            extraction = Extraction(task.info, database, LaunchIndex(list(task.launches)), task.settings)
             for name, part, wanted in task.parts:
-                extraction.least = task.least.get(name, 0)
+                extraction.least = task.settings.least.get(name, 0)
                 for piece in part.split(PART_ROWS):
                     _extract_piece(extraction, kinds[name], piece, wanted, writer, result)
                     for launched in extraction.launched:
@@ -103,14 +99,14 @@ def _extract_piece(extraction: Extraction, kind: EventKind, piece: Part, wanted:
 
 
 def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Path,
-         least: Mapping[str, int]) -> tuple[list[Task], list[Task]]:
-    """Tasks of two stages: those that fill the index of launching calls, then those that may ask it. least: as in Task.
+         settings: Settings) -> tuple[list[Task], list[Task]]:
+    """Tasks of two stages: those that fill the index of launching calls, then those that may ask it.
 
     The second stage's tasks get their report's index through :func:`with_launches` once the first stage is done.
     """
     selected = list(kinds)
     needed = [kind for kind in all_kinds() if kind.provides_launches and any(other.needs_launches for other in selected)]
-    lines = any(kind.provides_launches for kind in selected)
+    settings = replace(settings, lines=any(kind.provides_launches for kind in selected))
     first = [kind for kind in all_kinds() if kind.provides_launches and (kind in selected or kind in needed)]
     second = [kind for kind in selected if not kind.provides_launches]
     stages: list[list[Task]] = []
@@ -119,7 +115,7 @@ def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Pa
         tasks = []
         for index, info in enumerate(reports):
             for parts in _portions(info, stage, selected):
-                tasks.append(Task(number, index, info, tuple(parts), spill_folder, lines, least=least))
+                tasks.append(Task(number, index, info, tuple(parts), spill_folder, settings))
                 number += 1
         stages.append(tasks)
     return stages[0], stages[1]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nsys2prv.columns import factorize_together
+from nsys2prv.columns import ABSENT, factorize_together
 from nsys2prv.events.extraction import Extraction, correlation_ids, number, present
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.lines import launch_lines
@@ -33,6 +33,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     attributes = {field: number(columns[column]) for field, column in ATTRIBUTES.items()}
     attributes["correlation"] = correlation_ids(columns["correlationId"])
     attributes["graph_node"] = present(columns["graphNodeId"])
+    attributes |= _classes(extraction, names, codes)
     lines = launch_lines(extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64))
 
     for layout, name_set, wanted in (("cuda_kernel", "kernels", ~of_nccl), ("nccl_kernel", "nccl_kernels", of_nccl)):
@@ -44,6 +45,17 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         fields["kernel"] = extraction.name(name_set, renumbered[codes[rows]], text=names[wanted].tolist(), short=shorts[wanted].tolist())
         yield Rows(layout, columns["start"][rows], columns["end"][rows], objects[rows], fields, lines=lines)
         lines = None
+
+
+def _classes(extraction: Extraction, names: np.ndarray, codes: np.ndarray) -> dict[str, np.ndarray]:
+    """Class, tensor cores and (name index of) layout and tile of kernels whose names are those at `codes`."""
+    kinds, tensor_cores, shapes = extraction.classifier.columns(names)
+    known = sorted(set(shapes) - {""})
+    number = {shape: index for index, shape in enumerate(known)}
+    shape = np.array([number.get(shape, ABSENT) for shape in shapes], np.int64)[codes]
+    if known:
+        shape = np.where(shape == ABSENT, ABSENT, extraction.name("gemm", shape, text=known))
+    return {"class": kinds[codes], "tensor_cores": tensor_cores[codes], "gemm": shape}
 
 
 KINDS = (

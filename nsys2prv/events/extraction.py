@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ import polars as pl
 
 from nsys2prv.columns import ABSENT, factorize, factorize_together, write_frame
 from nsys2prv.events.launches import Launches, LaunchIndex
+from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
 from nsys2prv.report.info import PROCESS_MASK, ReportInfo
 from nsys2prv.report.sqlite import NULL, Columns, Database, Part
 
@@ -67,6 +70,18 @@ class Numbering(dict):
         return np.fromiter((self.setdefault(key, len(self)) for key in keys), np.int64)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What is asked of reading. lines: whether the calls that lines begin at are in the trace.
+
+    least: kind -> duration in ns; its shorter ranges are dropped. rules: of kernel classes (None: those that come with nsys2prv).
+    """
+
+    lines: bool = True
+    least: Mapping[str, int] = field(default_factory=dict)
+    rules: tuple[Rule, ...] | None = None
+
+
 class Extraction:
     """The state of reading one report.
 
@@ -74,10 +89,11 @@ class Extraction:
     fills. dropped and repaired: reason -> rows. least: ranges shorter than this (ns) are not wanted.
     """
 
-    def __init__(self, report: ReportInfo, database: Database, launches: LaunchIndex | None = None, lines: bool = True) -> None:
+    def __init__(self, report: ReportInfo, database: Database, launches: LaunchIndex | None = None,
+                 settings: Settings = Settings()) -> None:
         self.report = report
         self.database = database
-        self.lines = lines
+        self.settings = settings
         self.objects = Numbering()
         self.domains = Numbering()
         self.names: dict[str, Names] = {}
@@ -111,6 +127,11 @@ class Extraction:
         if short.any():
             self.dropped[f"shorter than {duration_text(self.least)}"] += int(short.sum())
         return ~short
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        """Tells the class of a kernel by its name."""
+        return classifier(load_rules() if self.settings.rules is None else self.settings.rules)
 
     def has(self, table: str, *columns: str) -> bool:
         return self.database.has(table, *columns)

@@ -11,7 +11,7 @@ from nsys2prv.report.sqlite import Columns
 
 def launch_lines(extraction: Extraction, kind: str, columns: Columns, objects: np.ndarray, size: np.ndarray) -> Lines | None:
     """Lines to operations with the columns start, end, globalPid and correlationId, on these objects, with these sizes (bytes)."""
-    if not extraction.lines:
+    if not extraction.settings.lines:
         return None
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     hit = found.hit
