@@ -59,7 +59,7 @@ def _values(field: Field) -> str:
 
 def _lines() -> Iterator[str]:
     yield "## Lines (communication records)\n\n| tag | meaning |\n|---|---|"
-    yield from (f"| {line.tag} | {line.label} |" for line in catalogue().lines.values())
+    yield from (f"| {line.tag or 'its own'} | {line.label} |" for line in catalogue().lines.values())
     yield ""
 
 

@@ -16,7 +16,7 @@ from nsys2prv.extract import Extracted
 from nsys2prv.relations import all_relations
 from nsys2prv.relations.kind import OBJECT, TIME
 from nsys2prv.report.sqlite import NULL
-from nsys2prv.store.normal import spill
+from nsys2prv.store.normal import spill, spill_lines
 from nsys2prv.store.runs import BEGIN, SpillWriter
 
 #: Stands for the report of runs that are in trace time: the last of the clock maps is the identity.
@@ -72,6 +72,8 @@ def run_task(task: RelationTask) -> Extracted:
             runs = list(spill(rows, False, writer, dropped, repaired))
             result.runs += runs
             result.events[rows.layout] += sum(run.rows for run in runs if run.shape.stream == BEGIN)
+        for lines in related.lines:
+            result.runs += spill_lines(lines, writer)
     finally:
         writer.close()
     result.notes = related.notes

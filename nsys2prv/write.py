@@ -170,8 +170,9 @@ class Formatter:
             clocks = [self.manifest.clocks[run.report] for run, _, _ in pieces]
             receive = np.concatenate([clock.to_global(piece["receive"]) for clock, (_, _, piece) in zip(clocks, pieces, strict=True)])
             objects = self.manifest.objects
+            tags = records["tag"] if "tag" in records.dtype.names else None
             return self._line_batch(shape, times, objects(records["sender"], source), receive, objects(records["receiver"], source),
-                                    records["size"])
+                                    records["size"], tags)
         layout = catalogue().layouts[shape.name]
         objects = self.manifest.objects(records["object"], source)
         domain = self.manifest.domains(records["domain"], source) if layout.has_domain else None
@@ -210,15 +211,17 @@ class Formatter:
         return Batch(self._shape((shape, words), pieces), times, [objects, times, *[domain] * len(coded)])
 
     def _line_batch(self, shape: Shape, send: np.ndarray, sender: np.ndarray, receive: np.ndarray, receiver: np.ndarray,
-                    size: np.ndarray) -> Batch:
-        words = tuple(words_of(column.max()) for column in (send, receive, size))
+                    size: np.ndarray, tags: np.ndarray | None) -> Batch:
+        own = [] if tags is None else [tags]
+        words = tuple(words_of(column.max()) for column in (send, receive, size, *own))
         tag = catalogue().lines[shape.name].tag
 
         def pieces() -> Iterator[Piece]:
             yield from (self._senders, Number(words[0]), Text(b":"), Number(words[0]), self._receivers, Number(words[1]), Text(b":"),
-                        Number(words[1]), Text(b":"), Number(words[2]), Text(b":%d" % tag))
+                        Number(words[1]), Text(b":"), Number(words[2]))
+            yield from (Text(b":%d" % tag),) if tags is None else (Text(b":"), Number(words[3]))
 
-        return Batch(self._shape((shape, words), pieces), send, [sender, send, send, receiver, receive, receive, size])
+        return Batch(self._shape((shape, words), pieces), send, [sender, send, send, receiver, receive, receive, size, *own])
 
     def _code(self, code: int | DomainCode, behind: bytes) -> Piece:
         """`:code` and what follows it."""

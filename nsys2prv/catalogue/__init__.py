@@ -81,10 +81,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class LineKind:
-    """A kind of communication record."""
+    """A kind of communication record. `tag` None: each of them has its own."""
 
     name: str
-    tag: int
+    tag: int | None
     label: str
 
 
@@ -125,7 +125,7 @@ def catalogue() -> Catalogue:
                      spec.get("nests", False))
         for name, spec in data["layouts"].items()
     }
-    lines = {name: LineKind(name, spec["tag"], spec["label"]) for name, spec in data["lines"].items()}
+    lines = {name: LineKind(name, spec.get("tag"), spec["label"]) for name, spec in data["lines"].items()}
     return Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]))
 
 

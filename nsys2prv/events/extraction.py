@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -86,7 +86,8 @@ class Extraction:
     """The state of reading one report.
 
     objects, domains: keys -> local index. names: per name set. launched: the index this extraction
-    fills. dropped and repaired: reason -> rows. least: ranges shorter than this (ns) are not wanted.
+    fills. kept: what a kind wants to find again with the next part. dropped and repaired: reason -> rows. least: ranges shorter
+    than this (ns) are not wanted.
     """
 
     def __init__(self, report: ReportInfo, database: Database, launches: LaunchIndex | None = None,
@@ -99,6 +100,7 @@ class Extraction:
         self.names: dict[str, Names] = {}
         self.launches = launches if launches is not None else LaunchIndex()
         self.launched: list[Launches] = []
+        self.kept: dict[str, Any] = {}
         self._facts: dict[str, list[pl.DataFrame]] = {}
         self.dropped: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()

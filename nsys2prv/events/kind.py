@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Lines:
     """Communication records: sent by an object at a time, received by an object at a time (local ns), with a size.
 
-    receiver, receive and until: object, begin and end of the row that the line leads to.
+    receiver, receive and until: object, begin and end of the row that the line leads to. tag: of each, for kinds without one in
+    the catalogue.
     """
 
     kind: str
@@ -27,6 +28,7 @@ class Lines:
     receiver: np.ndarray
     until: np.ndarray
     size: np.ndarray
+    tag: np.ndarray | None = None
 
 
 @dataclass

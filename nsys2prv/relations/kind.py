@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from nsys2prv.events.kind import Rows
+from nsys2prv.events.kind import Lines, Rows
 
 #: Columns of facts whose names begin so hold local times (ns) and local objects; a relation sees trace times and thread indices.
 TIME, OBJECT = "time_", "object_"
@@ -21,6 +21,7 @@ class Related:
     """
 
     rows: list[Rows] = field(default_factory=list)
+    lines: list[Lines] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 

@@ -12,7 +12,7 @@ from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.kind import Lines, Rows
 from nsys2prv.report.info import TIME_LIMIT
 from nsys2prv.report.sqlite import NULL
-from nsys2prv.store.runs import BEGIN, END, LINE, LINE_DTYPE, Run, Shape, SpillWriter, begin_dtype, end_dtype
+from nsys2prv.store.runs import BEGIN, END, LINE, Run, Shape, SpillWriter, begin_dtype, end_dtype
 
 
 def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[str], repaired: Counter[str]) -> Iterator[Run]:
@@ -29,7 +29,7 @@ def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[st
             chosen = slice(None) if len(combinations) == 1 else np.flatnonzero(codes == code)
             yield from _spill_events(rows, layout, int(present), kept[chosen], end[chosen], writer)
     if rows.lines is not None:
-        yield from _spill_lines(rows.lines, writer)
+        yield from spill_lines(rows.lines, writer)
 
 
 def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: Counter[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -96,8 +96,11 @@ def _outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:
     return np.lexsort((-end, begin))
 
 
-def _spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
-    """Store the lines whose both ends have usable times; the row that a line leads to is spilled under the same condition."""
+def spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
+    """Store lines; yields their run.
+
+    Lines whose ends lack usable times are left out; the row that a line leads to is spilled under the same condition.
+    """
     usable = np.ones(len(lines.send), bool)
     for times in (lines.send, lines.receive, lines.until):
         usable &= (times != NULL) & (np.abs(times) < TIME_LIMIT)
@@ -105,10 +108,13 @@ def _spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
     if not len(kept):
         return
     order = kept[np.argsort(lines.send[kept], kind="stable")]
-    records = np.empty(len(order), LINE_DTYPE)
+    shape = Shape(LINE, lines.kind)
+    records = np.empty(len(order), shape.dtype)
     until = np.maximum(lines.until, lines.receive + 1)
     for name, column in (("time", lines.send), ("sender", lines.sender), ("receive", lines.receive), ("receiver", lines.receiver),
                          ("until", until), ("size", lines.size)):
         records[name] = column[order]
+    if lines.tag is not None:
+        records["tag"] = lines.tag[order]
     last = max(int(records["time"][-1]), int(records["receive"].max()))
-    yield writer.append(Shape(LINE, lines.kind), records, last)
+    yield writer.append(shape, records, last)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv.catalogue import Layout, NameSet, catalogue
+from nsys2prv.catalogue import Layout, LineKind, NameSet, catalogue
 
 BEGIN, END, LINE = "begin", "end", "line"
 #: Every so many records a run's time is kept in memory, to plan windows and to find a slice without reading the run.
@@ -20,8 +20,7 @@ SAMPLE = 1024
 #: Spill files mapped at a time; each holds a file descriptor, of which systems allow 1024 or fewer.
 OPEN_FILES = 128
 
-LINE_DTYPE = np.dtype([("time", "<i8"), ("sender", "<u4"), ("receive", "<i8"), ("receiver", "<u4"), ("until", "<i8"),
-                       ("size", "<i8")])
+_LINE_COLUMNS = [("time", "<i8"), ("sender", "<u4"), ("receive", "<i8"), ("receiver", "<u4"), ("until", "<i8"), ("size", "<i8")]
 
 
 def begin_dtype(layout: Layout, present: int) -> np.dtype:
@@ -31,6 +30,11 @@ def begin_dtype(layout: Layout, present: int) -> np.dtype:
         columns.append(("domain", "<u4"))
     columns += [(f.name, "<u4" if isinstance(f.values, NameSet) else "<i8") for f in fields_present(layout, present)]
     return np.dtype(columns)
+
+
+def line_dtype(kind: LineKind) -> np.dtype:
+    """Records of lines; those of a kind without a tag carry their own."""
+    return np.dtype(_LINE_COLUMNS if kind.tag is not None else [*_LINE_COLUMNS, ("tag", "<i8")])
 
 
 def end_dtype(layout: Layout) -> np.dtype:
@@ -56,7 +60,7 @@ class Shape:
     @property
     def dtype(self) -> np.dtype:
         if self.stream == LINE:
-            return LINE_DTYPE
+            return line_dtype(catalogue().lines[self.name])
         layout = catalogue().layouts[self.name]
         return begin_dtype(layout, self.present) if self.stream == BEGIN else end_dtype(layout)
 
