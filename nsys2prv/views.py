@@ -10,6 +10,7 @@ from nsys2prv.errors import Nsys2prvError
 #: View -> record layouts of which it needs one, in the order in which to open them.
 FIRST = (
     ("views/cuda_activities.cfg", ("cuda_kernel", "nccl_kernel", "cuda_api", "memory_operation")),
+    ("views/mpi_messages.cfg", ("mpi_point_to_point", "mpi_collective")),
     ("basics/cuda_kernels.cfg", ("cuda_kernel",)),
     ("basics/memory_operations.cfg", ("memory_operation",)),
     ("views/nvtx_ranges.cfg", ("nvtx_pushpop",)),

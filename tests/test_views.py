@@ -77,6 +77,11 @@ def test_event_types_are_those_of_the_events() -> None:
                 assert last in known or last == _last_nvtx(), view.path
 
 
+def test_lines_of_messages_are_told_by_the_tags_they_do_not_have() -> None:
+    (window,) = BY_PATH["views/mpi_messages.cfg"].cfg.windows
+    assert window.filters["tag_msg"] == Filter("!=", tuple(sorted(line.tag for line in catalogue().lines.values() if line.tag)))
+
+
 def test_nvtx_views_show_all_domains() -> None:
     ranges, marks = (catalogue().layouts[layout].fields[0].code for layout in ("nvtx_pushpop", "nvtx_mark"))
     every = FIXED_DOMAINS + OWN_DOMAINS
