@@ -147,7 +147,7 @@ def _other(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def _read(extraction: Extraction, part: Part, names: tuple[str, ...], around: bool = False) -> tuple[_Calls, np.ndarray]:
     """The calls of a part and the indices of its own rows among them; `around`: some rows before and after it come along."""
     wanted = ("start", "end", "globalTid", "textId", *names)
-    own = extraction.read(part, wanted)
+    own = extraction.read(part, wanted, short=True)
     columns = {name: own[name] for name in wanted}
     mine = np.arange(own.rows)
     if around:
@@ -219,6 +219,9 @@ def _rows(extraction: Extraction, table: str, calls: _Calls, wanted: np.ndarray,
     """The wanted calls by layout. `fields` are those of the table's layout beside the name."""
     layouts = np.array([LAYOUTS.index(layout_of(name, BY_TABLE[table])) for name in calls.names], np.int64)
     of_call = layouts[calls.codes]
+    if extraction.least:
+        # Short calls are left out of the trace, not of the matching of messages.
+        wanted = wanted & extraction.long_enough(calls.columns["start"], calls.columns["end"])
     for index, layout in enumerate(LAYOUTS):
         rows = np.flatnonzero(wanted & (of_call == index))
         if not len(rows):
