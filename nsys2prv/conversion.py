@@ -18,6 +18,7 @@ import numpy as np
 
 from nsys2prv import extract, relate, write
 from nsys2prv.catalogue import catalogue, domain_numbers
+from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import UNPLACED, Placement, ReportClock, place
 from nsys2prv.columns import OPEN
@@ -25,9 +26,10 @@ from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
 from nsys2prv.events.extraction import Settings
 from nsys2prv.events.kind import EventKind
 from nsys2prv.executor import available_cpus, in_order, make_executor
+from nsys2prv.model import devices as device_model
 from nsys2prv.model import names as name_model
 from nsys2prv.model import objects as object_model
-from nsys2prv.model.types import event_types
+from nsys2prv.model.types import counter_types, event_types
 from nsys2prv.naming.classes import load_rules
 from nsys2prv.paraver.output import PartWriter, join, trace_paths
 from nsys2prv.paraver.pcf import write_pcf
@@ -37,6 +39,7 @@ from nsys2prv.report.info import ReportInfo, inspect
 from nsys2prv.report.prepare import prepared
 from nsys2prv.selection import Selection, least_durations, select
 from nsys2prv.store.lanes import separate_overlaps
+from nsys2prv.store.runs import COUNTER
 from nsys2prv.summary import Summary
 
 #: Reports with fewer rows than this together are not worth starting processes for.
@@ -114,6 +117,7 @@ def _convert(job: _Job, outputs: tuple[Path, Path, Path], options: Options) -> S
     job.results = separate_overlaps(job.results, partial(job.run, ahead=job.jobs))
     model = object_model.build(job.infos, [placement.machine for placement in job.placements],
                                [(result.report, key) for result in job.results for key in result.objects])
+    job.results, notes = device_model.written_once(job.results, model.rows)
     sets = catalogue().name_sets
     labellers = {} if options.full_kernel_names else {"kernels": name_model.readable_kernels, "nccl_kernels": name_model.readable_kernels}
     met: dict[str, dict[int, name_model.NameFile]] = {}
@@ -131,7 +135,8 @@ def _convert(job: _Job, outputs: tuple[Path, Path, Path], options: Options) -> S
         lines = _write(job, manifest, model, prv, options.compress or outputs[0].suffix == ".gz", epoch)
         present = {run.shape.name for result in job.results for run in result.runs}
         kinds = [kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)]
-        types = event_types([layout for kind in kinds for layout in kind.layouts], values, domains)
+        types = event_types([layout for kind in kinds for layout in kind.layouts], values, domains,
+                            counter_types(_metrics(job), manifest.counter_codes))
         with pcf.open("wb") as file:
             write_pcf(types, file)
         row.write_bytes(model.tree.row_file().encode())
@@ -140,7 +145,9 @@ def _convert(job: _Job, outputs: tuple[Path, Path, Path], options: Options) -> S
     finally:
         for temporary in (prv, pcf, row):
             temporary.unlink(missing_ok=True)
-    return Summary.of(job.infos, job.placements, job.selection, job.results, model, manifest.duration, lines, outputs)
+    summary = Summary.of(job.infos, job.placements, job.selection, job.results, model, manifest.duration, lines, outputs)
+    summary.notes += notes
+    return summary
 
 
 def _extract(job: _Job) -> None:
@@ -183,6 +190,25 @@ def _relate(job: _Job, model: object_model.ObjectModel, clocks: list[ClockMap]) 
     job.results += job.run(relate.run_task, relate.plan(job.results, clocks, threads, tasks, job.folder))
 
 
+def _metrics(job: _Job) -> dict[str, set[Metric]]:
+    """The sampled numbers met, by layout."""
+    found: dict[str, set[Metric]] = {}
+    for shape in {run.shape for result in job.results for run in result.runs if run.shape.stream == COUNTER}:
+        found.setdefault(shape.name, set()).update(shape.metrics)
+    return found
+
+
+def _closings(job: _Job, model: object_model.ObjectModel, codes: dict[tuple[str, str], int]) -> list[tuple[int, tuple[int, ...]]]:
+    """Each thread with samples, and the event types of all of them."""
+    found: dict[int, set[int]] = {}
+    for result in job.results:
+        for run in result.runs:
+            if run.shape.stream == COUNTER:
+                thread = model.rows[result.report, result.objects[run.object]]
+                found.setdefault(thread, set()).update(codes[run.shape.name, metric.name] for metric in run.shape.metrics)
+    return [(thread, tuple(sorted(found[thread]))) for thread in sorted(found)]
+
+
 def _manifest(job: _Job, model: object_model.ObjectModel, clocks: list[ClockMap], values: dict[str, name_model.NameValues],
               domains: dict[str, int]) -> write.Manifest:
     """The windows' common data."""
@@ -191,6 +217,7 @@ def _manifest(job: _Job, model: object_model.ObjectModel, clocks: list[ClockMap]
     runs = [replace(run, source=numbers[run.source]) for result in job.results for run in result.runs]
     duration = max(int(clocks[run.report].to_global(np.int64(run.last))) for run in runs)
     domain_codes = sorted(domains.items())
+    sampled = counter_codes({layout: [metric.name for metric in metrics] for layout, metrics in _metrics(job).items()})
     domain_index = {name: index for index, (name, _) in enumerate(domain_codes)}
 
     def lookup(column: Callable[[extract.Extracted], Sequence | np.ndarray]) -> write.Lookup:
@@ -201,7 +228,7 @@ def _manifest(job: _Job, model: object_model.ObjectModel, clocks: list[ClockMap]
         lookup(lambda result: _threads(result, model)),
         lookup(lambda result: [domain_index[domain] for domain in result.domains]),
         {name: lookup(lambda result, found=found: found.by_task.get(result.task, ())) for name, found in values.items()},
-        domain_codes, write.window_bounds(runs, clocks))
+        domain_codes, sampled, _closings(job, model, sampled), write.window_bounds(runs, clocks))
 
 
 def _write(job: _Job, manifest: write.Manifest, model: object_model.ObjectModel, prv: Path, compress: bool, epoch: int) -> int:

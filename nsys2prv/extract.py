@@ -9,11 +9,11 @@ from pathlib import Path
 
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Extraction, ObjectKey, Settings
-from nsys2prv.events.kind import EventKind
+from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.sqlite import Database, Part
-from nsys2prv.store.normal import spill
+from nsys2prv.store.normal import spill, spill_counters
 from nsys2prv.store.runs import BEGIN, Run, SpillWriter
 
 #: Rows read at a time: a few tens of MB whatever the table.
@@ -89,7 +89,11 @@ def run_task(task: Task) -> Extracted:
 def _extract_piece(extraction: Extraction, kind: EventKind, piece: Part, wanted: bool, writer: SpillWriter, result: Extracted) -> None:
     extraction.dropped, extraction.repaired = Counter(), Counter()
     for rows in kind.extract(extraction, piece):
-        if wanted:
+        if wanted and isinstance(rows, Counters):
+            runs = list(spill_counters(rows, writer, extraction.dropped))
+            result.runs += runs
+            result.events[rows.layout] += sum(run.values for run in runs)
+        elif wanted:
             runs = list(spill(rows, kind.open_ended, writer, extraction.dropped, extraction.repaired))
             result.runs += runs
             result.events[rows.layout] += sum(run.rows for run in runs if run.shape.stream == BEGIN)

@@ -10,7 +10,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
 
 #: Names that other converters take and this version has no kind for yet.
-UNTRANSLATED = ("openacc", "openmp", "gpu_metrics", "memory_usage", "nic_metrics", "cpu_raw_counters")
+UNTRANSLATED = ("openacc", "openmp", "memory_usage", "cpu_raw_counters")
 ALL = "all"
 
 

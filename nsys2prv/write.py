@@ -15,12 +15,15 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import OPEN
 from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text, merged, words_of
 from nsys2prv.paraver.output import PartWriter
-from nsys2prv.store.runs import BEGIN, END, LINE, Run, Shape, SpillReader, fields_present
+from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillReader, fields_present
+from nsys2prv.store.sampled import SampleTable, joined, without_holes
 
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000
 #: With very many runs a window must be worth the look into each.
 RECORDS_PER_RUN = 50
+#: So many sampled numbers weigh as much as a record of the other kinds.
+VALUES_PER_RECORD = 6
 
 
 @dataclass
@@ -45,7 +48,8 @@ class Manifest:
     """Everything the windows need. clocks: per report, to trace time. addresses: of every thread, as records name it.
 
     objects, domains, names: what the runs' local indices mean (threads of the tree, NVTX domains, values per name set).
-    domain_codes: (name, number) of every NVTX domain. bounds: window k is bounds[k] <= time < bounds[k + 1], the last one open.
+    domain_codes: (name, number) of every NVTX domain. counter_codes: event type by layout and label. closings: thread and event types of
+    the samples to set to 0 at the end. bounds: window k is bounds[k] <= time < bounds[k + 1], the last one open.
     """
 
     runs: list[Run]
@@ -56,6 +60,8 @@ class Manifest:
     domains: Lookup
     names: dict[str, Lookup]
     domain_codes: list[tuple[str, int]]
+    counter_codes: dict[tuple[str, str], int] = field(default_factory=dict)
+    closings: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     bounds: list[int] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
@@ -71,7 +77,7 @@ def window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
     for run in runs:
         samples = run.samples[run.samples != OPEN]
         times.append(clocks[run.report].to_global(samples))
-        weights.append(np.full(len(samples), run.rows / len(run.samples)))
+        weights.append(np.full(len(samples), _weight(run) / len(run.samples)))
     time = np.concatenate(times)
     order = np.argsort(time, kind="stable")
     total = np.cumsum(np.concatenate(weights)[order])
@@ -79,6 +85,11 @@ def window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
     count = max(1, round(float(total[-1]) / size)) if len(total) else 1
     cuts = np.searchsorted(total, np.arange(1, count) * (total[-1] / count)) if count > 1 else []
     return [0, *sorted({int(time[order[cut]]) for cut in cuts} - {0})]
+
+
+def _weight(run: Run) -> float:
+    """How many records a run is worth: its lines may be long."""
+    return run.rows * max(1, len(run.shape.metrics) / VALUES_PER_RECORD)
 
 
 @dataclass(frozen=True)
@@ -145,8 +156,11 @@ class Formatter:
             if len(records):
                 pieces.setdefault(run.shape, []).append((run, times, records))
         ranks = {END: 0, BEGIN: 1, LINE: 2}
-        return [self._batch(shape, pieces[shape])
-                for shape in sorted(pieces, key=lambda shape: (ranks[shape.stream], shape.name, shape.present))]
+        sampled = {shape: pieces.pop(shape) for shape in list(pieces) if shape.stream == COUNTER}
+        batches = [self._batch(shape, pieces[shape])
+                   for shape in sorted(pieces, key=lambda shape: (ranks[shape.stream], shape.name, shape.present))]
+        batches += self._sample_batches(sampled)
+        return batches + self._closing_batches() if last is None else batches
 
     def _slice(self, run: Run, first: int, last: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Trace times and records of a run within the window."""
@@ -222,6 +236,42 @@ class Formatter:
             yield from (Text(b":%d" % tag),) if tags is None else (Text(b":"), Number(words[3]))
 
         return Batch(self._shape((shape, words), pieces), send, [sender, send, send, receiver, receive, receive, size, *own])
+
+    def _sample_batches(self, pieces: dict[Shape, list[tuple[Run, np.ndarray, np.ndarray]]]) -> list[Batch]:
+        """Lines of samples: one for each instant of an object, with all its numbers."""
+        tables = [self._samples(shape, found) for shape, found in pieces.items()]
+        return [self._sample_batch(part) for table in (joined(tables) if tables else ()) for part in without_holes(table)]
+
+    def _samples(self, shape: Shape, pieces: list[tuple[Run, np.ndarray, np.ndarray]]) -> SampleTable:
+        codes = np.array([self.manifest.counter_codes[shape.name, metric.name] for metric in shape.metrics])
+        order = np.argsort(codes)
+        stored = np.concatenate([records["values"] for _, _, records in pieces])
+        threads = [self.manifest.objects(np.int64(run.object), run.source) for run, _, _ in pieces]
+        return SampleTable(codes[order], np.concatenate([times for _, times, _ in pieces]),
+                           np.repeat(threads, [len(records) for _, _, records in pieces]),
+                           stored if (order[1:] > order[:-1]).all() else stored[:, order])
+
+    def _sample_batch(self, table: SampleTable) -> Batch:
+        values = np.ascontiguousarray(table.stored.T).astype(np.int64) - 1
+        words = tuple(words_of(column.max()) for column in (table.time, *values))
+        codes = tuple(map(int, table.codes))
+
+        def pieces() -> Iterator[Piece]:
+            yield from (self._events, Number(words[0]))
+            for code, size in zip(codes, words[1:], strict=True):
+                yield from (self._code(code, b":"), Number(size))
+
+        return Batch(self._shape((codes, words), pieces), table.time, [table.object, table.time, *values])
+
+    def _closing_batches(self) -> list[Batch]:
+        """Zeros for every sampled number at the end of the trace."""
+        by_codes: dict[tuple[int, ...], list[int]] = {}
+        for thread, codes in self.manifest.closings:
+            by_codes.setdefault(codes, []).append(thread)
+        duration = self.manifest.duration
+        return [self._sample_batch(SampleTable(np.array(codes), np.full(len(threads), duration), np.array(threads),
+                                               np.ones((len(threads), len(codes)), np.int64)))
+                for codes, threads in sorted(by_codes.items())]
 
     def _code(self, code: int | DomainCode, behind: bytes) -> Piece:
         """`:code` and what follows it."""

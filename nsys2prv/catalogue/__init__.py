@@ -6,13 +6,14 @@ documentation.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import yaml
+
+from nsys2prv.catalogue.hashing import hashed_numbers
 
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see :func:`domain_numbers`.
@@ -144,12 +145,4 @@ def domain_numbers(domains: set[str]) -> dict[str, int]:
     """
     known = catalogue().domains
     numbers = {name: known.index(name) for name in domains if name in known}
-    slots = LAST_HASHED_DOMAIN - FIRST_HASHED_DOMAIN + 1
-    taken: set[int] = set(FORBIDDEN_DOMAINS)
-    for name in sorted(domains - set(numbers)):
-        number = FIRST_HASHED_DOMAIN + zlib.crc32(name.encode("utf-8", "surrogatepass")) % slots
-        while number in taken:
-            number = number + 1 if len(taken) >= slots or number < LAST_HASHED_DOMAIN else FIRST_HASHED_DOMAIN
-        taken.add(number)
-        numbers[name] = number
-    return numbers
+    return numbers | hashed_numbers(domains - set(numbers), FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN, FORBIDDEN_DOMAINS)

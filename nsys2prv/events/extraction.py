@@ -35,7 +35,19 @@ class StreamKey(NamedTuple):
     lane: int = 0
 
 
-ObjectKey = ThreadKey | StreamKey
+class DeviceKey(NamedTuple):
+    """A device that belongs to no process, with its samples. kind: one of DEVICE_KINDS. name: what tells it from others of its kind
+    on its machine, and for people; for a GPU nothing. number: of the GPU as the report numbers it, or of the port."""
+
+    kind: str
+    name: str = ""
+    number: int = 0
+
+
+#: In the order of their rows. A switch is one for the whole job, all others are their machine's.
+DEVICE_KINDS = ("gpu", "nic", "switch", "source")
+GPU, NIC, SWITCH, SOURCE = DEVICE_KINDS
+ObjectKey = ThreadKey | StreamKey | DeviceKey
 
 
 class Names:
@@ -161,6 +173,10 @@ class Extraction:
         values, codes = factorize_together(*clean)
         keys = (StreamKey(int(pid), int(device), int(stream)) for pid, device, stream in zip(*values, strict=True))
         return self.objects.number(keys)[codes]
+
+    def device(self, key: DeviceKey) -> int:
+        """The object of a device."""
+        return self.objects.setdefault(key, len(self.objects))
 
     def fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
         """Set facts aside for the relations between reports: columns of equal length.

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nsys2prv.catalogue.counters import Metric
+
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
     from nsys2prv.report.sqlite import Part
@@ -50,6 +52,22 @@ class Rows:
     lines: Lines | None = None
 
 
+@dataclass
+class Counters:
+    """The normal form of numbers sampled over time on one object: at each time one record with all of them.
+
+    A value holds until the object's next record with that number. time: local ns, not more than once the same. object: index into the
+    extraction's objects. metrics: what the columns of `values` (int64) are; ABSENT where an instant lacks one. Records of equal time
+    and object, from whatever part of the export, are joined when the trace is written.
+    """
+
+    layout: str
+    time: np.ndarray
+    object: int
+    metrics: tuple[Metric, ...]
+    values: np.ndarray
+
+
 @dataclass(frozen=True)
 class EventKind:
     """The declaration of a kind of event.
@@ -69,7 +87,7 @@ class EventKind:
     row: str
     tables: tuple[str, ...]
     layouts: tuple[str, ...]
-    extract: Callable[[Extraction, Part], Iterator[Rows]]
+    extract: Callable[[Extraction, Part], Iterator[Rows | Counters]]
     groups: tuple[str, ...] = ()
     where: str = ""
     open_ended: bool = False

@@ -1,7 +1,9 @@
 """Nodes, tasks and threads of the trace, from the objects that the reports' events sit on.
 
 One task per process that has events, in rank order; within a task the host threads come first, then one thread per
-(device, stream). A process is known by its machine, its report and its pid: pids repeat between hosts and containers.
+(device, stream), then devices with samples. A process is known by its machine, its report and its pid: pids repeat between hosts and
+containers. A device is one row of the trace whatever reports have samples of it: a GPU's is in the first task that works on it, all
+others' are in the first task of their host, a switch's in the first task of all.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.events.extraction import ObjectKey, StreamKey, ThreadKey
+from nsys2prv.events.extraction import DEVICE_KINDS, GPU, SWITCH, DeviceKey, ObjectKey, StreamKey, ThreadKey
 from nsys2prv.model.natural import natural_key
 from nsys2prv.paraver.objects import Node, ObjectTree, Task, Thread
 from nsys2prv.report.info import PROCESS_MASK, ReportInfo, pid_of, tid_of
 from nsys2prv.report.launcher import distinguishing
+
+#: Stands for the pid of a task that a host without any process in the trace gets for the rows of its devices.
+NO_PROCESS = 0
 
 
 @dataclass(frozen=True)
@@ -53,12 +58,23 @@ def build(infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, Ob
     Raises Nsys2prvError when there are more objects than Paraver can hold.
     """
     by_process: dict[tuple[int, int], list[ObjectKey]] = defaultdict(list)
+    devices: list[tuple[int, DeviceKey]] = []
     for report, key in set(seen):
+        if isinstance(key, DeviceKey):
+            devices.append((report, key))
+            continue
         pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
         by_process[report, pid].append(key)
+    devices.sort(key=lambda found: (found[0], DEVICE_KINDS.index(found[1].kind), natural_key(found[1].name), found[1].number))
+    peopled = {machines[report] for report, _ in by_process}
+    for report, _ in devices:
+        if machines[report] not in peopled:
+            peopled.add(machines[report])
+            by_process[report, NO_PROCESS] = []
     processes, ranked = _order_processes(infos, by_process)
     node_of, nodes = _nodes(infos, machines, processes)
     gpus = _Gpus(infos, machines)
+    placed = _place_devices(devices, processes, by_process, machines, gpus)
 
     tasks, rows, threads = [], {}, 0
     for process in processes:
@@ -68,13 +84,52 @@ def build(infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, Ob
             rows[process.report, key] = threads + position
         task = len(tasks) + 1
         names = [_thread_name(key, info, task, position + 1, gpus.number(process.report, key)) for position, key in enumerate(keys)]
-        threads += len(keys)
+        for device in placed.get((process.report, process.pid), ()):
+            rows.update({found: threads + len(names) for found in device.found})
+            names.append(device.name)
+        threads += len(names)
         tasks.append(Task(_task_name(process, info), node_of[process.report], tuple(Thread(name) for name in names)))
     tree = ObjectTree(tuple(nodes), tuple(tasks))
     if tree.threads > ObjectTree.LIMIT:
         raise Nsys2prvError(f"the reports hold {tree.threads} threads and streams, but Paraver can show {ObjectTree.LIMIT}; "
                             "convert fewer reports at a time, or leave kinds out with -t")
     return ObjectModel(tree, rows, processes, gpus.used, ranked)
+
+
+@dataclass
+class _Device:
+    """A row for a device: its name, and under what keys the reports have it."""
+
+    name: str
+    found: list[tuple[int, DeviceKey]]
+
+
+def _place_devices(devices: list[tuple[int, DeviceKey]], processes: list[Ordered], by_process: dict[tuple[int, int], list[ObjectKey]],
+                   machines: list[int], gpus: _Gpus) -> dict[tuple[int, int], list[_Device]]:
+    """The rows of devices by (report, pid) of the process whose task they are in, in their order."""
+    first_on: dict[int, Ordered] = {}
+    users: dict[tuple, tuple[Ordered, int]] = {}
+    for process in processes:
+        first_on.setdefault(machines[process.report], process)
+        streams = [key for key in by_process[process.report, process.pid] if isinstance(key, StreamKey)]
+        for key in sorted(streams):
+            users.setdefault(gpus.identity_of_stream(process.report, key), (process, gpus.number(process.report, key)))
+    known: dict[tuple, _Device] = {}
+    placed: dict[tuple[int, int], list[tuple[tuple, _Device]]] = defaultdict(list)
+    for report, key in devices:
+        machine = machines[report]
+        identity = gpus.identity(report, key.number) if key.kind == GPU else (None if key.kind == SWITCH else machine, *key)
+        if identity not in known:
+            owner, number = first_on[machine], 0
+            if key.kind == GPU:
+                owner, number = users.get(identity, (owner, gpus.number_of(report, key.number)))
+            elif key.kind == SWITCH:
+                owner = processes[0]
+            known[identity] = _Device(f"Metrics GPU{number}" if key.kind == GPU else key.name, [])
+            order = (DEVICE_KINDS.index(key.kind), number, natural_key(key.name), key.number)
+            placed[owner.report, owner.pid].append((order, known[identity]))
+        known[identity].found.append((report, key))
+    return {owner: [device for _, device in sorted(found, key=lambda item: item[0])] for owner, found in placed.items()}
 
 
 def _order_processes(infos: list[ReportInfo], by_process: dict[tuple[int, int], list[ObjectKey]]) -> tuple[list[Ordered], str]:
@@ -139,6 +194,20 @@ class _Gpus:
         self._seen.add((machine, report, key.pid, key.device))
         return key.device
 
+    def identity(self, report: int, number: int) -> tuple:
+        """What tells the GPU that the report gives this number from all others of the trace."""
+        gpu = self._infos[report].gpus.get(number)
+        return (self._machines[report], gpu.key if gpu is not None and gpu.key else number)
+
+    def identity_of_stream(self, report: int, key: StreamKey) -> tuple:
+        """The same for the GPU of a stream. Where the report does not tie ordinals to GPUs, the ordinal is taken for the number."""
+        return self.identity(report, self._infos[report].cuda_gpus.get((pid_of(key.pid), key.device), key.device))
+
+    def number_of(self, report: int, number: int) -> int:
+        """The number on its machine of the GPU that the report gives this number."""
+        gpu = self._infos[report].gpus.get(number)
+        return self._numbers[self._machines[report]][gpu.key] if gpu is not None and gpu.key else number
+
     @property
     def used(self) -> int:
         """How many GPUs had work; GPUs known by CUDA ordinal alone count once per process."""
@@ -170,6 +239,8 @@ def _thread_name(key: ObjectKey, info: ReportInfo, task: int, thread: int, devic
 
 
 def _task_name(process: Ordered, info: ReportInfo) -> str:
+    if process.pid == NO_PROCESS and not info.processes.get(NO_PROCESS):
+        return f"devices of {info.host or 'unknown-host'}"
     name = info.processes.get(process.pid, "")
     who = f"{name} {pid_of(process.pid)}".strip()
     return f"rank {process.rank} {who}" if process.rank is not None else who

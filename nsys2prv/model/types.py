@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import polars as pl
 
 from nsys2prv.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
+from nsys2prv.catalogue.counters import Metric
 from nsys2prv.model.names import NameValues
 from nsys2prv.paraver.pcf import EventType
 from nsys2prv.paraver.text import LONGEST, clean
@@ -15,9 +16,10 @@ from nsys2prv.paraver.text import LONGEST, clean
 DEFAULT_DOMAIN = "default domain"
 
 
-def event_types(layouts: Sequence[str], values: Mapping[str, NameValues], domains: Mapping[str, int]) -> list[EventType]:
-    """Every event type of these layouts by code. A type that several layouts share is listed once."""
-    types: dict[int, EventType] = {}
+def event_types(layouts: Sequence[str], values: Mapping[str, NameValues], domains: Mapping[str, int],
+                counters: Sequence[EventType] = ()) -> list[EventType]:
+    """Every event type of these layouts, and the counters, by code. A type that several layouts share is listed once."""
+    types = {event_type.code: event_type for event_type in counters}
     for layout in layouts:
         for field in catalogue().layouts[layout].fields:
             for event_type in _types_of(field, values, domains):
@@ -36,6 +38,12 @@ def _with_unique_labels(types: list[EventType]) -> list[EventType]:
         taken.add(label)
         result.append(replace(event_type, label=label))
     return result
+
+
+def counter_types(metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]) -> list[EventType]:
+    """The event types of the metrics met, by layout."""
+    return [EventType(codes[layout, metric.name], metric.name, precision=metric.precision)
+            for layout, found in metrics.items() for metric in sorted(found)]
 
 
 def _types_of(field: Field, values: Mapping[str, NameValues], domains: Mapping[str, int]) -> list[EventType]:

@@ -35,11 +35,12 @@ THREAD_FUNC         State As Is
 @dataclass(frozen=True)
 class EventType:
     """An event type and, where its values have names, their labels: a frame of `value` and `label`, as :func:`safe_labels` makes
-    it (0 is always End)."""
+    it (0 is always End). precision: decimals that a plain number's integers stand for."""
 
     code: int
     label: str
     labels: pl.DataFrame | None = None
+    precision: int = 0
 
 
 def write_pcf(types: Iterable[EventType], file: BinaryIO) -> None:
@@ -50,7 +51,8 @@ def write_pcf(types: Iterable[EventType], file: BinaryIO) -> None:
     file.write(OPTIONS.encode())
     for event_type in types:
         if event_type.labels is None:
-            file.write(f"\nEVENT_TYPE\n7 {event_type.code} {clean(event_type.label)}\n".encode())
+            precision = f"PRECISION {event_type.precision}\n" if event_type.precision else ""
+            file.write(f"\nEVENT_TYPE\n7 {event_type.code} {clean(event_type.label)}\n{precision}".encode())
             continue
         file.write(f"\nEVENT_TYPE\n0 {event_type.code} {clean(event_type.label)}\nVALUES\n0 {END}\n".encode())
         for piece in event_type.labels.iter_slices(PIECE_ROWS):

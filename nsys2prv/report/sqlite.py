@@ -219,6 +219,13 @@ class Database:
         coded.update({name: (np.zeros(height, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts if name not in have})
         return Columns(height, columns, coded, damaged)
 
+    def select(self, sql: str) -> pl.DataFrame:
+        """The result of a larger query whose columns each have one type."""
+        frame = self._frame(sql)
+        if frame is None:
+            raise self._unreadable(ValueError("columns of mixed types"))
+        return frame
+
     def _frame(self, sql: str) -> pl.DataFrame | None:
         """A query's whole result as a polars frame, or None where the driver stumbles over mixed types."""
         if self._arrow is None:

@@ -9,10 +9,10 @@ import numpy as np
 
 from nsys2prv.catalogue import Layout, catalogue
 from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
-from nsys2prv.events.kind import Lines, Rows
+from nsys2prv.events.kind import Counters, Lines, Rows
 from nsys2prv.report.info import TIME_LIMIT
 from nsys2prv.report.sqlite import NULL
-from nsys2prv.store.runs import BEGIN, END, LINE, Run, Shape, SpillWriter, begin_dtype, end_dtype
+from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillWriter, begin_dtype, end_dtype
 
 
 def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[str], repaired: Counter[str]) -> Iterator[Run]:
@@ -30,6 +30,24 @@ def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[st
             yield from _spill_events(rows, layout, int(present), kept[chosen], end[chosen], writer)
     if rows.lines is not None:
         yield from spill_lines(rows.lines, writer)
+
+
+def spill_counters(counters: Counters, writer: SpillWriter, dropped: Counter[str]) -> Iterator[Run]:
+    """Store samples; yields their run, if there are any with usable times."""
+    usable = (counters.time != NULL) & (np.abs(counters.time) < TIME_LIMIT)
+    carried = np.count_nonzero(counters.values != ABSENT, axis=1)
+    if not usable.all():
+        dropped["samples without usable times"] += int(carried[~usable].sum())
+    kept = np.flatnonzero(usable & (carried > 0))
+    if not len(kept):
+        return
+    time = counters.time[kept]
+    order = slice(None) if is_sorted(time) else np.argsort(time, kind="stable")
+    values = counters.values[kept] + 1
+    shape = Shape(COUNTER, counters.layout, 4 if int(values.max()) < 1 << 32 else 8, counters.metrics)
+    records = np.empty(len(kept), shape.dtype)
+    records["time"], records["values"] = time[order], values[order]
+    yield writer.append(shape, records, int(records["time"][-1]), counters.object, int(carried[kept].sum()))
 
 
 def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: Counter[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -74,8 +92,10 @@ def _spill_events(rows: Rows, layout: Layout, present: int, kept: np.ndarray, en
         records[name] = rows.domain[sorted_rows] if name == "domain" and layout.has_domain else rows.columns[name][sorted_rows]
     closed = records["end"][records["end"] != OPEN]
     last = max(int(closed.max(initial=NULL)), int(records["time"][-1]) + 1)
-    yield writer.append(Shape(BEGIN, layout.name, present), records, last)
-    yield writer.append(Shape(END, layout.name, present), ends_of(records, layout), last)
+    first, greatest = int(records["object"].min()), int(records["object"].max())
+    object_ = first if first == greatest else -1
+    yield writer.append(Shape(BEGIN, layout.name, present), records, last, object_)
+    yield writer.append(Shape(END, layout.name, present), ends_of(records, layout), last, object_)
 
 
 def ends_of(begins: np.ndarray, layout: Layout) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Sorted runs: fixed-size binary records of one shape, ascending by time, in spill files.
 
 Each piece of the normal form is stored three times over, each by the time at which it makes a trace line: its begins (with
-all values), its ends, and its lines. A time window of the trace is then a slice of every run.
+all values), its ends, and its lines; samples of counters are stored once. A time window of the trace is then a slice of every run.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from nsys2prv.catalogue import Layout, LineKind, NameSet, catalogue
+from nsys2prv.catalogue.counters import Metric
 
-BEGIN, END, LINE = "begin", "end", "line"
+BEGIN, END, LINE, COUNTER = "begin", "end", "line", "counter"
 #: Every so many records a run's time is kept in memory, to plan windows and to find a slice without reading the run.
 SAMPLE = 1024
 #: Spill files mapped at a time; each holds a file descriptor, of which systems allow 1024 or fewer.
@@ -51,16 +52,22 @@ def fields_present(layout: Layout, present: int) -> list:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a run's records are: begins or ends of a layout with certain fields, or lines of a kind."""
+    """What a run's records are: begins or ends of a layout with certain fields, lines of a kind, or samples of a layout's metrics.
+
+    Samples are stored as value + 1 in `present` bytes each, 0 where a record lacks a metric.
+    """
 
     stream: str
     name: str
     present: int = 0
+    metrics: tuple[Metric, ...] = ()
 
     @property
     def dtype(self) -> np.dtype:
         if self.stream == LINE:
             return line_dtype(catalogue().lines[self.name])
+        if self.stream == COUNTER:
+            return np.dtype([("time", "<i8"), ("values", f"<u{self.present}", (len(self.metrics),))])
         layout = catalogue().layouts[self.name]
         return begin_dtype(layout, self.present) if self.stream == BEGIN else end_dtype(layout)
 
@@ -72,6 +79,7 @@ class Run:
     source: number of the extraction whose objects and names the records' indices mean. first, until: time of the
     first and of the last record.
     last: the greatest time in it that is not OPEN, ends and receives included. samples: the time of every SAMPLE-th record.
+    object: the one object of all its records, -1 for several. values: how many numbers a run of samples holds.
     """
 
     shape: Shape
@@ -84,6 +92,8 @@ class Run:
     until: int
     last: int
     samples: np.ndarray = field(repr=False)
+    object: int = -1
+    values: int = 0
 
 
 class SpillWriter:
@@ -93,13 +103,13 @@ class SpillWriter:
         self.path, self.report, self.source = path, report, source
         self._file = path.open("wb")
 
-    def append(self, shape: Shape, records: np.ndarray, last: int) -> Run:
-        """Store records, which must ascend by their field `time`."""
+    def append(self, shape: Shape, records: np.ndarray, last: int, object_: int = -1, values: int = 0) -> Run:
+        """Store records, which must ascend by their field `time`. The other arguments are as in :class:`Run`."""
         offset = self._file.tell()
         self._file.write(memoryview(records).cast("B"))
         times = records["time"]
         return Run(shape, self.path, offset, len(records), self.report, self.source, int(times[0]), int(times[-1]), last,
-                   times[::SAMPLE].copy())
+                   times[::SAMPLE].copy(), object_, values)
 
     def close(self) -> None:
         self._file.close()

@@ -60,6 +60,14 @@ class State(NamedTuple):
     value: int
 
 
+class Sample(NamedTuple):
+    """The plain numbers of one record, by type."""
+
+    row: Row
+    time: int
+    numbers: dict[int, int]
+
+
 class Violations(Counter[str]):
     """What is wrong, and how often; `first` holds the place of the first of each."""
 
@@ -77,18 +85,19 @@ class Violations(Counter[str]):
 
 @dataclass
 class Labels:
-    """The contents of a .pcf: type -> label, type -> value -> label (absent for plain numbers), state -> label."""
+    """The contents of a .pcf: type -> label, type -> value -> label (absent for plain numbers), state -> label, type -> decimals."""
 
     types: dict[int, str] = field(default_factory=dict)
     values: dict[int, dict[int, str]] = field(default_factory=dict)
     states: dict[int, str] | None = None
+    precision: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
 class Trace:
     """A trace as read. nodes: CPUs of each. tasks: (threads, node from 1) of each. names: level -> names of its objects.
 
-    deepest: type -> how many ranges of it were open at once on one row.
+    deepest: type -> how many ranges of it were open at once on one row. samples: records of nothing but plain numbers.
     """
 
     duration: int = 0
@@ -99,6 +108,7 @@ class Trace:
     events: dict[int, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     comms: list[Comm] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     deepest: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     lines: int = 0
     violations: Violations = field(default_factory=Violations)
@@ -221,7 +231,9 @@ def _read_pcf(trace: Trace, path: Path) -> None:
                 if number in trace.labels.values[code]:
                     trace.violations.add("value labelled twice", f"{code} {line}")
                 trace.labels.values[code][number] = label
-        elif section == "EVENT_TYPE" and not text.startswith("PRECISION "):
+        elif section == "EVENT_TYPE" and text.startswith("PRECISION "):
+            trace.labels.precision.update(dict.fromkeys(types, int(text.split()[1])))
+        elif section == "EVENT_TYPE":
             types.append(_read_type(trace, text))
         elif section == "":
             trace.violations.add("line of the .pcf outside a section", line)
@@ -345,6 +357,10 @@ class _Body:
         self._times(line, time)
         pairs = dict(zip(fields[FIRST_PAIR::2], fields[FIRST_PAIR + 1 :: 2], strict=True))
         labels = self.trace.labels
+        if len(pairs) * 2 != len(fields) - FIRST_PAIR:
+            self.complain("type twice in one record", line)
+        if not any(code in labels.values for code in pairs):
+            self.trace.samples.append(Sample(row, time, pairs))
         for code, value in pairs.items():
             if code not in labels.types:
                 self.complain("type without a label", line)

@@ -1,0 +1,106 @@
+"""Names of sampled numbers and their event types: the data of ``counters.yaml``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+import yaml
+
+from nsys2prv.catalogue.hashing import hashed_numbers
+
+#: Event types of names that ``counters.yaml`` does not list, by layout: first and last.
+HASHED = {"gpu_metric": (99000, 99999), "network_metric": (99000, 99999), "generic_counter": (92000, 98999)}
+#: What the exports' integers are in where a name says another unit: SQLite holds the numbers before Nsight's display factor.
+REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
+#: Units that older sets leave out of the names.
+IMPLIED_UNITS = frozenset({"throughput%", "hz", "requests"})
+_NAME = re.compile(r"(.*?)\s*\[([^\]]*)\]\s*", re.DOTALL)
+
+
+class Metric(NamedTuple):
+    """A sampled number: its label, and how many decimals its integers stand for (value = integer / 10 ** precision)."""
+
+    name: str
+    precision: int = 0
+
+
+class CounterTable(NamedTuple):
+    """The fixed names of a layout: event type -> label, and what a name is reduced to -> label."""
+
+    labels: dict[int, str]
+    known: dict[tuple[str, str], str]
+
+
+@cache
+def counter_tables() -> dict[str, CounterTable]:
+    """The tables of ``counters.yaml`` by layout."""
+    text = files(__package__).joinpath("counters.yaml").read_text(encoding="utf-8")
+    data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    tables = {}
+    for layout, entries in data.items():
+        known: dict[tuple[str, str], str] = {}
+        for names in entries.values():
+            for name in names:
+                base, unit = _reduced(name)
+                known.setdefault((base, unit), names[0])
+                if unit in IMPLIED_UNITS:
+                    known.setdefault((base, ""), names[0])
+        tables[layout] = CounterTable({code: names[0] for code, names in entries.items()}, known)
+    return tables
+
+
+def split_unit(name: str) -> tuple[str, str]:
+    """A name without its unit, and the unit in brackets behind it ("" without one)."""
+    match = _NAME.fullmatch(name)
+    return (match[1].strip(), match[2].strip()) if match else (name.strip(), "")
+
+
+def _reduced(name: str) -> tuple[str, str]:
+    """What two spellings of one name have in common."""
+    base, unit = split_unit(name)
+    unit = re.sub(r"\s+", "", unit.casefold())
+    return re.sub(r"[^a-z0-9]+", " ", base.casefold()).strip(), REAL_UNITS.get(unit, unit).casefold()
+
+
+def known_label(layout: str, name: str) -> str | None:
+    """The label of a name that is listed, else None."""
+    return counter_tables()[layout].known.get(_reduced(name))
+
+
+def labels_of(layout: str, names: Iterable[str]) -> list[str]:
+    """The labels of metrics that are sampled together, each its own.
+
+    An unlisted name is its own label, in the unit that the export's integers really have; so is one that means the same as another of
+    the names.
+    """
+    labels: dict[str, None] = {}
+    for name in names:
+        label = known_label(layout, name) or ""
+        if not label or label in labels:
+            base, unit = split_unit(name)
+            unit = REAL_UNITS.get(re.sub(r"\s+", "", unit.casefold()), unit)
+            label = (f"{base} [{unit}]" if unit else base) or "metric without a name"
+        count, candidate = 1, label
+        while candidate in labels:
+            count += 1
+            candidate = f"{label} #{count}"
+        labels[candidate] = None
+    return list(labels)
+
+
+def counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], int]:
+    """The event type of every (layout, label) met."""
+    codes = {(layout, label): code for layout, table in counter_tables().items() for code, label in table.labels.items()}
+    unlisted: dict[tuple[int, int], list[tuple[str, str]]] = {}
+    for layout, labels in names.items():
+        for label in set(labels):
+            if (layout, label) not in codes:
+                unlisted.setdefault(HASHED[layout], []).append((layout, label))
+    for (first, last), keys in unlisted.items():
+        numbers = hashed_numbers((f"{layout}\0{label}" for layout, label in keys), first, last)
+        codes.update({(layout, label): numbers[f"{layout}\0{label}"] for layout, label in keys})
+    return codes

@@ -1,0 +1,51 @@
+"""From samples in rows (time, metric, value) to one record an instant: what all kinds of counters have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nsys2prv.catalogue.counters import Metric
+from nsys2prv.columns import ABSENT, factorize, is_sorted
+from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.kind import Counters
+
+REPEATED = "samples of one metric at the same time, of which one is kept"
+NEGATIVE = "negative samples, made 0"
+
+
+def pivot(extraction: Extraction, layout: str, object_: int, time: np.ndarray, column: np.ndarray, metrics: tuple[Metric, ...],
+          value: np.ndarray) -> Counters:
+    """Records of one object from samples in any order. column: each row's index into the metrics; values are not negative."""
+    if not is_sorted(time):
+        order = np.argsort(time, kind="stable")
+        time, column, value = time[order], column[order], value[order]
+    begins = np.append(True, time[1:] != time[:-1])
+    instant = np.cumsum(begins) - 1
+    values = np.full((int(instant[-1]) + 1, len(metrics)), ABSENT)
+    values.reshape(-1)[instant * len(metrics) + column] = value
+    carried = np.count_nonzero(values != ABSENT, axis=0)
+    repeated = len(time) - int(carried.sum())
+    if repeated:
+        extraction.dropped[REPEATED] += repeated
+    if not carried.all():
+        values, metrics = values[:, carried > 0], tuple(metric for metric, count in zip(metrics, carried, strict=True) if count)
+    return Counters(layout, time[begins], object_, metrics, values)
+
+
+def not_negative(extraction: Extraction, values: np.ndarray) -> np.ndarray:
+    """The values, negative ones made 0 and counted."""
+    negative = int(np.count_nonzero(values < 0))
+    if not negative:
+        return values
+    extraction.repaired[NEGATIVE] += negative
+    return np.maximum(values, 0)
+
+
+def groups(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
+    """The distinct keys, each with its rows."""
+    distinct, codes = factorize(keys)
+    if len(distinct) == 1:
+        return [(int(distinct[0]), slice(None))]
+    order = np.argsort(codes, kind="stable")
+    cuts = np.searchsorted(codes[order], np.arange(len(distinct) + 1))
+    return [(int(key), order[cuts[number]:cuts[number + 1]]) for number, key in enumerate(distinct)]
