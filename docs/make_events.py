@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nsys2prv.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
+from nsys2prv.catalogue.counters import HASHED, counter_tables
 from nsys2prv.events import all_kinds
 
 HEAD = """# Events in the trace
@@ -17,12 +18,15 @@ lie within each other on one row (calls, NVTX) are value / 0 pairs: show them wi
 Types with an NVTX domain in their code are base + 100 · n, where n is the domain's number: 0 for the default domain, a fixed one
 for the domains listed at the end, else one that the domain's name alone decides, so that it is the same in every trace.
 *Optional* types stand only in the records of events that have the attribute.
+
+A sample of counters is one record with all numbers of its instant; each holds until the next record of its row that has it, and is 0 at
+the end of the trace. The type of a counter depends on its name alone. A device has one row, whichever reports hold its samples.
 """
 
 
 def page() -> str:
     """The text of the page."""
-    return "\n".join([HEAD, *_kinds(), *_lines(), *_value_sets(), *_domains()])
+    return "\n".join([HEAD, *_kinds(), *_counter_tables(), *_lines(), *_value_sets(), *_domains()])
 
 
 def _kinds() -> Iterator[str]:
@@ -33,9 +37,26 @@ def _kinds() -> Iterator[str]:
         included = f"; included in {groups}" if groups else ""
         yield f"`-t {kind.name}`{included}. Row: {kind.row}. Tables: {', '.join(f'`{table}`' for table in kind.tables)}.\n"
         for name in kind.layouts:
+            if name in HASHED:
+                yield from _counters(name)
+                continue
             yield f"### {layouts[name].title}\n"
             yield "| type | label | values | |\n|---|---|---|---|"
             yield from (_field(field) for field in layouts[name].fields)
+            yield ""
+
+
+def _counters(layout: str) -> Iterator[str]:
+    table, (first, last) = counter_tables()[layout], HASHED[layout]
+    where = f"[Types of {catalogue().layouts[layout].title}](#types-of-{catalogue().layouts[layout].title.replace(' ', '-').lower()}); "
+    yield f"{where if table.labels else ''}{'other names' if table.labels else 'names'}: {first} to {last}, by a hash of the name.\n"
+
+
+def _counter_tables() -> Iterator[str]:
+    for layout, table in counter_tables().items():
+        if table.labels:
+            yield f"## Types of {catalogue().layouts[layout].title}\n\n| type | label |\n|---|---|"
+            yield from (f"| {code} | {label} |" for code, label in sorted(table.labels.items()))
             yield ""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nsys2prv.catalogue import FIRST_HASHED_DOMAIN, FORBIDDEN_DOMAINS, LAST_HASHED_DOMAIN, DomainCode, catalogue
+from nsys2prv.catalogue.counters import counter_tables
 from nsys2prv.paraver.cfg import __main__ as command
 from nsys2prv.paraver.cfg.catalogue import FILE, View, load
 from nsys2prv.paraver.cfg.files import files_of, stray, table_path
@@ -105,6 +106,7 @@ def _codes() -> set[int]:
     fields = [field for layout in catalogue().layouts.values() for field in layout.fields]
     plain = {field.code for field in fields if not isinstance(field.code, DomainCode)}
     by_domain = [field.code for field in fields if isinstance(field.code, DomainCode)]
+    plain |= {code for table in counter_tables().values() for code in table.labels}
     return plain | {code.of(*domain) for code in by_domain for domain in FIXED_DOMAINS + OWN_DOMAINS}
 
 

@@ -25,10 +25,9 @@ GRAPH = 63000008
 PARAMEDIR = shutil.which("paramedir")
 #: What paramedir says of a view or record that it does not like; it exits with 0 all the same.
 COMPLAINT = re.compile(r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the events|Some of the events|multiple instances|0 objects")
-SAMPLES = {folder: sorted((ROOT / "sample_reports" / folder).glob("*.sqlite")) for folder in ("training", "graphs")}
+SAMPLES = {folder: sorted((ROOT / "sample_reports" / folder).glob("*.sqlite")) for folder in ("training", "graphs", "cluster")}
 #: What no sample holds an event of.
-NOT_IN_SAMPLES = {"basics/migration_cause.cfg", "basics/nvtx_category.cfg",
-                  *(view.path for view in VIEWS if "/mpi_" in view.path)}
+NOT_IN_SAMPLES = {"basics/migration_cause.cfg", "basics/nvtx_category.cfg"}
 needs_paraver = pytest.mark.skipif(PARAMEDIR is None, reason="paramedir, Paraver's command line program, is not on the PATH")
 
 

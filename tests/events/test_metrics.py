@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import sqlite3
+import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -22,6 +26,7 @@ from nsys2prv.store import runs
 from nsys2prv.summary import Summary
 
 SMS, ISSUE, CLOCK, DRAM_READ = 9403, 9404, 9400, 9418
+VIEWS = Path(__file__).parents[2] / "cfgs"
 HOST_CLOCK = 1_700_000_000_000_000_000
 
 
@@ -402,3 +407,51 @@ def test_wide_numbers_are_stored_wide(tmp_path: Path) -> None:
     (values,) = [numbers for code in trace.labels.types for numbers in series(trace, code).values()]
     assert values == [(0, 2**33), (10, 2**62), (10, 0)]
     assert runs.Shape(runs.COUNTER, "gpu_metric", 8, ((),)).dtype.itemsize == 16
+
+
+# ------------------------------------------------------------------------------------------------------------------- views
+def asked(folder: Path, views: Sequence[str]) -> dict[str, str]:
+    """What paramedir makes of views of the trace in the folder."""
+    command = ["paramedir", str(folder / "out.prv")]
+    for number, view in enumerate(views):
+        command += [str(VIEWS / f"{view}.cfg"), str(folder / f"view{number:03d}")]
+    run = subprocess.run(command, env={**os.environ, "HOME": str(folder)}, capture_output=True, text=True, timeout=120, check=False)
+    assert not re.search(r"rror|Cannot load|aborted|Unkwnown|None of|Some of", run.stdout + run.stderr), run.stdout + run.stderr
+    found = {}
+    for number, view in enumerate(views):
+        table = folder / f"view{number:03d}"
+        found[view] = (table if table.exists() else table.with_suffix(".csv")).read_text()
+    return found
+
+
+def bursts(text: str, row: str) -> list[tuple[float, float, float]]:
+    """Begin, length and value of what a timeline shows on a row."""
+    lines = (line.split("\t") for line in text.splitlines())
+    return [(float(begin), float(length), float(value)) for found, begin, length, value in lines if found == row and float(length)]
+
+
+@pytest.mark.skipif(shutil.which("paramedir") is None, reason="paramedir, Paraver's command line program, is not on the PATH")
+def test_paraver_shows_what_was_sampled(tmp_path: Path) -> None:
+    names = ["SMs Active [Throughput %]", "Tensor Active [Throughput %]", "DRAM Read Bandwidth [Throughput %]",
+             "DRAM Write Bandwidth [Throughput %]", "GPC Clock Frequency [MHz]", "SM Issue", "Compute Warps in Flight [Throughput %]",
+             "PCIe RX Throughput", "PCIe TX Throughput"]
+    tables = {
+        **host("n"), **NETWORK, "StringIds": strings("k", "cudaLaunchKernel", "l"), "TARGET_INFO_GPU": gpus("a"),
+        KERNEL: [kernel(1000, 2000), kernel(3000, 3500, demangledName=3, shortName=3)],
+        "NET_NIC_METRIC": [nic(1000, 2000, 70), nic(2000, 3000, 80), nic(1000, 2000, 3, 10)],
+        "TARGET_INFO_GPU_METRICS": metrics(0, names),
+        "GPU_METRICS": [row for time, value in ((0, 0), (1000, 10), (1500, 20), (2000, 40), (3000, 50), (4000, 60))
+                        for row in sample(0, time, {number: 1_000_000_000 if number == 4 else value for number in range(len(names))})],
+    }
+    traced(tmp_path, tables)
+    seen = asked(tmp_path, [f"hwcounters/{name}" for name in (
+        "sm_active", "tensor_active", "dram_bw_throughput", "gpc_clock", "pcie_throughput", "nic_send_waits", "nic_bytes_sent",
+        "sm_issue_rate", "warps_in_flight", "tensor_util_per_kernel-2dh", "sm_active_per_kernel-2dh")])
+    before = [(0, 1000, 10), (1000, 500, 20), (1500, 500, 40), (2000, 1000, 50), (3000, 1000, 60)]
+    assert bursts(seen["hwcounters/sm_active"], "1.1.2") == before
+    assert bursts(seen["hwcounters/dram_bw_throughput"], "1.1.2") == [(begin, length, 2 * value) for begin, length, value in before]
+    assert bursts(seen["hwcounters/gpc_clock"], "1.1.2")[-1][2] == 1e9
+    assert bursts(seen["hwcounters/nic_send_waits"], "1.1.3") == [(0, 1000, 0), (1000, 1000, 3), (2000, 2000, 0)]
+    assert bursts(seen["hwcounters/nic_bytes_sent"], "1.1.3") == [(0, 1000, 0), (1000, 1000, 70), (2000, 1000, 80), (3000, 1000, 0)]
+    head, row = seen["hwcounters/tensor_util_per_kernel-2dh"].splitlines()[:2]
+    assert dict(zip(head.split("\t")[1:], map(float, filter(None, row.split("\t")[1:])), strict=False)) == {"k": 30.0, "l": 60.0}

@@ -13,6 +13,7 @@ FOLDERS = {
     "views": "What happens when, on which row",
     "analysis": "How much, how many, how long",
     "model": "What efficiency metrics are made of",
+    "hwcounters": "Metrics of GPUs and networks",
 }
 HEAD = """# The Paraver views
 
