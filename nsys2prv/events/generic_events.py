@@ -92,16 +92,19 @@ def _texts(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _from_data(database: Database, part: Part) -> pl.DataFrame:
     """Fields of a part of GENERIC_EVENT_DATA with the time and type of their events. Text where numbers belong reads as 0."""
     have = database.tables[DATA].columns
+    if not (database.has(EVENTS, "genericEventId", "timestamp", "typeId") and database.has(DATA, "genericEventId", "fieldIdx")):
+        return pl.DataFrame()
 
     def first_of(*columns: str) -> str:
         return f"coalesce({', '.join([f'd.{name}' for name in columns if name in have])}, 0)" if set(columns) & set(have) else "0"
 
     reals = [f"d.{name} IS NOT NULL" for name in ("doubleVal", "floatVal") if name in have]
     return database.select(
-        f"SELECT coalesce(e.timestamp, {NULL + 1} - 1) AS time, e.typeId AS type, d.fieldIdx AS field, "
+        f"SELECT CAST(coalesce(e.timestamp, {NULL + 1} - 1) AS INTEGER) AS time, "
+        f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(coalesce(d.fieldIdx, 0) AS INTEGER) AS field, "
         f"CAST({first_of('intVal', 'uintVal')} AS INTEGER) AS whole, CAST({first_of('doubleVal', 'floatVal')} AS REAL) AS fraction, "
-        f"{' OR '.join(reals) or '0'} AS real FROM {DATA} d JOIN {EVENTS} e ON e.genericEventId = d.genericEventId "
-        f"WHERE d.rowid BETWEEN {part.first} AND {part.last}").with_columns(pl.col("real").cast(pl.Boolean))
+        f"{' OR '.join(reals) or '0'} AS real FROM {database.rows_of(part)} d "
+        f"JOIN {EVENTS} e ON e.genericEventId = d.genericEventId").with_columns(pl.col("real").cast(pl.Boolean))
 
 
 def _from_json(database: Database, part: Part) -> pl.DataFrame:
@@ -110,10 +113,11 @@ def _from_json(database: Database, part: Part) -> pl.DataFrame:
         return pl.DataFrame()
     number = "(j.type IN ('integer', 'real') OR (j.type = 'text' AND j.atom GLOB '[0-9-]*' AND j.atom NOT GLOB '*[^0-9.eE+-]*'))"
     return database.select(
-        f"SELECT coalesce(e.timestamp, {NULL + 1} - 1) AS time, e.typeId AS type, CAST(j.key AS TEXT) AS field, "
+        f"SELECT CAST(coalesce(e.timestamp, {NULL + 1} - 1) AS INTEGER) AS time, "
+        f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(j.key AS TEXT) AS field, "
         "CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' OR instr(j.atom, '.') > 0 AS real "
-        f"FROM {EVENTS} e, json_tree(e.data) j WHERE e.rowid BETWEEN {part.first} AND {part.last} AND json_valid(e.data) "
-        f"AND j.key IS NOT NULL AND {number}").with_columns(pl.col("real").cast(pl.Boolean))
+        f"FROM {database.rows_of(part)} e, json_tree(CASE WHEN json_valid(e.data) THEN e.data END) j "
+        f"WHERE j.key IS NOT NULL AND {number}").with_columns(pl.col("real").cast(pl.Boolean))
 
 
 def _sources(database: Database) -> dict[int, Source]:

@@ -1,7 +1,7 @@
 """Metrics of network interfaces and InfiniBand switches, on a row for each port, and congestion that switches reported.
 
 A sample is a rate or a mean over the interval from its start to its end, and stands from there to there: show it with Paraver's
-semantic function *Last Evt Val*. Where no sample follows at its end it is followed by 0.
+semantic function *Last Evt Val*. Where no sample follows at its end it is followed by 0. What was before the capture is left out.
 """
 
 from __future__ import annotations
@@ -38,12 +38,22 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
     kept = np.flatnonzero(usable)
     if not len(kept):
         return
-    start = columns["start"][kept]
-    end = np.maximum(np.where(columns["end"][kept] == NULL, start, columns["end"][kept]), start)
-    value = not_negative(extraction, columns["value"][kept])
-    (lists, indices), metric = factorize_together(columns["metricsListId"][kept], columns["metricsIdx"][kept])
+    columns = {name: column[kept] for name, column in columns.integers.items()}
+    begin = _capture_begin(extraction)
+    end = np.where(columns["end"] == NULL, columns["start"], columns["end"])
+    early = np.flatnonzero((columns["start"] < begin) & (end <= begin))
+    if len(early):
+        extraction.dropped["samples from before the capture"] += len(early)
+        columns = {name: np.delete(column, early) for name, column in columns.items()}
+        end = np.delete(end, early)
+    if not len(end):
+        return
+    start = np.maximum(columns["start"], begin)
+    end = np.maximum(end, start)
+    value = not_negative(extraction, columns["value"])
+    (lists, indices), metric = factorize_together(columns["metricsListId"], columns["metricsIdx"])
     metrics = _metrics(extraction, lists, indices)
-    (devices, ports), port_of = factorize_together(columns["globalId"][kept], columns["portId"][kept])
+    (devices, ports), port_of = factorize_together(columns["globalId"], columns["portId"])
     kind = NIC if part.table == NICS else SWITCH
     names = _device_names(extraction, kind)
     for number, rows in groups(port_of):
@@ -51,6 +61,12 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
         key = _key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
         time, series, values = _intervals(start[rows], end[rows], metric[rows], value[rows])
         yield pivot(extraction, LAYOUT, extraction.device(key), time, series, metrics, values)
+
+
+def _capture_begin(extraction: Extraction) -> int:
+    """When the capture began, in the report's time: the first sample of each metric begins long before."""
+    report = extraction.report
+    return (report.utc_ns if report.utc_ns is not None else NULL) if report.absolute else 0
 
 
 def _intervals(start: np.ndarray, end: np.ndarray, metric: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -219,6 +219,10 @@ class Database:
         coded.update({name: (np.zeros(height, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts if name not in have})
         return Columns(height, columns, coded, damaged)
 
+    def rows_of(self, part: Part) -> str:
+        """The rows of a part as a table expression in SQL, for :meth:`select`."""
+        return _rows_of(part, self.tables[part.table].has_rowid)
+
     def select(self, sql: str) -> pl.DataFrame:
         """The result of a larger query whose columns each have one type."""
         frame = self._frame(sql)

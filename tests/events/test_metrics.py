@@ -327,6 +327,15 @@ def test_a_rate_stands_from_its_start_to_its_end(tmp_path: Path) -> None:
     assert trace.labels.types[91006] == "IB: Bytes sent [bytes/ms]"
 
 
+def test_what_was_before_the_capture_is_left_out(tmp_path: Path) -> None:
+    """The first sample of each metric is about all the time before."""
+    tables = {**NETWORK, "NET_NIC_METRIC": [nic(-5 * 10**12, 50, 4), nic(50, 100, 7), nic(-100, -50, 3, 10), nic(100, 150, 2)]}
+    trace, summary, _ = traced(tmp_path, tables)
+    assert series(trace, 91006) == {"NIC mlx5_0 port 1": [(0, 4), (50, 7), (100, 2), (150, 0), (150, 0)]}
+    assert trace.duration == 150
+    assert summary.dropped == {("nic_metrics", "samples from before the capture"): 1}
+
+
 def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> None:
     def rank(name: str, pid: int) -> dict[str, list[Row]]:
         return {**host(name), **NETWORK, KERNEL: [kernel(0, 1000, globalPid=global_pid(pid))], "StringIds": strings("k"),
