@@ -221,7 +221,7 @@ class Database:
 
     def rows_of(self, part: Part) -> str:
         """The rows of a part as a table expression in SQL, for :meth:`select`."""
-        return _rows_of(part, self.tables[part.table].has_rowid)
+        return _rows_of(part, self.tables[part.table].rowid)
 
     def select(self, sql: str) -> pl.DataFrame:
         """The result of a larger query whose columns each have one type."""
