@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nsys2prv.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
 from nsys2prv.catalogue.counters import HASHED, counter_tables
 from nsys2prv.events import all_kinds
+from nsys2prv.relations import all_relations
 
 HEAD = """# Events in the trace
 
@@ -26,24 +27,34 @@ the end of the trace. The type of a counter depends on its name alone. A device 
 
 def page() -> str:
     """The text of the page."""
-    return "\n".join([HEAD, *_kinds(), *_counter_tables(), *_lines(), *_value_sets(), *_domains()])
+    return "\n".join([HEAD, *_kinds(), *_relations(), *_counter_tables(), *_lines(), *_value_sets(), *_domains()])
 
 
 def _kinds() -> Iterator[str]:
-    layouts = catalogue().layouts
     for kind in sorted(all_kinds(), key=lambda kind: kind.title):
         yield f"## {kind.title}\n"
         groups = ", ".join(f"`{group}`" for group in kind.groups)
         included = f"; included in {groups}" if groups else ""
         yield f"`-t {kind.name}`{included}. Row: {kind.row}. Tables: {', '.join(f'`{table}`' for table in kind.tables)}.\n"
-        for name in kind.layouts:
-            if name in HASHED:
-                yield from _counters(name)
-                continue
-            yield f"### {layouts[name].title}\n"
-            yield "| type | label | values | |\n|---|---|---|---|"
-            yield from (_field(field) for field in layouts[name].fields)
-            yield ""
+        yield from _layouts(kind.layouts)
+
+
+def _relations() -> Iterator[str]:
+    yield "## Found by comparing the ranks\n"
+    for relation in all_relations():
+        yield from _layouts(relation.layouts)
+
+
+def _layouts(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        if name in HASHED:
+            yield from _counters(name)
+            continue
+        layout = catalogue().layouts[name]
+        yield f"### {layout.title}\n"
+        yield "| type | label | values | |\n|---|---|---|---|"
+        yield from (_field(field) for field in layout.fields)
+        yield ""
 
 
 def _counters(layout: str) -> Iterator[str]:
@@ -61,9 +72,10 @@ def _counter_tables() -> Iterator[str]:
 
 
 def _field(field: Field) -> str:
-    code = f"{field.code.base} + 100 · n" if isinstance(field.code, DomainCode) else str(field.code)
-    if isinstance(field.code, DomainCode) and field.code.named:
-        code += "".join(f"; {domain}: {number}" for domain, number in field.code.named)
+    code = str(field.code)
+    if isinstance(field.code, DomainCode):
+        base = [] if field.code.only_named else [f"{field.code.base} + 100 · n"]
+        code = "; ".join([*base, *(f"{domain}: {number}" for domain, number in field.code.named)])
     label = field.label.replace("{domain}", "*domain*")
     return f"| {code} | {label} | {_values(field)} | {'optional' if field.optional else ''} |"
 

@@ -11,6 +11,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Extraction, ObjectKey, Settings
 from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
+from nsys2prv.events.nccl_regions import RegionIndex, save_regions
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.sqlite import Database, Part
 from nsys2prv.store.normal import spill, spill_counters
@@ -33,6 +34,7 @@ class Task:
     spill: Path
     settings: Settings
     launches: tuple[Segment, ...] = ()
+    regions: tuple[Path, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -54,6 +56,7 @@ class Extracted:
     names: dict[str, Path] = field(default_factory=dict)
     facts: dict[str, Path] = field(default_factory=dict)
     launches: list[Segment] = field(default_factory=list)
+    regions: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -68,7 +71,7 @@ def run_task(task: Task) -> Extracted:
     writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
     try:
         with Database(task.info.path) as database:
-            extraction = Extraction(task.info, database, LaunchIndex(list(task.launches)), task.settings)
+            extraction = Extraction(task.info, database, LaunchIndex(list(task.launches)), task.settings, RegionIndex(task.regions))
             for name, part, wanted in task.parts:
                 extraction.least = task.settings.least.get(name, 0)
                 for piece in part.split(PART_ROWS):
@@ -83,6 +86,7 @@ def run_task(task: Task) -> Extracted:
     result.objects, result.domains = list(extraction.objects), list(extraction.domains)
     result.names = {name_set: names.save(task.spill / f"{name_set}-{task.number}.arrow") for name_set, names in extraction.names.items()}
     result.facts = extraction.save_facts(task.spill, task.number)
+    result.regions = save_regions(extraction.regions, task.spill / f"regions-{task.number}.arrow")
     return result
 
 
@@ -104,15 +108,15 @@ def _extract_piece(extraction: Extraction, kind: EventKind, piece: Part, wanted:
 
 def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Path,
          settings: Settings) -> tuple[list[Task], list[Task]]:
-    """Tasks of two stages: those that fill the index of launching calls, then those that may ask it.
+    """Tasks of two stages: those that fill the indices of launching calls and of NCCL calls, then those that may ask them.
 
-    The second stage's tasks get their report's index through :func:`with_launches` once the first stage is done.
+    The second stage's tasks get their report's indices through :func:`with_launches` once the first stage is done.
     """
     selected = list(kinds)
     needed = [kind for kind in all_kinds() if kind.provides_launches and any(other.needs_launches for other in selected)]
     settings = replace(settings, lines=any(kind.provides_launches for kind in selected))
-    first = [kind for kind in all_kinds() if kind.provides_launches and (kind in selected or kind in needed)]
-    second = [kind for kind in selected if not kind.provides_launches]
+    first = [kind for kind in all_kinds() if kind in needed or (kind in selected and (kind.provides_launches or kind.provides_regions))]
+    second = [kind for kind in selected if kind not in first]
     stages: list[list[Task]] = []
     number = 0
     for stage in (first, second):
@@ -148,8 +152,10 @@ def _portions(info: ReportInfo, kinds: list[EventKind], selected: list[EventKind
 
 
 def with_launches(tasks: list[Task], found: Iterable[Extracted]) -> list[Task]:
-    """The tasks with the segments that the first stage found in their reports."""
-    by_report: dict[int, list[Segment]] = {}
+    """The tasks with what the first stage indexed of their reports."""
+    segments: dict[int, list[Segment]] = {}
+    regions: dict[int, list[Path]] = {}
     for extracted in found:
-        by_report.setdefault(extracted.report, []).extend(extracted.launches)
-    return [replace(task, launches=tuple(by_report.get(task.report, ()))) for task in tasks]
+        segments.setdefault(extracted.report, []).extend(extracted.launches)
+        regions.setdefault(extracted.report, []).extend(extracted.regions)
+    return [replace(task, launches=tuple(segments.get(task.report, ())), regions=tuple(regions.get(task.report, ()))) for task in tasks]

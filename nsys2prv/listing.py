@@ -8,7 +8,6 @@ from pathlib import Path
 
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events import all_kinds
-from nsys2prv.events.kind import EventKind
 from nsys2prv.report.info import ReportInfo, inspect, pid_of
 from nsys2prv.report.prepare import prepared
 from nsys2prv.report.sqlite import Database
@@ -25,7 +24,7 @@ def _describe(path: Path, source: Path) -> str:
     info = inspect(path, source)
     with Database(path) as database:
         counts = {name: database.count(name) for name in info.parts}
-        kinds = [(kind, {table: _count(database, kind, table, counts) for table in kind.tables}) for kind in all_kinds()]
+        kinds = [(kind, {table: _count(database, kind.condition(info), table, counts) for table in kind.tables}) for kind in all_kinds()]
     rows = [f"{source}",
             f"  host {info.host or 'unknown'}; schema {info.schema or 'older than 2.7'}; exported by nsys {info.product or 'unknown'}; "
             f"{_span(info)}",
@@ -44,11 +43,11 @@ def _describe(path: Path, source: Path) -> str:
     return "\n".join(rows)
 
 
-def _count(database: Database, kind: EventKind, table: str, counts: dict[str, int]) -> int:
+def _count(database: Database, condition: str, table: str, counts: dict[str, int]) -> int:
     if not counts.get(table):
         return 0
     try:
-        return database.count(table, kind.where) if kind.where else counts[table]
+        return database.count(table, condition) if condition else counts[table]
     except Nsys2prvError:  # the export lacks what the condition asks for
         return counts[table]
 

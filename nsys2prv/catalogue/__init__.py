@@ -24,10 +24,14 @@ FORBIDDEN_DOMAINS = frozenset({204})
 
 @dataclass(frozen=True)
 class DomainCode:
-    """An event type per NVTX domain: base + 100 * domain number; domains in `named` have a type of their own."""
+    """An event type per NVTX domain: base + 100 * domain number; domains in `named` have a type of their own.
+
+    only_named: no other domains occur.
+    """
 
     base: int
     named: tuple[tuple[str, int], ...] = ()
+    only_named: bool = False
 
     def of(self, domain: str, number: int) -> int:
         return dict(self.named).get(domain, self.base + DOMAIN_STEP * number)
@@ -114,7 +118,7 @@ def catalogue() -> Catalogue:
     def field(name: str, spec: dict[str, Any]) -> Field:
         code = spec["code"]
         if isinstance(code, dict):
-            code = DomainCode(code["base"], tuple(code.get("named", {}).items()))
+            code = DomainCode(code["base"], tuple(code.get("named", {}).items()), code.get("only_named", False))
         return Field(name, code, spec["label"], values(spec.get("values")), spec.get("optional", False), spec.get("unit", ""))
 
     def in_order(fields: dict[str, Any]) -> list[str]:

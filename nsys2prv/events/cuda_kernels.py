@@ -10,6 +10,7 @@ from nsys2prv.columns import ABSENT, factorize_together
 from nsys2prv.events.extraction import Extraction, correlation_ids, number, present
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.lines import launch_lines
+from nsys2prv.events.nccl_kernels import tie
 from nsys2prv.naming.nccl import is_nccl_kernel
 from nsys2prv.report.sqlite import Part
 
@@ -43,6 +44,8 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         renumbered = np.cumsum(wanted) - 1
         fields = {field: column[rows] for field, column in attributes.items()}
         fields["kernel"] = extraction.name(name_set, renumbered[codes[rows]], text=names[wanted].tolist(), short=shorts[wanted].tolist())
+        if layout == "nccl_kernel":
+            fields |= tie(extraction, columns, rows, objects[rows], names[codes[rows]])
         yield Rows(layout, columns["start"][rows], columns["end"][rows], objects[rows], fields, lines=lines)
         lines = None
 

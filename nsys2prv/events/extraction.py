@@ -14,6 +14,7 @@ import polars as pl
 
 from nsys2prv.columns import ABSENT, factorize, factorize_together, write_frame
 from nsys2prv.events.launches import Launches, LaunchIndex
+from nsys2prv.events.nccl_regions import RegionIndex
 from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
 from nsys2prv.report.info import PROCESS_MASK, ReportInfo
 from nsys2prv.report.sqlite import NULL, Columns, Database, Part
@@ -97,13 +98,13 @@ class Settings:
 class Extraction:
     """The state of reading one report.
 
-    objects, domains: keys -> local index. names: per name set. launched: the index this extraction
-    fills. kept: what a kind wants to find again with the next part. dropped and repaired: reason -> rows. least: ranges shorter
-    than this (ns) are not wanted.
+    objects, domains: keys -> local index. names: per name set. launched, regions: the indices this extraction
+    fills; launches, nccl: those it may ask. kept: what a kind wants to find again with the next part. dropped and repaired: reason
+    -> rows. least: ranges shorter than this (ns) are not wanted.
     """
 
     def __init__(self, report: ReportInfo, database: Database, launches: LaunchIndex | None = None,
-                 settings: Settings = Settings()) -> None:
+                 settings: Settings = Settings(), regions: RegionIndex | None = None) -> None:
         self.report = report
         self.database = database
         self.settings = settings
@@ -113,6 +114,8 @@ class Extraction:
         self.launches = launches if launches is not None else LaunchIndex()
         self.launched: list[Launches] = []
         self.kept: dict[str, Any] = {}
+        self.nccl = regions if regions is not None else RegionIndex()
+        self.regions: list[pl.DataFrame] = []
         self._facts: dict[str, list[pl.DataFrame]] = {}
         self.dropped: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()

@@ -12,6 +12,7 @@ from nsys2prv.catalogue.counters import Metric
 
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
+    from nsys2prv.report.info import ReportInfo
     from nsys2prv.report.sqlite import Part
 
 
@@ -80,6 +81,7 @@ class EventKind:
     with the same word get rows of their own.
     lasting: its rows last; False for points in time, which have no least duration.
     provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.
+    provides_regions: fills the index of NCCL calls where it is selected, see :mod:`nsys2prv.events.nccl_regions`.
     """
 
     name: str
@@ -89,9 +91,14 @@ class EventKind:
     layouts: tuple[str, ...]
     extract: Callable[[Extraction, Part], Iterator[Rows | Counters]]
     groups: tuple[str, ...] = ()
-    where: str = ""
+    where: str | Callable[[ReportInfo], str] = ""
     open_ended: bool = False
     lanes: str = ""
     lasting: bool = True
     provides_launches: bool = False
     needs_launches: bool = False
+    provides_regions: bool = False
+
+    def condition(self, info: ReportInfo) -> str:
+        """Which rows of its tables it translates in a report, in SQL; "" for all."""
+        return self.where if isinstance(self.where, str) else self.where(info)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,7 @@ import polars as pl
 from nsys2prv.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.report.info import PROCESS_MASK
+from nsys2prv.report.info import PROCESS_MASK, ReportInfo
 from nsys2prv.report.sqlite import NULL, Columns, Part, decoded
 
 TABLE = "NVTX_EVENTS"
@@ -19,26 +20,53 @@ NO_TEXT = "(no text)"
 MARK, PUSHPOP, STARTEND = "eventType IN (34, 65)", "eventType IN (59, 70)", "eventType IN (60, 71)"
 
 
-def reader(layout: str, field: str, where: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
+def of_nccl(info: ReportInfo) -> str:
+    """The condition, in SQL, for rows of NCCL's domain, whose number differs from process to process; "" where there is none."""
+    pairs = [f"({process}, {domain})" for (process, domain), name in sorted(info.domains.items()) if name == "NCCL"]
+    return f"(coalesce(globalTid, 0) & {PROCESS_MASK}, coalesce(domainId, 0)) IN (VALUES {', '.join(pairs)})" if pairs else ""
+
+
+def others(where: str) -> Callable[[ReportInfo], str]:
+    """The condition for rows that `where` selects and that no other kind translates: NCCL's ranges have kinds of their own."""
+    return lambda info: f"{where} AND NOT {of_nccl(info)}" if of_nccl(info) else where
+
+
+@dataclass
+class Named:
+    """Ranges with their names and categories as fields, their domains, and the texts met with each row's index into them."""
+
+    fields: dict[str, np.ndarray]
+    domain: np.ndarray
+    texts: pl.Series
+    text_codes: np.ndarray
+
+
+def named(extraction: Extraction, columns: Columns, field: str) -> Named:
+    """What rows read with globalTid, domainId, category, textId and text are called; `field`: the layout's first."""
+    domains, domain_of = _domains(extraction, columns)
+    texts, text_of = _texts(extraction, columns)
+    (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
+    numbers = extraction.domains.number(domains)
+    fields = {field: extraction.name("nvtx", codes, text=texts.gather(text_codes), domain=numbers[domain_codes]),
+              "category": _categories(extraction, columns, numbers[domain_of])}
+    return Named(fields, numbers[domain_of], texts, text_of)
+
+
+def reader(layout: str, field: str, where: Callable[[ReportInfo], str]) -> Callable[[Extraction, Part], Iterator[Rows]]:
     """The extraction of the NVTX events that `where` selects into a layout whose first field is `field`."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         if not extraction.has(TABLE, "eventType"):
             return
-        columns = extraction.read(part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",), where)
+        columns = extraction.read(part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",),
+                                  where(extraction.report))
         if not columns.rows:
             return
-        domains, domain_of = _domains(extraction, columns)
-        texts, text_of = _texts(extraction, columns)
-        (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
-        numbers = extraction.domains.number(domains)
-        fields = {field: extraction.name("nvtx", codes, text=texts.gather(text_codes), domain=numbers[domain_codes]),
-                  "category": _categories(extraction, columns, numbers[domain_of])}
+        ranges = named(extraction, columns, field)
         if layout == "nvtx_startend":
-            fields["any_domain"] = fields[field]
-        end = columns["start"] + 1 if where == MARK else columns["end"]
-        yield Rows(layout, columns["start"], end, extraction.threads(columns["globalTid"]), fields,
-                   domain=numbers[domain_of])
+            ranges.fields["any_domain"] = ranges.fields[field]
+        end = columns["start"] + 1 if layout == "nvtx_mark" else columns["end"]
+        yield Rows(layout, columns["start"], end, extraction.threads(columns["globalTid"]), ranges.fields, domain=ranges.domain)
 
     return extract
 
@@ -85,10 +113,10 @@ def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) ->
 
 KINDS = (
     EventKind("nvtx_pushpop_trace", "NVTX push/pop ranges", "host thread", (TABLE,), ("nvtx_pushpop",),
-              reader("nvtx_pushpop", "range", PUSHPOP), groups=("nvtx", "nccl"), where=PUSHPOP, open_ended=True),
+              reader("nvtx_pushpop", "range", others(PUSHPOP)), groups=("nvtx",), where=others(PUSHPOP), open_ended=True),
     EventKind("nvtx_startend_trace", "NVTX start/end ranges", "host thread", (TABLE,), ("nvtx_startend",),
-              reader("nvtx_startend", "range", STARTEND), groups=("nvtx",), where=STARTEND, open_ended=True,
+              reader("nvtx_startend", "range", others(STARTEND)), groups=("nvtx",), where=others(STARTEND), open_ended=True,
               lanes="startend"),
-    EventKind("nvtx_marks", "NVTX marks", "host thread", (TABLE,), ("nvtx_mark",), reader("nvtx_mark", "mark", MARK), groups=("nvtx",),
-              where=MARK, lasting=False),
+    EventKind("nvtx_marks", "NVTX marks", "host thread", (TABLE,), ("nvtx_mark",), reader("nvtx_mark", "mark", lambda info: MARK),
+              groups=("nvtx",), where=MARK, lasting=False),
 )

@@ -50,7 +50,7 @@ def _types_of(field: Field, values: Mapping[str, NameValues], domains: Mapping[s
     if not isinstance(field.code, DomainCode):
         return [EventType(field.code, field.label, _labels(field, values, None))]
     return [EventType(field.code.of(domain, number), field.label.format(domain=domain or DEFAULT_DOMAIN), _labels(field, values, domain))
-            for domain, number in domains.items()]
+            for domain, number in domains.items() if not field.code.only_named or domain in dict(field.code.named)]
 
 
 def _labels(field: Field, values: Mapping[str, NameValues], domain: str | None) -> pl.DataFrame | None:

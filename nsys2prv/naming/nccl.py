@@ -31,3 +31,28 @@ _KERNEL = re.compile(
 def is_nccl_kernel(name: str) -> bool:
     """Say whether ``name``, demangled, mangled or short, is a device kernel of NCCL."""
     return _KERNEL.match(name) is not None
+
+
+#: Operations and other functions -> value of nccl_operation in the catalogue. Fixed for ever.
+OPERATIONS = {
+    "allreduce": 1, "broadcast": 2, "bcast": 2, "reduce": 3, "allgather": 4, "reducescatter": 5, "send": 6, "recv": 7, "alltoall": 8,
+    "gather": 9, "scatter": 10, "putsignal": 11, "signal": 12, "waitsignal": 13,
+    "sendrecv": 15, "groupstart": 21, "groupend": 22,
+    "comminitrank": 30, "comminitall": 31, "comminitrankconfig": 32, "comminitrankscalable": 33, "commsplit": 34, "commshrink": 35,
+    "commgrow": 36, "commfinalize": 37, "commdestroy": 38, "commabort": 39, "commrevoke": 40,
+}
+GROUP, SEND, RECEIVE, GROUP_START, GROUP_END = 20, 6, 7, 21, 22
+#: Operations that move data up to this one.
+LAST_OPERATION = 13
+_COLLECTIVE = re.compile(r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)")
+
+
+def operation_of(name: str) -> int:
+    """The nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced trace (``AllReduce``); 0 for none."""
+    return OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
+
+
+def kernel_operation(name: str) -> int:
+    """The nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
+    found = _COLLECTIVE.search(name)
+    return OPERATIONS[found.group(1).lower()] if found else 0

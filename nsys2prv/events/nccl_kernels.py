@@ -1,0 +1,61 @@
+"""NCCL kernels with the calls whose work they do, and the facts by which collectives are found on all their ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.columns import ABSENT
+from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.nccl import communicators
+from nsys2prv.events.nccl_regions import Tied
+from nsys2prv.naming.nccl import RECEIVE, SEND, kernel_operation
+from nsys2prv.report.sqlite import NULL, Columns
+
+FIELDS = ("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "fused")
+#: Columns of the facts `nccl_kernels`, from the unit of calls: communicator (bits of the hash, 0 unknown), fused: operations in the
+#: kernel, messages: sends and receives among them, sums of their bytes by how they count, known: whether all bytes are.
+FACTS = ("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks", "rank", "reduction", "bytes", "known",
+         "reduce_bytes", "share_bytes", "message_bytes")
+
+
+def tie(extraction: Extraction, columns: Columns, rows: slice | np.ndarray, objects: np.ndarray,
+        names: np.ndarray) -> dict[str, np.ndarray]:
+    """The payload fields of NCCL kernels, `rows` of a part of the kernel table; sets facts aside."""
+    process, device, begin, end, node, stream = (columns[name][rows] for name in (
+        "globalPid", "deviceId", "start", "end", "graphNodeId", "streamId"))
+    found = extraction.launches.find(process, columns["correlationId"][rows])
+    in_graph = node > 0
+    launched = found.hit & ~in_graph
+    tied = extraction.nccl.tie(np.where(launched, found.calls["thread"], NULL), np.where(launched, found.calls["begin"], NULL), device) \
+        if extraction.nccl else None
+    distinct, codes = _factorize_texts(names)
+    by_name = np.array([kernel_operation(name) for name in distinct], np.int64)[codes]
+    facts = {"process": process, "device": device, "stream": stream, "object_kernel": objects, "time_begin": begin, "time_end": end,
+             "time_call": np.where(launched, found.calls["begin"], NULL), "in_graph": in_graph.astype(np.int64), "by_name": by_name}
+    lacking = np.full(len(begin), ABSENT)
+    if tied is None:
+        extraction.fact("nccl_kernels", {**facts, **dict.fromkeys(FACTS, lacking), "communicator": np.zeros(len(begin), np.int64)})
+        return dict.fromkeys((*FIELDS, "communicator"), lacking)
+    extraction.fact("nccl_kernels", {**facts, **{name: tied[name] for name in FACTS}})
+    _messages(extraction, tied, facts)
+    return {**{name: tied[name] for name in FIELDS}, "communicator": communicators(extraction, tied["communicator"])}
+
+
+def _factorize_texts(names: np.ndarray) -> tuple[list[str], np.ndarray]:
+    series = pl.Series(names.tolist(), dtype=pl.String)
+    codes = series.rank("dense").to_numpy().astype(np.int64) - 1 if len(series) else np.zeros(0, np.int64)
+    return series.unique().sort().to_list(), codes
+
+
+def _messages(extraction: Extraction, tied: Tied, facts: dict[str, np.ndarray]) -> None:
+    """Facts `nccl_messages`: a row per send or receive and kernel, where one kernel does all of its group."""
+    alone = np.flatnonzero((tied["messages"] > 0) & (tied["parts"] == 1))
+    if not len(alone):
+        return
+    kernels = pl.DataFrame({"unit": tied["unit"][alone], **{name: facts[name][alone] for name in (
+        "process", "object_kernel", "time_begin", "time_end", "time_call")}})
+    calls = extraction.nccl.operations.filter(pl.col("operation").is_in((SEND, RECEIVE))).select(
+        "unit", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
+    joined = kernels.join(calls, on="unit", how="inner", maintain_order="left_right")
+    extraction.fact("nccl_messages", {name: joined[name] for name in joined.columns if name != "unit"})

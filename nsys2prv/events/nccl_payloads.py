@@ -1,0 +1,247 @@
+"""What NCCL says of its calls: NVTX payloads in all the forms in which nsys exports them, as columns of numbers.
+
+Three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit numbers - domain, schema, size,
+offset - and the payload, laid out by the schema tables); a table per schema (``DYNAMIC_NVTXPAYLOAD_DATATYPE_...``, joined by
+event id). Fields are known by their names, never by schema ids, which moved between versions of NCCL. The advanced NCCL trace of
+nsys 2025.6 and later is JSON with names of its own, and counts elements of a data type instead of bytes.
+
+Everything is done on the distinct payloads; the only loops are over fields, schemas and shapes of payloads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.columns import ABSENT, factorize, factorize_together
+from nsys2prv.events.extraction import Extraction
+from nsys2prv.report.sqlite import NULL, Columns, Database, decoded
+
+#: Field -> the names it has: NCCL's own payload entries first, then those of the advanced trace.
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "communicator": ("NCCL communicator ID", "commHash"),
+    "bytes": ("Message size [bytes]",),
+    "reduction": ("Reduction operation", "redOp"),
+    "root": ("Root",),
+    "peer": ("Peer rank", "peer"),
+    "ranks": ("No. of ranks", "nRanks"),
+    "rank": ("Rank", "commRank"),
+    "device": ("CUDA device",),
+    "count": ("count",),
+    "type": ("dataType",),
+    "group": ("apiGroupId",),
+    "sequence": ("seqNumber",),
+}
+#: What :func:`payloads` returns: ABSENT where a row lacks it; communicators as the bits of their hash, 0 where lacking.
+FIELDS = ("communicator", "bytes", "reduction", "root", "peer", "ranks", "rank", "device", "group", "sequence")
+#: Value set nccl_reduction of the catalogue, by name and by NCCL's ncclRedOp_t (index).
+REDUCTIONS = {"sum": 1, "prod": 2, "product": 2, "max": 3, "min": 4, "avg": 5}
+#: Bytes of an element by NCCL's ncclDataType_t (index) and by name.
+TYPE_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
+TYPES = {"int8": 1, "char": 1, "uint8": 1, "int32": 4, "int": 4, "uint32": 4, "int64": 8, "uint64": 8, "float16": 2, "half": 2,
+         "float32": 4, "float": 4, "float64": 8, "double": 8, "bfloat16": 2, "float8e4m3": 1, "float8e5m2": 1}
+HEADER_BYTES = 32
+#: Entry types of NVTX payload schemas (nvToolsExtPayload.h) that are integers.
+INTEGERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "i8", 8: "u8", 9: "i8", 10: "u8", 11: "i1", 12: "u1", 13: "i2",
+            14: "u2", 15: "i4", 16: "u4", 17: "i8", 18: "u8", 22: "u8", 23: "u8"}
+FIRST_SCHEMA_ID = 1 << 24
+DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
+DAMAGED = "NCCL payloads that cannot be read"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+_FIELD_OF = {_plain(spelling): field for field, spellings in SPELLINGS.items() for spelling in spellings}
+
+
+def payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
+    """The payload fields of rows read with eventId, jsonTextId, globalTid and the texts jsonText and binaryData."""
+    result = {field: np.full(columns.rows, 0 if field == "communicator" else ABSENT) for field in FIELDS}
+    damaged = np.zeros(columns.rows, bool)
+    for found in (_json(extraction, columns), _binary(extraction.database, columns)):
+        for field, values in found.fields.items():
+            result[field] = np.where(_lacking(field, result[field]), values[found.codes], result[field])
+        damaged |= found.damaged[found.codes]
+    _dynamic(extraction, columns, result)
+    told = np.any([~_lacking(field, result[field]) for field in FIELDS], axis=0)
+    lost = int((damaged & ~told).sum())
+    if lost:
+        extraction.repaired[DAMAGED] += lost
+    return result
+
+
+def _lacking(field: str, values: np.ndarray) -> np.ndarray:
+    return values == (0 if field == "communicator" else ABSENT)
+
+
+@dataclass
+class _Found:
+    """Fields of distinct payloads, which of these are damaged, and each row's index into them."""
+
+    fields: dict[str, np.ndarray]
+    damaged: np.ndarray
+    codes: np.ndarray
+
+
+def _json(extraction: Extraction, columns: Columns) -> _Found:
+    """The form jsonText, inline or by the id of a registered string."""
+    codes, inline = columns.texts["jsonText"]
+    ids, id_codes = factorize(columns["jsonTextId"])
+    texts = pl.concat([decoded(inline), pl.Series(extraction.strings(ids), dtype=pl.String)])
+    empty = (inline.bin.size() == 0).to_numpy()[codes]
+    row_codes = np.where(empty, len(inline) + id_codes, codes)
+    frame = texts.to_frame("json")
+    values = frame.select(**{field: _json_value(field) for field in SPELLINGS})
+    whole = frame.select(pl.col("json").str.contains(r"(?s)^\s*\{.*\}\s*$") | (pl.col("json") == ""))["json"].to_numpy()
+    return _Found({field: np.where(whole, column, 0 if field == "communicator" else ABSENT) for field, column in _numbers(values).items()},
+                  ~whole, row_codes)
+
+
+def _json_value(field: str) -> pl.Expr:
+    """A field's value as text: of a flat object, or one type name deeper (``"Root": {"int32": 3}``)."""
+    names = "|".join(re.escape(spelling) for spelling in SPELLINGS[field])
+    pattern = rf'(?i)"(?:{names})"\s*:\s*(?:\{{\s*"\w+"\s*:\s*)?(?:"([^"]*)"|(-?\w+))'
+    return pl.coalesce(pl.col("json").str.extract(pattern, 1), pl.col("json").str.extract(pattern, 2))
+
+
+def _numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:
+    """Numbers from the fields' texts (null where lacking): ABSENT, for communicators 0, where there is none."""
+    type_bytes = _coded(texts["type"].str.to_lowercase().str.strip_prefix("nccl").str.replace_all("_", ""), TYPES)
+    by_number = texts["type"].cast(pl.Int64, strict=False).replace_strict(dict(enumerate(TYPE_SIZES)), default=None)
+    counted = texts["count"].cast(pl.Int64, strict=False) * by_number.fill_null(type_bytes)
+    result = {}
+    for field in FIELDS:
+        column = texts[field]
+        if field == "communicator":
+            numbers = _hashes(column).fill_null(0)
+        elif field == "reduction":
+            code = column.cast(pl.Int64, strict=False) + 1
+            numbers = _coded(column.str.to_lowercase().str.strip_prefix("nccl"), REDUCTIONS).fill_null(code).fill_null(ABSENT)
+        else:
+            numbers = column.cast(pl.Int64, strict=False)
+            numbers = (numbers.fill_null(counted) if field == "bytes" else numbers).fill_null(ABSENT)
+        result[field] = np.where(numbers.to_numpy() < 0, ABSENT, numbers.to_numpy()) if field != "communicator" else numbers.to_numpy()
+    return result
+
+
+def _coded(texts: pl.Series, values: Mapping[str, int]) -> pl.Series:
+    return texts.replace_strict(dict(values), default=None, return_dtype=pl.Int64)
+
+
+def _hashes(texts: pl.Series) -> pl.Series:
+    """Communicator hashes from decimal (signed or not) or hexadecimal text: their 64 bits as a signed number."""
+    unsigned = texts.cast(pl.UInt64, strict=False).reinterpret(signed=True)
+    hexadecimal = texts.str.extract("^0[xX]([0-9a-fA-F]+)$", 1).str.to_integer(base=16, dtype=pl.UInt64, strict=False)
+    return unsigned.fill_null(texts.cast(pl.Int64, strict=False)).fill_null(hexadecimal.reinterpret(signed=True))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A field of a schema: where it stands (bytes) and how; names of an enumeration's values."""
+
+    field: str
+    offset: int
+    kind: str
+    names: tuple[tuple[int, str], ...] = ()
+
+
+def schemas(database: Database) -> dict[tuple[int, int], tuple[Entry, ...]]:
+    """The known fields of every schema by (domain id, schema id).
+
+    Processes repeat schemas, and the tables do not tell which process a row is of: of a schema defined in two ways nothing is kept.
+    """
+    sizes = {(domain, number): size for domain, number, size in database.small("NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size")}
+    enums: dict[tuple[int, int], dict[int, str]] = {}
+    for domain, number, value, name in database.small("NVTX_PAYLOAD_ENUM_ENTRIES", "domainId", "schemaId", "value", "name"):
+        if isinstance(value, int) and isinstance(name, str):
+            enums.setdefault((domain, number), {})[value] = name
+    found: dict[tuple[int, int], dict[int, Entry | None]] = {}
+    clashing = set()
+    for domain, number, index, kind, name, offset in database.small(
+            "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"):
+        if not isinstance(kind, int):
+            continue
+        width = INTEGERS.get(kind)
+        if kind >= FIRST_SCHEMA_ID:
+            width = {1: "i1", 2: "i2", 8: "i8"}.get(sizes.get((domain, kind)) or 4, "i4")
+        field = _FIELD_OF.get(_plain(name)) if isinstance(name, str) else None
+        entry = Entry(field, offset or 0, "<" + width, tuple(sorted(enums.get((domain, kind), {}).items()))) if field and width else None
+        if found.setdefault((domain, number), {}).setdefault(index, entry) != entry:
+            clashing.add((domain, number))
+    return {key: tuple(entry for entry in entries.values() if entry) for key, entries in found.items() if key not in clashing}
+
+
+def _binary(database: Database, columns: Columns) -> _Found:
+    """The form binaryData."""
+    codes, distinct = columns.texts["binaryData"]
+    sizes = distinct.bin.size().to_numpy().astype(np.int64)
+    fields: dict[str, np.ndarray] = {}
+    damaged = sizes > 0
+    headed = np.flatnonzero(sizes >= HEADER_BYTES)
+    if not len(headed):
+        return _Found(fields, damaged, codes)
+    known = schemas(database)
+    heads = _matrix(distinct.gather(headed).bin.slice(0, HEADER_BYTES), HEADER_BYTES).view("<i8")
+    (domains, numbers, offsets, lengths), shape = factorize_together(heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed])
+    for index, (domain, number, offset, length) in enumerate(zip(domains, numbers, offsets, lengths, strict=True)):
+        entries = known.get((int(domain), int(number)))
+        if entries is None or offset < 0:
+            continue
+        rows = headed[shape == index]
+        block = _matrix(distinct.gather(rows), int(length))
+        damaged[rows] = False
+        for entry in entries:
+            first = int(offset) + entry.offset
+            last = first + np.dtype(entry.kind).itemsize
+            if last > length:
+                damaged[rows] = True
+                continue
+            values = np.ascontiguousarray(block[:, first:last]).view(entry.kind)[:, 0].astype(np.int64)
+            target = fields.setdefault(entry.field, np.full(len(distinct), 0 if entry.field == "communicator" else ABSENT))
+            target[rows] = _reductions(values, entry.names) if entry.field == "reduction" else values
+    return _Found({field: values for field, values in fields.items() if field in FIELDS}, damaged, codes)
+
+
+def _matrix(values: pl.Series, width: int) -> np.ndarray:
+    """Equally long bytes as a matrix of bytes, a row each."""
+    return np.frombuffer(b"".join(values.to_list()), np.uint8).reshape(-1, width)
+
+
+def _reductions(values: np.ndarray, names: tuple[tuple[int, str], ...]) -> np.ndarray:
+    """Catalogue values of reductions, by the names of the report's enumeration, else by NCCL's numbers."""
+    by_name = {value: REDUCTIONS.get(name.lower(), ABSENT) for value, name in names}
+    distinct, codes = factorize(values)
+    return np.array([by_name.get(int(value), int(value) + 1) for value in distinct], np.int64)[codes]
+
+
+def _dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndarray]) -> None:
+    """Fill in the rows of tables made per schema, by event id."""
+    events = columns["eventId"]
+    tables = [name for name in extraction.report.parts if DYNAMIC_TABLE.fullmatch(name)]
+    if not tables or not (events != NULL).any():
+        return
+    order = np.argsort(events, kind="stable")
+    known = events[events != NULL]
+    where = f"eventId BETWEEN {known.min()} AND {known.max()}"
+    for table in tables:
+        names = {_FIELD_OF[_plain(column)]: column for column in extraction.database.tables[table].columns if _plain(column) in _FIELD_OF}
+        if not names or not extraction.has(table, "eventId"):
+            continue
+        read = extraction.read(extraction.report.parts[table], ("eventId",), tuple(names.values()), where)
+        if not read.rows:
+            continue
+        texts = {field: decoded(read.texts[column][1]).gather(read.texts[column][0]).replace("", None) for field, column in names.items()}
+        lacking = pl.Series([None], dtype=pl.String).new_from_index(0, read.rows)
+        values = _numbers(pl.DataFrame({field: texts.get(field, lacking) for field in SPELLINGS}))
+        place = np.minimum(np.searchsorted(events, read["eventId"], sorter=order), len(order) - 1)
+        rows = order[place]
+        same = events[rows] == read["eventId"]
+        for field, column in values.items():
+            fill = same & _lacking(field, result[field][rows])
+            result[field][rows[fill]] = column[fill]
