@@ -1,0 +1,240 @@
+"""Collectives on all their ranks: against the truth of generated jobs, against the reports' own times, and odd cases by hand."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tools.nccl_exports import COMM, Rank, said
+from tools.trace_reader import Trace, read_trace
+
+from nsys2prv import Options, convert
+from nsys2prv.samples import Options as SampleOptions
+from nsys2prv.samples import generate
+
+COLLECTIVE, NUMBER, LATE, WAIT, TRANSFER, ALGORITHM, BUS = range(9540, 9547)
+MESSAGE = 55010
+Record = tuple[int, int, int, int]
+"""Task, late arrival, wait, transfer (ns)."""
+
+
+def records(trace: Trace) -> dict[int, list[Record]]:
+    """Collective number -> what its ranks' records say."""
+    found = defaultdict(list)
+    for item in trace.intervals(COLLECTIVE):
+        found[item.others[NUMBER]].append((item.row[0], *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER))))
+    return {number: sorted(items) for number, items in found.items()}
+
+
+def expected(begins: list[int], ends: list[int], tasks: list[int]) -> list[Record]:
+    """The same from begins and ends on one clock."""
+    begin, end = np.array(begins), np.array(ends)
+    last = begin.max()
+    wait, transfer = np.minimum(last - begin, end - begin), np.maximum(end - last, 0)
+    return sorted(zip(tasks, (begin - begin.min()).tolist(), wait.tolist(), transfer.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("more", "way"), [
+    ({}, "order of launches"), ({"payload": "binary", "row_order": "shuffled"}, "order of launches"),
+    ({"nccl_groups": True}, "order of launches"), ({"nccl_trace": "advanced", "nccl_groups": True, "nccl_proxy": True}, "sequence number"),
+], ids=["JSON and binary", "binary, rows in any order", "groups", "advanced trace"])
+def test_generated_job_agrees_with_its_truth(tmp_path: Path, more: dict[str, object], way: str) -> None:
+    generate(tmp_path, SampleOptions(ranks=8, hosts=2, steps=3, layers=2, clock_offsets_ms=(0.0, 0.0), clock_drifts_ppm=(0.0, 0.0), **more))
+    summary = convert(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
+    trace = read_trace(tmp_path / "o.prv")
+    assert not trace.violations, trace.violations
+    truth = [item for item in json.loads((tmp_path / "truth.json").read_text())["collectives"] if item["function"] != "SendRecv"]
+    assert f"{way}: {len(truth)}" in summary.text()
+    wanted = sorted(expected(item["begin"], item["end"], [rank + 1 for rank in item["ranks"]]) for item in truth)
+    assert sorted(records(trace).values()) == wanted
+
+
+def kernels_by_sql(report: Path) -> list[tuple[int, int, int, int, str, int]]:
+    """Communicator, ordinal, begin, end (UTC ns), function, bytes of the collectives of one report, in plain SQL."""
+    connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
+    return connection.execute("""
+        SELECT json_extract(r.jsonText, '$."NCCL communicator ID"') AS comm,
+               row_number() OVER (PARTITION BY json_extract(r.jsonText, '$."NCCL communicator ID"') ORDER BY a.start) AS ordinal,
+               k.start + (SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME), k.end + (SELECT utcEpochNs FROM
+               TARGET_INFO_SESSION_START_TIME), t.value, json_extract(r.jsonText, '$."Message size [bytes]"')
+        FROM CUPTI_ACTIVITY_KIND_KERNEL AS k
+        JOIN StringIds AS s ON s.id = k.shortName AND s.value LIKE 'ncclDevKernel%' AND s.value NOT LIKE '%SendRecv%'
+        JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS a ON a.correlationId = k.correlationId AND a.globalTid & ~0xFFFFFF = k.globalPid
+        JOIN NVTX_EVENTS AS r ON r.globalTid = a.globalTid AND r.start <= a.start AND r.end >= a.start AND r.jsonText IS NOT NULL
+        LEFT JOIN StringIds AS t ON t.id = r.textId""").fetchall()
+
+
+def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None:
+    """One host, so that the reports' UTC is one clock; late, wait, transfer and both bandwidths."""
+    generate(tmp_path, SampleOptions(ranks=4, hosts=1, steps=3, layers=2, clock_offsets_ms=(5.0,), clock_drifts_ppm=(20.0,)))
+    reports = sorted(tmp_path.glob("rank*.sqlite"))
+    convert(reports, tmp_path / "o.prv")
+    by_key = defaultdict(list)
+    for task, report in enumerate(reports, 1):
+        for communicator, ordinal, begin, end, function, size in kernels_by_sql(report):
+            by_key[communicator, ordinal].append((task, begin, end, function, size))
+    wanted = []
+    for group in by_key.values():
+        tasks, begins, ends, functions, sizes = (list(column) for column in zip(*group, strict=True))
+        ranks = len(tasks)
+        whole = sizes[0] * (1 if functions[0] == "ncclAllReduce" else ranks)
+        factor = 2 * (ranks - 1) / ranks if functions[0] == "ncclAllReduce" else (ranks - 1) / ranks
+        wanted.append([(*record, whole * 1000 / record[3], whole * 1000 * factor / record[3])
+                       for record in expected(begins, ends, tasks)])
+    trace = read_trace(tmp_path / "o.prv")
+    found = defaultdict(list)
+    for item in trace.intervals(COLLECTIVE):
+        found[item.others[NUMBER]].append((item.row[0], *(item.others[code] for code in (LATE, WAIT, TRANSFER, ALGORITHM, BUS))))
+    assert len(found) == len(wanted) > 20
+    for ours, theirs in zip(sorted(sorted(items) for items in found.values()), sorted(wanted), strict=True):
+        assert np.allclose(ours, theirs, rtol=2e-4, atol=1)
+
+
+def converted(folder: Path, *ranks: Rank) -> tuple[Trace, str]:
+    reports = [rank.write(folder / f"r{number}" / f"rank{number}.sqlite") for number, rank in enumerate(ranks)]
+    summary = convert(reports, folder / "o.prv", Options())
+    trace = read_trace(folder / "o.prv")
+    assert not trace.violations, trace.violations
+    return trace, summary.text()
+
+
+def pair(first: Callable[[Rank], Rank], second: Callable[[Rank], Rank]) -> tuple[Rank, Rank]:
+    return first(Rank(pid=10)), second(Rank(pid=11))
+
+
+def test_figures_of_one_collective(tmp_path: Path) -> None:
+    ranks = pair(lambda rank: rank.collective(100, 1_000, 3_000, said(7, 8000)),
+                 lambda rank: rank.collective(100, 2_000, 3_100, said(7, 8000)))
+    trace, _ = converted(tmp_path, *ranks)
+    assert records(trace) == {1: [(1, 0, 1000, 1000), (2, 1000, 0, 1100)]}
+    assert [(item.others[ALGORITHM], item.others[BUS]) for item in trace.intervals(COLLECTIVE)] == [(8000, 8000), (7273, 7273)]
+
+
+def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
+    ranks = pair(lambda rank: rank.collective(100, 1_000, 3_000, said(7, 8000)),
+                 lambda rank: rank.collective(100, 7_000, 9_000, said(7, 8000)))
+    trace, text = converted(tmp_path, *ranks)
+    assert "in 1 of these collectives a kernel ends before the last one begins, by up to 4.0 us" in text
+    assert records(trace) == {1: [(1, 0, 2000, 0), (2, 6000, 0, 2000)]}
+
+
+def test_several_communicators_are_counted_apart(tmp_path: Path) -> None:
+    ranks = pair(lambda rank: rank.collective(100, 1000, 1100, said(7, 1)).collective(200, 1200, 1300, said(8, 1)),
+                 lambda rank: rank.collective(100, 1000, 1100, said(8, 1)).collective(200, 1200, 1300, said(7, 1)))
+    trace, text = converted(tmp_path, *ranks)
+    assert "order of launches: 2" in text
+    assert records(trace) == {1: [(1, 0, 100, 0), (2, 200, 0, 100)], 2: [(1, 200, 0, 100), (2, 0, 100, 0)]}
+
+
+def test_incomplete_and_differing_collectives_are_left_out(tmp_path: Path) -> None:
+    ranks = pair(lambda rank: rank.collective(100, 1000, 1100, said(7, 1)).collective(200, 1200, 1300, said(7, 5)).collective(
+                     300, 1400, 1500, said(7, 1)),
+                 lambda rank: rank.collective(100, 1000, 1100, said(7, 1)).collective(200, 1200, 1300, said(7, 6)))
+    trace, text = converted(tmp_path, *ranks)
+    assert "order of launches: 1; 2 incomplete or differing between ranks, left out" in text
+    assert list(records(trace)) == [1]
+
+
+def test_a_rank_without_a_report_makes_nothing_complete(tmp_path: Path) -> None:
+    made = f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}'
+    ranks = pair(lambda rank: rank.range(1, 2, "ncclCommInitRank", jsonText=made).collective(100, 1000, 1100, said(7, 1)),
+                 lambda rank: rank.collective(100, 1000, 1100, said(7, 1)))
+    trace, text = converted(tmp_path, *ranks)
+    assert "order of launches: 0; 1 incomplete" in text
+    assert not records(trace)
+
+
+def test_sequence_numbers_outweigh_the_order(tmp_path: Path) -> None:
+    """Captures that begin at different calls."""
+    def at(number: int) -> str:
+        return f'{{"commHash":7,"count":4,"dataType":"float","seqNumber":{number}}}'
+
+    ranks = pair(lambda rank: rank.collective(100, 1000, 1100, at(4), "AllReduce").collective(200, 1200, 1300, at(5), "AllReduce"),
+                 lambda rank: rank.collective(100, 1210, 1300, at(5), "AllReduce").collective(200, 1400, 1500, at(6), "AllReduce"))
+    trace, text = converted(tmp_path, *ranks)
+    assert "sequence number: 1; 2 incomplete" in text
+    assert records(trace) == {1: [(1, 0, 10, 90), (2, 10, 0, 90)]}
+
+
+def test_same_pid_on_two_hosts(tmp_path: Path) -> None:
+    ranks = [Rank(host=host).collective(100, 1000 + late, 1300, said(7, 1)) for host, late in (("a", 0), ("b", 50))]
+    assert records(converted(tmp_path, *ranks)[0]) == {1: [(1, 0, 50, 250), (2, 50, 0, 250)]}
+
+
+def test_without_payloads_by_order_where_kernels_overlap(tmp_path: Path) -> None:
+    ranks = pair(lambda rank: rank.collective(100, 1000, 1300).collective(200, 1400, 1500),
+                 lambda rank: rank.collective(100, 1100, 1300).collective(200, 1400, 1500))
+    trace, text = converted(tmp_path, *ranks)
+    assert "by order on each stream, assuming that all are of one communicator: 2" in text
+    assert records(trace)[1] == [(1, 0, 100, 200), (2, 100, 0, 200)]
+    assert not any(ALGORITHM in item.others for item in trace.intervals(COLLECTIVE))
+
+
+@pytest.mark.parametrize(("second", "why"), [
+    (lambda rank: rank.collective(100, 5000, 5300), "do not overlap"),
+    (lambda rank: rank.collective(100, 1000, 1300).collective(200, 1400, 1500), "different sequences"),
+    (lambda rank: rank.range(1, 2, "ncclCommInitRank", jsonText=f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}').collective(100, 1000, 1300),
+     "there are several"),
+], ids=["apart in time", "other sequence", "rank missing"])
+def test_without_payloads_nothing_is_guessed(tmp_path: Path, second: Callable[[Rank], Rank], why: str) -> None:
+    trace, text = converted(tmp_path, *pair(lambda rank: rank.collective(100, 1000, 1300), second))
+    assert why in text
+    assert not records(trace)
+
+
+def test_without_communicators_in_calls_but_one_made(tmp_path: Path) -> None:
+    """NCCL before 2.25.1."""
+    def of(rank: Rank) -> Rank:
+        made = f'{{"{COMM}":7,"No. of ranks":2,"Rank":{rank.pid - 10}}}'
+        return rank.range(1, 2, "ncclCommInitRank", jsonText=made).collective(100, 1000, 1300, '{"Message size [bytes]":4096}')
+
+    trace, text = converted(tmp_path, *pair(of, of))
+    assert "by order on each stream, the one communicator: 1" in text
+    assert trace.intervals(COLLECTIVE)[0].others[ALGORITHM] == round(4096 * 1000 / 300)
+
+
+def exchange(rank: Rank, start: int, begin: int, end: int, peer: int, size: int = 64, ranks: int | None = 2) -> Rank:
+    made = f'{{"{COMM}":7,"No. of ranks":{ranks},"Rank":{rank.pid - 10}}}'
+    rank.range(1, 2, "ncclCommInitRank", jsonText=made)
+    rank.range(start, start + 2, "ncclGroupStart").range(start + 3, start + 4, "ncclSend", jsonText=said(7, size, **{"Peer rank": peer}))
+    rank.range(start + 5, start + 6, "ncclRecv", jsonText=said(7, size, **{"Peer rank": peer}))
+    return rank.range(start + 7, start + 20, "ncclGroupEnd").work(start + 8, begin, end, 3)
+
+
+def test_sends_lead_to_their_receives(tmp_path: Path) -> None:
+    trace, text = converted(tmp_path, *pair(lambda rank: exchange(rank, 100, 1000, 1400, 1),
+                                            lambda rank: exchange(rank, 100, 1100, 1410, 0)))
+    assert "sends matched with their receives: 2" in text
+    start = min(item.begin for item in trace.intervals(9500))
+    lines = sorted((comm.sender[0], comm.send + 1 - start, comm.receiver[0], comm.receive + 1 - start, comm.size)
+                   for comm in trace.comms if comm.tag == MESSAGE)
+    assert lines == [(1, 1000, 2, 1410, 64), (2, 1100, 1, 1400, 64)]
+    assert not records(trace)
+
+
+def test_sends_of_other_size_are_left_out(tmp_path: Path) -> None:
+    trace, text = converted(tmp_path, *pair(lambda rank: exchange(rank, 100, 1000, 1400, 1),
+                                            lambda rank: exchange(rank, 100, 1100, 1410, 0, 65)))
+    assert "sends matched with their receives: 0; 4 sends and receives without the other side" in text
+    assert not [comm for comm in trace.comms if comm.tag == MESSAGE]
+
+
+def test_kernels_in_graphs_are_said(tmp_path: Path) -> None:
+    ranks = [Rank(pid=10 + number).collective(100, 1000, 1300, said(7, 1)).work(400, 1400, 1500, graphNodeId=3) for number in range(2)]
+    trace, text = converted(tmp_path, *ranks)
+    assert "2 NCCL kernels in CUDA graphs" in text
+    assert len(records(trace)) == 1
+
+
+def test_one_process_with_two_gpus(tmp_path: Path) -> None:
+    rank = Rank().range(90, 92, "ncclGroupStart")
+    for number in range(2):
+        rank.range(100 + 10 * number, 105 + 10 * number, "ncclAllReduce", jsonText=said(7, 100))
+    rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).work(150, 160, 300, deviceId=1)
+    trace, _ = converted(tmp_path, rank)
+    assert records(trace) == {1: [(1, 0, 10, 140), (1, 10, 0, 140)]}

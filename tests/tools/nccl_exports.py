@@ -1,0 +1,79 @@
+"""Hand-made exports with NCCL calls, for tests: a call, the launch inside it, and the kernel."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.exports import KERNEL, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export
+
+NVTX = "NVTX_EVENTS"
+ENTRIES, ENUMS = "NVTX_PAYLOAD_SCHEMA_ENTRIES", "NVTX_PAYLOAD_ENUM_ENTRIES"
+COMM, SIZE, OP = "NCCL communicator ID", "Message size [bytes]", "Reduction operation"
+DOMAIN = 3
+
+
+def strings(*names: str) -> list[Row]:
+    return [{"id": number, "value": text} for number, text in enumerate(names, 1)]
+
+
+@dataclass
+class Rank:
+    """The tables of one process, on a host of its own unless told otherwise; times in ns."""
+
+    pid: int = 4242
+    host: str = "node0"
+    names: tuple[str, ...] = ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)", "cudaLaunchKernel_v7000",
+                              "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)", "cudaGraphLaunch_v10000")
+    nvtx: list[Row] = field(default_factory=list)
+    calls: list[Row] = field(default_factory=list)
+    kernels: list[Row] = field(default_factory=list)
+    more: dict[str, list[Row]] = field(default_factory=dict)
+    correlation: int = 0
+
+    def __post_init__(self) -> None:
+        self.range(0, 0, "NCCL", eventType=75)
+
+    def range(self, start: int, end: int | None, text: str, **more: object) -> Rank:
+        """An NVTX row of the NCCL domain on the main thread."""
+        self.nvtx.append({"start": start, "end": end, "eventType": 59, "text": text, "globalTid": global_tid(self.pid, self.pid),
+                          "domainId": DOMAIN, **more})
+        return self
+
+    def work(self, launch: int, begin: int, end: int, name: int = 1, **more: object) -> Rank:
+        """A launching call at `launch`, and its kernel."""
+        self.correlation += 1
+        self.calls.append(call(launch, launch + 5, self.correlation, globalTid=global_tid(self.pid, self.pid)))
+        self.kernels.append(kernel(begin, end, correlationId=self.correlation, globalPid=global_pid(self.pid), demangledName=name,
+                                   shortName=name, **more))
+        return self
+
+    def collective(self, start: int, begin: int, end: int, said: str | None = None, text: str = "ncclAllReduce", **more: object) -> Rank:
+        """A call that takes 20 ns, and its kernel."""
+        return self.range(start, start + 20, text, jsonText=said, **more).work(start + 8, begin, end)
+
+    def write(self, path: Path) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return make_export(path, {
+            NVTX: self.nvtx, RUNTIME: self.calls, KERNEL: self.kernels, "StringIds": strings(*self.names), **self.more,
+            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": self.host}],
+            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 1_780_000_000_000_000_000, "systemClockNs": 1_000_000}]})
+
+
+def said(communicator: int, size: int, **more: object) -> str:
+    """A payload as NCCL's own ranges have it."""
+    pairs = {COMM: communicator, SIZE: size, **more}
+    return "{" + ",".join(f'"{name}":' + (f'"{value}"' if isinstance(value, str) else str(value)) for name, value in pairs.items()) + "}"
+
+
+def binary(schema: int, layout: str, *values: int, domain: int = DOMAIN) -> bytes:
+    """A payload as bytes, with nsys's header."""
+    body = struct.pack("<" + layout, *values)
+    return struct.pack("<4Q", domain, schema, len(body), 32) + body
+
+
+def entries(schema: int, *fields: tuple[str, int, int]) -> list[Row]:
+    """Schema rows: (name, entry type, offset in bytes)."""
+    return [{"domainId": DOMAIN, "schemaId": schema, "idx": index, "type": kind, "name": name, "offset": offset or None}
+            for index, (name, kind, offset) in enumerate(fields)]
