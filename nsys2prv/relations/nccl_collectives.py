@@ -47,7 +47,7 @@ def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
         return Related()
     collectives = kernels.filter((pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages")))
     rest = kernels.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0))
-    parts, notes = [], []
+    parts, notes, lines = [], [], []
     if collectives.height:
         matched = _by_communicator(collectives)
         parts, notes = [matched.kernels], matched.notes
@@ -59,10 +59,10 @@ def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
     notes += _apart(parts)
     messages = facts["nccl_messages"]
     if messages.height:
-        lines, note = _messages(messages)
-        rows.append(Rows(LAYOUT, *(np.zeros(0, np.int64) for _ in range(3)), columns={}, lines=lines))
+        line, note = _messages(messages)
+        lines.append(line)
         notes.append(note)
-    return Related(rows, notes)
+    return Related(rows, lines, notes)
 
 
 def _by_communicator(kernels: pl.DataFrame) -> _Matched:
