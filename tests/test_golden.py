@@ -15,6 +15,8 @@ SAMPLES = HERE.parent / "sample_reports"
 #: Golden trace -> reports and options. Small ones: whoever changes the output should read it.
 TRACES = {
     "graphs": (sorted((SAMPLES / "graphs").glob("rank*.sqlite")), Options()),
+    "cluster": (sorted((SAMPLES / "cluster").glob("rank*.sqlite")),
+                Options(kinds=("mpi_event_trace", "osrt", "pthread", "metrics", "nccl"))),
     "full-names": ([SAMPLES / "graphs" / "rank1.sqlite"], Options(kinds=("kernels", "graphs"), full_kernel_names=True)),
 }
 
