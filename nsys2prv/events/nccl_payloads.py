@@ -204,7 +204,9 @@ def _binary(database: Database, columns: Columns) -> _Found:
                 continue
             values = np.ascontiguousarray(block[:, first:last]).view(entry.kind)[:, 0].astype(np.int64)
             target = fields.setdefault(entry.field, np.full(len(distinct), 0 if entry.field == "communicator" else ABSENT))
-            target[rows] = _reductions(values, entry.names) if entry.field == "reduction" else values
+            if entry.field == "reduction":
+                values = _reductions(values, entry.names)
+            target[rows] = values if entry.field == "communicator" else np.where(values < 0, ABSENT, values)
     return _Found({field: values for field, values in fields.items() if field in FIELDS}, damaged, codes)
 
 

@@ -77,6 +77,7 @@ def _by_communicator(kernels: pl.DataFrame) -> _Matched:
         members=pl.struct(MEMBER).n_unique().over("communicator"))
     expected = pl.max_horizontal(pl.col("ranks").max().over("communicator"), "members")
     kernels = _completed(kernels.with_columns(size=expected), ["communicator", "function", "ordinal"], ["operation", "fused", "bytes"])
+    kernels = kernels.with_columns(complete=pl.col("complete") & (pl.col("numbered") | _equally_many()))
     collectives = kernels.unique("key")
     notes = []
     for numbered, way in ((True, "sequence number"), (False, "order of launches")):
@@ -86,6 +87,16 @@ def _by_communicator(kernels: pl.DataFrame) -> _Matched:
             notes.append(f"NCCL collectives matched across ranks by communicator and {way}: {whole:,}"
                          + _left(of_way.height - whole, "incomplete or differing between ranks, left out"))
     return _Matched(kernels.filter("complete"), notes)
+
+
+def _equally_many() -> pl.Expr:
+    """Whether all members of the communicator have equally many operations on it.
+
+    Orders of launches say nothing otherwise: a capture that began later calls another collective its first.
+    """
+    operations = pl.col("fused") - pl.col("messages")
+    mine = operations.sum().over(*MEMBER, "communicator")
+    return mine.min().over("communicator") == mine.max().over("communicator")
 
 
 def _completed(kernels: pl.DataFrame, key: list[str], same: list[str]) -> pl.DataFrame:
