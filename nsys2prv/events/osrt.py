@@ -26,7 +26,8 @@ def reader(layout: str, condition: str) -> Callable[[Extraction, Part], Iterator
         if layout == "pthread" and not has_names:
             return
         columns = extraction.read(part, ("start", "end", "globalTid", "nameId", "nestingLevel"),
-                                  where=f"{CALLS} AND {condition}" if has_names else CALLS)
+                                  where=" AND ".join([*([CALLS] if extraction.has(TABLE, "eventClass") else []),
+                                                      *([condition] if has_names else [])]))
         if not columns.rows:
             return
         begin, end, thread, name = (columns[column] for column in ("start", "end", "globalTid", "nameId"))

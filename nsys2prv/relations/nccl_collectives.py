@@ -192,17 +192,20 @@ def _records(kernels: pl.DataFrame) -> list[Rows]:
 
 
 def _messages(messages: pl.DataFrame) -> tuple[Lines, str]:
-    """Lines from sends to receives: the n-th send of a rank to another on a communicator, and the n-th receive there from it."""
+    """Lines from sends to receives: the n-th send of a rank to another on a communicator, and the n-th receive there from it.
+
+    Only where both have equally many: else one capture may have begun later, and the n-th is not the other's n-th.
+    """
     own = ["task", "communicator"]
     two = (pl.col("ranks") == 2) & pl.col("peer").is_between(0, 1)
     rank = pl.when(pl.col("rank") >= 0).then("rank").when(two).then(1 - pl.col("peer")).otherwise(ABSENT)
     messages = messages.with_columns(rank=rank).filter(
         (pl.col("rank") >= 0) & (pl.col("peer") >= 0) & (pl.col("communicator") != 0) & (pl.col("rank") != pl.col("peer")))
     messages = messages.sort(*own, "time_call", "place").with_columns(
-        ordinal=pl.int_range(pl.len()).over(*own, "operation", "peer"))
+        ordinal=pl.int_range(pl.len()).over(*own, "operation", "peer"), many=pl.len().over(*own, "operation", "peer"))
     sent = messages.filter(pl.col("operation") == SEND)
     received = messages.filter(pl.col("operation") != SEND)
-    key = ["communicator", "source", "target", "ordinal"]
+    key = ["communicator", "source", "target", "ordinal", "many"]
     pairs = sent.rename({"rank": "source", "peer": "target"}).join(
         received.rename({"rank": "target", "peer": "source"}), on=key, how="inner", suffix="_there", maintain_order="left")
     pairs = pairs.filter((pl.col("bytes") == pl.col("bytes_there")) & (pl.col("time_end_there") != NULL) & (pl.col("time_begin") != NULL))
