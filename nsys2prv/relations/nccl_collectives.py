@@ -42,7 +42,7 @@ class _Matched:
 
 
 def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
-    kernels = facts["nccl_kernels"].filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL)).with_row_index("kernel")
+    kernels = _sane(facts["nccl_kernels"].filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL))).with_row_index("kernel")
     if kernels.select(MEMBER).n_unique() < 2:
         return Related()
     collectives = kernels.filter((pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages")))
@@ -59,10 +59,16 @@ def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
     notes += _apart(parts)
     messages = facts["nccl_messages"]
     if messages.height:
-        line, note = _messages(messages)
+        line, note = _messages(_sane(messages))
         lines.append(line)
         notes.append(note)
     return Related(rows, lines, notes)
+
+
+def _sane(kernels: pl.DataFrame) -> pl.DataFrame:
+    """The kernels with ends after their begins, as their records in the trace have them."""
+    end = pl.when(pl.col("time_end") == NULL).then("time_end").otherwise(pl.max_horizontal("time_end", pl.col("time_begin") + 1))
+    return kernels.with_columns(time_end=end)
 
 
 def _by_communicator(kernels: pl.DataFrame) -> _Matched:

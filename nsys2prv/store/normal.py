@@ -89,7 +89,9 @@ def _spill_events(rows: Rows, layout: Layout, present: int, kept: np.ndarray, en
     records = np.empty(len(kept), begin_dtype(layout, present))
     records["time"], records["end"], records["object"] = begin[order], end[order], rows.object[sorted_rows]
     for name in records.dtype.names[3:]:
-        records[name] = rows.domain[sorted_rows] if name == "domain" and layout.has_domain else rows.columns[name][sorted_rows]
+        column = rows.domain if name == "domain" and layout.has_domain else rows.columns[name]
+        # Paraver's tools know no negative values; the few that damage makes say nothing, as 0 does.
+        records[name] = np.maximum(column[sorted_rows], 0)
     closed = records["end"][records["end"] != OPEN]
     last = max(int(closed.max(initial=NULL)), int(records["time"][-1]) + 1)
     first, greatest = int(records["object"].min()), int(records["object"].max())

@@ -248,3 +248,10 @@ def test_one_process_with_two_gpus(tmp_path: Path) -> None:
     rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).work(150, 160, 300, deviceId=1)
     trace, _ = converted(tmp_path, rank)
     assert records(trace) == {1: [(1, 0, 10, 140), (1, 10, 0, 140)]}
+
+
+def test_kernels_that_end_before_they_begin(tmp_path: Path) -> None:
+    """As in damaged exports: their records are 1 ns long, and no figure of theirs is negative."""
+    ranks = pair(lambda rank: rank.collective(100, 1000, -1, said(7, 1)), lambda rank: rank.collective(100, 1000, 1100, said(7, 1)))
+    trace, _ = converted(tmp_path, *ranks)
+    assert not trace.violations, trace.violations
