@@ -168,3 +168,9 @@ def test_many_reports_need_few_descriptors(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(read_trace(tmp_path / "o.prv").tasks) == 200
+
+
+@pytest.mark.parametrize("domain", ["x", "1) OR (1", b"blob", 0.5])
+def test_domain_numbers_that_are_none_never_reach_sql(domain: object, tmp_path: Path) -> None:
+    rows = [nvtx(0, None, "NCCL", 75, domainId=domain), nvtx(0, None, "NCCL", 75, domainId=3), nvtx(5, 9, "r")]
+    assert found(trace_of(tmp_path, {NVTX: rows}), PUSHPOP) == [("r", 0, 4)]

@@ -166,17 +166,19 @@ def _nvtx_names(database: Database) -> tuple[dict[tuple[int, int], str], dict[tu
 
     A domain may be created on several threads of a process, under the same number; one row is as good as another.
     """
-    if not database.has("NVTX_EVENTS", "eventType"):
+    if not database.has("NVTX_EVENTS", "eventType", "globalTid", "domainId"):
         return {}, {}
     rows = database.small("NVTX_EVENTS", "eventType", "globalTid", "domainId", "category", "text", "textId",
                           where=f"WHERE eventType IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})")
     texts = database.strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
     domains, categories = {}, {}
     for kind, tid, domain, category, text, text_id in rows:
+        # Numbers alone: they go into conditions in SQL. 0 is the default domain, which has no name.
+        domain = domain if isinstance(domain, int) else 0
         name = text if isinstance(text, str) and text else texts.get(text_id, "")
         process = tid & PROCESS_MASK if isinstance(tid, int) else 0
-        if name and kind == NVTX_DOMAIN_CREATE:
-            domains.setdefault((process, domain or 0), name)
-        elif name and isinstance(category, int):
-            categories.setdefault((process, domain or 0, category), name)
+        if name and domain and kind == NVTX_DOMAIN_CREATE:
+            domains.setdefault((process, domain), name)
+        elif name and kind == NVTX_CATEGORY and isinstance(category, int):
+            categories.setdefault((process, domain, category), name)
     return domains, categories
