@@ -40,6 +40,8 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 FIELDS = ("communicator", "bytes", "reduction", "root", "peer", "ranks", "rank", "device", "group", "sequence")
 #: Value set nccl_reduction of the catalogue, by name and by NCCL's ncclRedOp_t (index).
 REDUCTIONS = {"sum": 1, "prod": 2, "product": 2, "max": 3, "min": 4, "avg": 5}
+#: NCCL's own reductions have numbers below this; those from it on are made by the user and have no label.
+BUILT_IN = 5
 #: Bytes of an element by NCCL's ncclDataType_t (index) and by name.
 TYPE_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
 TYPES = {"int8": 1, "char": 1, "uint8": 1, "int32": 4, "int": 4, "uint32": 4, "int64": 8, "uint64": 8, "float16": 2, "half": 2,
@@ -121,7 +123,8 @@ def _numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:
         if field == "communicator":
             numbers = _hashes(column).fill_null(0)
         elif field == "reduction":
-            code = column.cast(pl.Int64, strict=False) + 1
+            code = column.cast(pl.Int64, strict=False)
+            code = code.set(~code.is_between(0, BUILT_IN - 1).fill_null(False), None) + 1
             numbers = _coded(column.str.to_lowercase().str.strip_prefix("nccl"), REDUCTIONS).fill_null(code).fill_null(ABSENT)
         else:
             numbers = column.cast(pl.Int64, strict=False)
@@ -165,6 +168,8 @@ def schemas(database: Database) -> dict[tuple[int, int], tuple[Entry, ...]]:
     clashing = set()
     for domain, number, index, kind, name, offset in database.small(
             "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"):
+        if not isinstance(kind, int) or not (offset is None or (isinstance(offset, int) and offset >= 0)):
+            continue
         if not isinstance(kind, int):
             continue
         width = INTEGERS.get(kind)
@@ -219,7 +224,8 @@ def _reductions(values: np.ndarray, names: tuple[tuple[int, str], ...]) -> np.nd
     """Catalogue values of reductions, by the names of the report's enumeration, else by NCCL's numbers."""
     by_name = {value: REDUCTIONS.get(name.lower(), ABSENT) for value, name in names}
     distinct, codes = factorize(values)
-    return np.array([by_name.get(int(value), int(value) + 1) for value in distinct], np.int64)[codes]
+    return np.array([by_name.get(int(value), int(value) + 1 if 0 <= value < BUILT_IN else ABSENT) for value in distinct],
+                    np.int64)[codes]
 
 
 def _dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndarray]) -> None:

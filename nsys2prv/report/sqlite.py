@@ -115,7 +115,8 @@ class Database:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> Nsys2prvError:
-        return Nsys2prvError(f"{self.path}: cannot be read as an SQLite export ({error}); export the report again with: "
+        what = next(iter(str(error).splitlines()), type(error).__name__)
+        return Nsys2prvError(f"{self.path}: cannot be read as an SQLite export ({what}); export the report again with: "
                              f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}")
 
     def _table_names(self) -> list[str]:
