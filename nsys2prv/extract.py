@@ -73,6 +73,7 @@ def run_task(task: Task) -> Extracted:
         with Database(task.info.path) as database:
             extraction = Extraction(task.info, database, LaunchIndex(list(task.launches)), task.settings, RegionIndex(task.regions))
             for name, part, wanted in task.parts:
+                extraction.condition = kinds[name].condition(task.info)
                 extraction.least = task.settings.least.get(name, 0)
                 for piece in part.split(PART_ROWS):
                     _extract_piece(extraction, kinds[name], piece, wanted, writer, result)

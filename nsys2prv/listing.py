@@ -6,7 +6,6 @@ import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 
-from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events import all_kinds
 from nsys2prv.report.info import ReportInfo, inspect, pid_of
 from nsys2prv.report.prepare import prepared
@@ -24,7 +23,8 @@ def _describe(path: Path, source: Path) -> str:
     info = inspect(path, source)
     with Database(path) as database:
         counts = {name: database.count(name) for name in info.parts}
-        kinds = [(kind, {table: _count(database, kind.condition(info), table, counts) for table in kind.tables}) for kind in all_kinds()]
+        kinds = [(kind, {table: database.count(table, kind.condition(info)) for table in kind.tables if table in counts})
+                 for kind in all_kinds()]
     rows = [f"{source}",
             f"  host {info.host or 'unknown'}; schema {info.schema or 'older than 2.7'}; exported by nsys {info.product or 'unknown'}; "
             f"{_span(info)}",
@@ -41,15 +41,6 @@ def _describe(path: Path, source: Path) -> str:
         rows.append("  not translated:")
         rows += [f"    {table:<44} {count:>11,} rows: {reason}" for table, count, reason in others]
     return "\n".join(rows)
-
-
-def _count(database: Database, condition: str, table: str, counts: dict[str, int]) -> int:
-    if not counts.get(table):
-        return 0
-    try:
-        return database.count(table, condition) if condition else counts[table]
-    except Nsys2prvError:  # the export lacks what the condition asks for
-        return counts[table]
 
 
 def _span(info: ReportInfo) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import shutil
 import sqlite3
@@ -16,8 +17,10 @@ from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv import extract as extract_module
+from nsys2prv.cli import main
 from nsys2prv.model.natural import natural_key
 
+SAMPLES = Path(__file__).parent.parent / "sample_reports"
 NVTX = "NVTX_EVENTS"
 START = "TARGET_INFO_SESSION_START_TIME"
 META = "META_DATA_EXPORT"
@@ -293,3 +296,39 @@ def test_nothing_is_written_beside_an_export_with_a_write_ahead_log(tmp_path: Pa
     convert([folder / "live.sqlite"], tmp_path / "out.prv")
     assert len(read_trace(tmp_path / "out.prv").intervals(KERNEL_CODE)) == 2
     assert sorted(item.name for item in folder.iterdir()) == ["live.sqlite", "live.sqlite-wal"]
+
+
+# ---- columns that conditions ask for ---------------------------------------------------------------------------------------------------
+
+
+NCCL_CODE, PTHREAD_CODE, OSRT_CODE = 9500, 61000000, 66400000
+
+
+@pytest.mark.parametrize(("table", "column", "lost", "more"), [
+    (NVTX, "domainId", {NCCL_CODE}, {NVTX_CODE}),  # all are of the default domain then
+    (NVTX, "eventType", {NCCL_CODE, NVTX_CODE}, set()),
+    (NVTX, "globalTid", set(), set()),
+    ("OSRT_API", "eventClass", set(), {OSRT_CODE}),  # marks of the tracing's beginning and end
+    ("OSRT_API", "nameId", {PTHREAD_CODE}, {OSRT_CODE}),
+    ("StringIds", "value", {PTHREAD_CODE}, {OSRT_CODE, KERNEL_CODE}),  # NCCL kernels are told by name
+    ("TARGET_INFO_SYSTEM_ENV", "name", set(), set()),
+    ("META_DATA_CAPTURE", "name", set(), set()),
+    ("ANALYSIS_DETAILS", "duration", set(), set()),
+    ("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", set(), set()),
+])
+def test_a_column_that_a_condition_names_reads_as_null(table: str, column: str, lost: set[int], more: set[int], tmp_path: Path,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "r.sqlite"
+    shutil.copy(SAMPLES / "cluster" / "rank0.sqlite", report)
+    whole = traced(tmp_path, report)
+    with contextlib.closing(sqlite3.connect(report)) as connection:
+        connection.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
+    assert main(["--list", str(report)]) == 0
+    assert str(report) in capsys.readouterr().out
+    trace = traced(tmp_path, report)
+    for code in (KERNEL_CODE, API_CODE, NVTX_CODE, NCCL_CODE, PTHREAD_CODE, OSRT_CODE):
+        before, after = len(whole.intervals(code)), len(trace.intervals(code))
+        assert before > 0
+        assert (after == 0) == (code in lost)
+        assert (after > before) == (code in more)
+        assert code in lost | more or after == before

@@ -100,7 +100,7 @@ class Extraction:
 
     objects, domains: keys -> local index. names: per name set. launched, regions: the indices this extraction
     fills; launches, nccl: those it may ask. kept: what a kind wants to find again with the next part. dropped and repaired: reason
-    -> rows. least: ranges shorter than this (ns) are not wanted.
+    -> rows. condition: which rows the kind translates. least: ranges shorter than this (ns) are not wanted.
     """
 
     def __init__(self, report: ReportInfo, database: Database, launches: LaunchIndex | None = None,
@@ -119,16 +119,20 @@ class Extraction:
         self._facts: dict[str, list[pl.DataFrame]] = {}
         self.dropped: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()
+        self.condition = ""
         self.least = 0
         self._strings: dict[int, str] = {}
 
-    def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "", short: bool = False) -> Columns:
-        """Columns of a part of a table; a value of the wrong type reads as NULL and is counted.
+    def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str | None = None,
+             short: bool = False) -> Columns:
+        """Columns of a part of a table: of the rows that the kind translates, or that meet `where`.
+
+        A value of the wrong type reads as NULL and is counted.
 
         Rows whose columns `start` and `end` are closer than :attr:`least` are left out and counted, unless `short`: then all
         come, for the caller to take what else they tell before :meth:`long_enough`.
         """
-        columns = self.database.read(part, integers, texts, where)
+        columns = self.database.read(part, integers, texts, self.condition if where is None else where)
         if columns.damaged:
             self.repaired["values that are no integers"] += columns.damaged
         if self.least and not short and {"start", "end"} <= columns.integers.keys():

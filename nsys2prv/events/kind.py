@@ -74,8 +74,8 @@ class EventKind:
     """The declaration of a kind of event.
 
     name: on the command line. title: for people. row: whose row it sits on, for people. tables: where its rows come from,
-    each read in parts; where: which of their rows, in SQL, if not all. layouts: the record layouts it yields (catalogue).
-    extract: a part of a table -> normal form.
+    each read in parts; where: which of their rows, if not all, in SQL with their columns in braces. layouts: the record layouts
+    it yields (catalogue). extract: a part of a table -> normal form.
     groups: further command-line names that include it. open_ended: a range without an end lasts to the end of the trace.
     lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds
     with the same word get rows of their own.
@@ -100,5 +100,5 @@ class EventKind:
     provides_regions: bool = False
 
     def condition(self, info: ReportInfo) -> str:
-        """Which rows of its tables it translates in a report, in SQL; "" for all."""
+        """Which rows of its tables it translates in a report, as in `where`; "" for all."""
         return self.where if isinstance(self.where, str) else self.where(info)

@@ -24,15 +24,12 @@ from nsys2prv.report.sqlite import NULL, Part
 RECORDED = {"bytes": "bytes", "reduction": "reduction", "root": "root", "peer": "peer", "ranks": "ranks", "rank": "rank", "group": "group"}
 
 
-def reader(layout: str, where: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """The extraction of the NCCL domain's ranges that `where` selects."""
+def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
+    """The extraction of the NCCL domain's ranges."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        condition = of_nccl(extraction.report)
-        if not condition:
-            return
         columns = extraction.read(part, ("start", "end", "globalTid", "domainId", "category", "textId", "jsonTextId", "eventId"),
-                                  ("text", "jsonText", "binaryData"), f"{where} AND {condition}", short=True)
+                                  ("text", "jsonText", "binaryData"), short=True)
         if not columns.rows:
             return
         ranges = named(extraction, columns, "range")
@@ -83,14 +80,9 @@ def _index(extraction: Extraction, thread: np.ndarray, begin: np.ndarray, end: n
 
 
 KINDS = (
-    EventKind("nccl", "NCCL calls", "host thread", (TABLE,), ("nccl_call",), reader("nccl_call", PUSHPOP),
-              groups=("nvtx", "nvtx_pushpop_trace"), where=lambda info: _and(PUSHPOP, of_nccl(info)), open_ended=True,
-              provides_regions=True),
+    EventKind("nccl", "NCCL calls", "host thread", (TABLE,), ("nccl_call",), reader("nccl_call"),
+              groups=("nvtx", "nvtx_pushpop_trace"), where=of_nccl(PUSHPOP), open_ended=True, provides_regions=True),
     EventKind("nccl_operations", "Operations of the advanced NCCL trace", "host thread", (TABLE,), ("nccl_operation",),
-              reader("nccl_operation", STARTEND), groups=("nccl", "nvtx", "nvtx_startend_trace"),
-              where=lambda info: _and(STARTEND, of_nccl(info)), open_ended=True, lanes="startend"),
+              reader("nccl_operation"), groups=("nccl", "nvtx", "nvtx_startend_trace"), where=of_nccl(STARTEND), open_ended=True,
+              lanes="startend"),
 )
-
-
-def _and(where: str, condition: str) -> str:
-    return f"{where} AND {condition}" if condition else "0"

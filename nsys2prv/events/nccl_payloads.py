@@ -236,7 +236,7 @@ def _dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndar
         return
     order = np.argsort(events, kind="stable")
     known = events[events != NULL]
-    where = f"eventId BETWEEN {known.min()} AND {known.max()}"
+    where = f"{{eventId}} BETWEEN {known.min()} AND {known.max()}"
     for table in tables:
         names = {_FIELD_OF[_plain(column)]: column for column in extraction.database.tables[table].columns if _plain(column) in _FIELD_OF}
         if not names or not extraction.has(table, "eventId"):

@@ -17,18 +17,23 @@ from nsys2prv.report.sqlite import NULL, Columns, Part, decoded
 TABLE = "NVTX_EVENTS"
 NO_TEXT = "(no text)"
 #: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt file.
-MARK, PUSHPOP, STARTEND = "eventType IN (34, 65)", "eventType IN (59, 70)", "eventType IN (60, 71)"
+MARK, PUSHPOP, STARTEND = "{eventType} IN (34, 65)", "{eventType} IN (59, 70)", "{eventType} IN (60, 71)"
 
 
-def of_nccl(info: ReportInfo) -> str:
-    """The condition, in SQL, for rows of NCCL's domain, whose number differs from process to process; "" where there is none."""
-    pairs = [f"({process}, {domain})" for (process, domain), name in sorted(info.domains.items()) if name == "NCCL"]
-    return f"(coalesce(globalTid, 0) & {PROCESS_MASK}, coalesce(domainId, 0)) IN (VALUES {', '.join(pairs)})" if pairs else ""
+def of_nccl(where: str) -> Callable[[ReportInfo], str]:
+    """The condition for rows of NCCL's domain that `where` selects."""
+    return lambda info: f"{where} AND {_in_nccl(info)}"
 
 
-def others(where: str) -> Callable[[ReportInfo], str]:
+def of_others(where: str) -> Callable[[ReportInfo], str]:
     """The condition for rows that `where` selects and that no other kind translates: NCCL's ranges have kinds of their own."""
-    return lambda info: f"{where} AND NOT {of_nccl(info)}" if of_nccl(info) else where
+    return lambda info: f"{where} AND NOT {_in_nccl(info)}"
+
+
+def _in_nccl(info: ReportInfo) -> str:
+    """Whether a row is of NCCL's domain, whose number differs from process to process."""
+    pairs = [f"({process}, {domain})" for (process, domain), name in sorted(info.domains.items()) if name == "NCCL"]
+    return f"(coalesce({{globalTid}}, 0) & {PROCESS_MASK}, coalesce({{domainId}}, 0)) IN (VALUES {', '.join(pairs)})" if pairs else "0"
 
 
 @dataclass
@@ -52,14 +57,11 @@ def named(extraction: Extraction, columns: Columns, field: str) -> Named:
     return Named(fields, numbers[domain_of], texts, text_of)
 
 
-def reader(layout: str, field: str, where: Callable[[ReportInfo], str]) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """The extraction of the NVTX events that `where` selects into a layout whose first field is `field`."""
+def reader(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
+    """The extraction of NVTX events into a layout whose first field is `field`."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        if not extraction.has(TABLE, "eventType"):
-            return
-        columns = extraction.read(part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",),
-                                  where(extraction.report))
+        columns = extraction.read(part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",))
         if not columns.rows:
             return
         ranges = named(extraction, columns, field)
@@ -113,10 +115,9 @@ def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) ->
 
 KINDS = (
     EventKind("nvtx_pushpop_trace", "NVTX push/pop ranges", "host thread", (TABLE,), ("nvtx_pushpop",),
-              reader("nvtx_pushpop", "range", others(PUSHPOP)), groups=("nvtx",), where=others(PUSHPOP), open_ended=True),
+              reader("nvtx_pushpop", "range"), groups=("nvtx",), where=of_others(PUSHPOP), open_ended=True),
     EventKind("nvtx_startend_trace", "NVTX start/end ranges", "host thread", (TABLE,), ("nvtx_startend",),
-              reader("nvtx_startend", "range", others(STARTEND)), groups=("nvtx",), where=others(STARTEND), open_ended=True,
-              lanes="startend"),
-    EventKind("nvtx_marks", "NVTX marks", "host thread", (TABLE,), ("nvtx_mark",), reader("nvtx_mark", "mark", lambda info: MARK),
+              reader("nvtx_startend", "range"), groups=("nvtx",), where=of_others(STARTEND), open_ended=True, lanes="startend"),
+    EventKind("nvtx_marks", "NVTX marks", "host thread", (TABLE,), ("nvtx_mark",), reader("nvtx_mark", "mark"),
               groups=("nvtx",), where=MARK, lasting=False),
 )

@@ -9,25 +9,30 @@ import numpy as np
 from nsys2prv.columns import factorize
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.sqlite import Part
 
 TABLE = "OSRT_API"
 #: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a process began and ended.
-CALLS = "eventClass = 27"
-#: Rows without a name are OS runtime calls.
-OF_PTHREAD = "coalesce(nameId IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
+CALLS = "coalesce({eventClass}, 27) = 27"
+OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
 
 
-def reader(layout: str, condition: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """The extraction of the calls whose names meet a condition (SQL); without names all are OS runtime calls."""
+def of_pthread(info: ReportInfo) -> str:
+    """The condition for pthread calls."""
+    return f"{CALLS} AND {OF_PTHREAD}" if "StringIds" in info.parts else "0"
+
+
+def of_others(info: ReportInfo) -> str:
+    """The condition for OS runtime calls; those without a name are such."""
+    return f"{CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else CALLS
+
+
+def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
+    """The extraction of calls into a layout."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        has_names = extraction.has(TABLE, "nameId") and extraction.has("StringIds", "id", "value")
-        if layout == "pthread" and not has_names:
-            return
-        columns = extraction.read(part, ("start", "end", "globalTid", "nameId", "nestingLevel"),
-                                  where=" AND ".join([*([CALLS] if extraction.has(TABLE, "eventClass") else []),
-                                                      *([condition] if has_names else [])]))
+        columns = extraction.read(part, ("start", "end", "globalTid", "nameId", "nestingLevel"))
         if not columns.rows:
             return
         begin, end, thread, name = (columns[column] for column in ("start", "end", "globalTid", "nameId"))
@@ -48,8 +53,6 @@ def _any_together(begin: np.ndarray) -> bool:
 
 
 KINDS = (
-    EventKind("osrt", "OS runtime calls", "host thread", (TABLE,), ("osrt",), reader("osrt", f"NOT {OF_PTHREAD}"),
-              where=f"{CALLS} AND NOT {OF_PTHREAD}"),
-    EventKind("pthread", "Pthread calls", "host thread", (TABLE,), ("pthread",), reader("pthread", OF_PTHREAD),
-              where=f"{CALLS} AND {OF_PTHREAD}"),
+    EventKind("osrt", "OS runtime calls", "host thread", (TABLE,), ("osrt",), reader("osrt"), where=of_others),
+    EventKind("pthread", "Pthread calls", "host thread", (TABLE,), ("pthread",), reader("pthread"), where=of_pthread),
 )

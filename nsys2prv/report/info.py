@@ -90,11 +90,11 @@ def inspect(path: str | Path, source: Path | None = None) -> ReportInfo:
 
 def _inspect(database: Database, source: Path | None) -> ReportInfo:
     export = dict(database.small("META_DATA_EXPORT", "name", "value") or database.small("EXPORT_META_DATA", "name", "value"))
-    start = database.small("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs", where="ORDER BY 1 LIMIT 1")
-    utc_ns, system_ns = (_integer(value) for value in start[0]) if start else (None, None)
-    hosts = [value for name, value in database.small("TARGET_INFO_SYSTEM_ENV", "name", "value", where="WHERE name = 'Hostname'")
+    starts = [tuple(map(_integer, row)) for row in database.small("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs")]
+    utc_ns, system_ns = min(starts, key=lambda start: (start[0] is None, start[0] or 0), default=(None, None))
+    hosts = [value for name, value in database.small("TARGET_INFO_SYSTEM_ENV", "name", "value", where="{name} = 'Hostname'")
              if value]
-    details = database.small("ANALYSIS_DETAILS", "duration", where="LIMIT 1")
+    details = database.small("ANALYSIS_DETAILS", "duration")
     domains, categories = _nvtx_names(database)
     return ReportInfo(
         path=database.path,
@@ -106,7 +106,7 @@ def _inspect(database: Database, source: Path | None) -> ReportInfo:
         system_ns=system_ns,
         absolute=str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower() in {"1", "true", "yes"},
         duration_ns=_integer(details[0][0]) if details else None,
-        parts={name: database.whole(name) for name, table in database.tables.items() if table.extent},
+        parts={name: database.whole(name) for name, table in database.tables.items() if table.extent and _usable(database, name)},
         processes=_processes(database),
         threads=_thread_names(database),
         ranks={tid & PROCESS_MASK: rank for tid, rank in database.small("MPI_RANKS", "globalTid", "rank")
@@ -118,6 +118,11 @@ def _inspect(database: Database, source: Path | None) -> ReportInfo:
         domains=domains,
         categories=categories,
     )
+
+
+def _usable(database: Database, table: str) -> bool:
+    """Whether a table can be asked for. Conditions look strings up, in both columns of their table."""
+    return table != "StringIds" or database.has(table, "id", "value")
 
 
 def _integer(value: object) -> int | None:
@@ -157,7 +162,7 @@ def _cuda_gpus(database: Database) -> dict[tuple[int, int], int]:
 
 def _graph_granularity(database: Database) -> str:
     """"graph", "node" or "": spelt with a process prefix until 2025 and without it since."""
-    rows = database.small("META_DATA_CAPTURE", "value", where="WHERE name LIKE '%CUDA_GRAPH_TRACE_OPTIONS:MODE'")
+    rows = database.small("META_DATA_CAPTURE", "value", where="{name} LIKE '%CUDA_GRAPH_TRACE_OPTIONS:MODE'")
     return str(rows[0][0] or "").lower() if rows else ""
 
 
@@ -166,10 +171,8 @@ def _nvtx_names(database: Database) -> tuple[dict[tuple[int, int], str], dict[tu
 
     A domain may be created on several threads of a process, under the same number; one row is as good as another.
     """
-    if not database.has("NVTX_EVENTS", "eventType", "globalTid", "domainId"):
-        return {}, {}
     rows = database.small("NVTX_EVENTS", "eventType", "globalTid", "domainId", "category", "text", "textId",
-                          where=f"WHERE eventType IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})")
+                          where=f"{{eventType}} IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})")
     texts = database.strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
     domains, categories = {}, {}
     for kind, tid, domain, category, text, text_id in rows:

@@ -97,7 +97,7 @@ class Communicators:
 def _rows(database: Database) -> list[_Row]:
     columns = ("rank", "timestamp", "commHandle", "parentHandle", "localRank", "size", "groupRoot", "groupRootUid", "members", "commUid")
     rows = []
-    for rank, time, handle, parent, local, size, root, root_uid, members, uid in database.small(TABLE, *columns, where="ORDER BY rowid"):
+    for rank, time, handle, parent, local, size, root, root_uid, members, uid in database.small(TABLE, *columns):
         if isinstance(rank, int):
             root_known = isinstance(root, int) and isinstance(root_uid, int)
             rows.append(_Row(rank, _integer(handle), _integer(parent), time if isinstance(time, int) else NULL, _integer(size),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -132,12 +132,15 @@ class Database:
             first, last = self._connection.execute(
                 f"SELECT (SELECT min({rowid or 'no'}) FROM {quoted(name)}), (SELECT max({rowid or 'no'}) FROM {quoted(name)})").fetchone()
         except sqlite3.OperationalError:
-            return Table(name, columns, 1, self.count(name), "")
+            return Table(name, columns, 1, self._walked(name), "")
         if not isinstance(first, int) or not isinstance(last, int):
             return Table(name, columns)
         if (last - first) * LEAST_ROW_BYTES > self.path.stat().st_size:
-            return Table(name, columns, 1, self.count(name), "")
+            return Table(name, columns, 1, self._walked(name), "")
         return Table(name, columns, first, last, rowid)
+
+    def _walked(self, name: str) -> int:
+        return self.query(f"SELECT count(*) FROM {quoted(name)}")[0][0]
 
     def close(self) -> None:
         self._connection.close()
@@ -159,8 +162,12 @@ class Database:
         return Part(table, self.tables[table].first_rowid, self.tables[table].last_rowid)
 
     def count(self, table: str, where: str = "") -> int:
-        """The number of rows, or of those that meet a condition in SQL (walks the table's pages)."""
-        return self.query(f"SELECT count(*) FROM {quoted(table)}" + (f" WHERE {where}" if where else ""))[0][0]
+        """The number of rows, or of those that meet a condition (as in :meth:`condition`; walks the table's pages)."""
+        return self.query(f"SELECT count(*) FROM {quoted(table)} WHERE {self.condition(table, where)}")[0][0]
+
+    def condition(self, table: str, where: str) -> str:
+        """A condition in SQL from one with the table's columns in braces: those that the export lacks are NULL. "" is true."""
+        return where.format_map(_Named(self.tables[table].columns)) if where else "1"
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
         """All rows of a small query."""
@@ -170,12 +177,15 @@ class Database:
             raise self._unreadable(error) from None
 
     def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
-        """These columns of a small table; a column that the export lacks reads as None, a table that it lacks as no rows."""
+        """These columns of the rows of a small table that meet a condition, in the order in which SQLite walks it.
+
+        A column that the export lacks reads as None, a table that it lacks as no rows.
+        """
         if table not in self.tables:
             return []
-        have = self.tables[table].columns
-        expressions = ", ".join(quoted(column) if column in have else "NULL" for column in columns)
-        return self.query(f"SELECT {expressions} FROM {quoted(table)} {where}")
+        named = _Named(self.tables[table].columns)
+        expressions = ", ".join(named[column] for column in columns)
+        return self.query(f"SELECT {expressions} FROM {quoted(table)} WHERE {self.condition(table, where)}")
 
     def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
         """The text of these ids of StringIds; an id without a row is absent."""
@@ -193,13 +203,13 @@ class Database:
     def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "") -> Columns:
         """Columns of some rows. A column that the export lacks reads as NULL throughout.
 
-        `where` is a condition on columns that exist, in SQL. The driver settles a column's type on its first rows; where a
+        `where` is a condition as in :meth:`condition`. The driver settles a column's type on its first rows; where a
         later row breaks it (a damaged export), the part is read again with every value checked.
         """
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
         text_present = [name for name in texts if name in have]
-        rows = _rows_of(part, self.tables[part.table].rowid) + (f" WHERE {where}" if where else "")
+        rows = _rows_of(part, self.tables[part.table].rowid) + (f" WHERE {self.condition(part.table, where)}" if where else "")
         text_part = [f"CAST(COALESCE({quoted(name)}, '') AS BLOB) AS {quoted(name)}" for name in text_present]
         source = f"FROM {rows}"
         plain = [quoted(name) for name in present]
@@ -251,6 +261,16 @@ class Database:
             raise self._unreadable(error) from None
         finally:
             statement.close()
+
+
+class _Named(dict):
+    """Column -> its name in SQL; NULL for a column that is not there."""
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        super().__init__((column, quoted(column)) for column in columns)
+
+    def __missing__(self, column: str) -> str:
+        return "NULL"
 
 
 def _rows_of(part: Part, rowid: str) -> str:
