@@ -34,7 +34,8 @@ def _kinds() -> Iterator[str]:
     for kind in sorted(all_kinds(), key=lambda kind: kind.title):
         yield f"## {kind.title}\n"
         groups = ", ".join(f"`{group}`" for group in kind.groups)
-        included = f"; included in {groups}" if groups else ""
+        along = ", ".join(f"`{name}`" for name in kind.along)
+        included = (f"; included in {groups}" if groups else "") + (f"; comes along with {along}" if along else "")
         yield f"`-t {kind.name}`{included}. Row: {kind.row}. Tables: {', '.join(f'`{table}`' for table in kind.tables)}.\n"
         yield from _layouts(kind.layouts)
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 from collections.abc import Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import NoReturn
 
 from nsys2prv import __version__
+from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
 
 DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NVIDIA Nsight Systems reports, one per rank.
@@ -22,8 +21,6 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
   nsys2prv cfgs [DIR]                   list the Paraver views that come with nsys2prv, or copy them to DIR
 """
 EPILOG = """Exit status: 0 done, 1 error, 2 usage, 3 the reports hold nothing to write, 130 interrupted."""
-#: Units of durations in ns.
-UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,8 +30,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     main = _Parser("nsys2prv", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
-                                   usage="nsys2prv [-m] [-t KINDS] [options] REPORT... OUTPUT",
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+                   usage="nsys2prv [-m] [-t KINDS] [options] REPORT... OUTPUT", formatter_class=argparse.RawDescriptionHelpFormatter)
     main.add_argument("paths", nargs="*", metavar="REPORT... OUTPUT",
                       help="reports (.sqlite, or .nsys-rep where nsys is installed), then the trace to write: out, out.prv or out.prv.gz")
     what = main.add_argument_group("what to translate")
@@ -96,13 +92,11 @@ def _terminate(number: int, _: object) -> None:
 
 def _min_duration(text: str) -> tuple[str, int]:
     """KIND=NS as a kind and nanoseconds."""
-    match = re.fullmatch(r"([^=]+)=(\d+(?:\.\d+)?)(|ns|us|ms|s)", text.strip())
-    if match is None:
-        raise UsageError(f"--min-duration {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms")
-    kind, number, unit = match.groups()
-    return kind, round(Decimal(number) * UNITS[unit or "ns"])
-
-
+    kind, _, duration = text.strip().rpartition("=")
+    try:
+        return kind, parse_duration(duration)
+    except ValueError:
+        raise UsageError(f"--min-duration {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms") from None
 
 
 def _joined_kinds(arguments: list[str]) -> list[str]:
@@ -161,7 +155,8 @@ def _kinds() -> int:
     from nsys2prv.selection import UNTRANSLATED
 
     for kind in all_kinds():
-        print(f"{kind.name:<22} {kind.title}" + (f"; also: {', '.join(kind.groups)}" if kind.groups else ""))
+        print(f"{kind.name:<22} {kind.title}" + (f"; also: {', '.join(kind.groups)}" if kind.groups else "")
+              + (f"; comes along with: {', '.join(kind.along)}" if kind.along else ""))
     print(f"accepted but not translated by this version: {', '.join(UNTRANSLATED)}")
     return 0
 

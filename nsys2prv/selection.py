@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from nsys2prv.errors import UsageError
 from nsys2prv.events import all_kinds
-from nsys2prv.events.kind import EventKind
+from nsys2prv.events.kind import ALL, EventKind
 
 #: Names that other converters take and this version has no kind for yet.
 UNTRANSLATED = ("openacc", "openmp", "memory_usage", "cpu_raw_counters")
-ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,8 @@ class Selection:
 def names() -> list[str]:
     """Every name that -t takes."""
     kinds = all_kinds()
-    return sorted({kind.name for kind in kinds} | {group for kind in kinds for group in kind.groups} | set(UNTRANSLATED) | {ALL})
+    called = {name for kind in kinds for name in (kind.name, *kind.groups, *kind.along)}
+    return sorted({*called, *UNTRANSLATED, ALL})
 
 
 def select(words: Iterable[str]) -> Selection:
@@ -42,7 +42,7 @@ def select(words: Iterable[str]) -> Selection:
     given = [word.strip() for word in words if word.strip()]
     for word in given:
         negative, name = word.startswith("-"), word.lstrip("-")
-        members = {kind.name for kind in kinds if name in (ALL, kind.name) or name in kind.groups}
+        members = {kind.name for kind in kinds if kind.called(name) or (name in kind.along and not negative)}
         if name in UNTRANSLATED:
             if not negative:
                 warnings.append(f"{name}: this version does not translate it yet")
@@ -65,7 +65,7 @@ def least_durations(given: Mapping[str, int]) -> dict[str, int]:
     Raises UsageError for a name that is none, for a kind of points in time, and for what is no duration.
     """
     for name, duration in given.items():
-        members = [kind for kind in all_kinds() if name in (ALL, kind.name) or name in kind.groups]
+        members = [kind for kind in all_kinds() if kind.called(name)]
         if not members:
             raise UsageError(f"{name}={duration}: no such kind of event to give a least duration; see --kinds")
         if not any(kind.lasting for kind in members):

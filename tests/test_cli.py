@@ -96,6 +96,16 @@ def test_a_kind_can_be_left_out(tmp_path: Path) -> None:
     assert ":63000006:" in (tmp_path / "out.prv").read_text()
 
 
+def test_what_only_comes_along_with_a_name_stays_where_that_is_left_out(tmp_path: Path) -> None:
+    """NCCL's kernels belong to its calls, and copies to kernels, but neither are all that the rows hold."""
+    for words, there, gone in (("-nccl", (63000006, 63000007, 63000001, 9600), (9500,)), ("nccl", (63000006, 63000007, 9500), (9600,)),
+                               ("-kernels", (63000001, 9500), (63000006, 63000007)), ("kernels", (63000006, 63000001), (9500,))):
+        assert run("-q", "-t", words, *RANKS, tmp_path / "out.prv") == 0
+        trace = (tmp_path / "out.prv").read_text()
+        assert all(f":{code}:" in trace for code in there), words
+        assert not any(f":{code}:" in trace for code in gone), words
+
+
 def test_nsys_rep_without_nsys_gives_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.columns import ABSENT, factorize, factorize_together, write_frame
+from nsys2prv.durations import duration_text
 from nsys2prv.events.launches import Launches, LaunchIndex
 from nsys2prv.events.nccl_regions import RegionIndex
 from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
@@ -202,14 +203,6 @@ class Extraction:
     def name(self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray) -> np.ndarray:
         """Local name indices of rows whose names are those at `codes` of the columns `text` (and `short`, `domain`)."""
         return codes + self.names.setdefault(name_set, Names()).append(columns)
-
-
-def duration_text(ns: int) -> str:
-    """A duration in the largest unit that gives a whole number."""
-    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)):
-        if ns % size == 0:
-            return f"{ns // size} {unit}"
-    return f"{ns} ns"
 
 
 def present(column: np.ndarray) -> np.ndarray:

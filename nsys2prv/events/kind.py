@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from nsys2prv.report.info import ReportInfo
     from nsys2prv.report.sqlite import Part
 
+#: The command-line name of all kinds.
+ALL = "all"
+
 
 @dataclass
 class Lines:
@@ -76,7 +79,8 @@ class EventKind:
     name: on the command line. title: for people. row: whose row it sits on, for people. tables: where its rows come from,
     each read in parts; where: which of their rows, if not all, in SQL with their columns in braces. layouts: the record layouts
     it yields (catalogue). extract: a part of a table -> normal form.
-    groups: further command-line names that include it. open_ended: a range without an end lasts to the end of the trace.
+    groups: further command-line names that include it; along: names that bring it along, but do not mean it where something is
+    left out or given a least duration. open_ended: a range without an end lasts to the end of the trace.
     lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds
     with the same word get rows of their own.
     lasting: its rows last; False for points in time, which have no least duration.
@@ -91,6 +95,7 @@ class EventKind:
     layouts: tuple[str, ...]
     extract: Callable[[Extraction, Part], Iterator[Rows | Counters]]
     groups: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
     where: str | Callable[[ReportInfo], str] = ""
     open_ended: bool = False
     lanes: str = ""
@@ -98,6 +103,10 @@ class EventKind:
     provides_launches: bool = False
     needs_launches: bool = False
     provides_regions: bool = False
+
+    def called(self, name: str) -> bool:
+        """Whether a command-line name means it, by itself or as one of a group."""
+        return name in (ALL, self.name, *self.groups)
 
     def condition(self, info: ReportInfo) -> str:
         """Which rows of its tables it translates in a report, as in `where`; "" for all."""

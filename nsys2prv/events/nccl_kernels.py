@@ -12,7 +12,7 @@ from nsys2prv.events.nccl_regions import Tied
 from nsys2prv.naming.nccl import RECEIVE, SEND, kernel_operation
 from nsys2prv.report.sqlite import NULL, Columns
 
-FIELDS = ("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "fused")
+FIELDS = ("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused")
 #: Columns of the facts `nccl_kernels`, from the unit of calls: communicator (bits of the hash, 0 unknown), fused: operations in the
 #: kernel, messages: sends and receives among them, sums of their bytes by how they count, known: whether all bytes are.
 FACTS = ("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks", "rank", "reduction", "bytes", "known",

@@ -167,7 +167,7 @@ def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> No
 def test_calls_are_written_once_whatever_is_asked_for(tmp_path: Path, kinds: tuple[str, ...], calls: int) -> None:
     trace, _ = converted(tmp_path, Rank().collective(100, 130, 200, said(7, 10)), kinds=kinds)
     assert len(trace.intervals(CALL)) == calls
-    assert len(trace.intervals(NCCL_KERNEL)) == (0 if (kinds and "nvtx" in kinds[0]) or kinds == ("-nccl",) else 1)
+    assert len(trace.intervals(NCCL_KERNEL)) == (0 if kinds and "nvtx" in kinds[0] else 1)
 
 
 @pytest.mark.parametrize("name", ["training", "graphs"])
@@ -208,7 +208,7 @@ def test_advanced_trace_calls_and_launch_in_an_api_group(tmp_path: Path) -> None
     rank.range(175, 290, "AllReduce", eventType=60, jsonText=of(count=10, dataType="ncclBfloat16", channelId=0))
     trace, _ = converted(tmp_path, rank)
     own = {COMMUNICATOR: f"{BIG:#x}", RANK: 1, RANKS: 4, OPERATION: "AllReduce"}
-    assert payloads(trace, NCCL_KERNEL) == [{BYTES: 44, FUSED: 2, **own}]
+    assert payloads(trace, NCCL_KERNEL) == [{BYTES: 44, FUSED: 2, 9510: 3, **own}]
     assert [item[BYTES] for item in payloads(trace, CALL) if BYTES in item] == [20, 24]
     assert payloads(trace, 9710) == [{BYTES: 20, 9510: 3, **own}]
     assert trace.labels.types[CALL] == "NCCL regions"
