@@ -51,7 +51,7 @@ class Communicators:
         rows = _rows(database)
         self._ranks = info.ranks
         ranks = {row.rank for row in rows}
-        self._only_rank = None if info.ranks else ranks.pop() if len(ranks) == 1 else info.launcher_rank if not ranks else None
+        self._only_rank = None if info.ranks or len(ranks) > 1 else ranks.pop() if ranks else next(iter(info.launcher_ranks.values()), None)
         named = _named(rows)
         self.names = [name for _, name in named]
         self._members = [row.members for row, _ in named]

@@ -50,8 +50,9 @@ def export(path: Path, rank: int, calls: Iterable[Call], members: Sequence[int] 
     tables: dict[str, list[Row]] = {}
     for table, row in [*(communicator(number, members) for number in ranks.values()), *calls]:
         tables.setdefault(table, []).append(dict(row))
-    names = list(dict.fromkeys(row["name"] for rows in tables.values() for row in rows if "name" in row))
-    for row in (row for rows in tables.values() for row in rows if "name" in row):
+    named = [row for rows in tables.values() for row in rows if {"name", "start"} <= row.keys()]
+    names = list(dict.fromkeys(row["name"] for row in named))
+    for row in named:
         row["textId"] = names.index(row.pop("name")) + 1
     tables |= {"StringIds": strings(*names), RANKS: [{"globalTid": global_tid(pid, pid), "rank": number} for pid, number in ranks.items()]}
     return make_export(path, {table: rows for table, rows in tables.items() if table not in leave_out})
@@ -78,6 +79,18 @@ def intervals(trace: Trace, code: int) -> list[tuple[int, str, int, int]]:
 def messages(trace: Trace) -> list[tuple[int, int, int, int, int, int]]:
     """(sending task, begin of the send, receiving task, end of the receive, size, tag)."""
     return sorted((line.sender[0], line.send, line.receiver[0], line.receive, line.size, line.tag) for line in trace.comms)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_reports_without_ranks_and_communicators(known: bool, tmp_path: Path) -> None:
+    """The launcher may still tell the ranks, and MPICH's world is known by its handle."""
+    send, receive = p2p("MPI_Send", 20, 30, 1, comm=MPICH_WORLD), p2p("MPI_Recv", 25, 40, 0, comm=MPICH_WORLD)
+    said = [("META_DATA_CAPTURE", {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f'PMI_RANK="{rank}"'}) for rank in (0, 1)]
+    trace, _ = convert_all(tmp_path, *(
+        export(tmp_path / f"{rank}.sqlite", rank, [init(), own, *([said[rank]] if known else [])], leave_out=(RANKS, COMMUNICATORS))
+        for rank, own in enumerate((send, receive))))
+    assert messages(trace) == ([(1, 20, 2, 40, 64, 5)] if known else [])
+    assert [label for _, label, _, _ in intervals(trace, POINT_TO_POINT)] == ["MPI_Send", "MPI_Recv"]
 
 
 # ---- functions --------------------------------------------------------------------------------------------------------
