@@ -170,8 +170,6 @@ def schemas(database: Database) -> dict[tuple[int, int], tuple[Entry, ...]]:
             "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"):
         if not isinstance(kind, int) or not (offset is None or (isinstance(offset, int) and offset >= 0)):
             continue
-        if not isinstance(kind, int):
-            continue
         width = INTEGERS.get(kind)
         if kind >= FIRST_SCHEMA_ID:
             width = {1: "i1", 2: "i2", 8: "i8"}.get(sizes.get((domain, kind)) or 4, "i4")
