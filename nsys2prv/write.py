@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -279,7 +279,7 @@ class Formatter:
             return Choice(tuple(b":%d%s" % (code.of(name, number), behind) for name, number in self.manifest.domain_codes))
         return Text(b":%d%s" % (code, behind))
 
-    def _shape(self, key: tuple, pieces) -> LineShape:
+    def _shape(self, key: tuple, pieces: Callable[[], Iterator[Piece]]) -> LineShape:
         if key not in self._shapes:
             self._shapes[key] = LineShape([*pieces(), Text(b"\n")])
         return self._shapes[key]
