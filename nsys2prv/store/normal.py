@@ -34,7 +34,7 @@ def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[st
 
 def spill_counters(counters: Counters, writer: SpillWriter, dropped: Counter[str]) -> Iterator[Run]:
     """Store samples; yields their run, if there are any with usable times."""
-    usable = (counters.time != NULL) & (np.abs(counters.time) < TIME_LIMIT)
+    usable = _usable(counters.time)
     carried = np.count_nonzero(counters.values != ABSENT, axis=1)
     if not usable.all():
         dropped["samples without usable times"] += int(carried[~usable].sum())
@@ -50,11 +50,16 @@ def spill_counters(counters: Counters, writer: SpillWriter, dropped: Counter[str
     yield writer.append(shape, records, int(records["time"][-1]), counters.object, int(carried[kept].sum()))
 
 
+def _usable(times: np.ndarray) -> np.ndarray:
+    """Which times a trace can hold: neither NULL nor, in either direction, beyond TIME_LIMIT (ns)."""
+    # Not by the absolute value, which overflows for NULL.
+    return (times > -TIME_LIMIT) & (times < TIME_LIMIT)
+
+
 def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: Counter[str]) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the rows to keep, and their ends: after the begin by at least 1 ns, or OPEN."""
     begin, end = rows.begin, rows.end
-    usable = (begin != NULL) & (np.abs(begin) < TIME_LIMIT)
-    closed = (end != NULL) & (np.abs(end) < TIME_LIMIT)
+    usable, closed = _usable(begin), _usable(end)
     if open_ended:
         opened = usable & ~closed
         if opened.any():
@@ -123,10 +128,7 @@ def spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
 
     Lines whose ends lack usable times are left out; the row that a line leads to is spilled under the same condition.
     """
-    usable = np.ones(len(lines.send), bool)
-    for times in (lines.send, lines.receive, lines.until):
-        usable &= (times != NULL) & (np.abs(times) < TIME_LIMIT)
-    kept = np.flatnonzero(usable)
+    kept = np.flatnonzero(_usable(lines.send) & _usable(lines.receive) & _usable(lines.until))
     if not len(kept):
         return
     order = kept[np.argsort(lines.send[kept], kind="stable")]
