@@ -44,6 +44,14 @@ def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarr
     return [column[first] for column in columns], codes
 
 
+def occurrence(codes: np.ndarray) -> np.ndarray:
+    """For each row, how many earlier rows have its code. Codes are indices, as :func:`factorize` gives them."""
+    counts = np.bincount(codes)
+    place = np.empty(len(codes), np.int64)
+    place[np.argsort(codes, kind="stable")] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return place
+
+
 def write_frame(frame: pl.DataFrame, path: Path) -> None:
     """Store a frame (Arrow IPC). The file is opened here: a path of the system need not be text, as polars wants it."""
     with path.open("wb") as file:

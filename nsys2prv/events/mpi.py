@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsys2prv.columns import ABSENT, factorize, factorize_together
+from nsys2prv.columns import ABSENT, factorize, factorize_together, occurrence
 from nsys2prv.events.extraction import Extraction, number, present
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.naming.mpi import LAYOUTS, function_name, layout_of
@@ -173,13 +173,9 @@ def _places(calls: _Calls, concerned: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """For the rows concerned: the how-manieth row of its call it is, from 0, and of how many. Others are the first of one."""
     place, of = np.zeros(len(concerned), np.int64), np.ones(len(concerned), np.int64)
     rows = np.flatnonzero(concerned)
-    if len(rows):
-        same = [calls.columns[name][rows] for name in ("globalTid", "start", "end", "textId")]
-        _, codes = factorize_together(*same)
-        order = np.argsort(codes, kind="stable")
-        counts = np.bincount(codes)
-        place[rows[order]] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        of[rows] = counts[codes]
+    _, codes = factorize_together(*(calls.columns[name][rows] for name in ("globalTid", "start", "end", "textId")))
+    place[rows] = occurrence(codes)
+    of[rows] = np.bincount(codes)[codes]
     return place, of
 
 

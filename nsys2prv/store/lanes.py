@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nsys2prv.catalogue import catalogue
-from nsys2prv.columns import factorize_together
+from nsys2prv.columns import factorize_together, occurrence
 from nsys2prv.events import all_kinds
 from nsys2prv.extract import Extracted
 from nsys2prv.store.normal import ends_of
@@ -256,7 +256,7 @@ def _redirect_lines(result: Extracted, old: np.ndarray, begin: np.ndarray, end: 
     moved, leading = codes[:len(old)], codes[len(old):]
     rows_of, lines_of = np.bincount(moved, minlength=count), np.bincount(leading, minlength=count)
     moved_order = np.argsort(moved, kind="stable")
-    rank = _rank(leading) - np.maximum(lines_of - rows_of, 0)[leading]
+    rank = occurrence(leading) - np.maximum(lines_of - rows_of, 0)[leading]
     hit = np.flatnonzero((rows_of[leading] > 0) & (rank >= 0))
     receivers = np.concatenate([run["receiver"] for run in lines])
     receivers[hit] = new[moved_order[(np.cumsum(rows_of) - rows_of)[leading[hit]] + rank[hit]]]
@@ -265,13 +265,3 @@ def _redirect_lines(result: Extracted, old: np.ndarray, begin: np.ndarray, end: 
         run["receiver"] = receivers[start:start + len(run)]
         start += len(run)
         run.flush()
-
-
-def _rank(codes: np.ndarray) -> np.ndarray:
-    """For each row, how many earlier rows have its code."""
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    first = np.flatnonzero(np.diff(ordered, prepend=-1))
-    rank = np.empty(len(codes), np.int64)
-    rank[order] = np.arange(len(codes)) - np.repeat(first, np.diff(np.append(first, len(codes))))
-    return rank
