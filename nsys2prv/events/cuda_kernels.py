@@ -41,11 +41,11 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         if not wanted.any():
             continue
         rows = slice(None) if wanted.all() else np.flatnonzero(wanted[codes])
-        renumbered = np.cumsum(wanted) - 1
+        texts, text_of = names[wanted].tolist(), (np.cumsum(wanted) - 1)[codes[rows]]
         fields = {field: column[rows] for field, column in attributes.items()}
-        fields["kernel"] = extraction.name(name_set, renumbered[codes[rows]], text=names[wanted].tolist(), short=shorts[wanted].tolist())
+        fields["kernel"] = extraction.name(name_set, text_of, text=texts, short=shorts[wanted].tolist())
         if layout == "nccl_kernel":
-            fields |= tie(extraction, columns, rows, objects[rows], names[codes[rows]])
+            fields |= tie(extraction, columns, rows, objects[rows], texts, text_of)
         yield Rows(layout, columns["start"][rows], columns["end"][rows], objects[rows], fields, lines=lines)
         lines = None
 

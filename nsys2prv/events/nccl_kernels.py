@@ -20,8 +20,8 @@ FACTS = ("communicator", "operation", "first_operation", "fused", "messages", "s
 
 
 def tie(extraction: Extraction, columns: Columns, rows: slice | np.ndarray, objects: np.ndarray,
-        names: np.ndarray) -> dict[str, np.ndarray]:
-    """The payload fields of NCCL kernels, `rows` of a part of the kernel table; sets facts aside."""
+        names: list[str], codes: np.ndarray) -> dict[str, np.ndarray]:
+    """The payload fields of NCCL kernels, `rows` of a part of the kernel table, named by those at `codes`; sets facts aside."""
     process, device, begin, end, node, stream = (columns[name][rows] for name in (
         "globalPid", "deviceId", "start", "end", "graphNodeId", "streamId"))
     found = extraction.launches.find(process, columns["correlationId"][rows])
@@ -29,8 +29,7 @@ def tie(extraction: Extraction, columns: Columns, rows: slice | np.ndarray, obje
     launched = found.hit & ~in_graph
     tied = extraction.nccl.tie(np.where(launched, found.calls["thread"], NULL), np.where(launched, found.calls["begin"], NULL), device) \
         if extraction.nccl else None
-    distinct, codes = _factorize_texts(names)
-    by_name = np.array([kernel_operation(name) for name in distinct], np.int64)[codes]
+    by_name = np.array([kernel_operation(name) for name in names], np.int64)[codes]
     facts = {"process": process, "device": device, "stream": stream, "object_kernel": objects, "time_begin": begin, "time_end": end,
              "time_call": np.where(launched, found.calls["begin"], NULL), "in_graph": in_graph.astype(np.int64), "by_name": by_name}
     lacking = np.full(len(begin), ABSENT)
@@ -40,12 +39,6 @@ def tie(extraction: Extraction, columns: Columns, rows: slice | np.ndarray, obje
     extraction.fact("nccl_kernels", {**facts, **{name: tied[name] for name in FACTS}})
     _messages(extraction, tied, facts)
     return {**{name: tied[name] for name in FIELDS}, "communicator": communicators(extraction, tied["communicator"])}
-
-
-def _factorize_texts(names: np.ndarray) -> tuple[list[str], np.ndarray]:
-    series = pl.Series(names.tolist(), dtype=pl.String)
-    codes = series.rank("dense").to_numpy().astype(np.int64) - 1 if len(series) else np.zeros(0, np.int64)
-    return series.unique().sort().to_list(), codes
 
 
 def _messages(extraction: Extraction, tied: Tied, facts: dict[str, np.ndarray]) -> None:
