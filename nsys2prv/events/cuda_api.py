@@ -25,6 +25,12 @@ def api_name(symbol: str) -> str:
     return _VERSION_SUFFIX.sub("", symbol)
 
 
+def call_names(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np.ndarray:
+    """Local name indices of calls by the registered strings (nameId) that name their functions."""
+    distinct, codes = factorize(ids)
+    return extraction.name("cuda_api", codes, text=[api_name(symbol) or unnamed for symbol in extraction.strings(distinct)])
+
+
 def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(part, ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
                               short=True)
@@ -44,10 +50,8 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if extraction.least:
         long = extraction.long_enough(begin, end)
         begin, end, thread, correlation, name, result = (column[long] for column in (begin, end, thread, correlation, name, result))
-    ids, codes = factorize(name)
-    names = [api_name(text) for text in extraction.strings(ids)]
     yield Rows("cuda_api", begin, end, extraction.threads(thread), {
-        "call": extraction.name("cuda_api", codes, text=names),
+        "call": call_names(extraction, name),
         "correlation": correlation_ids(correlation),
         "error": np.where(result > 0, result, ABSENT),
     })

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nsys2prv.columns import ABSENT, factorize
-from nsys2prv.events.cuda_api import api_name
+from nsys2prv.columns import ABSENT
+from nsys2prv.events.cuda_api import call_names
 from nsys2prv.events.extraction import Extraction, number
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.launches import Found
@@ -32,13 +32,11 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         long = extraction.long_enough(np.where(found.hit, found.calls["begin"], NULL), found.calls["end"])
         columns, found = columns.where(long), Found(found.hit[long], found.calls[long])
     calls = found.calls
-    ids, codes = factorize(np.where(found.hit, calls["name"], NULL))
-    call = extraction.name("cuda_api", codes, text=[api_name(text) or "unknown call" for text in extraction.strings(ids)])
     threads = np.where(found.hit, calls["thread"], extraction.main_threads(columns["globalPid"]))
     failed = found.hit & (calls["result"] > 0)
     yield Rows("cuda_event", np.where(found.hit, calls["begin"], NULL), np.where(found.hit, calls["end"], NULL),
                extraction.threads(threads), {
-                   "call": call,
+                   "call": call_names(extraction, np.where(found.hit, calls["name"], NULL), "unknown call"),
                    "event": number(columns["eventId"]),
                    "device": number(columns["deviceId"]),
                    "stream": number(columns["streamId"]),
