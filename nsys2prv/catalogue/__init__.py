@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from nsys2prv.catalogue.hashing import hashed_numbers
+from nsys2prv.data import data_text, parsed
 
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see :func:`domain_numbers`.
@@ -105,8 +103,7 @@ class Catalogue:
 @cache
 def catalogue() -> Catalogue:
     """The parsed ``events.yaml``."""
-    text = files(__package__).joinpath("events.yaml").read_text(encoding="utf-8")
-    data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    data = parsed(data_text(__package__, "events.yaml"))
     value_sets = {name: ValueSet(name, tuple(sorted(labels.items()))) for name, labels in data["value_sets"].items()}
     name_sets = {name: NameSet(name, **spec) for name, spec in data["name_sets"].items()}
 
@@ -136,8 +133,8 @@ def catalogue() -> Catalogue:
 
 @cache
 def _known_names(filename: str) -> dict[str, int]:
-    text = files(__package__).joinpath(filename).read_text(encoding="utf-8")
-    pairs = (line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#"))
+    lines = data_text(__package__, filename).splitlines()
+    pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
     return {name: int(value) for value, name in pairs}
 
 

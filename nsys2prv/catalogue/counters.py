@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
-import yaml
-
 from nsys2prv.catalogue.hashing import hashed_numbers
+from nsys2prv.data import data_text, parsed
 
 #: Event types of names that ``counters.yaml`` does not list, by layout: first and last.
 HASHED = {"gpu_metric": (99000, 99999), "network_metric": (99000, 99999), "generic_counter": (92000, 98999)}
@@ -38,10 +36,8 @@ class CounterTable(NamedTuple):
 @cache
 def counter_tables() -> dict[str, CounterTable]:
     """The tables of ``counters.yaml`` by layout."""
-    text = files(__package__).joinpath("counters.yaml").read_text(encoding="utf-8")
-    data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     tables = {}
-    for layout, entries in data.items():
+    for layout, entries in parsed(data_text(__package__, "counters.yaml")).items():
         known: dict[tuple[str, str], str] = {}
         for names in entries.values():
             for name in names:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 import yaml
 
 from nsys2prv.catalogue import catalogue
+from nsys2prv.data import data_text, parsed
 from nsys2prv.errors import Nsys2prvError
 
 SHIPPED = "kernel_rules.yaml"
@@ -134,13 +134,13 @@ def load_rules(path: Path | None = None) -> tuple[Rule, ...]:
 
 @cache
 def _shipped() -> tuple[Rule, ...]:
-    return read_rules(files(__package__).joinpath(SHIPPED).read_text(encoding="utf-8"), SHIPPED)
+    return read_rules(data_text(__package__, SHIPPED), SHIPPED)
 
 
 def read_rules(text: str, source: str) -> tuple[Rule, ...]:
     """Rules from YAML text; `source` is what errors call it."""
     try:
-        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        data = parsed(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from nsys2prv.data import parsed
 from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.model import Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, Window, check
 from nsys2prv.paraver.cfg.writer import cfg_text
@@ -65,7 +66,7 @@ class _Codes:
 def load(path: Path) -> tuple[View, ...]:
     """All views of a catalogue file. Raises CfgError naming the view with everything that is wrong."""
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        data = parsed(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise CfgError(f"{path}: {error}") from error
     codes = _Codes({name: tuple(_numbers(spec)) for name, spec in data["codes"].items()})
