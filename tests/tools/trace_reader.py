@@ -10,13 +10,10 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import NamedTuple
 
-Row = tuple[int, int]
-"""Task and thread, both from 1."""
+from tools.trace import Comm, Interval, Row, Sample, State, Trace
 
 ERROR_CODES = 63000020
 """The one type whose values need no label: its known error codes have one, others are shown as numbers."""
@@ -30,103 +27,6 @@ HEADER = re.compile(r"#Paraver \(([^)]*)\):(\d+)_ns:(\d+)\(([\d,]+)\):1:(\d+)\((
 RECORD = re.compile(r"-?\d+(?::-?\d+)+")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 FIELDS_OF_STATE, FIELDS_OF_COMM, FIRST_PAIR = 8, 15, 6
-
-
-class Interval(NamedTuple):
-    """A range of one event type. `others`: the remaining type -> value pairs of the record that began it."""
-
-    row: Row
-    value: int
-    begin: int
-    end: int
-    others: dict[int, int]
-
-
-class Comm(NamedTuple):
-    """A line from one row to another."""
-
-    sender: Row
-    send: int
-    receiver: Row
-    receive: int
-    size: int
-    tag: int
-
-
-class State(NamedTuple):
-    row: Row
-    begin: int
-    end: int
-    value: int
-
-
-class Sample(NamedTuple):
-    """The plain numbers of one record, by type."""
-
-    row: Row
-    time: int
-    numbers: dict[int, int]
-
-
-class Violations(Counter[str]):
-    """What is wrong, and how often; `first` holds the place of the first of each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first: dict[str, str] = {}
-
-    def add(self, what: str, where: object) -> None:
-        self[what] += 1
-        self.first.setdefault(what, str(where)[:200])
-
-    def __str__(self) -> str:
-        return "\n".join(f"{count} x {what}; first: {self.first[what]}" for what, count in self.items()) or "none"
-
-
-@dataclass
-class Labels:
-    """The contents of a .pcf: type -> label, type -> value -> label (absent for plain numbers), state -> label, type -> decimals."""
-
-    types: dict[int, str] = field(default_factory=dict)
-    values: dict[int, dict[int, str]] = field(default_factory=dict)
-    states: dict[int, str] | None = None
-    precision: dict[int, int] = field(default_factory=dict)
-
-
-@dataclass
-class Trace:
-    """A trace as read. nodes: CPUs of each. tasks: (threads, node from 1) of each. names: level -> names of its objects.
-
-    deepest: type -> how many ranges of it were open at once on one row. samples: records of nothing but plain numbers.
-    """
-
-    duration: int = 0
-    nodes: list[int] = field(default_factory=list)
-    tasks: list[tuple[int, int]] = field(default_factory=list)
-    labels: Labels = field(default_factory=Labels)
-    names: dict[str, list[str]] = field(default_factory=dict)
-    events: dict[int, list[Interval]] = field(default_factory=lambda: defaultdict(list))
-    comms: list[Comm] = field(default_factory=list)
-    states: list[State] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    deepest: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    lines: int = 0
-    violations: Violations = field(default_factory=Violations)
-
-    def intervals(self, code: int) -> list[Interval]:
-        """The ranges of a type, in the order in which they end."""
-        return self.events.get(code, [])
-
-    def label(self, code: int, value: int) -> str:
-        return self.labels.values.get(code, {}).get(value, str(value))
-
-    def row_name(self, row: Row) -> str:
-        """The name of a row in the .row file."""
-        before = sum(threads for threads, _ in self.tasks[: row[0] - 1])
-        return self.names["THREAD"][before + row[1] - 1]
-
-    def task_name(self, row: Row) -> str:
-        return self.names["TASK"][row[0] - 1]
 
 
 def read_trace(path: Path) -> Trace:
