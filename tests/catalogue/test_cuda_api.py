@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import sqlite3
 from pathlib import Path
 
 import pytest
+from tools.corpus import in_corpus
 
 FILE = Path(__file__).parents[2] / "nsys2prv" / "catalogue" / "cuda_api.txt"
 FIRST, LAST = 100, 2499
@@ -65,21 +64,9 @@ def test_names_are_those_of_functions_without_version() -> None:
 
 
 def test_every_call_of_the_corpus_has_a_fixed_value() -> None:
-    corpus = os.environ.get("NSYS2PRV_CORPUS")
-    if not corpus:
-        pytest.skip("NSYS2PRV_CORPUS does not name a folder of exports")
     known = {name for _, name in entries()}
     query = (
         "SELECT DISTINCT value FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN StringIds ON StringIds.id = call.nameId"
     )
-    met: set[str] = set()
-    for path in sorted(Path(corpus).glob("*.sqlite")):
-        connection = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
-        try:
-            met.update(re.sub(r"_v\d{4,}$", "", name) for (name,) in connection.execute(query))
-        except sqlite3.OperationalError:  # no such table
-            continue
-        finally:
-            connection.close()
-    assert met
+    met = {re.sub(r"_v\d{4,}$", "", name) for (name,) in in_corpus(query)}
     assert met - known == set()

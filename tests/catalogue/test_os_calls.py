@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import sqlite3
 from pathlib import Path
 
 import pytest
+from tools.corpus import in_corpus
 
 FOLDER = Path(__file__).parents[2] / "nsys2prv" / "catalogue"
 FILES = ("osrt.txt", "pthread.txt")
@@ -58,19 +57,6 @@ def test_pthread_values_are_extraes(name: str, value: int) -> None:
 
 
 def test_every_call_of_the_corpus_has_a_fixed_value() -> None:
-    corpus = os.environ.get("NSYS2PRV_CORPUS")
-    if not corpus:
-        pytest.skip("NSYS2PRV_CORPUS does not name a folder of exports")
     known = {name for file in FILES for _, name in entries(file)}
     query = "SELECT DISTINCT value FROM OSRT_API AS call JOIN StringIds ON StringIds.id = call.nameId WHERE eventClass = 27"
-    met: set[str] = set()
-    for path in sorted(Path(corpus).glob("*.sqlite")):
-        connection = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
-        try:
-            met.update(name for (name,) in connection.execute(query))
-        except sqlite3.OperationalError:  # no such table
-            continue
-        finally:
-            connection.close()
-    assert met
-    assert met - known == set()
+    assert {name for (name,) in in_corpus(query)} - known == set()

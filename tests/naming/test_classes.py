@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sqlite3
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from naming.test_nccl import NOT_OF_NCCL, OF_NCCL
+from tools.corpus import in_corpus
 from tools.exports import KERNEL, kernel, make_export, strings
 from tools.trace_reader import Trace, read_trace
 
@@ -469,21 +469,11 @@ def test_each_kernel_has_its_own_class_and_users_rules_reach_the_workers(tmp_pat
 @pytest.fixture(scope="module")
 def corpus() -> dict[str, int]:
     """Every kernel of the corpus by name, and how often it ran."""
-    folder = os.environ.get("NSYS2PRV_CORPUS")
-    if not folder:
-        pytest.skip("NSYS2PRV_CORPUS does not name a folder of exports")
     query = ("SELECT coalesce(nullif(long.value, ''), short.value, ''), count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL"
              " LEFT JOIN StringIds AS long ON long.id = demangledName LEFT JOIN StringIds AS short ON short.id = shortName GROUP BY 1")
     found: Counter[str] = Counter()
-    for path in sorted(Path(folder).glob("*.sqlite")):
-        connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
-        try:
-            found.update(dict(connection.execute(query).fetchall()))
-        except sqlite3.OperationalError:  # no such table or column
-            continue
-        finally:
-            connection.close()
-    assert found
+    for name, runs in in_corpus(query):
+        found[name] += runs
     return found
 
 

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import os
 import random
-import sqlite3
 import time
-from pathlib import Path
 
 import pytest
+from tools.corpus import in_corpus
 
 from nsys2prv.naming.kernels import disambiguate, readable_kernel_name
 
@@ -360,25 +358,12 @@ def test_order_does_not_matter() -> None:
 @pytest.fixture(scope="module")
 def corpus() -> list[tuple[str, str]]:
     """Demangled and short name of every kernel of the corpus."""
-    folder = os.environ.get("NSYS2PRV_CORPUS")
-    if not folder:
-        pytest.skip("NSYS2PRV_CORPUS does not name a folder of exports")
     query = (
         "SELECT DISTINCT whole.value, brief.value FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel"
         " JOIN StringIds AS whole ON whole.id = kernel.demangledName"
         " JOIN StringIds AS brief ON brief.id = kernel.shortName"
     )
-    found: dict[str, str] = {}
-    for path in sorted(Path(folder).glob("*.sqlite")):
-        connection = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
-        try:
-            found.update(connection.execute(query))
-        except sqlite3.OperationalError:  # no such table or column
-            continue
-        finally:
-            connection.close()
-    assert found
-    return sorted(found.items())
+    return sorted(dict(in_corpus(query)).items())
 
 
 def test_corpus_labels(corpus: list[tuple[str, str]]) -> None:
