@@ -8,9 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.trace_reader import read_trace
-
-from nsys2prv import Options, convert
+from tools.conversions import convert_and_read
 
 SAMPLES = sorted((Path(__file__).parent.parent / "sample_reports").glob("*/rank0.sqlite"))
 CORPUS = os.environ.get("NSYS2PRV_CORPUS")
@@ -33,9 +31,7 @@ def with_events() -> list[Path]:
 
 @pytest.mark.parametrize("report", with_events(), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
-    convert([report], tmp_path / "o.prv", Options(kinds=("cuda_events", "cuda_api_trace")))
-    trace = read_trace(tmp_path / "o.prv")
-    assert not trace.violations, trace.violations
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", kinds=("cuda_events", "cuda_api_trace"))
     connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
     rows = connection.execute(RECORDED).fetchall()
     origin = min(start for start, *_ in connection.execute("SELECT start FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass <> 67"))

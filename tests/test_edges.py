@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tools.conversions import convert_and_read
 from tools.exports import KERNEL, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export, strings
 from tools.trace_reader import Trace, read_trace
 
@@ -19,10 +20,7 @@ CALL, KERNELS, PUSHPOP, STARTEND, SYNC = 63000000, 63000006, 9600, 9610, 6300003
 
 def trace_of(folder: Path, tables: dict[str, list[Row]], **options: object) -> Trace:
     """The trace of one export, without violations."""
-    convert([make_export(folder / "r.sqlite", tables)], folder / "o.prv", Options(**options))
-    trace = read_trace(folder / "o.prv")
-    assert not trace.violations, trace.violations
-    return trace
+    return convert_and_read([make_export(folder / "r.sqlite", tables)], folder / "o.prv", **options)[0]
 
 
 def found(trace: Trace, code: int) -> list[tuple[str, int, int]]:

@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tools.conversions import convert_and_read
 from tools.exports import KERNEL, PID, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export, strings
 from tools.trace_reader import Trace, read_trace
 
-from nsys2prv import Options, convert
+from nsys2prv import convert
 from nsys2prv import extract as extract_module
 from nsys2prv.cli import main
 from nsys2prv.model.natural import natural_key
@@ -45,10 +46,7 @@ def clock(utc: int | None, system: int | None) -> list[Row]:
 def traced(folder: Path, *reports: dict[str, list[Row]] | Path) -> Trace:
     paths = [report if isinstance(report, Path) else make_export(folder / f"rank{number}.sqlite", {"StringIds": STRINGS, **report})
              for number, report in enumerate(reports)]
-    convert(paths, folder / "out.prv", Options(full_kernel_names=True))
-    trace = read_trace(folder / "out.prv")
-    assert not trace.violations, str(trace.violations)
-    return trace
+    return convert_and_read(paths, folder / "out.prv", full_kernel_names=True)[0]
 
 
 def ranges(trace: Trace, code: int) -> set[tuple[str, int, int]]:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.conversions import convert_and_read
 from tools.exports import KERNEL, RUNTIME, call, kernel, make_export, strings
-from tools.trace_reader import read_trace
 
-from nsys2prv import Options, convert
 from nsys2prv.store import lanes
 
 KERNELS = 63000006
@@ -24,9 +23,7 @@ def test_overlapping_kernels_get_rows_of_their_own(tmp_path: Path) -> None:
     rows = [kernel(100, 200, demangledName=1), kernel(150, 180, demangledName=3), kernel(160, 250, demangledName=4),
             kernel(200, 220, demangledName=1), kernel(250, 260, demangledName=3)]
     report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": strings("a", "cudaLaunchKernel", "b", "c")})
-    convert([report], tmp_path / "o.prv", Options())
-    trace = read_trace(tmp_path / "o.prv")
-    assert not trace.violations
+    trace, _ = convert_and_read([report], tmp_path / "o.prv")
     assert intervals(trace) == [(1, 0, 100, "a"), (1, 100, 120, "a"), (1, 150, 160, "b"), (2, 50, 80, "b"), (3, 60, 150, "c")]
     assert trace.names["THREAD"] == ["CUDA-D0.S7"] * 3
 
@@ -35,9 +32,7 @@ def test_lines_lead_to_the_lane_of_their_kernel(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", {
         KERNEL: [kernel(100, 200, correlationId=1), kernel(150, 260, correlationId=2)],
         RUNTIME: [call(10, 20, 1), call(30, 40, 2)], "StringIds": strings("a", "cudaLaunchKernel_v7000")})
-    convert([report], tmp_path / "o.prv", Options())
-    trace = read_trace(tmp_path / "o.prv")
-    assert not trace.violations
+    trace, _ = convert_and_read([report], tmp_path / "o.prv")
     assert sorted((line.send, line.receiver[1], line.receive) for line in trace.comms) == [(0, 2, 90), (20, 3, 140)]
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.conversions import convert_and_read, found
 from tools.exports import KERNEL, PID, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export, os_call, strings
 from tools.trace_reader import Trace, read_trace
 
-from nsys2prv import Options, Summary, convert
+from nsys2prv import Summary
 from nsys2prv.cli import main
 from nsys2prv.errors import NothingToWrite, UsageError
 from nsys2prv.events.extraction import Extraction
@@ -24,16 +25,7 @@ READ, LOCK, OPEN, POLL, K, LAUNCH = range(1, 7)
 def converted(folder: Path, rows: list[Row], more: dict[str, list[Row]] | None = None, **options: object) -> tuple[Trace, Summary]:
     """The trace, without violations, and the summary of an export with these rows of OSRT_API."""
     report = make_export(folder / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES, **(more or {})})
-    summary = convert([report], folder / "o.prv", Options(**options))
-    trace = read_trace(folder / "o.prv")
-    assert not trace.violations, trace.violations
-    return trace, summary
-
-
-def found(trace: Trace, code: int) -> list[tuple[str, int, int]]:
-    """(label, begin, end) of the intervals of a type, by begin, the outer first."""
-    items = sorted(trace.intervals(code), key=lambda item: (item.row, item.begin, -item.end))
-    return [(trace.label(code, item.value), item.begin, item.end) for item in items]
+    return convert_and_read([report], folder / "o.prv", **options)
 
 
 def test_short_calls_are_dropped_and_counted(tmp_path: Path) -> None:

@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.conversions import convert_and_read
 from tools.exports import KERNEL, RUNTIME, call, global_pid, global_tid, kernel, make_export, strings
-from tools.trace_reader import read_trace
 
-from nsys2prv import Options, convert
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events.extraction import StreamKey, ThreadKey
 from nsys2prv.model.natural import natural_key
@@ -94,9 +93,7 @@ def test_two_gpus_of_one_process_have_rows_of_their_own(tmp_path: Path) -> None:
         KERNEL: [kernel(0, 10), kernel(5, 20, deviceId=1), kernel(30, 40, globalPid=global_pid(77), correlationId=1)],
         RUNTIME: [call(1, 2, 1), call(25, 28, 1, globalTid=global_tid(77, 77))],
         "StringIds": strings("k", "cudaLaunchKernel")})
-    convert([report], tmp_path / "o.prv", Options())
-    trace = read_trace(tmp_path / "o.prv")
-    assert not trace.violations
+    trace, _ = convert_and_read([report], tmp_path / "o.prv")
     # The process of the lower pid is task 1.
     assert sorted((interval.row, interval.begin) for interval in trace.intervals(63000006)) == [((1, 2), 30), ((2, 2), 0), ((2, 3), 5)]
     # Both processes have a call with correlation id 1; only the second's launched the kernel.

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.conversions import convert_and_read
 from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
-from tools.trace_reader import Trace, read_trace
+from tools.trace_reader import Trace
 
-from nsys2prv import Options, convert
 from nsys2prv.catalogue import catalogue
 from nsys2prv.catalogue.counters import HASHED, counter_codes, counter_tables, known_label, labels_of
 from nsys2prv.catalogue.hashing import hashed_numbers
@@ -56,13 +56,8 @@ def gpus(*uuids: str, first: int = 0) -> list[Row]:
 
 def traced(folder: Path, *reports: Mapping[str, Sequence[Row]], **more: object) -> tuple[Trace, Summary, list[Path]]:
     """The trace of reports rank0, rank1... made of these tables."""
-    paths = []
-    for number, tables in enumerate(reports):
-        paths.append(make_export(folder / f"rank{number}.sqlite", tables))
-    summary = convert(paths, folder / "out.prv", Options(**more))
-    trace = read_trace(folder / "out.prv")
-    assert not trace.violations, str(trace.violations)
-    return trace, summary, paths
+    paths = [make_export(folder / f"rank{number}.sqlite", tables) for number, tables in enumerate(reports)]
+    return *convert_and_read(paths, folder / "out.prv", **more), paths
 
 
 def series(trace: Trace, code: int) -> dict[str, list[tuple[int, int]]]:

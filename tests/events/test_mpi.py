@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from tools.conversions import convert_and_read
 from tools.exports import Row, global_tid, make_export, strings
-from tools.trace_reader import Trace, read_trace
+from tools.trace_reader import Trace
 
-from nsys2prv import Options, convert, extract
+from nsys2prv import extract
 from nsys2prv.catalogue import catalogue
 from nsys2prv.naming.mpi import LAYOUTS, function_name, layout_of
 from nsys2prv.summary import Summary
@@ -59,10 +60,7 @@ def export(path: Path, rank: int, calls: Iterable[Call], members: Sequence[int] 
 
 
 def convert_all(folder: Path, *reports: Path) -> tuple[Trace, Summary]:
-    summary = convert(reports, folder / "o.prv", Options())
-    trace = read_trace(folder / "o.prv")
-    assert not trace.violations, trace.violations
-    return trace, summary
+    return convert_and_read(reports, folder / "o.prv")
 
 
 def two_ranks(folder: Path, first: Iterable[Call], second: Iterable[Call], **options: object) -> tuple[Trace, Summary]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tools.conversions import convert_and_read, found
 from tools.exports import PID, Row, make_export, os_call, strings
 from tools.trace_reader import Trace, read_trace
 
@@ -18,17 +19,7 @@ READ, LOCK, MINE, CAPITAL, OF_PTHREAD = range(1, 6)
 
 def converted(folder: Path, rows: list[Row]) -> tuple[Trace, Summary]:
     """The trace, without violations, and the summary of an export with these rows of OSRT_API."""
-    report = make_export(folder / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})
-    summary = convert([report], folder / "o.prv")
-    trace = read_trace(folder / "o.prv")
-    assert not trace.violations, trace.violations
-    return trace, summary
-
-
-def found(trace: Trace, code: int) -> list[tuple[str, int, int]]:
-    """(label, begin, end) of the intervals of a type, by begin, the outer first."""
-    items = sorted(trace.intervals(code), key=lambda item: (item.row, item.begin, -item.end))
-    return [(trace.label(code, item.value), item.begin, item.end) for item in items]
+    return convert_and_read([make_export(folder / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})], folder / "o.prv")
 
 
 def test_names_tell_pthread_calls_from_others(tmp_path: Path) -> None:
