@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 from tools.exports import global_pid, global_tid
-from tools.nccl_exports import COMM, DOMAIN, ENTRIES, ENUMS, OP, SIZE, Rank, binary, entries, said
+from tools.nccl_exports import COMM, DOMAIN, ENTRIES, ENUMS, OP, SIZE, Rank, binary, converted, entries, group_on_two_gpus, said
 from tools.trace_reader import Interval, Trace, read_trace
 
-from nsys2prv import Options, convert
-from nsys2prv.summary import Summary
+from nsys2prv import convert
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 CALL, NCCL_KERNEL = 9500, 63000007
@@ -22,14 +21,6 @@ BIG = 0xFEDC_BA98_7654_3210
 REDUCE_ENTRIES = entries(77, (COMM, 18, 0), (SIZE, 22, 8), (OP, 1 << 24 | 24, 16))
 REDUCE_NAMES = [{"domainId": DOMAIN, "schemaId": 1 << 24 | 24, "idx": value, "name": name, "value": value}
                 for value, name in enumerate(("Sum", "Product", "Max", "Min", "Avg"))]
-
-
-def converted(folder: Path, *ranks: Rank, **options: object) -> tuple[Trace, Summary]:
-    reports = [rank.write(folder / f"r{number}" / f"rank{number}.sqlite") for number, rank in enumerate(ranks)]
-    summary = convert(reports, folder / "o.prv", Options(**options))
-    trace = read_trace(folder / "o.prv")
-    assert not trace.violations, trace.violations
-    return trace, summary
 
 
 def fields(trace: Trace, item: Interval) -> dict[int, str | int]:
@@ -126,11 +117,7 @@ def test_group_on_several_communicators_tells_no_size(tmp_path: Path) -> None:
 
 
 def test_one_process_with_two_gpus_shares_the_group(tmp_path: Path) -> None:
-    rank = Rank().range(90, 92, "ncclGroupStart")
-    for number in range(2):
-        rank.range(100 + 10 * number, 105 + 10 * number, "ncclAllReduce", jsonText=said(7, 100))
-    rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).work(150, 160, 300, deviceId=1)
-    trace, summary = converted(tmp_path, rank)
+    trace, summary = converted(tmp_path, group_on_two_gpus())
     assert [(item[BYTES], item[FUSED]) for item in payloads(trace, NCCL_KERNEL)] == [(100, 1)] * 2
     assert "communicator and order of launches: 1" in summary.text()
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.nccl_exports import COMM, Rank, said
+from tools import nccl_exports
+from tools.conversions import convert_and_read
+from tools.nccl_exports import COMM, Rank, group_on_two_gpus, said
 from tools.trace_reader import Trace, read_trace
 
-from nsys2prv import Options, convert
+from nsys2prv import convert
 from nsys2prv.samples import Options as SampleOptions
 from nsys2prv.samples import generate
 
@@ -45,9 +47,7 @@ def expected(begins: list[int], ends: list[int], tasks: list[int]) -> list[Recor
 ], ids=["JSON and binary", "binary, rows in any order", "groups", "advanced trace"])
 def test_generated_job_agrees_with_its_truth(tmp_path: Path, more: dict[str, object], way: str) -> None:
     generate(tmp_path, SampleOptions(ranks=8, hosts=2, steps=3, layers=2, clock_offsets_ms=(0.0, 0.0), clock_drifts_ppm=(0.0, 0.0), **more))
-    summary = convert(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
-    trace = read_trace(tmp_path / "o.prv")
-    assert not trace.violations, trace.violations
+    trace, summary = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
     truth = [item for item in json.loads((tmp_path / "truth.json").read_text())["collectives"] if item["function"] != "SendRecv"]
     assert f"{way}: {len(truth)}" in summary.text()
     wanted = sorted(expected(item["begin"], item["end"], [rank + 1 for rank in item["ranks"]]) for item in truth)
@@ -96,10 +96,7 @@ def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None
 
 
 def converted(folder: Path, *ranks: Rank) -> tuple[Trace, str]:
-    reports = [rank.write(folder / f"r{number}" / f"rank{number}.sqlite") for number, rank in enumerate(ranks)]
-    summary = convert(reports, folder / "o.prv", Options())
-    trace = read_trace(folder / "o.prv")
-    assert not trace.violations, trace.violations
+    trace, summary = nccl_exports.converted(folder, *ranks)
     return trace, summary.text()
 
 
@@ -242,11 +239,7 @@ def test_kernels_in_graphs_are_said(tmp_path: Path) -> None:
 
 
 def test_one_process_with_two_gpus(tmp_path: Path) -> None:
-    rank = Rank().range(90, 92, "ncclGroupStart")
-    for number in range(2):
-        rank.range(100 + 10 * number, 105 + 10 * number, "ncclAllReduce", jsonText=said(7, 100))
-    rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).work(150, 160, 300, deviceId=1)
-    trace, _ = converted(tmp_path, rank)
+    trace, _ = converted(tmp_path, group_on_two_gpus())
     assert records(trace) == {1: [(1, 0, 10, 140), (1, 10, 0, 140)]}
 
 

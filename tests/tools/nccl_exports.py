@@ -6,16 +6,16 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.exports import KERNEL, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export
+from tools.conversions import convert_and_read
+from tools.exports import KERNEL, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export, strings
+from tools.trace import Trace
+
+from nsys2prv import Summary
 
 NVTX = "NVTX_EVENTS"
 ENTRIES, ENUMS = "NVTX_PAYLOAD_SCHEMA_ENTRIES", "NVTX_PAYLOAD_ENUM_ENTRIES"
 COMM, SIZE, OP = "NCCL communicator ID", "Message size [bytes]", "Reduction operation"
 DOMAIN = 3
-
-
-def strings(*names: str) -> list[Row]:
-    return [{"id": number, "value": text} for number, text in enumerate(names, 1)]
 
 
 @dataclass
@@ -59,6 +59,20 @@ class Rank:
             NVTX: self.nvtx, RUNTIME: self.calls, KERNEL: self.kernels, "StringIds": strings(*self.names), **self.more,
             "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": self.host}],
             "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 1_780_000_000_000_000_000, "systemClockNs": 1_000_000}]})
+
+
+def converted(folder: Path, *ranks: Rank, **options: object) -> tuple[Trace, Summary]:
+    """The trace of these ranks, without violations, and its summary."""
+    reports = [rank.write(folder / f"r{number}" / f"rank{number}.sqlite") for number, rank in enumerate(ranks)]
+    return convert_and_read(reports, folder / "o.prv", **options)
+
+
+def group_on_two_gpus() -> Rank:
+    """One process that calls AllReduce for each of its two GPUs in one group, and the kernels of both."""
+    rank = Rank().range(90, 92, "ncclGroupStart")
+    for number in range(2):
+        rank.range(100 + 10 * number, 105 + 10 * number, "ncclAllReduce", jsonText=said(7, 100))
+    return rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).work(150, 160, 300, deviceId=1)
 
 
 def said(communicator: int, size: int, **more: object) -> str:
