@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
+from tools.corpus import EXPORTS
 
 SAMPLES = sorted((Path(__file__).parent.parent / "sample_reports").glob("*/rank0.sqlite"))
-CORPUS = os.environ.get("NSYS2PRV_CORPUS")
 CALL, COMPLETION, EVENT, STREAM = 63000050, 63000051, 9301, 9303
 RECORDED = """SELECT r.start, r.end, e.eventId, e.streamId, s.value FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT e
               JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.correlationId = e.correlationId AND (r.globalTid & ~0xFFFFFF) = e.globalPid
@@ -21,7 +20,7 @@ RECORDED = """SELECT r.start, r.end, e.eventId, e.streamId, s.value FROM CUPTI_A
 def with_events() -> list[Path]:
     """Exports that hold CUDA events with their calls."""
     found = list(SAMPLES)
-    for path in sorted(Path(CORPUS).glob("*.sqlite")) if CORPUS else ():
+    for path in EXPORTS:
         with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as connection:
             if connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_CUDA_EVENT'").fetchone()[0] \
                     and connection.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT").fetchone()[0]:

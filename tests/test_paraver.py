@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tools.corpus import EXPORTS, NO_CORPUS
 from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
 
 PARAMEDIR = shutil.which("paramedir")
-CORPUS = os.environ.get("NSYS2PRV_CORPUS")
 COMPLAINTS = re.compile(
     r"Error reading|Unkwnown|Unknown record|Cannot load|aborted|Undefined error|Missing tracefile|None of the events|not loaded",
     re.IGNORECASE,
@@ -86,10 +86,9 @@ def rows_of(path: Path, sql: str) -> int:
 
 
 def varied_exports() -> list[Path]:
-    exports = sorted(Path(CORPUS).glob("*.sqlite")) if CORPUS else []
     queries = [f"SELECT count(*) FROM {table}" for table in MOST_OF]
     queries.append("SELECT count(DISTINCT globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL")
-    return sorted({max(exports, key=lambda path: rows_of(path, sql)) for sql in queries}) if exports else []
+    return sorted({max(EXPORTS, key=lambda path: rows_of(path, sql)) for sql in queries}) if EXPORTS else []
 
 
 @dataclass
@@ -169,7 +168,7 @@ def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if PARAMEDIR is None:
         pytest.skip("paramedir is not on the PATH")
     if request.param is None:
-        pytest.skip("NSYS2PRV_CORPUS does not name a folder of .sqlite exports")
+        pytest.skip(NO_CORPUS)
     folder = tmp_path_factory.mktemp("paraver")
     prv = folder / "out.prv"
     convert([request.param], prv, Options(("cuda", "nvtx"), full_kernel_names=True))

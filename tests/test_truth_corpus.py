@@ -6,23 +6,18 @@ with SQL on the export (``tools.sql_truth``); the converter is never compared wi
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from tools.corpus import EXPORTS, UNSET, need_corpus
 from tools.sql_truth import Truth, label
 from tools.trace_reader import Comm, Interval, Row, Trace, read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv.errors import NothingToWrite
-
-CORPUS = os.environ.get("NSYS2PRV_CORPUS")
-EXPORTS = sorted(Path(CORPUS).glob("*.sqlite")) if CORPUS else []
-UNSET = pytest.param(None, marks=pytest.mark.skip(reason="NSYS2PRV_CORPUS does not name a folder of .sqlite exports"))
 
 CODES = {
     "api": 63000000,
@@ -224,8 +219,7 @@ def test_errors_of_calls(pair: Pair) -> None:
 @pytest.fixture(scope="module")
 def merged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Truth], Trace]]:
     """One compressed trace of all exports that do not say when they were made: their processes and names meet in it."""
-    if not CORPUS:
-        pytest.skip("NSYS2PRV_CORPUS does not name a folder of .sqlite exports")
+    need_corpus()
     truths = [Truth(path) for path in EXPORTS]
     chosen = [(path, truth) for path, truth in zip(EXPORTS, truths, strict=True)
               if not truth.columns("TARGET_INFO_SESSION_START_TIME") and not truth.empty]

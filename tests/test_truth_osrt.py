@@ -5,7 +5,6 @@ The folder is named by NSYS2PRV_CORPUS. As in ``test_truth_corpus``, the convert
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -13,15 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tools.corpus import EXPORTS, UNSET, need_corpus
 from tools.sql_truth import label
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv.errors import NothingToWrite
-
-CORPUS = os.environ.get("NSYS2PRV_CORPUS")
-EXPORTS = sorted(Path(CORPUS).glob("*.sqlite")) if CORPUS else []
-UNSET = pytest.param(None, marks=pytest.mark.skip(reason="NSYS2PRV_CORPUS does not name a folder of .sqlite exports"))
 
 CODES = {"osrt": 66400000, "pthread": 61000000}
 LEAST_NS = 5_000
@@ -141,8 +137,7 @@ def test_short_calls_are_dropped_and_counted(pair: Pair, tmp_path: Path) -> None
 
 def test_counts_and_durations_add_up_over_exports(tmp_path: Path) -> None:
     """In one compressed trace of all exports, whose processes and names meet in it (their times are years apart)."""
-    if not CORPUS:
-        pytest.skip("NSYS2PRV_CORPUS does not name a folder of .sqlite exports")
+    need_corpus()
     trace, _ = converted(EXPORTS, tmp_path / "out.prv.gz")
     found = ((kind, trace.label(code, item.value), item.end - item.begin) for kind, code in CODES.items() for item in trace.intervals(code))
     assert totals(Call(kind, 0, 0, name, 0, duration, 0) for kind, name, duration in found) == totals(

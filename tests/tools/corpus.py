@@ -8,17 +8,27 @@ from pathlib import Path
 
 import pytest
 
+CORPUS = os.environ.get("NSYS2PRV_CORPUS")
+EXPORTS = sorted(Path(CORPUS).glob("*.sqlite")) if CORPUS else []
+NO_CORPUS = "NSYS2PRV_CORPUS does not name a folder of .sqlite exports"
+UNSET = pytest.param(None, marks=pytest.mark.skip(reason=NO_CORPUS))
+"""The parameter of a test for each export, where there is none."""
+
+
+def need_corpus() -> None:
+    """Skip the test without a corpus."""
+    if not CORPUS:
+        pytest.skip(NO_CORPUS)
+
 
 def in_corpus(query: str) -> list[tuple]:
     """The rows of an SQL query on all exports that have its tables and columns, of which there is at least one.
 
     Without a corpus the test is skipped.
     """
-    folder = os.environ.get("NSYS2PRV_CORPUS")
-    if not folder:
-        pytest.skip("NSYS2PRV_CORPUS does not name a folder of exports")
+    need_corpus()
     found: list[tuple] = []
-    for path in sorted(Path(folder).glob("*.sqlite")):
+    for path in EXPORTS:
         connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
         try:
             found += connection.execute(query).fetchall()
