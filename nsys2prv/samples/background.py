@@ -118,17 +118,7 @@ class Background:
         self._fetch(step + _DEPTH, start + length // 3)
         at, loader, number = self._fetched.pop(step)
         rows: list[dict[str, Any]] = [
-            {
-                "start": at,
-                "end": start - 10,
-                "eventType": nvtx.START_END,
-                "rangeId": number,
-                "category": 2,
-                "text": "batch in flight",
-                "globalTid": loader,
-                "endGlobalTid": main,
-                "domainId": int(Domain.JOB),
-            },
+            {**_batch(at, loader, number), "end": start - 10, "endGlobalTid": main},
             {
                 "start": start + length - 40,
                 "eventType": nvtx.MARK,
@@ -166,18 +156,7 @@ class Background:
         """What the capture's end cuts off: batches nobody took, and a range pushed at local time ``at`` (ns) and
         never popped.
         """
-        rows: list[dict[str, Any]] = [
-            {
-                "start": start,
-                "eventType": nvtx.START_END,
-                "rangeId": number,
-                "category": 2,
-                "text": "batch in flight",
-                "globalTid": loader,
-                "domainId": int(Domain.JOB),
-            }
-            for start, loader, number in self._fetched.values()
-        ]
+        rows = [_batch(start, loader, number) for start, loader, number in self._fetched.values()]
         rows.append(
             {
                 "start": at,
@@ -188,3 +167,16 @@ class Background:
             }
         )
         nvtx.write_points(self.report, rows, "unfinished ranges")
+
+
+def _batch(start: int, loader: int, number: int) -> dict[str, Any]:
+    """The range of a batch that ``loader`` (a globalTid) fetches from ``start`` (local ns) on, without its end."""
+    return {
+        "start": start,
+        "eventType": nvtx.START_END,
+        "rangeId": number,
+        "category": 2,
+        "text": "batch in flight",
+        "globalTid": loader,
+        "domainId": int(Domain.JOB),
+    }
