@@ -111,6 +111,7 @@ def _add_nccl(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("NCCL")
     group.add_argument("--nccl-trace", choices=get_args(NcclTrace), default="legacy", help="NCCL's own ranges, or nsys's advanced trace")
     group.add_argument("--nccl-groups", action="store_true", help="steps also have two collectives in one group")
+    group.add_argument("--nccl-rooted", action="store_true", help="steps also have a broadcast and a reduction to one rank")
     group.add_argument("--nccl-channels", type=int, default=0, metavar="N", help="at most N channels (0: as NCCL likes)")
     group.add_argument("--nccl-proxy", action="store_true", help="the advanced trace has the proxy's operations too")
     group.add_argument("--bandwidth-truth", action="store_true", help="waits, transfers and bus bandwidths of collectives in the truth")

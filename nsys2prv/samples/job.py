@@ -22,6 +22,9 @@ CATEGORIES = {1: "phase", 2: "data", 3: "communication"}
 """NVTX categories of the job's own domain."""
 
 PHASE_COLOR, DATA_COLOR = 0xFF76B900, 0xFF2196F3
+BUFFERS_ROOT, METRIC_ROOT = 1, 2
+"""Whose buffers the others of its communicator get, and who gets the metric: ranks in the communicator, modulo its size."""
+
 LAYER_BYTES = 25_165_824
 """Parameters of one layer, bytes (bf16)."""
 
@@ -52,7 +55,7 @@ class Job:
         self.groups = [group for group in Group if sizes[group] > 1]
         self.peers = options.visible == "all" and options.gpus_per_host > 1
         self.mpi = Work(build_grid(options.ranks)) if options.mpi else None
-        self.advanced, self.grouped = options.nccl_trace == "advanced", options.nccl_groups
+        self.advanced, self.grouped, self.rooted = options.nccl_trace == "advanced", options.nccl_groups, options.nccl_rooted
 
     def initial(self) -> Program:
         """Start of the process: CUDA, NCCL, the model, capture of graphs."""
@@ -108,6 +111,9 @@ class Job:
             if self.mpi:
                 self.mpi.exchange(b)
             with b.range("forward", Style.REGISTERED, Domain.JOB, category=1, color=PHASE_COLOR):
+                if self.rooted and self.world > 1:
+                    buffers = Payload("Broadcast", self.shard, 3_145_728, root=BUFFERS_ROOT)
+                    b.wait(Stream.COMPUTE, b.collective(buffers, "nccl_broadcast"))
                 self._forward(b)
             with b.range("backward", Style.REGISTERED, Domain.JOB, category=1, color=PHASE_COLOR):
                 self._backward(b)
@@ -278,6 +284,9 @@ class Job:
                 norm = Payload("AllReduce", Group.WORLD, 4, reduction=SUM, four_byte=True)
                 b.wait(Stream.COMPUTE, b.collective(norm, "nccl_all_reduce_f32"))
             b.aten("aten::_foreach_mul_", kernel="mul")
+        if self.rooted and self.world > 1:
+            metric = Payload("Reduce", Group.WORLD, 8_192, reduction=SUM, four_byte=True, root=METRIC_ROOT)
+            b.wait(Stream.COMPUTE, b.collective(metric, "nccl_reduce"))
         with b.range("Optimizer.step#AdamW.step"):
             for part in range(1 + self.layers // 4):
                 b.aten("aten::_fused_adamw_", kernel="adam", times=1.0 + 0.1 * part)

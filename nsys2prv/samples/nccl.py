@@ -21,7 +21,7 @@ REDUCTIONS = ("Sum", "Product", "Max", "Min", "Avg")
 _INT, _UINT64, _SIZE = 5, 18, 22
 
 _COMM, _BYTES = ("NCCL communicator ID", _UINT64, 0), ("Message size [bytes]", _SIZE, 8)
-_REDUCTION, _PEER = ("Reduction operation", REDUCTION_ID, 16), ("Peer rank", _INT, 16)
+_REDUCTION, _PEER, _ROOT = ("Reduction operation", REDUCTION_ID, 16), ("Peer rank", _INT, 16), ("Root", _INT, 16)
 _INIT = (_COMM, ("No. of ranks", _INT, 8), ("Rank", _INT, 12), ("CUDA device", _INT, 16))
 _FORMATS = {_INT: "i", _UINT64: "Q", _SIZE: "Q", REDUCTION_ID: "i"}
 
@@ -40,10 +40,13 @@ SCHEMAS = {
     "Finalize": Schema(_STATIC_IDS + 14, 8, (_COMM,)),
     "AllGather": Schema(_STATIC_IDS + 4, 16, (_COMM, _BYTES)),
     "AllReduce": Schema(_STATIC_IDS + 5, 24, (_COMM, _BYTES, _REDUCTION)),
+    "Broadcast": Schema(_STATIC_IDS + 6, 24, (_COMM, _BYTES, _ROOT)),
     "ReduceScatter": Schema(_STATIC_IDS + 7, 24, (_COMM, _BYTES, _REDUCTION)),
+    "Reduce": Schema(_STATIC_IDS + 8, 24, (_COMM, _BYTES, _ROOT, ("Reduction operation", REDUCTION_ID, 20))),
     "Send": Schema(_STATIC_IDS + 9, 24, (_COMM, _BYTES, _PEER)),
     "Recv": Schema(_STATIC_IDS + 10, 24, (_COMM, _BYTES, _PEER)),
 }
+ROOTED = ("Broadcast", "Reduce")
 
 
 def values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, int]:
@@ -58,6 +61,7 @@ def values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, int]:
         "CUDA device": rank.device,
         "Reduction operation": payload.reduction,
         "Peer rank": (own + payload.peer) % size,
+        "Root": payload.root % size,
     }
     return {name: said[name] for name, _, _ in SCHEMAS[payload.function].entries}
 

@@ -72,6 +72,8 @@ class Fields:
         said |= {"count": call.bytes // size, "dataType": kind, "apiId": self.numbers.api_id(number, run)}
         if call.function in _PAIRWISE:
             return said | {"peer": (own + call.peer) % len(comm.ranks)}
+        if call.root >= 0:
+            said["root"] = call.root % len(comm.ranks)
         return said | {"seqNumber": self.numbers.sequence(number, run)}
 
     def of_range(self, trace: Trace, run: int) -> str:

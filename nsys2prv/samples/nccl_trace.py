@@ -6,7 +6,7 @@ kernel does their work; they, and the proxy's operations, overlap, so they are s
 progress thread. Categories are communicators; "CommInit" marks tell of their creation.
 
 Of real reports only what NVIDIA's user guide says is known: the names of ranges and of some fields. Inferred are the
-event types, the thread of GPU operations, the fields "nRanks", "peer", "channelId", "rank", and the ids' values.
+event types, the thread of GPU operations, the fields "nRanks", "peer", "root", "channelId", "rank", and the ids' values.
 """
 
 from __future__ import annotations
@@ -130,6 +130,8 @@ class TraceRows:
                 if call.function in ("Send", "Recv") and text[-4:] != call.function:
                     continue
                 peer = (own + step) % len(comm.ranks)
+                if not call.passes_on(own if step == 1 else peer, len(comm.ranks)):
+                    continue
                 if cluster.ranks[comm.ranks[peer]].host_index == rank.host_index:
                     continue
                 channels = range(_PROXY_CHANNELS)

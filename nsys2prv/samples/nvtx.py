@@ -167,7 +167,8 @@ def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]] = 
 def _write_schemas(report: Report) -> None:
     """Schema and enumeration rows as real exports have them: zero offsets, flags and names are NULL."""
     domain, insert = int(Domain.NCCL), report.export.insert
-    shapes = list(nccl.SCHEMAS.values())
+    rooted = report.options.nccl_rooted
+    shapes = [shape for function, shape in nccl.SCHEMAS.items() if rooted or function not in nccl.ROOTED]
     entries = [(shape.id, index, *entry) for shape in shapes for index, entry in enumerate(shape.entries)]
     insert(
         "NVTX_PAYLOAD_SCHEMAS",

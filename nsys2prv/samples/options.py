@@ -56,6 +56,8 @@ class Options:
         efa_metrics: samples of EFA devices per second (generic events), in every report of a host.
         nccl_trace: NCCL's own NVTX ranges, or those of nsys's advanced NCCL trace (2025.6 and later).
         nccl_groups: steps also have two collectives in one NCCL group, hence one kernel.
+        nccl_rooted: steps also have collectives with a root: buffers are broadcast within a host, a metric is reduced to
+            one rank.
         nccl_channels: NCCL uses at most so many channels (blocks of its kernels, rows per operation in the advanced
             trace); 0: as many as it likes.
         nccl_proxy: the advanced NCCL trace has the proxy's operations too.
@@ -93,6 +95,7 @@ class Options:
     efa_metrics: float = 0.0
     nccl_trace: NcclTrace = "legacy"
     nccl_groups: bool = False
+    nccl_rooted: bool = False
     nccl_channels: int = 0
     nccl_proxy: bool = False
     bandwidth_truth: bool = False

@@ -69,7 +69,7 @@ D2H, D2D, P2P = Copy(2, 2, 0), Copy(8, 2, 2), Copy(10, 2, 2)
 @dataclass(frozen=True)
 class Payload:
     """What an NCCL call says about itself: function (``AllReduce``...), communicator kind, bytes, distance to the
-    peer.
+    peer, root (a rank in the communicator, modulo its size; -1 for a function without one).
     """
 
     function: str
@@ -79,6 +79,15 @@ class Payload:
     reduction: int = 0
     four_byte: bool = False
     """Elements are of float32, not bfloat16."""
+
+    root: int = -1
+
+    def passes_on(self, rank: int, size: int) -> bool:
+        """Whether a rank of a communicator of ``size`` sends to the next in the ring: a broadcast ends before its root,
+        a reduction at it.
+        """
+        last = {"Broadcast": self.root - 1, "Reduce": self.root}.get(self.function)
+        return last is None or rank != last % size
 
 
 class Stage(IntEnum):
@@ -365,6 +374,8 @@ def _torch_name(function: str) -> str:
         "AllGather": "_all_gather_base",
         "ReduceScatter": "_reduce_scatter_base",
         "AllReduce": "all_reduce",
+        "Broadcast": "broadcast",
+        "Reduce": "reduce",
         "SendRecv": "coalesced",
         "Group": "allreduce_coalesced",
     }[function]

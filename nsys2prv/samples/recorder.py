@@ -17,8 +17,9 @@ ABOUT_BANDWIDTH = (
     "Of each collective and rank, in ns: 'late' = begin after the first rank's; 'wait' = from begin until the last has "
     "begun ('last'; of a SendRecv: the last of the rank and its two neighbours); 'transfer' = from then to its end. "
     "'bus_bytes' is what crosses the bus per rank by nccl-tests' factors (n ranks; AllReduce 2(n-1)/n of its bytes; "
-    "AllGather and ReduceScatter n-1 times a rank's share; SendRecv 1; a Group the sum of its members); 'bus_gb_per_s' "
-    "= bus_bytes / transfer. 'pairs' of a SendRecv: 'ready' when both have begun, 'end' that of the receiver's kernel."
+    "AllGather and ReduceScatter n-1 times a rank's share; SendRecv, Broadcast and Reduce 1; a Group the sum of its "
+    "members); 'bus_gb_per_s' = bus_bytes / transfer. 'pairs' of a SendRecv: 'ready' when both have begun, 'end' that of "
+    "the receiver's kernel. 'root' is a rank in the communicator, that is an index into 'ranks'."
 )
 
 
@@ -75,6 +76,8 @@ class Recorder:
         assert op.payload is not None
         calls = [self.program.nccl_calls[number] for number in op.calls]
         more: dict[str, Any] = {}
+        if op.payload.root >= 0:
+            more["root"] = op.payload.root % len(comm.ranks)
         if op.payload.function == "Group":
             more["members"] = [{"function": call.function, "bytes": call.bytes} for call in calls]
         if self.options.nccl_trace == "advanced" and op.payload.function != "SendRecv":

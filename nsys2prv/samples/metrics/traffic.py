@@ -42,7 +42,7 @@ def _place(cluster: Cluster, options: Options, rank: int) -> Place:
 
 
 def _rings(program: Program, block: Block, epochs: Ints, cluster: Cluster, options: Options) -> list[Flow]:
-    """Every rank of a collective sends its bus bytes to the next, once all have begun."""
+    """Every rank of a collective that passes anything on sends its bus bytes to the next, once all have begun."""
     found = []
     for index, op in enumerate(program.ops):
         if op.kind is not Kind.COLLECTIVE:
@@ -57,6 +57,8 @@ def _rings(program: Program, block: Block, epochs: Ints, cluster: Cluster, optio
             volume = sum(bus_bytes(call, size) for call in (calls[:1] if ring else calls))
             ready = block.gpu_begin[:, ranks, index].max(axis=1)
             for own, rank in enumerate(ranks):
+                if not op.payload.passes_on(own, size):
+                    continue
                 following = ranks[(own + 1) % size]
                 begin, end = (epochs + np.rint(edge).astype(np.int64) for edge in (ready, block.gpu_end[:, rank, index]))
                 places = [_place(cluster, options, member) for member in (rank, following)]
