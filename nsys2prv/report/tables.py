@@ -5,7 +5,7 @@ from __future__ import annotations
 #: Tables that describe the report or hold what other tables refer to: no events of their own.
 DESCRIPTIVE = ("ENUM_", "TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "StringIds", "ThreadNames", "PROCESSES", "ProcessStreams",
                "ANALYSIS_", "NVTX_PAYLOAD_", "NVTX_SCOPES", "DYNAMIC_NVTXPAYLOAD_",
-               "SystemInfo", "UnwindMethodType", "MPI_RANKS", "MPI_COMMUNICATORS",
+               "NVTX_EVENTS_PAYLOAD_SCHEMAS", "NVTX_EXPORT_TRANSLATION", "SystemInfo", "UnwindMethodType", "MPI_RANKS", "MPI_COMMUNICATORS",
                "NIC_ID_MAP", "NET_IB_", "GENERIC_EVENT_SOURCES", "GENERIC_EVENT_TYPE", "UCP_WORKERS")
 #: Tables that `nsys stats` and scripts leave behind in an export.
 LEFT_BEHIND = ("NvtxPushPopRanges", "DomainStrings", "MemcpyOperationStrings", "estEnd", "me", "ms")
