@@ -74,6 +74,17 @@ def test_no_secret_of_the_environment_leaks(name: str, tmp_path: Path, capsys: p
     assert SECRET.decode() not in captured.out + captured.err
 
 
+def test_the_form_of_payloads_changes_nothing(tmp_path: Path) -> None:
+    """Each form is compared with the truth in the tests of collectives."""
+    for form in ("json", "binary", "dynamic", "mixed"):
+        generate(tmp_path / form, SampleOptions(ranks=2, hosts=1, steps=2, layers=1, payload=form, nccl_rooted=True, nccl_groups=True))
+        convert(sorted((tmp_path / form).glob("rank*.sqlite")), tmp_path / f"{form}.prv")
+    with Database(tmp_path / "dynamic" / "rank1.sqlite") as report:
+        assert report.query("SELECT count(jsonText), count(binaryData) FROM NVTX_EVENTS") == [(0, 0)]
+    for ending in (".prv", ".pcf"):
+        assert len({(tmp_path / f"{form}{ending}").read_bytes() for form in ("json", "binary", "dynamic", "mixed")}) == 1
+
+
 def test_generator_repeats_itself(tmp_path: Path) -> None:
     options = SampleOptions(ranks=2, hosts=1, events_per_rank=100)
     for folder in ("a", "b"):

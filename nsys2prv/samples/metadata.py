@@ -48,17 +48,18 @@ def write_metadata(report: Report, duration: int) -> None:
         capture.append(("OS_RUNTIME_OPTIONS:COLLECT_BACKTRACES", "true"))
         capture.append(("OS_RUNTIME_OPTIONS:BACKTRACES_THRESHOLD_NS", "80000"))
     insert(report, "META_DATA_CAPTURE", "name value", capture)
-    major, minor, micro = schema.SCHEMA_VERSION.split(".")
+    version, product, date = schema.DYNAMIC if report.payload == "dynamic" else schema.USUAL
+    major, minor, micro = version.split(".")
     name, when = f"rank{rank.rank}", utc(rank.start_utc + duration + 5_000_000_000)
     export = [
         ("EXPORT_PRODUCT_NAME", "NVIDIA Nsight Systems"),
-        ("EXPORT_PRODUCT_VERSION", schema.PRODUCT_VERSION),
-        ("EXPORT_PRODUCT_DATE", "2026.2"),
-        ("EXPORT_SCHEMA_VERSION", schema.SCHEMA_VERSION),
+        ("EXPORT_PRODUCT_VERSION", product),
+        ("EXPORT_PRODUCT_DATE", date),
+        ("EXPORT_SCHEMA_VERSION", version),
         ("EXPORT_SCHEMA_VERSION_MAJOR", major),
         ("EXPORT_SCHEMA_VERSION_MINOR", minor),
         ("EXPORT_SCHEMA_VERSION_MICRO", micro),
-        ("EXPORT_SCHEMA_VERSION_CKSUM", schema.SCHEMA_CHECKSUM),
+        *((("EXPORT_SCHEMA_VERSION_CKSUM", schema.SCHEMA_CHECKSUM),) if version == schema.USUAL[0] else ()),
         ("EXPORT_PLATFORM", "linux-desktop"),
         ("EXPORT_ARCH", "x64"),
         ("EXPORT_TIME_UTC", when),
@@ -70,8 +71,8 @@ def write_metadata(report: Report, duration: int) -> None:
         ("EXPORT_PARAM_OUTPUT_FILE", f"{name}.sqlite"),
         ("EXPORT_PARAM_LAZY", "true"),
         ("EXPORT_PARAM_USE_SHUFFLE", "true"),
-        ("EXPORT_PARAM_INCLUDE_JSON", str(options.payload in ("both", "json")).lower()),
-        ("EXPORT_PARAM_INCLUDE_BLOBS", str(options.payload in ("both", "binary")).lower()),
+        ("EXPORT_PARAM_INCLUDE_JSON", str(report.includes_json).lower()),
+        ("EXPORT_PARAM_INCLUDE_BLOBS", str(report.payload in ("both", "binary")).lower()),
         ("EXPORT_PARAM_TIME_NORMALIZE", "false"),
         ("EXPORT_PARAM_TIME_SHIFT", "0"),
         ("EXPORT_PARAM_TABLES_TO_EXPORT", ""),

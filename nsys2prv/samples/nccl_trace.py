@@ -90,7 +90,7 @@ class TraceRows:
             said = {"commHash": comm.hash, "commRank": comm.ranks.index(rank.rank), "nRanks": len(comm.ranks)}
             row: dict[str, Any] = {"start": int(rank.local(at)), "eventType": nvtx.MARK, "text": "CommInit"}
             row |= {"globalTid": rank.global_tid(_INIT_THREAD), "domainId": int(Domain.NCCL), "category": category(comm)}
-            if self.report.options.includes_json:
+            if self.report.includes_json:
                 row["jsonText"] = as_json(said)
             rows.append(row)
         nvtx.write_points(self.report, rows, "NCCL/CommInit")
@@ -158,7 +158,7 @@ class TraceRows:
             "domainId": int(Domain.NCCL),
         }
         report.range_id += begin.size
-        if report.options.includes_json:
+        if report.includes_json:
             texts = np.empty(begin.shape, dtype=object)
             texts[:] = said
             columns["jsonText"] = texts

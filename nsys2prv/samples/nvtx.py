@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import nccl
+from . import dynamic, nccl
 from .cluster import Ints, Thread
 from .job import CATEGORIES
 from .nccl_fields import Fields, category
@@ -71,7 +71,7 @@ class RangeRows:
         return array
 
     def _payload_columns(self) -> None:
-        rank, cluster, wanted = self.report.rank, self.report.cluster, self.report.options.payload
+        rank, cluster, wanted = self.report.rank, self.report.cluster, self.report.payload
 
         def encode(found: Range, how: Any) -> Any:
             return how(found.payload, rank, cluster) if found.payload else None
@@ -111,8 +111,11 @@ class RangeRows:
         end = block.host_end[:, rank.rank, self.last] + self.trail
         local = [rank.local(epochs[:, None] + np.rint(edge).astype(np.int64)) for edge in (begin, end)]
         columns = {**self.columns, "text": self._texts(len(epochs), first_run)}
-        if self.fields and self.report.options.includes_json:
+        if self.fields and self.report.includes_json:
             columns["jsonText"] = self._traces(self.fields, len(epochs), first_run)
+        if self.report.payload == "dynamic":
+            columns["eventId"] = ids = dynamic.next_ids(self.report, local[0])
+            dynamic.write_payloads(self.report, self.ranges, ids)
         self.report.insert("NVTX_EVENTS", self.labels, columns, local[0], local[1])
 
 
@@ -137,6 +140,8 @@ def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]] = 
     The job's domain is named through a registered string and is created on two threads; NCCL's by inline text.
     """
     rank = report.rank
+    if report.payload == "dynamic":
+        dynamic.prepare(report)
     job_name = report.export.string(DOMAIN_NAMES[Domain.JOB])
     main, autograd = rank.global_tid(Thread.MAIN), rank.global_tid(Thread.AUTOGRAD)
     rows: list[dict[str, Any]] = [
@@ -160,7 +165,7 @@ def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]] = 
     for index, row in enumerate(rows):
         row["start"] = at + 2_000 * index
     write_points(report, rows, "definitions")
-    if report.options.payload != "none" and report.cluster.communicators and report.options.nccl_trace == "legacy":
+    if report.payload != "none" and report.cluster.communicators and report.options.nccl_trace == "legacy":
         _write_schemas(report)
 
 
@@ -169,6 +174,8 @@ def _write_schemas(report: Report) -> None:
     domain, insert = int(Domain.NCCL), report.export.insert
     rooted = report.options.nccl_rooted
     shapes = [shape for function, shape in nccl.SCHEMAS.items() if rooted or function not in nccl.ROOTED]
+    if report.payload == "dynamic":
+        dynamic.write_translation(report, shapes)
     entries = [(shape.id, index, *entry) for shape in shapes for index, entry in enumerate(shape.entries)]
     insert(
         "NVTX_PAYLOAD_SCHEMAS",

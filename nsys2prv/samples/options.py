@@ -7,7 +7,7 @@ from typing import Literal
 
 Graphs = Literal["none", "graph", "node", "mixed"]
 Visible = Literal["isolated", "cgroup", "all"]
-Payload = Literal["both", "json", "binary", "none"]
+Payload = Literal["both", "json", "binary", "dynamic", "none", "mixed"]
 RowOrder = Literal["time", "issue", "shuffled"]
 NcclTrace = Literal["legacy", "advanced"]
 MetricDevices = Literal["own", "host", "first"]
@@ -30,7 +30,8 @@ class Options:
         visible: what a process sees of its host's GPUs. "isolated": CUDA_VISIBLE_DEVICES names one, CUDA calls it
             device 0, the report lists all; "cgroup": only its own exists; "all": it sees every one and uses device =
             local rank.
-        payload: how NCCL's NVTX payloads are exported.
+        payload: how NCCL's NVTX payloads are exported: as JSON text, as bytes, both, in a table for each schema
+            ("dynamic"), or not at all; "mixed" = even ranks both, odd ranks dynamic.
         row_order: order of the rows in a table: by time, as issued (stream after stream), or shuffled (within a block
             of steps).
         events_per_rank: wanted number of event rows in each report; overrides ``steps``, and ``layers`` where too many.
@@ -121,10 +122,11 @@ class Options:
     def gpus_per_host(self) -> int:
         return self.ranks // self.hosts
 
-    @property
-    def includes_json(self) -> bool:
-        """Whether the export was asked for JSON (payloads, generic events)."""
-        return self.payload in ("both", "json")
+    def payload_of(self, rank: int) -> Payload:
+        """How a rank's report has payloads; never "mixed"."""
+        if self.payload == "mixed":
+            return "dynamic" if rank % 2 else "both"
+        return self.payload
 
     def described(self) -> dict[str, object]:
         """The options that shape the set, for the record: those before ``jobs``, which does not, and of those after it

@@ -15,7 +15,7 @@ from . import names, schema
 from .cluster import Cluster, Ints, Rank
 from .job import graph_level
 from .names import KERNELS
-from .options import Options
+from .options import Options, Payload
 from .program import Kind, Op, Program
 from .timeline import Block, Floats
 from .write import Column, Export, Tally
@@ -49,6 +49,15 @@ class Report:
     """Correlation id, begin and end (local ns) of the first kernel launch."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the truth says of this report beside the tally."""
+
+    @property
+    def payload(self) -> Payload:
+        return self.options.payload_of(self.rank.rank)
+
+    @property
+    def includes_json(self) -> bool:
+        """Whether the export was asked for JSON (payloads, generic events)."""
+        return self.payload in ("both", "json")
 
     def order(self, begin: Ints) -> Ints | None:
         """The order in which rows with these begins are to lie in their table."""

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-SCHEMA_VERSION = "3.25.0"
-PRODUCT_VERSION = "2026.2.1.210"
+USUAL, DYNAMIC = ("3.25.0", "2026.2.1.210", "2026.2"), ("3.28.1", "2026.4.1.0", "2026.4")
+"""Versions of schema and product, and the product's date: of exports, and of those with dynamic tables."""
+
 SCHEMA_CHECKSUM = "306658267 182758"
+"""Of 3.25.0."""
 
 _ENUM_STATEMENT = """CREATE TABLE {table} (
     -- {comment}

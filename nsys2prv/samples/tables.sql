@@ -74,6 +74,22 @@ CREATE TABLE NVTX_PAYLOAD_ENUM_ENTRIES (
     isFlag                      INTEGER                                -- Indicates that the entry sets a specific set of bits, which can be used to define bitsets.
 )
 ;
+CREATE TABLE NVTX_EVENTS_PAYLOAD_SCHEMAS (
+    -- Links an NVTX event to a dynamic payload schema. Emitted only when dynamic NVTX payload export is enabled.
+
+    eventId                     INTEGER   NOT NULL,                    -- REFERENCES NVTX_EVENTS(eventId)
+    globalPid                   INTEGER   NOT NULL,                    -- Serialized GlobalId.
+    domainId                    INTEGER   NOT NULL,                    -- User-controlled ID that can be used to group events.
+    payloadSchemaID             INTEGER   NOT NULL                     -- REFERENCES NVTX_PAYLOAD_SCHEMAS(schemaId)
+)
+;
+CREATE TABLE NVTX_EXPORT_TRANSLATION (
+    -- Sanitized names used by the dynamic payload export. Emitted only when dynamic NVTX payload export is enabled.
+
+    originalName                TEXT      NOT NULL,                    -- Original user-provided NVTX schema or field name.
+    sanitizedName               TEXT      NOT NULL                     -- Sanitized identifier used by the dynamic payload export.
+)
+;
 CREATE TABLE TARGET_INFO_SYSTEM_ENV (
     globalVid                   INTEGER,                               -- Serialized GlobalId.
     devStateName                TEXT      NOT NULL,                    -- Device state name.

@@ -69,11 +69,12 @@ class Export:
         self.database.execute("BEGIN")
         self.strings: dict[str, int] = {}
         self.rows: dict[str, int] = {}
-        self._create("StringIds")
+        self.create("StringIds")
 
-    def _create(self, table: str) -> None:
+    def create(self, table: str, statement: str = "") -> None:
+        """Create a table unless it exists; by ``statement`` if the schema does not have it, or not so."""
         if table not in self.rows:
-            self.database.execute(schema.tables()[table])
+            self.database.execute(statement or schema.tables()[table])
             self.rows[table] = 0
 
     def string(self, text: str) -> int:
@@ -82,7 +83,7 @@ class Export:
 
     def insert(self, table: str, columns: dict[str, Column], order: NDArray[np.int64] | None = None) -> None:
         """Add rows. Columns left out, or None, are NULL. ``order`` is the order in which the rows are to lie."""
-        self._create(table)
+        self.create(table)
         names, marks, values = [], [], []
         for name, column in columns.items():
             if column is None:

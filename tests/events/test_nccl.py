@@ -157,6 +157,25 @@ def test_calls_are_written_once_whatever_is_asked_for(tmp_path: Path, kinds: tup
     assert len(trace.intervals(NCCL_KERNEL)) == (0 if kinds and "nvtx" in kinds[0] else 1)
 
 
+def said_by_sql(connection: sqlite3.Connection) -> None:
+    """Make the table `said`: NVTX_EVENTS with JSON of the payloads, those of tables made per schema among them."""
+    connection.create_function("name_of", 2, lambda number, names: json.loads(names)[number])
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'DYNAMIC_NVTXPAYLOAD_%'").fetchall()
+    if not tables:
+        connection.execute("CREATE TEMP TABLE said AS SELECT * FROM NVTX_EVENTS")
+        return
+    original = dict(connection.execute("SELECT sanitizedName, originalName FROM NVTX_EXPORT_TRANSLATION"))
+    reductions = json.dumps([name for name, in connection.execute("SELECT name FROM NVTX_PAYLOAD_ENUM_ENTRIES ORDER BY value")])
+    parts = []
+    for table, in tables:
+        names = {column: original.get(column, column) for _, column, *_ in connection.execute(f"PRAGMA table_info({table})")}
+        pairs = ", ".join(f"'{name}', " + (f"name_of({column}, '{reductions}')" if name == OP else column)
+                          for column, name in names.items() if column != "eventId")
+        parts.append(f"SELECT eventId, json_object({pairs}) AS payload FROM {table}")
+    connection.execute("CREATE TEMP TABLE said AS SELECT start, end, eventType, globalTid, textId, payload AS jsonText "
+                       f"FROM NVTX_EVENTS LEFT JOIN ({' UNION ALL '.join(parts)}) USING (eventId)")
+
+
 @pytest.mark.parametrize("name", ["training", "graphs"])
 def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
     """Bytes and reductions of the calls, summed per rank by SQL's JSON, and of the kernels launched inside them."""
@@ -164,9 +183,8 @@ def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
     trace = read_trace(tmp_path / "o.prv")
     for task, report in enumerate(sorted((SAMPLES / name).glob("rank*.sqlite")), 1):
         connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
-        if not connection.execute("SELECT count(*) FROM pragma_table_info('NVTX_EVENTS') WHERE name = 'jsonText'").fetchone()[0]:
-            pytest.skip("exported without JSON")
-        ranges = """FROM NVTX_EVENTS LEFT JOIN StringIds ON id = textId WHERE eventType = 59 AND jsonText IS NOT NULL"""
+        said_by_sql(connection)
+        ranges = """FROM said LEFT JOIN StringIds ON id = textId WHERE eventType = 59 AND jsonText IS NOT NULL"""
         expected = connection.execute(f"""SELECT value, json_extract(jsonText, '$."{SIZE}"'), json_extract(jsonText, '$."{OP}"'), count(*)
                                           {ranges} GROUP BY 1, 2, 3""").fetchall()
         found = Counter((trace.label(CALL, item.value), item.others.get(BYTES), trace.label(REDUCTION, item.others[REDUCTION])
@@ -176,7 +194,7 @@ def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
             SELECT count(DISTINCT k.rowid), sum(json_extract(r.jsonText, '$."{SIZE}"')) FROM CUPTI_ACTIVITY_KIND_KERNEL AS k
             JOIN StringIds AS s ON s.id = k.shortName AND s.value LIKE 'ncclDevKernel%' AND s.value NOT LIKE '%SendRecv%'
             JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS a ON a.correlationId = k.correlationId AND a.globalTid & ~0xFFFFFF = k.globalPid
-            JOIN NVTX_EVENTS AS r ON r.globalTid = a.globalTid AND r.start <= a.start AND r.end >= a.start AND r.jsonText IS NOT NULL
+            JOIN said AS r ON r.globalTid = a.globalTid AND r.start <= a.start AND r.end >= a.start AND r.jsonText IS NOT NULL
             WHERE coalesce(k.graphNodeId, 0) = 0""").fetchone()
         ours = [item.others[BYTES] for item in trace.intervals(NCCL_KERNEL)
                 if item.row[0] == task and BYTES in item.others and PEER not in item.others and item.others[OPERATION] != 20]

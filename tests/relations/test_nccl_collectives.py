@@ -43,9 +43,10 @@ def expected(begins: list[int], ends: list[int], tasks: list[int]) -> list[Recor
 
 @pytest.mark.parametrize(("more", "way"), [
     ({}, "order of launches"), ({"payload": "binary", "row_order": "shuffled"}, "order of launches"),
+    ({"payload": "dynamic", "row_order": "shuffled", "nccl_rooted": True}, "order of launches"),
     ({"nccl_groups": True}, "order of launches"), ({"nccl_rooted": True, "payload": "binary"}, "order of launches"),
     ({"nccl_trace": "advanced", "nccl_groups": True, "nccl_proxy": True, "nccl_rooted": True}, "sequence number"),
-], ids=["JSON and binary", "binary, rows in any order", "groups", "with a root", "advanced trace"])
+], ids=["JSON and binary", "binary, rows in any order", "dynamic tables, rows in any order", "groups", "with a root", "advanced trace"])
 def test_generated_job_agrees_with_its_truth(tmp_path: Path, more: dict[str, object], way: str) -> None:
     generate(tmp_path, SampleOptions(ranks=8, hosts=2, steps=3, layers=2, clock_offsets_ms=(0.0, 0.0), clock_drifts_ppm=(0.0, 0.0), **more))
     trace, summary = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")

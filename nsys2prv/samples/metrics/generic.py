@@ -42,7 +42,7 @@ def source_id(number: int) -> int:
 
 def define(report: Report, number: int, source: str, types: Sequence[tuple[int, str, Sequence[Field]]]) -> None:
     """Rows for a source and its types: device number, name, fields."""
-    string, asked = report.export.string, report.options.includes_json
+    string, asked = report.export.string, report.includes_json
     known = source_id(number)
     columns: dict[str, Any] = {"sourceId": [known], "nameId": [string(source)], "timeSourceId": _MONOTONIC, "sourceGroupId": 0}
     if asked:
@@ -86,7 +86,7 @@ def write_events(report: Report, number: int, device: int, fields: Sequence[Fiel
         "timestamp": times,
         "typeId": source_id(number) | device,
     }
-    if report.options.includes_json:
+    if report.includes_json:
         columns["data"] = [
             _json({field.name: field.text(value) for field, value in zip(fields, row, strict=True)}) for row in values.tolist()
         ]
