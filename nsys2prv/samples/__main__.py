@@ -97,6 +97,7 @@ def _add_metrics(parser: argparse.ArgumentParser) -> None:
         ("efa-metrics", "EFA devices (generic events)"),
     ):
         group.add_argument(f"--{name}", type=float, nargs="?", const=1000.0, default=0.0, metavar="HZ", help=what)
+    group.add_argument("--switch-congestion", action="store_true", help="congestion that the switch reports, in every report")
     group.add_argument(
         "--gpu-metric-devices",
         choices=get_args(MetricDevices),

@@ -53,6 +53,7 @@ class Options:
         gpu_clock_unit: what the clock metrics hold. Real exports hold Hz, although the names say "[MHz]".
         nic_metrics: samples of network interfaces per second; every report of a host records all of its interfaces.
         switch_metrics: samples of the InfiniBand switch per second, in every report of the job.
+        switch_congestion: the switch reports congestion, in every report of the job.
         storage_metrics: samples of storage volumes per second (generic events), in every report of a host.
         efa_metrics: samples of EFA devices per second (generic events), in every report of a host.
         nccl_trace: NCCL's own NVTX ranges, or those of nsys's advanced NCCL trace (2025.6 and later).
@@ -92,6 +93,7 @@ class Options:
     gpu_clock_unit: ClockUnit = "hz"
     nic_metrics: float = 0.0
     switch_metrics: float = 0.0
+    switch_congestion: bool = False
     storage_metrics: float = 0.0
     efa_metrics: float = 0.0
     nccl_trace: NcclTrace = "legacy"

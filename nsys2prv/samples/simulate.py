@@ -71,7 +71,7 @@ class _Stage:
         self.watchers: list[Watcher] = []
         if options.gpu_metrics:
             self.watchers.append(GpuMetrics(options, cluster, reports))
-        if options.nic_metrics or options.switch_metrics:
+        if options.nic_metrics or options.switch_metrics or options.switch_congestion:
             self.watchers.append(Network(options, cluster, reports))
         if options.storage_metrics or options.efa_metrics:
             self.watchers.append(Plugins(options, cluster, reports))

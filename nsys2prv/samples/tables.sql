@@ -692,3 +692,17 @@ CREATE TABLE NET_IB_SWITCH_METRIC (
     metricsIdx                  INTEGER   NOT NULL,                    -- REFERENCES TARGET_INFO_NETWORK_METRICS(metricsIdx)
     value                       INTEGER   NOT NULL                     -- Counter data value
 )
+;
+CREATE TABLE NET_IB_SWITCH_CONGESTION_EVENT (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    globalId                    INTEGER   NOT NULL,                    -- Serialized GlobalId (view in hex).
+    congestionType              INTEGER,                               -- REFERENCES ENUM_NET_IB_CONGESTION_EVENT_TYPE(id)
+    packetSLID                  INTEGER,                               -- Packet Source LID
+    packetDLID                  INTEGER,                               -- Packet Destination LID
+    packetSL                    INTEGER,                               -- Packet Service Level
+    packetOpCode                INTEGER,                               -- Packet Operation Code
+    packetSourceQP              INTEGER,                               -- Packet Source Queue Pair
+    packetDestinationQP         INTEGER,                               -- Packet Destination Queue Pair
+    switchIngressPort           INTEGER,                               -- Packet's Ingress Switch Port
+    switchEgressPort            INTEGER                                -- Packet's Egress Switch Port
+)

@@ -17,14 +17,15 @@ from ..program import Program
 from ..rows import Report
 from ..target import DEVICE
 from ..timeline import Block
+from .congestion import LINE_RATE, Congestion, lid
 from .devices import INFINIBAND, Nic, nics_of, switch_of
 from .series import Floats, Intervals, Series
 from .traffic import Place, flows
 
 _NIC_LIST, _SWITCH_LIST = 0, 1
 _PACKET_BYTES = 4_096
-_LINE_RATE = 48.0
-"""Bytes per ns of a port; above a quarter of it, senders have to wait."""
+_FREE_SHARE = 0.25
+"""Of the line rate; above it senders have to wait."""
 
 _CHANNELS = 2  # bytes received, bytes sent
 _VENDOR = 5555
@@ -58,6 +59,7 @@ class Network:
         self.nics = {host: nics_of(options, host) for host in range(options.hosts)}
         self.ports = [(nic.host, nic.number) for nics in self.nics.values() for nic in nics if nic.link == INFINIBAND]
         self.moved = dict.fromkeys(self.ports, (0.0, 0.0))
+        self.congestion = Congestion(options, cluster, reports) if options.switch_congestion else None
         self.watched: dict[int, list[tuple[Place, Series, bool]]] = {}
         self.seen: dict[int, dict[str, Any]] = {id(report): {} for report in reports}
         for report in reports:
@@ -73,7 +75,10 @@ class Network:
 
     def watch(self, program: Program, block: Block, epochs: Ints, until: int) -> None:
         arrived: dict[Place, list[Intervals]] = {}
-        for flow in flows(program, block, epochs, self.cluster, self.options):
+        found = flows(program, block, epochs, self.cluster, self.options)
+        if self.congestion:
+            self.congestion.watch(found)
+        for flow in found:
             for place, channel in ((flow.target, 0), (flow.source, 1)):
                 rates = np.zeros((len(epochs), _CHANNELS))
                 rates[:, channel] = flow.size / (flow.end - flow.begin)
@@ -91,9 +96,10 @@ class Network:
             self._sample(report, stop)
             if self.options.nic_metrics:
                 self._write_nics(report)
-            if self.options.switch_metrics:
+            if self.options.switch_metrics or self.options.switch_congestion:
                 self._write_switch(report)
-            self._write_counters(report)
+            if self.options.nic_metrics or self.options.switch_metrics:
+                self._write_counters(report)
             report.facts["network"] = self.seen[id(report)]
 
     def _sample(self, report: Report, until: int) -> None:
@@ -160,10 +166,9 @@ class Network:
         ports = [(switch.guid, nic.port, f"{1 + nic.port // 2}/{1 + nic.port % 2}", switch.lid) for nic in nics]
         types = [(switch.guid, 2)]
         for nic in nics:
-            lid = switch.lid + nic.port
             name = f"{self.cluster.hosts[nic.host].name} {nic.name}"
-            devices.append((_NETWORK, nic.guid, name, "MT4129 ConnectX7 Mellanox Technologies", lid))
-            ports.append((nic.guid, 1, "1", lid))
+            devices.append((_NETWORK, nic.guid, name, "MT4129 ConnectX7 Mellanox Technologies", lid(switch, nic)))
+            ports.append((nic.guid, 1, "1", lid(switch, nic)))
             types.append((nic.guid, 1))
         insert = report.export.insert
         insert("NET_IB_DEVICE_INFO", _columns(("networkId", "guid", "name", "des", "lid"), devices))
@@ -181,7 +186,7 @@ class Network:
                 "bytes_received": round(received),
                 "bytes_sent": round(sent),
             }
-        return {"nics": found}
+        return {"nics": found} | ({"switches": self.congestion.truth()} if self.congestion else {})
 
 
 def _name(nic: Nic, at_switch: bool) -> str:
@@ -199,6 +204,6 @@ def _values(nic: Nic, sums: Floats, length: Floats) -> dict[int, Ints]:
     columns = (received, sent, np.ceil(received / _PACKET_BYTES), np.ceil(sent / _PACKET_BYTES))
     values = dict(zip(numbers, columns, strict=True))
     if nic.link == INFINIBAND:
-        crowded = np.maximum(sent / 1e6 / _LINE_RATE - 0.25, 0.0)
+        crowded = np.maximum(sent / 1e6 / LINE_RATE - _FREE_SHARE, 0.0)
         values[10] = np.rint(crowded * 400_000.0)
     return {number: column.astype(np.int64) for number, column in values.items()}
