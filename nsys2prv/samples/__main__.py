@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import get_args
 
-from .options import ClockUnit, GpuModels, Graphs, MetricDevices, NcclTrace, Options, Payload, RowOrder, Visible
+from .options import ClockUnit, CutReport, GpuModels, Graphs, MetricDevices, NcclTrace, Options, Payload, RowOrder, Visible
 from .sets import TRUTH, generate
 
 
@@ -68,14 +68,38 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--jobs", type=int, default=default.jobs, help="processes to write with")
     add("--page-size", type=int, default=default.page_size, help="bytes of a page of the SQLite files")
+    _add_clocks(parser)
+    _add_faults(parser)
     _add_mpi_and_system(parser)
     _add_metrics(parser)
     _add_nccl(parser)
     return parser
 
 
+def _add_clocks(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("clocks of hosts, and what blurs them").add_argument
+    add("--clock-offset-range-ms", type=float, metavar="MS", help="clock error of every host from the seed, within so much to both sides")
+    add("--clock-drift-range-ppm", type=float, metavar="PPM", help="drift of every host's clock, likewise")
+    add("--pace-ms", type=float, default=0.0, metavar="MS", help="idle time between steps")
+    add("--end-jitter-us", type=float, metavar="US", help="ranks leave a collective later by up to so much")
+    add("--waited-us", type=_numbers, metavar="US[,US...]", help="those who waited for others later still by (one of) this")
+    add("--gpu-lag-us", type=float, default=0.0, metavar="US", help="a constant lag of each GPU, up to so much")
+    add("--lonely-host", action="store_true", help="ranks of the last host communicate only among themselves")
+    add("--same-host-name", action="store_true", help="all hosts have one name")
+
+
+def _add_faults(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("faulty reports").add_argument
+    add("--lost-collectives", type=float, default=0.0, metavar="SHARE", help="share of the collectives missing in one report each")
+    add("--extra-collectives", type=float, default=0.0, metavar="SHARE", help="collectives only one report has, per step and kind")
+    add("--cut-report", choices=get_args(CutReport), default="none", help="one report lacks its begin or end")
+    add("--cut-rank", type=int, default=0, help="whose report")
+    add("--cut-at", type=float, default=0.5, metavar="SHARE", help="and where, as a share of the steps")
+
+
 def _add_mpi_and_system(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("MPI and the OS runtime")
+    group.add_argument("--no-nccl", dest="nccl", action="store_false", help="the job uses no NCCL")
     group.add_argument("--mpi", action="store_true", help="the job uses MPI too")
     group.add_argument(
         "--no-mpi-comm-uids",

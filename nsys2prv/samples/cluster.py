@@ -148,6 +148,8 @@ class Cluster:
     hosts: tuple[Host, ...]
     ranks: tuple[Rank, ...]
     communicators: tuple[Communicator, ...]
+    lonely: int = 0
+    """How many ranks, the last ones, communicate only among themselves."""
 
     def members(self, group: Group) -> list[Ints]:
         """The ranks of every communicator of one kind."""
@@ -157,10 +159,10 @@ class Cluster:
         return next(comm for comm in self.communicators if comm.group is group and rank in comm.ranks)
 
     def sizes(self) -> dict[Group, int]:
-        """Number of ranks in a communicator of each kind; a kind that is absent has 1."""
+        """Number of ranks in a communicator of each kind (the largest); a kind that is absent has 1."""
         found = dict.fromkeys(Group, 1)
         for comm in self.communicators:
-            found[comm.group] = len(comm.ranks)
+            found[comm.group] = max(found[comm.group], len(comm.ranks))
         return found
 
 
@@ -173,14 +175,18 @@ def build_cluster(options: Options) -> Cluster:
     """Lay ranks out block by block over the hosts and draw clocks, GPUs and communicator ids from the seed."""
     rng = np.random.default_rng([options.seed, 0])
     per_host = options.gpus_per_host
+    offsets, drifts = _or(options.clock_offset_range_ms, 8.0), _or(options.clock_drift_range_ppm, 25.0)
+    given_offsets = options.clock_offsets_ms if options.clock_offset_range_ms is None else ()
+    given_drifts = options.clock_drifts_ppm if options.clock_drift_range_ppm is None else ()
     hosts = []
     for index in range(options.hosts):
-        drawn_offset, drawn_drift = rng.uniform(-8.0, 8.0), rng.uniform(-25.0, 25.0)
+        drawn_offset, drawn_drift = rng.uniform(-offsets, offsets), rng.uniform(-drifts, drifts)
         uptime = int(rng.integers(3_600, 9_000_000)) * 1_000_000_000 + int(rng.integers(1_000_000_000))
         gpus = tuple(Gpu(_uuid(rng), f"0000:{0x1B + 0x10 * gpu & 0xFF:02x}:00.0") for gpu in range(per_host))
-        offset = options.clock_offsets_ms[index] if index < len(options.clock_offsets_ms) else drawn_offset
-        drift = options.clock_drifts_ppm[index] if index < len(options.clock_drifts_ppm) else drawn_drift
-        hosts.append(Host(f"node{index + 1:02d}", round(offset * 1e6), round(drift, 6), uptime, gpus))
+        offset = given_offsets[index] if index < len(given_offsets) else drawn_offset
+        drift = given_drifts[index] if index < len(given_drifts) else drawn_drift
+        name = "container" if options.same_host_name else f"node{index + 1:02d}"
+        hosts.append(Host(name, round(offset * 1e6), round(drift, 6), uptime, gpus))
     ranks = tuple(
         Rank(
             rank=rank,
@@ -193,11 +199,18 @@ def build_cluster(options: Options) -> Cluster:
         )
         for rank in range(options.ranks)
     )
-    return Cluster(tuple(hosts), ranks, tuple(_communicators(options, rng)))
+    communicators = _communicators(options, rng) if options.nccl else []
+    return Cluster(tuple(hosts), ranks, tuple(communicators), options.lonely_ranks)
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
 
 
 def _communicators(options: Options, rng: np.random.Generator) -> list[Communicator]:
     per_host, everyone = options.gpus_per_host, range(options.ranks)
+    if options.lonely_host:
+        return _communicators_apart(options, rng)
     wanted: list[tuple[Group, tuple[int, ...]]] = [(Group.WORLD, tuple(everyone))]
     wanted += [(Group.SHARD, tuple(everyone[host * per_host : (host + 1) * per_host])) for host in range(options.hosts)]
     wanted += [(Group.REPLICA, tuple(everyone[local::per_host])) for local in range(per_host)]
@@ -209,3 +222,17 @@ def _communicators(options: Options, rng: np.random.Generator) -> list[Communica
         if len(ranks) > 1 and (group is Group.WORLD or len(ranks) < options.ranks):
             found.append(Communicator(number, group, ranks))
     return found
+
+
+def _communicators_apart(options: Options, rng: np.random.Generator) -> list[Communicator]:
+    """Communicators where the last host's ranks are alone: of every kind that the others have, theirs is their host."""
+    per_host, others = options.gpus_per_host, range(options.ranks - options.gpus_per_host)
+    alone = tuple(range(options.ranks - per_host, options.ranks))
+    if len(others) == 1:
+        return []
+    wanted: list[tuple[Group, tuple[int, ...]]] = [(Group.WORLD, tuple(others)), (Group.WORLD, alone)]
+    if per_host > 1:
+        wanted += [(Group.SHARD, tuple(range(first, first + per_host))) for first in range(0, options.ranks, per_host)]
+    if 1 < per_host < len(others):
+        wanted += [(Group.REPLICA, tuple(others[local::per_host])) for local in range(per_host)] + [(Group.REPLICA, alone)]
+    return [Communicator(int(rng.integers(1 << 60, 1 << 62)), group, ranks) for group, ranks in wanted]

@@ -54,7 +54,7 @@ class Job:
         self.replicas = sizes[Group.REPLICA]
         self.groups = [group for group in Group if sizes[group] > 1]
         self.peers = options.visible == "all" and options.gpus_per_host > 1
-        self.mpi = Work(build_grid(options.ranks)) if options.mpi else None
+        self.mpi = Work(build_grid(options.ranks, options.lonely_ranks)) if options.mpi else None
         self.advanced, self.grouped, self.rooted = options.nccl_trace == "advanced", options.nccl_groups, options.nccl_rooted
 
     def initial(self) -> Program:

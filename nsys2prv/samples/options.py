@@ -13,6 +13,7 @@ NcclTrace = Literal["legacy", "advanced"]
 MetricDevices = Literal["own", "host", "first"]
 GpuModels = Literal["same", "mixed"]
 ClockUnit = Literal["hz", "mhz"]
+CutReport = Literal["none", "begin", "end"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,25 @@ class Options:
         truth_collectives: at most so many collectives are written to the truth (then only those of every n-th step).
         jobs: processes to write with. The result does not depend on it.
         page_size: bytes of a page of the SQLite files; real exports have 4096, small pages make small sets smaller.
+        nccl: the job uses NCCL; without, its hosts meet in MPI calls only (or not at all).
+        clock_offset_range_ms: every host's offset is drawn from the seed, evenly within so much to both sides;
+            ``clock_offsets_ms`` then does not count.
+        clock_drift_range_ppm: likewise every host's drift.
+        pace_ms: idle time between steps.
+        end_jitter_us: each rank leaves a collective (NCCL's kernels, MPI's calls) later by up to so much, evenly; None:
+            2.5 us in NCCL, 0.9 us in MPI collectives, nothing in MPI messages.
+        waited_us: a rank that waited for the others in a collective ends later by this; of several numbers by one drawn
+            for each rank and collective. None: 4 us in NCCL, nothing in MPI.
+        gpu_lag_us: the work of each GPU begins, and its collectives end, later by a constant of up to so much.
+        lost_collectives: of so large a share of the steps' collectives (0 to 1) one rank's report lacks the rows: all of
+            them, or just NCCL's ranges, the launch call or the kernel.
+        extra_collectives: with this probability, for each kind of collective of each step, one rank's report has one more
+            after the step's end, of which the others know nothing.
+        cut_report: one report lacks all rows before ("begin") or after ("end") a moment.
+        cut_rank: whose report that is.
+        cut_at: the moment, as a share of the steps.
+        lonely_host: the ranks of the last host communicate only among themselves.
+        same_host_name: all hosts have one name, as containers may; only their clocks tell them apart.
         mpi: the job uses MPI too: halo exchange, messages and collectives on several communicators.
         mpi_comm_uids: MPI rows name their communicator by commUid; else only by commHandle, as in older exports.
         osrt: so many more OS runtime calls per step and process, on several threads, nested and long ones among them.
@@ -83,6 +103,20 @@ class Options:
     truth_collectives: int = 20_000
     jobs: int = 1
     page_size: int = 4096
+    nccl: bool = True
+    clock_offset_range_ms: float | None = None
+    clock_drift_range_ppm: float | None = None
+    pace_ms: float = 0.0
+    end_jitter_us: float | None = None
+    waited_us: tuple[float, ...] | None = None
+    gpu_lag_us: float = 0.0
+    lost_collectives: float = 0.0
+    extra_collectives: float = 0.0
+    cut_report: CutReport = "none"
+    cut_rank: int = 0
+    cut_at: float = 0.5
+    lonely_host: bool = False
+    same_host_name: bool = False
     mpi: bool = False
     mpi_comm_uids: bool = True
     osrt: int = 0
@@ -115,10 +149,44 @@ class Options:
         for name in numbers:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        self._check_clocks()
+        self._check_faults()
         if self.nccl_proxy and self.nccl_trace != "advanced":
             raise ValueError("the proxy's operations are part of the advanced NCCL trace")
         if self.osrt_callchains and not self.osrt:
             raise ValueError("call chains need OS runtime calls (osrt)")
+
+    def _check_clocks(self) -> None:
+        for given, chosen in (("clock_offsets_ms", "clock_offset_range_ms"), ("clock_drifts_ppm", "clock_drift_range_ppm")):
+            default = type(self).__dataclass_fields__[given].default
+            if getattr(self, chosen) is not None and getattr(self, given) != default:
+                raise ValueError(f"{given} and {chosen} exclude each other")
+        for name in ("clock_offset_range_ms", "clock_drift_range_ppm", "pace_ms", "end_jitter_us", "gpu_lag_us"):
+            if (getattr(self, name) or 0.0) < 0:
+                raise ValueError(f"{name} must not be negative")
+        if self.waited_us is not None and (not self.waited_us or min(self.waited_us) < 0):
+            raise ValueError("waited_us must be one or more numbers that are not negative")
+
+    def _check_faults(self) -> None:
+        for name in ("lost_collectives", "extra_collectives"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be from 0 to 1")
+        if not 0 <= self.cut_at < 1 or not 0 <= self.cut_rank < self.ranks:
+            raise ValueError("cut_at must be at least 0 and below 1, cut_rank one of the ranks")
+        sampled = self.gpu_metrics or self.nic_metrics or self.switch_metrics or self.storage_metrics or self.efa_metrics
+        if self.cut_report != "none" and (sampled or self.graphs != "none"):
+            raise ValueError("a report with sampled metrics or CUDA graphs cannot be cut")
+        if self.same_host_name and (self.nic_metrics or self.switch_metrics or self.storage_metrics or self.efa_metrics):
+            raise ValueError("the truth about network and storage needs hosts with names of their own")
+        if self.lonely_host and self.hosts < 2:
+            raise ValueError("a host can be lonely only beside others")
+        if not self.nccl and (self.nccl_trace != "legacy" or self.nccl_groups):
+            raise ValueError("a job without NCCL has no NCCL trace and no NCCL groups")
+
+    @property
+    def lonely_ranks(self) -> int:
+        """How many ranks, the last ones, communicate only among themselves."""
+        return self.gpus_per_host if self.lonely_host else 0
 
     @property
     def gpus_per_host(self) -> int:

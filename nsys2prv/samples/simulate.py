@@ -12,6 +12,7 @@ import numpy as np
 from . import background, graphs, metadata, nccl_trace, nvtx, target
 from .background import Background
 from .cluster import Cluster, Ints, Rank, build_cluster
+from .ends import build_noise
 from .job import Job, graph_level
 from .metrics.gpu import GpuMetrics
 from .metrics.network import Network
@@ -67,7 +68,7 @@ class _Stage:
     """All that is beside the programs: the reports, what watches, and the truth that is gathered."""
 
     def __init__(self, options: Options, cluster: Cluster, reports: list[Report]) -> None:
-        self.options, self.reports = options, reports
+        self.options, self.reports, self.noise = options, reports, build_noise(options)
         self.watchers: list[Watcher] = []
         if options.gpu_metrics:
             self.watchers.append(GpuMetrics(options, cluster, reports))
@@ -91,7 +92,7 @@ class _Phase:
 
     def __init__(self, program: Program, cluster: Cluster, stage: _Stage, seed: int) -> None:
         self.program, self.stage = program, stage
-        self.timeline = Timeline(program, cluster, seed)
+        self.timeline = Timeline(program, cluster, seed, stage.noise)
         options = stage.options
         self.writers = [(ProgramRows(program, report), RangeRows(program, report)) for report in stage.reports]
         self.mpi = [MpiRows(program, report) for report in stage.reports] if options.mpi else []
@@ -166,7 +167,7 @@ def write_ranks(options: Options, folder: Path, wanted: Sequence[int]) -> Writte
         begin = np.minimum(rng.exponential(options.skew_us * 1e3, (runs, count)), options.skew_us * 8e3)
         block = step.timeline.run(rng, begin)
         ends = block.ends()
-        lengths = np.ceil(ends.max(axis=1)).astype(np.int64) + background.STEP_GAP_NS
+        lengths = np.ceil(ends.max(axis=1)).astype(np.int64) + background.STEP_GAP_NS + round(options.pace_ms * 1e6)
         epochs = now + np.concatenate([[0], np.cumsum(lengths)[:-1]])
         now += int(lengths.sum())
         step.write(block, epochs, now, first)
@@ -193,11 +194,11 @@ def write_ranks(options: Options, folder: Path, wanted: Sequence[int]) -> Writte
         target.write_target(report, duration)
         metadata.write_metadata(report, duration)
         report.export.close()
-    ranks = [_rank_truth(report, now) for report in reports]
+    ranks = [_rank_truth(report, now, stage.noise.gpu_lag_ns[report.rank.rank]) for report in reports]
     return Written(ranks, recorder.found, recorder.total, recorder.every, stage.truth())
 
 
-def _rank_truth(report: Report, stop: int) -> dict[str, Any]:
+def _rank_truth(report: Report, stop: int, gpu_lag: int) -> dict[str, Any]:
     rank: Rank = report.rank
     tables = report.tally.summary()
     return {
@@ -216,6 +217,8 @@ def _rank_truth(report: Report, stop: int) -> dict[str, Any]:
         "systemClockNs": rank.start_clock,
         "cuda_graphs": "graph" if graph_level(report.options, rank.rank) else ("none" if report.options.graphs == "none" else "node"),
         "event_rows": sum(table["rows"] for table in tables.values()),
+        **({"gpu_lag_ns": gpu_lag} if report.options.gpu_lag_us else {}),
+        **({"host_index": rank.host_index} if report.options.same_host_name else {}),
         **report.facts,
         "tables": tables,
     }

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Stream
+from .ends import WAITED_FROM_NS, Noise
 from .mpi.teams import build_grid
 from .mpi.timing import MpiTiming
 from .program import PAD_NS, Kind, Op, Program
@@ -28,12 +29,6 @@ Floats = NDArray[np.float64]
 
 LAUNCH_NS = 5_100
 """Least time from the beginning of a launch call to the beginning of the work (measured on H100)."""
-
-END_SPREAD_NS = 2_500
-"""The ends of one collective differ by up to this."""
-
-WAITED_NS = 4_000
-"""A rank that has waited for the others ends so much later than the last to arrive."""
 
 _WAKE_NS = 2_600
 """From the end of the work to the return of the call that waited for it."""
@@ -62,8 +57,8 @@ class Block:
 class Timeline:
     """Simulates one program on a cluster."""
 
-    def __init__(self, program: Program, cluster: Cluster, seed: int) -> None:
-        self.program, self.cluster = program, cluster
+    def __init__(self, program: Program, cluster: Cluster, seed: int, noise: Noise) -> None:
+        self.program, self.cluster, self.noise = program, cluster, noise
         rng = np.random.default_rng([seed, 1])
         count = len(cluster.ranks)
         self.host_speed = rng.uniform(0.97, 1.05, count)[None, :, None]
@@ -73,7 +68,8 @@ class Timeline:
         self.api = np.array([op.api_ns for op in program.ops])
         self.work = np.array([op.work_ns for op in program.ops])
         self.sections = list(_sections(program.ops))
-        self.grid = build_grid(count)
+        self.grid = build_grid(count, cluster.lonely)
+        self.lag = np.array(noise.gpu_lag_ns, dtype=np.float64)
 
     def run(self, rng: np.random.Generator, begin: Floats) -> Block:
         """Simulate ``len(begin)`` runs; ``begin`` (run, rank) is when each rank's host begins, ns since the run's
@@ -81,14 +77,16 @@ class Timeline:
         """
         shape = (*begin.shape, len(self.program.ops))
         luck, noise = rng.random(shape), rng.random(shape)
+        latency = LAUNCH_NS + 1_400.0 * noise
         drawn = _Drawn(
             gap=self.pads + self.gap * (0.85 + 0.4 * luck + 6.0 * luck**40) * self.host_speed,
             api=self.api * (0.8 + 0.5 * rng.random(shape)) * self.host_speed,
             work=self.work * (0.97 + 0.06 * noise) * self.gpu_speed,
-            launch=LAUNCH_NS + 1_400.0 * noise,
+            launch=latency + self.lag[None, :, None],
+            pause=0.18 * latency,
         )
         unknown = np.full(shape, np.nan)
-        mpi = MpiTiming(self.program, self.cluster, self.grid, begin.shape)
+        mpi = MpiTiming(self.program, self.cluster, self.grid, begin.shape, self.noise)
         block = Block(
             host_begin=unknown,
             host_end=unknown.copy(),
@@ -125,7 +123,7 @@ class Timeline:
         for stream in sorted({self.program.ops[index].stream for index in work}):
             which = np.array([index for index in work if self.program.ops[index].stream is stream])
             arrival = block.host_begin[..., which] + drawn.launch[..., which]
-            pause = 0.18 * drawn.launch[..., which]
+            pause = drawn.pause[..., which]
             before = np.cumsum(pause + drawn.work[..., which], axis=-1) - drawn.work[..., which]
             ready = np.maximum.accumulate(arrival - before, axis=-1)
             begin = before + np.maximum(ready, state.tail[stream][..., None])
@@ -165,17 +163,18 @@ class Timeline:
     def _collective_end(self, op: Op, begin: Floats, transfer: Floats, rng: np.random.Generator) -> Floats:
         assert op.payload is not None
         last = begin.copy()  # when the last rank that matters has begun
-        if op.payload.function == "SendRecv":  # a ring: only the neighbours matter
-            np.maximum(last, np.roll(begin, 1, axis=1), out=last)
-            np.maximum(last, np.roll(begin, -1, axis=1), out=last)
-            end = last + transfer[:, :1]
-        else:
-            end = begin + transfer
-            for ranks in self.cluster.members(op.payload.group):
-                last[:, ranks] = begin[:, ranks].max(axis=1, keepdims=True)
-                end[:, ranks] = last[:, ranks] + transfer[:, ranks[:1]]
-        waited = last - begin > 20_000.0
-        return end + END_SPREAD_NS * rng.random(begin.shape) + WAITED_NS * waited
+        end = begin + transfer
+        for ranks in self.cluster.members(op.payload.group):
+            own = begin[:, ranks]
+            if op.payload.function == "SendRecv":  # a ring: only the neighbours matter
+                last[:, ranks] = np.maximum(np.maximum(own, np.roll(own, 1, axis=1)), np.roll(own, -1, axis=1))
+            else:
+                last[:, ranks] = own.max(axis=1, keepdims=True)
+            end[:, ranks] = last[:, ranks] + transfer[:, ranks[:1]]
+        noise = self.noise.nccl
+        end += noise.spread(begin.shape, rng)
+        end += noise.lateness(last - begin > WAITED_FROM_NS, rng)
+        return end + self.lag
 
 
 @dataclass
@@ -186,6 +185,7 @@ class _Drawn:
     api: Floats
     work: Floats
     launch: Floats
+    pause: Floats
 
 
 @dataclass

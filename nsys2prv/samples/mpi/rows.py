@@ -19,7 +19,7 @@ from ..program import Kind, Op, Program
 from ..rows import Report
 from ..timeline import Block
 from .calls import LEAKED, Meeting, Message, Table
-from .teams import PARENTS, Grid, Team, build_grid, handle, uid
+from .teams import Grid, Team, build_grid, handle, uid
 
 _FIRST_REQUEST = 0x9800_0000
 """Handles of requests, as MPICH counts them; a handle is used again as soon as its request is complete."""
@@ -46,7 +46,7 @@ class MpiRows:
     def __init__(self, program: Program, report: Report) -> None:
         self.program, self.report = program, report
         self.rank = report.rank.rank
-        self.grid: Grid = build_grid(report.options.ranks)
+        self.grid: Grid = build_grid(report.options.ranks, report.options.lonely_ranks)
         self.tables = {table: _Rows() for table in Table}
         self.calls: list[tuple[int, str]] = []
         self.created: list[tuple[int, Team]] = []
@@ -69,8 +69,9 @@ class MpiRows:
             for waited in call.waits:  # a row for every request; their times are the same
                 rows.add(index, function, requestHandle=_FIRST_REQUEST + self._request(waited))
         elif call.table is Table.COLLECTIVES:
-            root = call.root if call.root >= 0 else None
-            at_root = self.grid.members(call.team, self.rank)[max(call.root, 0)] == self.rank
+            members = self.grid.members(call.team, self.rank)
+            root = call.root % len(members) if call.root >= 0 else None
+            at_root = members[root or 0] == self.rank
             taken = 0 if call.meeting is Meeting.TO_ROOT and not at_root else call.received
             where = self._named(call.team)
             rows.add(index, function, **where, rootRank=root, size=call.sent, recvSize=taken, requestHandle=request)
@@ -156,11 +157,12 @@ class MpiRows:
         columns: dict[str, list[Any]] = {}
         for at, team in found:
             members = self.grid.members(team, local)
+            parent = self.grid.parent(team)
             row = {
                 "rank": local,
                 "timestamp": at,
                 "commHandle": handle(team, local),
-                "parentHandle": handle(PARENTS[team], local) if team in PARENTS else None,
+                "parentHandle": None if parent is None else handle(parent, local),
                 "localRank": members.index(local),
                 "size": len(members),
                 "groupRoot": members[0],

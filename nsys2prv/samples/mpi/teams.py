@@ -3,6 +3,8 @@
 Handles are like MPICH's: the predefined ones are the same in every process, the others count up in each process for
 itself, and the number of a freed communicator is used again. Odd ranks have one communicator more (their own copy of
 MPI_COMM_SELF), so that one and the same handle is the row's communicator in some processes and the column's in others.
+
+With a lonely host the world is split first, into its ranks and the others; all else happens in these parts.
 """
 
 from __future__ import annotations
@@ -19,41 +21,58 @@ class Team(IntEnum):
 
     WORLD = 1
     SELF = 2
-    TEMPORARY = 3  # a copy of the world, freed before the columns' communicators are made
+    TEMPORARY = 3  # a copy of the world (or part), freed before the columns' communicators are made
     ROW = 4
     COLUMN = 5
     OWN = 6  # odd ranks' copy of MPI_COMM_SELF
-
-
-PARENTS = {
-    Team.TEMPORARY: Team.WORLD,
-    Team.ROW: Team.WORLD,
-    Team.COLUMN: Team.WORLD,
-    Team.OWN: Team.SELF,
-}
+    PART = 7  # the lonely host's ranks, and the others
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A torus of ``rows`` x ``columns`` processes, numbered row by row."""
+    """A torus of ``rows`` x ``columns`` processes, numbered row by row; the ``lonely`` ones behind them are a torus of
+    one row.
+    """
 
     rows: int
     columns: int
+    lonely: int = 0
+
+    @property
+    def connected(self) -> int:
+        """Number of processes that are not lonely."""
+        return self.rows * self.columns
 
     @property
     def size(self) -> int:
-        return self.rows * self.columns
+        return self.connected + self.lonely
+
+    @property
+    def everyone(self) -> Team:
+        """The largest communicator in which there is communication."""
+        return Team.PART if self.lonely else Team.WORLD
+
+    def parent(self, team: Team) -> Team | None:
+        """The communicator one of this kind is made from; None for those that MPI_Init makes."""
+        if team in (Team.WORLD, Team.SELF):
+            return None
+        return {Team.OWN: Team.SELF, Team.PART: Team.WORLD}.get(team, self.everyone)
+
+    def _torus(self, rank: int) -> tuple[int, int, int]:
+        """First process, rows and columns of the torus that holds ``rank``."""
+        return (0, self.rows, self.columns) if rank < self.connected else (self.connected, 1, self.lonely)
 
     def members(self, team: Team, rank: int) -> tuple[int, ...]:
         """World ranks in the communicator of this kind that ``rank`` belongs to, by their rank in it."""
-        row, column = divmod(rank, self.columns)
+        first, rows, columns = self._torus(rank)
+        row, column = divmod(rank - first, columns)
         if team is Team.ROW:
-            return tuple(range(row * self.columns, (row + 1) * self.columns))
+            return tuple(range(first + row * columns, first + (row + 1) * columns))
         if team is Team.COLUMN:
-            return tuple(range(column, self.size, self.columns))
+            return tuple(range(first + column, first + rows * columns, columns))
         if team in (Team.SELF, Team.OWN):
             return (rank,)
-        return tuple(range(self.size))
+        return tuple(range(self.size)) if team is Team.WORLD else tuple(range(first, first + rows * columns))
 
     def all_of(self, team: Team) -> list[tuple[int, ...]]:
         """Every communicator of one kind."""
@@ -61,8 +80,9 @@ class Grid:
 
     def beside(self, rank: int, down: int, right: int) -> int:
         """The world rank some places away on the torus."""
-        row, column = divmod(rank, self.columns)
-        return (row + down) % self.rows * self.columns + (column + right) % self.columns
+        first, rows, columns = self._torus(rank)
+        row, column = divmod(rank - first, columns)
+        return first + (row + down) % rows * columns + (column + right) % columns
 
     def shifted(self, team: Team, rank: int, places: int) -> int:
         """The world rank some places further in the communicator, going round."""
@@ -76,10 +96,11 @@ class Grid:
         return members[other] if other < len(members) else -1
 
 
-def build_grid(size: int) -> Grid:
-    """The most nearly square grid of ``size`` processes."""
-    rows = next(n for n in range(math.isqrt(size), 0, -1) if size % n == 0)
-    return Grid(rows, size // rows)
+def build_grid(size: int, lonely: int = 0) -> Grid:
+    """The most nearly square grid of ``size`` processes, the last ``lonely`` of them apart."""
+    connected = size - lonely
+    rows = next(n for n in range(math.isqrt(connected), 0, -1) if connected % n == 0)
+    return Grid(rows, connected // rows, lonely)
 
 
 def handle(team: Team, rank: int) -> int:
@@ -88,7 +109,7 @@ def handle(team: Team, rank: int) -> int:
         return _WORLD_HANDLE
     if team is Team.SELF:
         return _SELF_HANDLE
-    places = {Team.OWN: 0, Team.TEMPORARY: rank % 2, Team.ROW: rank % 2 + 1, Team.COLUMN: rank % 2}
+    places = {Team.OWN: 0, Team.TEMPORARY: rank % 2, Team.ROW: rank % 2 + 1, Team.COLUMN: rank % 2, Team.PART: 3}
     return _FIRST_HANDLE + places[team]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ends import WAITED_FROM_NS, Noise
 from .calls import Meeting, Message
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ BANDWIDTH = (24.0, 11.5)
 """Bytes per ns within a host and between hosts."""
 
 _LATENCY = (700.0, 1_900.0)
-_COPY, _START, _WAKE, _SPREAD = 30.0, 450.0, 350.0, 900.0
+_COPY, _START, _WAKE = 30.0, 450.0, 350.0
 
 
 class MpiTiming:
@@ -39,8 +40,8 @@ class MpiTiming:
     ``arrival`` (run, receiving rank, message) is when the data of each message were at the receiver.
     """
 
-    def __init__(self, program: Program, cluster: Cluster, grid: Grid, shape: tuple[int, int]) -> None:
-        self.program, self.grid = program, grid
+    def __init__(self, program: Program, cluster: Cluster, grid: Grid, shape: tuple[int, int], noise: Noise) -> None:
+        self.program, self.grid, self.noise = program, grid, noise
         hosts = np.array([rank.host_index for rank in cluster.ranks])
         self.far = (hosts[:, None] != hosts[None, :]).astype(np.int64)
         self.arrival = np.full((*shape, len(program.messages)), np.nan)
@@ -62,30 +63,38 @@ class MpiTiming:
                 return met
             self.met[index] = met
         elif op.mpi.waits and op.mpi.blocks:
+            wake = self._wake(end, rng)
             for waited in op.mpi.waits:
-                end = np.fmax(end, self._complete(block, waited) + _WAKE)
+                end = np.fmax(end, self._complete(block, waited) + wake)
         elif op.mpi.request < 0:
-            end = np.fmax(end, self._complete(block, index) + _WAKE)
+            end = np.fmax(end, self._complete(block, index) + self._wake(end, rng))
         return end
+
+    def _wake(self, end: Floats, rng: np.random.Generator) -> Floats | float:
+        """From the completion of what a call waits for to its end."""
+        return _WAKE + rng.random(end.shape) * self.noise.message_ns if self.noise.message_ns else _WAKE
 
     def _meet(self, op: Op, begin: Floats, end: Floats, cost: Floats, rng: np.random.Generator) -> Floats:
         """Ends of a collective whose calls begin at ``begin`` and, if nobody had to wait, end at ``end``."""
         assert op.mpi is not None
-        spread = rng.random(begin.shape) * _SPREAD
-        met = end.copy()
+        spread = self.noise.mpi.spread(begin.shape, rng)
+        met, until = end.copy(), begin.copy()  # until: when those a rank waits for have come
         for members in self.grid.all_of(op.mpi.team):
             ranks = list(members)
             price = cost[:, ranks[:1]] + spread[:, ranks]
             last = begin[:, ranks].max(axis=1, keepdims=True)
-            root = ranks[max(op.mpi.root, 0)]
+            root = ranks[op.mpi.root % len(ranks)] if op.mpi.root >= 0 else ranks[0]
             if op.mpi.meeting is Meeting.ALL:
                 met[:, ranks] = np.maximum(end[:, ranks], last + price)
+                until[:, ranks] = last
             elif op.mpi.meeting is Meeting.FROM_ROOT:
                 others = [rank for rank in ranks if rank != root]
                 met[:, others] = np.maximum(end[:, others], begin[:, [root]] + price[:, : len(others)])
+                until[:, others] = begin[:, [root]]
             else:
                 met[:, root] = np.maximum(end[:, root], (last + price).max(axis=1))
-        return met
+                until[:, root] = last[:, 0]
+        return met + self.noise.mpi.lateness(until - begin > WAITED_FROM_NS, rng)
 
     def _deliver(self, block: Block, number: int, message: Message, rng: np.random.Generator) -> None:
         """Arrival of a message, once both its calls have begun."""

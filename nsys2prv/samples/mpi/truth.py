@@ -28,7 +28,7 @@ class MpiTruth:
     """Collects the truth about MPI over all phases, steps in a sample of them as for NCCL."""
 
     def __init__(self, options: Options, cluster: Cluster) -> None:
-        self.grid = build_grid(options.ranks)
+        self.grid = build_grid(options.ranks, options.lonely_ranks)
         self.ranks = range(len(cluster.ranks))
         self.limit, self.steps = max(1, options.truth_collectives), options.steps
         self.ordinals: dict[tuple[Any, ...], int] = {}
@@ -116,7 +116,7 @@ class MpiTruth:
                         "function": op.mpi.function,
                         "communicator": number_on,
                         "ordinal": ordinal,
-                        "root": members[op.mpi.root] if op.mpi.root >= 0 else None,
+                        "root": members[op.mpi.root % len(members)] if op.mpi.root >= 0 else None,
                         "size": op.mpi.sent,
                         "recv_size": op.mpi.received,
                         "ranks": ranks,
@@ -126,7 +126,7 @@ class MpiTruth:
                 )
 
     def summary(self) -> dict[str, Any]:
-        teams = [team for team in Team if team is not Team.OWN]
+        teams = [team for team in Team if team is not Team.OWN and (team is not Team.PART or self.grid.lonely)]
         known = [(team, members) for team in teams for members in self.grid.all_of(team)]
         known += [(Team.OWN, (rank,)) for rank in self.ranks if rank % 2]
         return {

@@ -27,6 +27,7 @@ class Work:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.everyone = range(grid.size)
+        self.all = grid.everyone
 
     def start(self, b: Builder) -> None:
         """From MPI_Init_thread to the communicators, a window and a file."""
@@ -35,6 +36,8 @@ class Work:
             self._other(b, "MPI_Initialized", 700)
             self._other(b, "MPI_Init_thread", 24_000_000, 3_000_000, Meeting.ALL, creates=Team.WORLD)
             self._other(b, "MPI_Initialized", 600)
+            if self.grid.lonely:
+                self._other(b, "MPI_Comm_split", 170_000, 60_000, Meeting.ALL, creates=Team.PART)
             if odd:
                 calls = self._only("MPI_Comm_dup", odd)
                 b.mpi(MpiCall("MPI_Comm_dup", Table.OTHER, Team.SELF, by_rank=calls, creates=Team.OWN), 45_000)
@@ -46,7 +49,7 @@ class Work:
             self._other(b, "MPI_Comm_split", 150_000, 60_000, Meeting.ALL, creates=Team.COLUMN)
             self._other(b, "MPI_Win_create", 210_000, 80_000, Meeting.ALL)
             self._other(b, "MPI_File_open", 900_000, 500_000, Meeting.ALL)
-            self._collective(b, "MPI_Barrier", Team.WORLD)
+            self._collective(b, "MPI_Barrier", self.all)
 
     def exchange(self, b: Builder) -> None:
         """A step's messages: halos over both directions of the grid, a ring along the rows, pairs."""
@@ -67,8 +70,8 @@ class Work:
     def reduce(self, b: Builder) -> None:
         """A step's collectives, one-sided communication and file access."""
         with b.range("reductions", Style.REGISTERED, Domain.JOB, category=3, color=_COLOR):
-            started = self._collective(b, "MPI_Iallreduce", Team.WORLD, 16, 16, request=0)
-            self._collective(b, "MPI_Allreduce", Team.WORLD, 8, 8)
+            started = self._collective(b, "MPI_Iallreduce", self.all, 16, 16, request=0)
+            self._collective(b, "MPI_Allreduce", self.all, 8, 8)
             self._collective(b, "MPI_Bcast", Team.ROW, 1_024, meeting=Meeting.FROM_ROOT, root=0)
             last = self.grid.rows - 1
             self._collective(b, "MPI_Reduce", Team.COLUMN, 4_096, 4_096, meeting=Meeting.TO_ROOT, root=last)
@@ -81,7 +84,7 @@ class Work:
             self._other(b, "MPI_Put", 2_200)
             self._other(b, "MPI_Win_fence", 3_000, 4_000, Meeting.ALL)
         self._other(b, "MPI_File_write_at_all", 60_000, 90_000, Meeting.ALL)
-        self._collective(b, "MPI_Barrier", Team.WORLD)
+        self._collective(b, "MPI_Barrier", self.all)
 
     def stop(self, b: Builder) -> None:
         with b.range("mpi_shutdown", Style.REGISTERED, Domain.JOB, category=3, color=_COLOR):
@@ -98,10 +101,10 @@ class Work:
             ways += [(0, 1, _FACE, 101), (0, -1, _FACE, 102)]
         if self.grid.rows > 1:
             ways += [(1, 0, _EDGE, 103), (-1, 0, _EDGE, 104)]
-        receives = [b.mpi(MpiCall("MPI_Irecv", Table.P2P, request=n), 900) for n in range(len(ways))]
-        sends = [b.mpi(MpiCall("MPI_Isend", Table.P2P, request=len(ways) + n), 1_400) for n in range(len(ways))]
+        receives = [b.mpi(MpiCall("MPI_Irecv", Table.P2P, self.all, request=n), 900) for n in range(len(ways))]
+        sends = [b.mpi(MpiCall("MPI_Isend", Table.P2P, self.all, request=len(ways) + n), 1_400) for n in range(len(ways))]
         for (down, right, size, tag), send, receive in zip(ways, sends, receives, strict=True):
-            self._message(b, send, receive, Team.WORLD, tag, size, lambda r, d=down, x=right: self.grid.beside(r, d, x))
+            self._message(b, send, receive, self.all, tag, size, lambda r, d=down, x=right: self.grid.beside(r, d, x))
         if ways:
             b.mpi(MpiCall("MPI_Test", Table.START_WAIT, waits=(receives[0],), blocks=False), 500)
             b.mpi(MpiCall("MPI_Waitall", Table.START_WAIT, waits=(*receives, *sends)), 1_500)
@@ -119,20 +122,20 @@ class Work:
 
     def _pairs(self, b: Builder) -> None:
         """Blocking calls: the even rank of a pair sends much, then the odd one answers with little."""
-        paired = self._paired(Team.WORLD)
+        paired = self._paired(self.all)
         for tag, size, sender in ((41, 262_144, 0), (42, 512, 1)):
             senders = [rank for rank in paired if rank % 2 == sender]
             calls = tuple("MPI_Send" if rank in senders else "MPI_Recv" if rank in paired else "" for rank in self.everyone)
-            call = b.mpi(MpiCall("MPI_Send", Table.P2P, by_rank=calls), 1_600)
-            to = {rank: self.grid.partner(Team.WORLD, rank) for rank in senders}
-            self._message(b, call, call, Team.WORLD, tag, size, lambda r, to=to: to.get(r, -1))
+            call = b.mpi(MpiCall("MPI_Send", Table.P2P, self.all, by_rank=calls), 1_600)
+            to = {rank: self.grid.partner(self.all, rank) for rank in senders}
+            self._message(b, call, call, self.all, tag, size, lambda r, to=to: to.get(r, -1))
 
     def _shout(self, b: Builder) -> None:
-        """The first rank sends to the last, which never receives it."""
-        last = self.grid.size - 1
+        """The first rank sends to the last (that is not lonely), which never receives it."""
+        last = self.grid.connected - 1
         calls = self._only("MPI_Isend", [0])
-        send = b.mpi(MpiCall("MPI_Isend", Table.P2P, request=LEAKED, by_rank=calls), 1_400)
-        self._message(b, send, -1, Team.WORLD, _NOBODY_LISTENS, 256, lambda r: last if r == 0 else -1)
+        send = b.mpi(MpiCall("MPI_Isend", Table.P2P, self.all, request=LEAKED, by_rank=calls), 1_400)
+        self._message(b, send, -1, self.all, _NOBODY_LISTENS, 256, lambda r: last if r == 0 else -1)
 
     def _paired(self, team: Team) -> list[int]:
         return [rank for rank in self.everyone if self.grid.partner(team, rank) >= 0]
@@ -179,4 +182,4 @@ class Work:
         meeting: Meeting = Meeting.NONE,
         creates: Team | None = None,
     ) -> int:
-        return b.mpi(MpiCall(function, Table.OTHER, Team.WORLD, meeting, creates=creates), ns, cost_ns)
+        return b.mpi(MpiCall(function, Table.OTHER, self.all, meeting, creates=creates), ns, cost_ns)
