@@ -17,6 +17,7 @@ import numpy as np
 
 from . import nvtx
 from .cluster import Communicator, Ints, Rank
+from .missing import Bools, Part
 from .nccl_fields import Fields, as_json, category
 from .program import Domain, Kind, Op, Payload, Program
 from .rows import Report, blocks
@@ -74,9 +75,10 @@ class TraceRows:
         for index in self.works:
             op = self.program.ops[index]
             begin, end = block.gpu_begin[:, rank.rank, index], block.gpu_end[:, rank.rank, index]
-            self._write_operation(op, begin, end, epochs, first_run)
+            lost = self.report.missing.of(Part.RANGE, np.array([index]))
+            self._write_operation(op, begin, end, epochs, first_run, lost)
             if self.report.options.nccl_proxy:
-                self._write_proxy(op, begin, end, epochs, first_run)
+                self._write_proxy(op, begin, end, epochs, first_run, lost)
 
     def _write_marks(self, block: Block, epochs: Ints) -> None:
         """A mark for each communicator made."""
@@ -95,7 +97,7 @@ class TraceRows:
             rows.append(row)
         nvtx.write_points(self.report, rows, "NCCL/CommInit")
 
-    def _write_operation(self, op: Op, begin: Any, end: Any, epochs: Ints, first_run: int) -> None:
+    def _write_operation(self, op: Op, begin: Any, end: Any, epochs: Ints, first_run: int, lost: Bools | None) -> None:
         """A range per call and channel. Several collectives share the channels one after the other; a send and a
         receive take half of the channels each.
         """
@@ -117,9 +119,9 @@ class TraceRows:
                 [as_json(self.fields.of_call(number, first_run + run) | {"channelId": channel}) for channel in where]
                 for run in range(len(begin))
             ]
-            self._insert(f"{call.function}", "GPU", call, starts, stops, epochs, said)
+            self._insert(f"{call.function}", "GPU", call, starts, stops, epochs, said, lost)
 
-    def _write_proxy(self, op: Op, begin: Any, end: Any, epochs: Ints, first_run: int) -> None:
+    def _write_proxy(self, op: Op, begin: Any, end: Any, epochs: Ints, first_run: int, lost: Bools | None) -> None:
         """What the proxy sends to and receives from ranks on other hosts, along the communicator's ring."""
         rank, cluster = self.report.rank, self.report.cluster
         for number in op.calls:
@@ -141,9 +143,11 @@ class TraceRows:
                     [as_json(self.fields.of_call(number, first_run + run) | {"peer": peer, "channelId": channel}) for channel in channels]
                     for run in range(len(begin))
                 ]
-                self._insert(text, "proxy", call, starts, stops, epochs, said)
+                self._insert(text, "proxy", call, starts, stops, epochs, said, lost)
 
-    def _insert(self, text: str, kind: str, call: Payload, starts: Any, stops: Any, epochs: Ints, said: list[list[str]]) -> None:
+    def _insert(
+        self, text: str, kind: str, call: Payload, starts: Any, stops: Any, epochs: Ints, said: list[list[str]], lost: Bools | None
+    ) -> None:
         report, rank = self.report, self.report.rank
         comm = report.cluster.communicator(call.group, rank.rank)
         begin, end = (_local(rank, epochs, times) for times in (starts, stops))
@@ -162,7 +166,7 @@ class TraceRows:
             texts = np.empty(begin.shape, dtype=object)
             texts[:] = said
             columns["jsonText"] = texts
-        report.insert("NVTX_EVENTS", [nvtx.label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1], columns, begin, end)
+        report.insert("NVTX_EVENTS", [nvtx.label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1], columns, begin, end, lost=lost)
 
 
 def _local(rank: Rank, epochs: Ints, times: Any) -> Ints:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from . import dynamic, nccl
 from .cluster import Ints, Thread
 from .job import CATEGORIES
+from .losses import collective_of_ranges
+from .missing import Part
 from .nccl_fields import Fields, category
 from .program import PAD_NS, Domain, Program, Range, Style
 from .rows import Report
@@ -22,6 +24,7 @@ from .timeline import Block
 from .write import Column
 
 CATEGORY, MARK, THREAD, PUSH_POP, START_END, DOMAIN = 33, 34, 39, 59, 60, 75
+DEFINITIONS = "definitions"
 DOMAIN_NAMES = {Domain.NCCL: "NCCL", Domain.JOB: "trainer"}
 
 
@@ -41,6 +44,7 @@ class RangeRows:
         self.trail = np.array([found.trail for found in self.ranges]) * float(PAD_NS)
         self.operators = [index for index, found in enumerate(self.ranges) if found.style is Style.OP_ID]
         self.numbered = [index for index, found in enumerate(self.ranges) if found.style is Style.NUMBERED]
+        self.collectives = collective_of_ranges(program)
         self.labels = [label(found.domain, found.text) for found in self.ranges]
         self.columns: dict[str, Column] = {
             "eventType": PUSH_POP,
@@ -113,14 +117,18 @@ class RangeRows:
         columns = {**self.columns, "text": self._texts(len(epochs), first_run)}
         if self.fields and self.report.includes_json:
             columns["jsonText"] = self._traces(self.fields, len(epochs), first_run)
+        lost = self.report.missing.of(Part.RANGE, self.collectives)
         if self.report.payload == "dynamic":
             columns["eventId"] = ids = dynamic.next_ids(self.report, local[0])
             dynamic.write_payloads(self.report, self.ranges, ids)
-        self.report.insert("NVTX_EVENTS", self.labels, columns, local[0], local[1])
+        self.report.insert("NVTX_EVENTS", self.labels, columns, local[0], local[1], lost=lost)
 
 
 def write_points(report: Report, rows: list[dict[str, Any]], name: str) -> None:
-    """Add NVTX rows given one by one (marks, definitions, start/end ranges), tallied together as ``name``."""
+    """Add NVTX rows given one by one (marks, definitions, start/end ranges), tallied together as ``name``. Definitions are
+    in a report wherever it is cut.
+    """
+    rows = rows if name == DEFINITIONS else report.missing.points(rows)
     if not rows:
         return
     keys = sorted({key for row in rows for key in row} - {"start", "end"})
@@ -164,7 +172,7 @@ def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]] = 
     rows += more
     for index, row in enumerate(rows):
         row["start"] = at + 2_000 * index
-    write_points(report, rows, "definitions")
+    write_points(report, rows, DEFINITIONS)
     if report.payload != "none" and report.cluster.communicators and report.options.nccl_trace == "legacy":
         _write_schemas(report)
 

@@ -180,8 +180,12 @@ class Options:
             raise ValueError("the truth about network and storage needs hosts with names of their own")
         if self.lonely_host and self.hosts < 2:
             raise ValueError("a host can be lonely only beside others")
-        if not self.nccl and (self.nccl_trace != "legacy" or self.nccl_groups):
-            raise ValueError("a job without NCCL has no NCCL trace and no NCCL groups")
+        if not self.nccl and (self.nccl_trace != "legacy" or self.nccl_groups or self.nccl_rooted):
+            raise ValueError("a job without NCCL has no NCCL trace, no NCCL groups and no collectives of it")
+        if self.lonely_host and self.nccl_rooted:
+            raise ValueError("collectives with a root are over all hosts, which a lonely host has no part in")
+        if self.payload in ("dynamic", "mixed") and (self.lost_collectives or self.extra_collectives or self.cut_report != "none"):
+            raise ValueError("rows beside their payload's tables cannot be lost, cut or added")
 
     @property
     def lonely_ranks(self) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from . import names, schema
 from .cluster import Cluster, Ints, Rank
 from .job import graph_level
+from .missing import Bools, Missing, Part
 from .names import KERNELS
 from .options import Options, Payload
 from .program import Kind, Op, Program
@@ -49,6 +50,7 @@ class Report:
     """Correlation id, begin and end (local ns) of the first kernel launch."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the truth says of this report beside the tally."""
+    missing: Missing = field(default_factory=Missing)
 
     @property
     def payload(self) -> Payload:
@@ -75,9 +77,10 @@ class Report:
         begin: Ints,
         end: Ints | None,
         sizes: Ints | None = None,
+        lost: Bools | None = None,
     ) -> None:
         """Add rows with the axes (run, label): ``begin`` and ``end`` in ns; other columns for every row or, per
-        label, repeated.
+        label, repeated. Rows that are ``lost`` or beyond the report's cut are left out.
         """
         runs, count = begin.shape
         flat: dict[str, Column] = {} if "timestamp" in columns else {"start": begin.ravel()}
@@ -87,8 +90,18 @@ class Report:
             if isinstance(column, np.ndarray):
                 column = (np.broadcast_to(column, (runs, count)) if column.ndim == 1 else column).ravel()
             flat[name] = column
-        self.export.insert(table, flat, self.order(begin.ravel()))
-        self.tally.add(table, labels, (begin if end is None else end) - begin, sizes)
+        kept, closed = self.missing.kept(table, begin, end, lost), self.missing.closed(table, end)
+        until = begin if end is None else end
+        if closed is not None:
+            flat["end"] = np.where(closed, until, None).ravel()  # type: ignore[call-overload]
+            until = np.where(closed, until, begin)
+        starts = begin.ravel()
+        if kept is not None:
+            flat = {name: column[kept.ravel()] if isinstance(column, np.ndarray) else column for name, column in flat.items()}
+            starts = starts[kept.ravel()]
+        if kept is None or len(starts):
+            self.export.insert(table, flat, self.order(starts))
+            self.tally.add(table, labels, until - begin, sizes, kept)
 
 
 class ProgramRows:
@@ -191,6 +204,8 @@ class ProgramRows:
 
     def _write_api(self, first: Ints, begin: Ints, end: Ints) -> None:
         report = self.report
+        if not len(self.api):
+            return
         functions = [self.program.ops[index].api for index in self.api]
         if report.first_launch is None:
             at = functions.index(names.LAUNCH_RUNTIME)
@@ -207,6 +222,7 @@ class ProgramRows:
             },
             begin,
             end,
+            lost=report.missing.of(Part.CALL, self.api),
         )
 
     def _write_kernels(self, first: Ints, begin: Ints, end: Ints) -> None:
@@ -224,6 +240,7 @@ class ProgramRows:
             },
             begin,
             end,
+            lost=report.missing.of(Part.KERNEL, self.kernels),
         )
         report.grid += count
 

@@ -17,6 +17,8 @@ from .simulate import Written, planned, write_ranks
 
 TRUTH = "truth.json"
 _LINE = 500
+_JOB = {"mpi", "faults"}
+"""Sections of the truth that are about the whole job."""
 
 _ABOUT = (
     "Times called true are ns since the job's beginning on a perfect clock; its UTC then is epoch_utc_ns. A host's "
@@ -71,13 +73,13 @@ def _truth(options: Options, cluster: Cluster, parts: list[Written]) -> dict[str
 
 
 def _more(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sections of the truth from several writers: of devices, each tells of those it knows."""
+    """Sections of the truth from several writers: of devices, each tells of those it knows; of the job, each the same."""
     found: dict[str, Any] = {}
     for part in parts:
         for section, content in part.items():
-            found[section] = content if section == "mpi" else found.get(section, {}) | content
-    sampled = {"about_metrics": ABOUT_METRICS} if found.keys() - {"mpi"} else {}
-    return sampled | {section: content if section == "mpi" else dict(sorted(content.items())) for section, content in found.items()}
+            found[section] = content if section in _JOB else found.get(section, {}) | content
+    sampled = {"about_metrics": ABOUT_METRICS} if found.keys() - _JOB else {}
+    return sampled | {section: content if section in _JOB else dict(sorted(content.items())) for section, content in found.items()}
 
 
 def _as_text(value: Any, indent: str = "") -> str:

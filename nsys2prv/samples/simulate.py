@@ -13,11 +13,16 @@ from . import background, graphs, metadata, nccl_trace, nvtx, target
 from .background import Background
 from .cluster import Cluster, Ints, Rank, build_cluster
 from .ends import build_noise
+from .extras import Extras
+from .extras import programs as extra_programs
 from .job import Job, graph_level
+from .losses import ABOUT as ABOUT_FAULTS
+from .losses import Losses
 from .metrics.gpu import GpuMetrics
 from .metrics.network import Network
 from .metrics.plugins import Plugins
 from .metrics.watcher import Watcher
+from .missing import Cut
 from .mpi.rows import MpiRows
 from .mpi.truth import MpiTruth
 from .nccl_trace import TraceRows
@@ -69,6 +74,7 @@ class _Stage:
 
     def __init__(self, options: Options, cluster: Cluster, reports: list[Report]) -> None:
         self.options, self.reports, self.noise = options, reports, build_noise(options)
+        self.cut = Cut(options, reports)
         self.watchers: list[Watcher] = []
         if options.gpu_metrics:
             self.watchers.append(GpuMetrics(options, cluster, reports))
@@ -102,20 +108,43 @@ class _Phase:
         """Write runs that begin at ``epochs``; nothing later begins before ``until`` (true times, ns). The first is step
         ``first_run``, or no step at all.
         """
-        number = first_run or 0
-        for rows, ranges in self.writers:
-            rows.write(block, epochs)
-            ranges.write(block, epochs, number)
-        for calls in self.mpi:
-            calls.write(block, epochs)
-        for trace in self.traces:
-            trace.write(block, epochs, number)
+        for report in range(len(self.writers)):
+            self.write_report(report, block, epochs, first_run or 0)
         for inner in self.stage.calls:
             inner.inside(self.program, block, epochs, first_run is not None)
         for watcher in self.stage.watchers:
             watcher.watch(self.program, block, epochs, until)
         if self.stage.mpi:
             self.stage.mpi.record(self.program, block, epochs, first_run)
+
+    def write_report(self, number: int, block: Block, epochs: Ints, first_run: int) -> None:
+        """Write runs into one of the reports only."""
+        rows, ranges = self.writers[number]
+        rows.write(block, epochs)
+        ranges.write(block, epochs, first_run)
+        if self.mpi:
+            self.mpi[number].write(block, epochs)
+        if self.traces:
+            self.traces[number].write(block, epochs, first_run)
+
+
+class _Faults:
+    """What is made wrong in the reports."""
+
+    def __init__(self, options: Options, cluster: Cluster, stage: _Stage, step: Program, before: Program) -> None:
+        self.options = options
+        self.losses = Losses(step, before, cluster, options)
+        wanted = extra_programs(step, options.nccl_trace == "advanced") if options.extra_collectives else []
+        self.phases = [_Phase(program, cluster, stage, options.seed) for program in wanted]
+        self.extras = Extras(options, cluster, [phase.timeline for phase in self.phases])
+
+    def write(self, program: int, report: int, block: Block, epochs: Ints, step: int) -> None:
+        self.phases[program].write_report(report, block, epochs, step)
+
+    def truth(self) -> dict[str, Any]:
+        if not self.options.lost_collectives and not self.options.extra_collectives:
+            return {}
+        return {"faults": {"about": ABOUT_FAULTS, "lost": self.losses.found, "extra": self.extras.found}}
 
 
 @dataclass
@@ -160,6 +189,7 @@ def write_ranks(options: Options, folder: Path, wanted: Sequence[int]) -> Writte
         rows.begin(int(rows.report.rank.local(np.array([now - AFTER_INIT_NS // 2]))[0]))
 
     step = _Phase(job.step(), cluster, stage, options.seed)
+    faults = _Faults(options, cluster, stage, step.program, initial.program)
     recorder = Recorder(step.program, cluster, options)
     size = max(1, _OPERATIONS_PER_BLOCK // len(step.program.ops))
     for first in range(0, options.steps, size):
@@ -168,9 +198,14 @@ def write_ranks(options: Options, folder: Path, wanted: Sequence[int]) -> Writte
         block = step.timeline.run(rng, begin)
         ends = block.ends()
         lengths = np.ceil(ends.max(axis=1)).astype(np.int64) + background.STEP_GAP_NS + round(options.pace_ms * 1e6)
+        lengths += faults.extras.run(first, runs)
         epochs = now + np.concatenate([[0], np.cumsum(lengths)[:-1]])
         now += int(lengths.sum())
+        stage.cut.see(epochs, lengths, first)
+        faults.losses.begin(reports, block, epochs, first)
         step.write(block, epochs, now, first)
+        faults.losses.end(reports)
+        faults.extras.write(wanted, faults.write, epochs, ends, first)
         for rows in beside:
             rank = rows.report.rank
             edges = [rank.local(epochs + np.rint(edge[:, rank.rank]).astype(np.int64)) for edge in (begin, ends)]
@@ -187,19 +222,25 @@ def write_ranks(options: Options, folder: Path, wanted: Sequence[int]) -> Writte
     for watcher in stage.watchers:
         watcher.finish(now)
     for calls in stage.calls:
-        calls.finish(_HELPERS_START_NS, int(calls.report.rank.local(np.array([now]))[0]))
+        calls.finish(_HELPERS_START_NS, _duration(calls.report, now))
     for report, rows in zip(reports, beside, strict=True):
-        duration = int(report.rank.local(np.array([now]))[0])
+        duration = _duration(report, now)
         rows.finish(int(report.rank.local(epoch)[0]) + 1_000_000)
         target.write_target(report, duration)
         metadata.write_metadata(report, duration)
         report.export.close()
     ranks = [_rank_truth(report, now, stage.noise.gpu_lag_ns[report.rank.rank]) for report in reports]
-    return Written(ranks, recorder.found, recorder.total, recorder.every, stage.truth())
+    return Written(ranks, recorder.found, recorder.total, recorder.every, stage.truth() | faults.truth())
+
+
+def _duration(report: Report, stop: int) -> int:
+    """Local time (ns) at which the capture ends: at true time ``stop``, or where it is cut."""
+    return min(int(report.rank.local(np.array([stop]))[0]), report.missing.last)
 
 
 def _rank_truth(report: Report, stop: int, gpu_lag: int) -> dict[str, Any]:
     rank: Rank = report.rank
+    cut = report.facts.get("cut", {"lacks": "none"})
     tables = report.tally.summary()
     return {
         "rank": rank.rank,
@@ -212,7 +253,7 @@ def _rank_truth(report: Report, stop: int, gpu_lag: int) -> dict[str, Any]:
         "gpu_uuid": rank.host.gpus[rank.gpu].uuid,
         "gpu_bus": rank.host.gpus[rank.gpu].bus,
         "capture_start_true_ns": rank.capture_start_ns,
-        "capture_end_true_ns": stop,
+        "capture_end_true_ns": cut["true_ns"] if cut["lacks"] == "end" else stop,
         "utcEpochNs": rank.start_utc,
         "systemClockNs": rank.start_clock,
         "cuda_graphs": "graph" if graph_level(report.options, rank.rank) else ("none" if report.options.graphs == "none" else "node"),

@@ -65,7 +65,8 @@ def write_target(report: Report, duration: int) -> None:
     _write_gpus(report)
     _write_processes(report)
     _write_messages(report, duration)
-    _write_overhead(report)
+    if report.missing.whole:
+        _write_overhead(report)
 
 
 def insert(report: Report, table: str, names: str, rows: Sequence[Sequence[Any]]) -> None:

@@ -26,16 +26,23 @@ class Tally:
         self.tables: dict[str, dict[str, list[int]]] = {}
 
     def add(
-        self, table: str, labels: Sequence[str], durations: NDArray[np.int64], sizes: NDArray[np.int64] | None = None
+        self,
+        table: str,
+        labels: Sequence[str],
+        durations: NDArray[np.int64],
+        sizes: NDArray[np.int64] | None = None,
+        kept: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Rows with the axes (run, label)."""
-        runs = durations.shape[0]
-        totals = durations.sum(axis=0).tolist()
-        volumes = repeat(0) if sizes is None else (sizes * runs).tolist()
+        """Rows with the axes (run, label); only those ``kept``."""
+        counts = np.full(durations.shape[1], durations.shape[0]) if kept is None else kept.sum(axis=0)
+        totals = (durations if kept is None else durations * kept).sum(axis=0).tolist()
+        volumes = repeat(0) if sizes is None else (sizes * counts).tolist()
         found = self.tables.setdefault(table, {})
-        for name, total, volume in zip(labels, totals, volumes, strict=False):
+        for name, count, total, volume in zip(labels, counts.tolist(), totals, volumes, strict=False):
+            if kept is not None and not count:
+                continue
             entry = found.setdefault(name, [0, 0, 0])
-            entry[0] += runs
+            entry[0] += count
             entry[1] += total
             entry[2] += volume
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..cluster import Ints
+from ..missing import Bools, Part
 from ..program import Kind, Op, Program
 from ..rows import Report
 from ..timeline import Block
@@ -115,11 +116,15 @@ class MpiRows:
         totals = self.report.facts.setdefault("mpi_calls", {})
         for index, function in self.calls:
             begin, end = self._local_times(block, epochs, np.array([index]))
+            kept = self.report.missing.kept("MPI", begin, end, self._lost(np.array([index])))
             entry = totals.setdefault(function, {"calls": 0, "ns": 0})
-            entry["calls"] += begin.size
-            entry["ns"] += int((end - begin).sum())
+            entry["calls"] += begin.size if kept is None else int(kept.sum())
+            entry["ns"] += int((end - begin).sum() if kept is None else (end - begin)[kept].sum())
         if self.created:
             self._write_communicators(block, epochs)
+
+    def _lost(self, operations: Ints) -> Bools | None:
+        return self.report.missing.of(Part.MPI, operations)
 
     def _local_times(self, block: Block, epochs: Ints, which: Ints) -> tuple[Ints, Ints]:
         rank = self.report.rank
@@ -145,7 +150,7 @@ class MpiRows:
                 report.leaked += len(epochs) * int(leaked.any())
             columns[name] = column
         sizes = [value or 0 for value in rows.columns.get("size", [0] * len(rows.ops))]
-        report.insert(table.value, rows.functions, columns, begin, end, np.array(sizes, dtype=np.int64))
+        report.insert(table.value, rows.functions, columns, begin, end, np.array(sizes, dtype=np.int64), self._lost(np.array(rows.ops)))
 
     def _write_communicators(self, block: Block, epochs: Ints) -> None:
         """The communicators, as they came to be; MPI_COMM_SELF with the world."""
