@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class Report:
             until = np.where(closed, until, begin)
         starts = begin.ravel()
         if kept is not None:
-            flat = {name: column[kept.ravel()] if isinstance(column, np.ndarray) else column for name, column in flat.items()}
+            flat = {name: _only(column, kept.ravel()) for name, column in flat.items()}
             starts = starts[kept.ravel()]
         if kept is None or len(starts):
             self.export.insert(table, flat, self.order(starts))
@@ -356,6 +357,13 @@ class ProgramRows:
             local(block.gpu_begin, heads),
             local(block.gpu_end, tails),
         )
+
+
+def _only(column: Column, which: Bools) -> Column:
+    """Some rows of a column with a value per row."""
+    if isinstance(column, np.ndarray):
+        return column[which]
+    return list(compress(column, which.tolist())) if isinstance(column, list) else column
 
 
 def blocks(op: Op, options: Options) -> int:
