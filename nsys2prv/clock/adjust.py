@@ -1,0 +1,217 @@
+"""Corrections made to respect hard bounds: what must precede what connects, moves and tightens what the ends tell."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nsys2prv.clock.hosts import Precedences
+from nsys2prv.clock.hull import Bounds, middle, nearest, region
+from nsys2prv.clock.network import SECOND, Network
+from nsys2prv.clock.observations import NOISE, Finding
+
+UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causality"
+#: Violations of no more than this (and the source's slack) are noise, ns.
+TOLERANCE = 3_000.0
+SWEEPS = 3
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A host's correction while it is made: corrected = time + offset + drift * time, all relative to the pivot, ns.
+
+    bound: against the reference at any instant of first..last, where something was observed; inf elsewhere.
+    """
+
+    host: int
+    reference: int
+    method: str
+    offset: float = 0.0
+    drift: float = 0.0
+    bound: float = 0.0
+    drift_sigma: float = 0.0
+    observations: int = 0
+    spread: float = float("nan")
+    first: float = float("nan")
+    last: float = float("nan")
+
+
+def estimates_of(net: Network, floor: float, cover: float) -> list[Estimate]:
+    """Estimates by the ends alone; hosts that share no collective with others are references of their own."""
+    estimates = []
+    size = len(net.offset)
+    for host in range(size):
+        seen = int(net.observations[host])
+        shared = {"observations": seen, "spread": float(net.spread[host])}
+        if seen:
+            shared |= {"first": float(net.first[host]), "last": float(net.last[host])}
+        if net.hops[host] < 1:
+            estimates.append(Estimate(host, host, REFERENCE if seen else UTC, **shared))
+            continue
+        sigma = max(net.sigma(host, net.first[host]), net.sigma(host, net.last[host]))
+        drift_variance = max(float(net.covariance[host + size, host + size]), 0.0)
+        estimates.append(Estimate(
+            host, int(net.reference[host]), ENDS, float(net.offset[host]), float(net.drift[host]),
+            floor * float(np.sqrt(net.hops[host])) + cover * sigma, drift_variance**0.5 / SECOND,
+            **shared))
+    return estimates
+
+
+def connect(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
+    """Parts that no ends connect, connected by bounds in both directions: each along the road of the smallest error to a reference."""
+    part = np.array([estimate.reference for estimate in estimates])
+    begin, end = _corrected(estimates, orders)
+    before, after = part[orders.before], part[orders.after]
+    across = np.flatnonzero(before != after)
+    if not len(across):
+        return estimates
+    low, high = np.minimum(before, after)[across], np.maximum(before, after)[across]
+    across = across[np.lexsort((high, low))]
+    pair = np.sort(low.astype(np.int64) * len(part) + high)
+    starts = np.append(np.flatnonzero(np.diff(pair, prepend=-1)), len(pair))
+    inner = np.array([estimate.bound for estimate in estimates])
+    roads: dict[int, list[tuple[int, tuple[float, float, float, float, float], int]]] = {}
+    for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        rows = across[start:stop]
+        one, other = divmod(int(pair[start]), len(part))
+        for p, q in ((one, other), (other, one)):
+            line = _between(begin, end, before == q, rows)
+            if line is not None:
+                error = line[2] + inner[orders.before[rows]].max() + inner[orders.after[rows]].max()
+                roads.setdefault(p, []).append((q, (*line[:2], error, *line[3:]), len(rows)))
+    return _along(estimates, part, roads)
+
+
+def _between(begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, rows: np.ndarray) -> tuple[float, float, float, float, float] | None:
+    """(offset, drift, error, first, last) of what to add to the times of the part that `leaving` precedences start in."""
+    up, down = rows[leaving[rows]], rows[~leaving[rows]]
+    if not len(up) or not len(down):
+        return None
+    bounds = Bounds(begin[up], end[up] - begin[up], end[down], begin[down] - end[down])
+    first = float(min(bounds.upper_times.min(), bounds.lower_times.min()))
+    last = float(max(bounds.upper_times.max(), bounds.lower_times.max()))
+    found = middle(bounds, first, last)
+    if found is None:
+        return None
+    slope = (found[1] - found[0]) / max(last - first, 1.0)
+    return found[0] - slope * first, slope, found[2], first, last
+
+
+def _along(estimates: list[Estimate], part: np.ndarray, roads: dict[int, list]) -> list[Estimate]:
+    """Corrections of the parts composed along the shortest roads from the lowest part."""
+    reached: dict[int, tuple[float, int, float, float, tuple[float, float], int]] = {}
+    for start in np.unique(part).tolist():
+        if start in reached:
+            continue
+        queue = [(0.0, start, start, 0.0, 0.0, (np.nan, np.nan), 0)]
+        while queue:
+            error, at, _, offset, drift, span, count = heapq.heappop(queue)
+            if at in reached:
+                continue
+            reached[at] = error, start, offset, drift, span, count
+            for to, (a, s, more, first, last), rows in roads.get(at, []):
+                if to not in reached:
+                    heapq.heappush(queue, (error + more, to, at, a + offset + drift * a, s + drift + s * drift, (first, last), rows))
+    result = []
+    for estimate in estimates:
+        error, root, offset, drift, (first, last), count = reached[estimate.reference]
+        if root == estimate.reference:
+            result.append(replace(estimate, method=REFERENCE) if estimate.method == UTC and root in roads else estimate)
+            continue
+        seen = np.isfinite(estimate.first)
+        result.append(replace(
+            estimate, reference=root, method=BOUNDS if estimate.method in (UTC, REFERENCE) else f"{ENDS}, {BOUNDS}",
+            offset=estimate.offset + offset + drift * estimate.offset, drift=estimate.drift + drift + drift * estimate.drift,
+            bound=estimate.bound + error, observations=estimate.observations or count,
+            first=estimate.first if seen else first, last=estimate.last if seen else last))
+    return result
+
+
+def project(estimates: list[Estimate], orders: Precedences) -> tuple[list[Estimate], list[Finding]]:
+    """Estimates moved as little as removes violations that lie within their own error; what is beyond that is taken for wrong data."""
+    estimates, findings = list(estimates), []
+    if not len(orders):
+        return estimates, findings
+    slack = TOLERANCE + _slack(orders)
+    errors = np.array([estimate.bound for estimate in estimates])
+    same = np.array([estimate.reference for estimate in estimates])
+    same = same[orders.before] == same[orders.after]
+    allowed = errors[orders.before] + errors[orders.after]
+    beyond = np.zeros(len(orders), bool)
+    for _ in range(SWEEPS):
+        begin, end = _corrected(estimates, orders)
+        excess = begin - end
+        beyond = same & (excess > allowed + slack)
+        wrong = same & (excess > slack) & ~beyond
+        touched = np.unique(np.concatenate([orders.before[wrong], orders.after[wrong]])).tolist()
+        movable = [host for host in touched if estimates[host].reference != host]
+        if not movable:
+            break
+        for host in sorted(movable, key=lambda host: -errors[host]):
+            estimates[host] = _moved(estimates, host, orders, same & ~beyond, slack)
+    for host in np.unique(orders.before[beyond]).tolist():
+        findings.append(Finding("contradicted", "begins that lie after ends they must precede, by more than the clocks' error: not heeded",
+                                int((orders.before[beyond] == host).sum()), clock=host))
+    return estimates, findings
+
+
+def _moved(estimates: list[Estimate], host: int, orders: Precedences, heeded: np.ndarray, slack: np.ndarray) -> Estimate:
+    estimate = estimates[host]
+    rows = np.flatnonzero(heeded & ((orders.before == host) | (orders.after == host)))
+    begin, end = _corrected(estimates, orders.of(rows))
+    bounds = _own_bounds(begin, end, orders.before[rows] == host, slack[rows])
+    corners = region(bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last)
+    if not len(corners):
+        return estimate
+    first, last = nearest(corners).tolist()
+    if max(abs(first), abs(last)) > estimate.bound:
+        return estimate
+    slope = (last - first) / max(estimate.last - estimate.first, 1.0)
+    return replace(estimate, offset=estimate.offset + first - slope * estimate.first, drift=estimate.drift + slope)
+
+
+def tighten(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
+    """Bounds no wider than what the hosts' own precedences with their reference leave."""
+    reference = np.array([estimate.reference for estimate in estimates])
+    slack = _slack(orders)
+    begin, end = _corrected(estimates, orders)
+    leaving = np.flatnonzero(orders.after == reference[orders.before])
+    coming = np.flatnonzero(orders.before == reference[orders.after])
+    rows = np.concatenate([leaving, coming])
+    hosts = np.concatenate([orders.before[leaving], orders.after[coming]])
+    is_leaving = np.arange(len(rows)) < len(leaving)
+    order = np.argsort(hosts, kind="stable")
+    result = list(estimates)
+    for host in np.unique(hosts).tolist():
+        low, high = np.searchsorted(hosts[order], [host, host + 1])
+        some = order[low:high]
+        estimate = estimates[host]
+        if host == estimate.reference or not np.isfinite(estimate.first) or is_leaving[some].all() or not is_leaving[some].any():
+            continue
+        at = rows[some]
+        bounds = _own_bounds(begin[at], end[at], is_leaving[some], slack[at])
+        corners = region(bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last)
+        if len(corners):
+            result[host] = replace(estimate, bound=min(estimate.bound, float(np.abs(corners).max())))
+    return result
+
+
+def _own_bounds(begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray) -> Bounds:
+    """Bounds of what may still be added to the times of the host that `leaving` precedences start in and the others end in."""
+    room = end - begin + slack
+    return Bounds(begin[leaving], room[leaving], end[~leaving], -room[~leaving])
+
+
+def _corrected(estimates: list[Estimate], orders: Precedences) -> tuple[np.ndarray, np.ndarray]:
+    offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
+    return (orders.begin * (1 + drift[orders.before]) + offset[orders.before],
+            orders.end * (1 + drift[orders.after]) + offset[orders.after])
+
+
+def _slack(orders: Precedences) -> np.ndarray:
+    slack = np.zeros(len(orders))
+    for source, noise in NOISE.items():
+        slack[orders.source == source] = noise.slack
+    return slack

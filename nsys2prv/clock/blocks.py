@@ -1,0 +1,103 @@
+"""The ends of one communicator's collectives as a matrix, collectives by hosts, and what pairs of its hosts tell at first sight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.clock.observations import NOISE, Finding, Role
+from nsys2prv.clock.robust import line_through
+
+#: Hosts tried as the one that the others of their group are compared with.
+REFERENCES = 3
+
+
+@dataclass
+class Block:
+    """`end`: mean end of each host's members, float ns relative to the pivot; `late`: the last to come is there; `seen`: exists.
+
+    All of shape (collectives, hosts); `clocks`: the hosts. `lateness`: how much later the last to come ends, as estimated.
+    """
+
+    source: int
+    group: int
+    clocks: np.ndarray
+    end: np.ndarray
+    late: np.ndarray
+    seen: np.ndarray
+    lateness: float = 0.0
+    weight: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+
+@dataclass(frozen=True)
+class Link:
+    """time on clock `to` = time + offset + drift * time of clock `clock`, all relative to the pivot; `weight`: its uncertainty, ns."""
+
+    clock: int
+    to: int
+    offset: float
+    drift: float
+    weight: float
+
+    def reversed(self) -> Link:
+        return Link(self.to, self.clock, -self.offset / (1 + self.drift), -self.drift / (1 + self.drift), self.weight)
+
+
+def blocks_of(hosts: pl.DataFrame, groups: dict[int, int]) -> list[Block]:
+    """A block of each group's synchronising collectives that are not held back; `groups`: communicator of each key."""
+    some = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
+    keys = some["key"].to_numpy()
+    bounds = np.append(np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1)), len(keys)).tolist()
+    columns = {name: some[name].to_numpy() for name in ("source", "collective", "clock", "end", "late")}
+    blocks = []
+    for low, high in pairwise(bounds):
+        part = {name: column[low:high] for name, column in columns.items()}
+        row = np.unique(part["collective"], return_inverse=True)[1].reshape(-1)
+        clocks, column = np.unique(part["clock"], return_inverse=True)
+        shape = int(row[-1]) + 1, len(clocks)
+        end, late, seen = np.zeros(shape), np.zeros(shape), np.zeros(shape, bool)
+        at = row, column.reshape(-1)
+        end[at], late[at], seen[at] = part["end"], part["late"], True
+        blocks.append(Block(int(part["source"][0]), groups[int(keys[low])], clocks.astype(np.int64), end, late, seen))
+    return blocks
+
+
+def links_of(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
+    """Lines of each block's hosts against one of them; hosts that fit none are taken out of the block."""
+    links, findings = [], []
+    for block in blocks:
+        best, alone = _star(block)
+        links += best
+        for at in alone:
+            block.seen[:, at] = False
+            findings.append(Finding("unfit", "collectives whose ends scatter too much against the other hosts'",
+                                    int(block.seen[:, at].sum()), block.source, block.group, clock=int(block.clocks[at])))
+    return links, findings
+
+
+def _star(block: Block) -> tuple[list[Link], list[int]]:
+    """Lines of the hosts against the one that most fit, and the places of those that do not."""
+    noise = NOISE[block.source]
+    seen = block.seen.sum(axis=0)
+    best: tuple[list[Link], list[int]] = [], []
+    for tried, hub in enumerate(np.argsort(-seen, kind="stable")[:REFERENCES].tolist()):
+        links, alone = [], []
+        for at in range(len(block.clocks)):
+            both = block.seen[:, at] & block.seen[:, hub]
+            if at == hub or not both.any():
+                continue
+            times = block.end[both, at]
+            offset, drift, spread = line_through(times, block.end[both, hub] - times)
+            if spread > noise.misfit:
+                alone.append(at)
+                continue
+            weight = max(spread, noise.end) / np.sqrt(both.sum())
+            links.append(Link(int(block.clocks[at]), int(block.clocks[hub]), offset, drift, float(weight)))
+        if not tried or len(links) > len(best[0]):
+            best = links, alone if links else [*alone, hub]
+        if len(links) >= len(alone):
+            break
+    return best

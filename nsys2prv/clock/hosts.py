@@ -1,0 +1,163 @@
+"""Collectives per host: from rows of members to one row per host and collective, without the members that do not belong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.clock.observations import NOISE, Finding, Messages, Role
+from nsys2prv.clock.robust import TO_SIGMA, evenly
+
+#: Collectives of one group that are looked at: what is beyond tells nothing more.
+MOST = 4_000
+#: Messages between two hosts, in one direction.
+MOST_MESSAGES = 2_000
+#: Collectives by which members are compared with each other.
+SAMPLE = 256
+#: One in this many collectives and messages is held back from the estimate, to judge it by.
+HOLD_BACK = 10
+
+
+@dataclass(frozen=True)
+class Precedences:
+    """`begin` on clock `before` is not later than `end` on clock `after`: arrays of one length, float ns relative to the pivot."""
+
+    source: np.ndarray
+    before: np.ndarray
+    begin: np.ndarray
+    after: np.ndarray
+    end: np.ndarray
+    held: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def of(self, rows: np.ndarray) -> Precedences:
+        return Precedences(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+
+def thin(table: pl.DataFrame) -> pl.DataFrame:
+    """Calls of at most MOST collectives of each group, spread evenly over its order; every HOLD_BACK-th is `held`."""
+    ordinals = table.select("key", "ordinal").unique().sort("key", "ordinal")
+    if not ordinals.height:
+        return table.with_columns(held=pl.lit(False))
+    keys = ordinals["key"].to_numpy()
+    starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
+    sizes = np.diff(np.append(starts, len(keys)))
+    kept = np.concatenate([start + evenly(size, MOST) for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)])
+    place = np.concatenate([np.arange(min(size, MOST)) for size in sizes.tolist()])
+    ordinals = ordinals[kept].with_columns(held=pl.Series(place % HOLD_BACK == HOLD_BACK - 1))
+    return table.join(ordinals, on=["key", "ordinal"])
+
+
+def strangers(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
+    """The table without members whose intervals between ends are unlike those of the others of their group, whatever their clocks."""
+    sample = table.filter((pl.col("role") == Role.ALL) & pl.col("numbered"))
+    findings = []
+    for part in sample.partition_by("key", maintain_order=True):
+        ordinals = part["ordinal"].unique().sort()
+        part = part.filter(pl.col("ordinal").is_in(ordinals[evenly(len(ordinals), SAMPLE)].implode()))
+        row, rows = _dense(part["ordinal"])
+        column, members = _dense(part["member"])
+        ends = np.full((len(rows), len(members)), np.nan)
+        ends[row, column] = part["end"].to_numpy()
+        if len(rows) < 5:
+            continue
+        source = part["source"][0]
+        spreads = _interval_spreads(ends)
+        key, group = part["key"][0], part["group"][0]
+        for at in np.flatnonzero(spreads > NOISE[source].misfit * 2**0.5).tolist():
+            findings.append((key, Finding("unrelated", "calls whose ends fit those of no other member",
+                                          int(np.isfinite(ends[:, at]).sum()), source, group, int(members[at]))))
+    if findings:
+        bad = pl.DataFrame({"key": [key for key, _ in findings], "member": [finding.member for _, finding in findings]},
+                           schema={"key": table["key"].dtype, "member": pl.Int64})
+        table = table.join(bad, on=["key", "member"], how="anti")
+    return table, [finding for _, finding in findings]
+
+
+def _interval_spreads(ends: np.ndarray) -> np.ndarray:
+    """Spread of each column's intervals about the usual ones, without a drift."""
+    intervals = np.diff(ends, axis=0)
+    with np.errstate(all="ignore"):
+        usual = _median(intervals, 1)[:, None]
+        misfit = intervals - usual
+        misfit = misfit - _median(misfit / np.where(usual == 0, np.nan, usual), 0) * usual
+        return np.nan_to_num(TO_SIGMA * _median(np.abs(misfit - _median(misfit, 0)), 0))
+
+
+def _median(values: np.ndarray, axis: int) -> np.ndarray:
+    """Median along the axis of what is finite; NaN of nothing."""
+    ordered = np.sort(values, axis=axis)
+    count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
+    low, high = np.maximum((count - 1) // 2, 0), np.maximum(count // 2, 0)
+    return np.squeeze((np.take_along_axis(ordered, low, axis) + np.take_along_axis(ordered, np.minimum(high, values.shape[axis] - 1), axis))
+                      / 2, axis)
+
+
+def _dense(column: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+    values, dense = np.unique(column.to_numpy(), return_inverse=True)
+    return dense.reshape(-1), values
+
+
+def per_host(table: pl.DataFrame) -> pl.DataFrame:
+    """One row per collective and host, sorted by both, of collectives on several hosts.
+
+    Columns: key, source, ordinal, clock, held, role; begin: the latest of the host's members; first_end, end: their earliest and
+    mean end; at_root: the host has the root; late: the last to come of all members is here, who has the shortest duration as all
+    end together; collective: number from 0.
+    """
+    hosts = table.group_by("key", "ordinal", "clock").agg(
+        pl.col("source", "held", "role").first(), pl.col("begin").max(), first_end=pl.col("end").min(), end=pl.col("end").mean(),
+        duration=(pl.col("end") - pl.col("begin")).min(), at_root=pl.col("is_root").any(),
+        root_begin=pl.col("begin").filter("is_root").max(), root_end=pl.col("end").filter("is_root").min())
+    hosts = hosts.sort("key", "ordinal", "clock")
+    key, ordinal = hosts["key"].to_numpy(), hosts["ordinal"].to_numpy()
+    new = np.ones(len(key), bool)
+    new[1:] = (key[1:] != key[:-1]) | (ordinal[1:] != ordinal[:-1])
+    number = np.cumsum(new) - 1
+    several = (np.bincount(number, minlength=1) > 1)[number]
+    hosts = hosts.filter(pl.Series(several))
+    new, number = new[several], number[several]
+    number = np.unique(number, return_inverse=True)[1].reshape(-1)
+    duration = hosts["duration"].to_numpy()
+    shortest = np.minimum.reduceat(duration, np.flatnonzero(new)) if len(duration) else duration
+    late = duration == shortest[number]
+    # Of equal durations the first alone is the last to come.
+    at = np.flatnonzero(late)
+    late[at[1:][number[at[1:]] == number[at[:-1]]]] = False
+    return hosts.with_columns(collective=pl.Series(number), late=pl.Series(late))
+
+
+def precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Precedences:
+    """What must precede what: in a collective the begin of its root or of the last to come, and the ends of those who waited for it."""
+    parts = [_from_messages(messages, pivot)]
+    for role in Role:
+        some = hosts.filter(pl.col("role") == role)
+        single = pl.col("late") if role == Role.ALL else pl.col("at_root")
+        if role == Role.TO_ROOT:
+            one = some.filter(single).select("collective", after="clock", end_one="root_end")
+            pairs = some.join(one, on="collective").drop("end").rename({"clock": "before", "end_one": "end"})
+        else:
+            begin = "begin" if role == Role.ALL else "root_begin"
+            one = some.filter(single).select("collective", before="clock", begin_one=begin)
+            pairs = some.join(one, on="collective").drop("begin", "end").rename({"begin_one": "begin", "clock": "after", "first_end": "end"})
+        pairs = pairs.filter(pl.col("before") != pl.col("after"))
+        parts.append([pairs[name].to_numpy() for name in ("source", "before", "begin", "after", "end", "held")])
+    source, before, begin, after, end, held = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return Precedences(source, before.astype(np.int64), begin.astype(np.float64), after.astype(np.int64), end.astype(np.float64),
+                       held.astype(bool))
+
+
+def _from_messages(messages: Messages, pivot: int) -> list[np.ndarray]:
+    table = pl.DataFrame({"source": messages.source, "before": messages.sender, "begin": messages.send_begin - np.int64(pivot),
+                          "after": messages.receiver, "end": messages.receive_end - np.int64(pivot)})
+    table = table.filter(pl.col("before") != pl.col("after")).sort("before", "after", "begin", "end", "source")
+    place = pl.int_range(pl.len()).over("before", "after")
+    table = table.with_columns(held=place % HOLD_BACK == HOLD_BACK - 1, place=place, size=pl.len().over("before", "after"))
+    # The place after which a whole step of size / MOST_MESSAGES begins: spread evenly, as many as allowed.
+    step = pl.col("size") / MOST_MESSAGES
+    table = table.filter((pl.col("size") <= MOST_MESSAGES) | ((pl.col("place") / step).floor() != ((pl.col("place") - 1) / step).floor()))
+    return [table[name].to_numpy() for name in ("source", "before", "begin", "after", "end", "held")]

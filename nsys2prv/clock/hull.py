@@ -1,0 +1,113 @@
+"""What hard bounds leave of a line: the region of (value at the span's begin, value at its end) that no bound forbids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsys2prv.clock.robust import PLAUSIBLE_DRIFT
+
+#: Bounds kept of each side: the tightest of as many parts of the span.
+PARTS = 64
+#: Values that are not bounded at all, ns.
+ANYWHERE = 1e12
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """value(times[i]) <= values[i] (`upper`) or >= values[i]: float ns. Upper and lower are arrays of (times, values)."""
+
+    upper_times: np.ndarray
+    upper: np.ndarray
+    lower_times: np.ndarray
+    lower: np.ndarray
+
+    def without(self, offset: float, slope: float) -> Bounds:
+        """Bounds of what remains of the value without that line."""
+        return Bounds(self.upper_times, self.upper - offset - slope * self.upper_times,
+                      self.lower_times, self.lower - offset - slope * self.lower_times)
+
+    def relaxed(self, by: float) -> Bounds:
+        return Bounds(self.upper_times, self.upper + by, self.lower_times, self.lower - by)
+
+    def within(self, most: float) -> Bounds:
+        """Without the bounds that the value 0 violates by more than `most`."""
+        above, below = self.upper > -most, self.lower < most
+        return Bounds(self.upper_times[above], self.upper[above], self.lower_times[below], self.lower[below])
+
+    def thinned(self, begin: float, end: float) -> Bounds:
+        above, below = _tightest(self.upper_times, self.upper, begin, end), _tightest(self.lower_times, -self.lower, begin, end)
+        return Bounds(self.upper_times[above], self.upper[above], self.lower_times[below], self.lower[below])
+
+
+def _tightest(times: np.ndarray, values: np.ndarray, begin: float, end: float) -> np.ndarray:
+    """Indices of the smallest value in each of PARTS parts of the span."""
+    part = np.clip((times - begin) / max(end - begin, 1.0) * PARTS, 0, PARTS - 1).astype(np.int64)
+    order = np.lexsort((values, part))
+    return order[np.flatnonzero(np.diff(part[order], prepend=-1))]
+
+
+def region(bounds: Bounds, begin: float, end: float) -> np.ndarray:
+    """Corners (value at `begin`, value at `end`) of the region that the bounds leave, of shape (n, 2); empty if they contradict."""
+    length = max(end - begin, 1.0)
+    at = np.concatenate([bounds.upper_times, bounds.lower_times])
+    share = (at - begin) / length
+    sign = np.concatenate([np.ones(len(bounds.upper)), -np.ones(len(bounds.lower))])
+    normals = np.stack([sign * (1 - share), sign * share], axis=1)
+    limits = np.concatenate([bounds.upper, -bounds.lower])
+    steep = PLAUSIBLE_DRIFT * length
+    normals, limits = np.concatenate([normals, [[-1, 1], [1, -1]]]), np.concatenate([limits, [steep, steep]])
+    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * ANYWHERE
+    for _ in range(4 * len(limits)):
+        excess = (corners @ normals.T - limits).max(axis=0)
+        worst = int(np.argmax(excess))
+        if excess[worst] <= 1e-3:
+            break
+        corners = _clip(corners, normals[worst], limits[worst])
+        if not len(corners):
+            break
+    return corners
+
+
+def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
+    """The convex polygon's part where normal . corner <= limit."""
+    excess = corners @ normal - limit
+    after, later = np.roll(corners, -1, axis=0), np.roll(excess, -1)
+    kept = []
+    for one, other, e, f in zip(corners, after, excess.tolist(), later.tolist(), strict=True):
+        if e <= 0:
+            kept.append(one)
+        if (e < 0 < f) or (f < 0 < e):
+            kept.append(one + (other - one) * (e / (e - f)))
+    return np.array(kept).reshape(-1, 2)
+
+
+def middle(bounds: Bounds, begin: float, end: float) -> tuple[float, float, float] | None:
+    """(value at `begin`, value at `end`, largest error of either) amid the bounds; None if they contradict or leave a side open."""
+    first = last = 0.0
+    corners = np.empty((0, 2))
+    kept = Bounds(*(np.empty(0) for _ in range(4)))
+    for _ in range(3):
+        # What is tightest shows only once the slope is about right.
+        slope = (last - first) / max(end - begin, 1.0)
+        near = bounds.without(first - slope * begin, slope).thinned(begin, end).without(slope * begin - first, -slope)
+        kept = Bounds(*(np.concatenate([getattr(kept, name), getattr(near, name)]) for name in Bounds.__dataclass_fields__))
+        corners = region(kept, begin, end)
+        if not len(corners) or np.abs(corners).max() >= ANYWHERE / 2:
+            return None
+        first, last = ((corners.max(axis=0) + corners.min(axis=0)) / 2).tolist()
+    return first, last, float((corners.max(axis=0) - corners.min(axis=0)).max() / 2)
+
+
+def nearest(corners: np.ndarray) -> np.ndarray:
+    """The point of the convex polygon that is nearest to (0, 0)."""
+    after = np.roll(corners, -1, axis=0)
+    edges = after - corners
+    turns = corners[:, 0] * after[:, 1] - corners[:, 1] * after[:, 0]
+    if len(corners) > 2 and (turns >= 0).all():
+        return np.zeros(2)
+    length = np.maximum((edges**2).sum(axis=1), 1e-9)
+    share = np.clip(-(corners * edges).sum(axis=1) / length, 0, 1)[:, None]
+    points = corners + share * edges
+    return points[np.argmin((points**2).sum(axis=1))]

@@ -1,0 +1,164 @@
+"""Finding one member's calls in another member's sequence by when they ended: times in ns as floats, ascending.
+
+Ends of one collective nearly coincide on all members, so the right match shows as a small spread of the end differences about a
+line. A short chunk is looked for at every place of the other sequence by its intervals, which neither offset nor drift disturbs;
+from there the match grows to both sides, doubling its length, each time with a better line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsys2prv.clock.robust import PLAUSIBLE_DRIFT, line_through, spread_of
+
+CHUNK = 96
+CHUNKS = 5
+#: Fewer calls than this cannot show that they belong together.
+FEWEST = 4
+#: A second fit whose spread is below this multiple of the best one's could be right as well.
+NEARLY = 1.3
+#: Places of the other sequence that are compared with a chunk: what lies farther off is reached by another chunk.
+PLACES = 4_096
+CANDIDATES = 3
+#: Share of equal signatures among the calls matched.
+AGREEING = 0.9
+
+
+@dataclass(frozen=True)
+class Match:
+    """`index`: of the partner of each call, -1 without one; `spread`: of the end differences; `ambiguous`: another fits as well."""
+
+    index: np.ndarray
+    spread: float
+    ambiguous: bool = False
+
+    @property
+    def count(self) -> int:
+        return int((self.index >= 0).sum())
+
+
+def agreeing(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Whether signatures do not contradict each other: 0 is unknown."""
+    return (one == other) | (one == 0) | (other == 0)
+
+
+def shift_spread(ends: np.ndarray, signatures: np.ndarray) -> float:
+    """The smallest spread with which a sequence fits itself shifted: a match by order no tighter than this tells nothing."""
+    best = float("inf")
+    count = len(ends)
+    shifts = {shift for shift in (1, 2, 3) if shift < count}
+    length = _chunk_length(count, count)
+    if length:
+        begin = (count - length) // 2
+        shifts |= {abs(place - begin) for place in _places(ends, signatures, begin, length, ends, signatures) if place != begin}
+    for shift in sorted(shifts):
+        if count - shift < FEWEST or agreeing(signatures[shift:], signatures[:-shift]).mean() < AGREEING:
+            continue
+        best = min(best, line_through(ends[:-shift], ends[shift:] - ends[:-shift])[2])
+    return best
+
+
+def match(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray) -> Match:
+    """Partners of the calls in the other sequence, whatever either lacks or has more; without any if nothing fits."""
+    nothing = Match(np.full(len(ends), -1, np.int64), float("inf"))
+    length = _chunk_length(len(ends), len(other))
+    if not length:
+        return nothing
+    fits: list[Match] = []
+    begins = np.unique(np.linspace(0, len(ends) - length, CHUNKS).round().astype(np.int64))
+    for begin in begins.tolist():
+        for place in _places(ends, signatures, begin, length, other, other_signatures):
+            if any(fit.index[begin + length // 2] == place + length // 2 for fit in fits):
+                continue
+            fit = _grow(ends, signatures, other, other_signatures, begin, place, length)
+            if fit is not None:
+                fits.append(fit)
+    if not fits:
+        return nothing
+    most = max(fit.count for fit in fits)
+    fits = sorted((fit for fit in fits if fit.count >= 0.7 * most), key=lambda fit: (fit.spread, -fit.count))
+    best = fits[0]
+    ambiguous = any(fit.spread < NEARLY * best.spread and not _same(fit, best) for fit in fits[1:])
+    return Match(best.index, best.spread, ambiguous)
+
+
+def _same(one: Match, other: Match) -> bool:
+    both = (one.index >= 0) & (other.index >= 0)
+    return bool(both.any()) and float((one.index[both] == other.index[both]).mean()) > 0.5
+
+
+def _chunk_length(count: int, other: int) -> int:
+    """Half of the shorter sequence, as either may have been cut short; all of one that is only just long enough."""
+    shorter = min(count, other)
+    return 0 if shorter < FEWEST else min(CHUNK, max(shorter // 2, min(shorter, 2 * FEWEST)))
+
+
+def _places(ends: np.ndarray, signatures: np.ndarray, begin: int, length: int, other: np.ndarray,
+            other_signatures: np.ndarray) -> list[int]:
+    """Where in the other sequence the chunk's intervals fit best."""
+    chunk, known = np.diff(ends[begin:begin + length]), signatures[begin:begin + length]
+    first = max(0, min(begin - PLACES // 2, len(other) - length + 1 - PLACES))
+    windows = np.lib.stride_tricks.sliding_window_view(np.diff(other), length - 1)[first:first + PLACES]
+    misfits = np.abs(windows - chunk)
+    middle = (length - 1) // 2
+    spreads = np.partition(misfits, middle, axis=1)[:, middle]
+    if known.any():
+        signs = np.lib.stride_tricks.sliding_window_view(other_signatures, length)[first:first + PLACES]
+        # Half: a chunk with a call missing in its middle agrees on one side of it only.
+        spreads = np.where(agreeing(signs, known).mean(axis=1) < 0.5, np.inf, spreads)
+    places = np.argsort(spreads, kind="stable")[:CANDIDATES]
+    return [first + int(place) for place in places if np.isfinite(spreads[place])]
+
+
+def _grow(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray, begin: int, place: int,
+          length: int) -> Match | None:
+    offset, slope, spread = line_through(ends[begin:begin + length], other[place:place + length] - ends[begin:begin + length])
+    low, high = begin, begin + length
+    while True:
+        part = slice(low, high)
+        index, misfit = _nearest(ends[part] * (1 + slope) + offset, signatures[part], other, other_signatures)
+        found = (index >= 0) & (np.abs(misfit) <= max(4 * spread, 1_000.0))
+        if found.sum() < FEWEST:
+            return None
+        times = ends[part][found]
+        offset, slope, spread = line_through(times, other[index[found]] - times)
+        if abs(slope) > PLAUSIBLE_DRIFT and low == 0 and high == len(ends):
+            return None
+        if low == 0 and high == len(ends):
+            break
+        width = high - low
+        low, high = max(0, low - width // 2 - 1), min(len(ends), high + width // 2 + 1)
+    index, misfit = _nearest(ends * (1 + slope) + offset, signatures, other, other_signatures)
+    found = (index >= 0) & (np.abs(misfit) <= max(6 * spread, 1_000.0))
+    if found.sum() < FEWEST or not _tighter_than_chance(np.abs(misfit[found]), other, index[found]):
+        return None
+    index = np.where(found, index, -1)
+    return Match(_mutual(index, np.abs(misfit)), spread_of(misfit[found]))
+
+
+def _nearest(times: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Index of the nearest other time with an agreeing signature of the two around (-1 without), and how much later that is."""
+    after = np.clip(np.searchsorted(other, times), 0, len(other) - 1)
+    before = np.maximum(after - 1, 0)
+    late, early = other[after] - times, other[before] - times
+    late = np.where(agreeing(other_signatures[after], signatures), late, np.inf)
+    early = np.where(agreeing(other_signatures[before], signatures), early, np.inf)
+    index, misfit = np.where(np.abs(early) <= np.abs(late), before, after), np.where(np.abs(early) <= np.abs(late), early, late)
+    return np.where(np.isfinite(misfit), index, -1), misfit
+
+
+def _tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarray) -> bool:
+    """Unrelated ends lie anywhere between two others, at a median of a half of half the gap."""
+    gaps = np.diff(other)
+    around = np.minimum(gaps[np.minimum(index, len(gaps) - 1)], gaps[np.maximum(index - 1, 0)]) / 2
+    return bool(np.median(misfits / np.maximum(around, 1.0)) < 0.25)
+
+
+def _mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
+    """Each partner only for the nearest of those that chose it."""
+    order = np.lexsort((misfit, index))
+    again = np.zeros(len(index), bool)
+    again[order[1:]] = index[order[1:]] == index[order[:-1]]
+    return np.where(again, -1, index)

@@ -1,0 +1,39 @@
+"""Lines and spreads that a minority of wild values does not move."""
+
+from __future__ import annotations
+
+import numpy as np
+
+#: Median absolute deviation to standard deviation, of normal noise.
+TO_SIGMA = 1.4826
+#: Clocks drift by up to 50 ppm against each other, with a wide margin: steeper lines are no clocks.
+PLAUSIBLE_DRIFT = 5e-4
+
+
+def spread_of(values: np.ndarray) -> float:
+    """Standard deviation of the values about their median, judged by the median absolute deviation; inf of none."""
+    if not len(values):
+        return float("inf")
+    return float(TO_SIGMA * np.median(np.abs(values - np.median(values))))
+
+
+def line_through(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
+    """(value at time 0, slope, spread about the line) by medians; slope 0 of fewer than four points. Times ascending, in ns."""
+    half = len(times) // 2
+    slope = 0.0
+    if half >= 2:
+        steps = times[-half:] - times[:half]
+        good = steps > 0
+        if good.any():
+            slope = float(np.median((values[-half:] - values[:half])[good] / steps[good]))
+            slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
+    rest = values - slope * times
+    offset = float(np.median(rest)) if len(rest) else 0.0
+    return offset, slope, spread_of(rest)
+
+
+def evenly(count: int, most: int) -> np.ndarray:
+    """Indices of at most `most` of `count` items, spread evenly."""
+    if count <= most:
+        return np.arange(count)
+    return np.linspace(0, count - 1, most).round().astype(np.int64)

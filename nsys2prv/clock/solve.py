@@ -1,0 +1,139 @@
+"""Hosts' clocks aligned by what their processes did together: observations in, corrections and a verdict out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.clock import network
+from nsys2prv.clock.adjust import UTC, Estimate, connect, estimates_of, project, tighten
+from nsys2prv.clock.blocks import blocks_of, links_of
+from nsys2prv.clock.hosts import per_host, precedences, strangers, thin
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.clock.observations import Calls, Finding, Messages, call_frame, pivot_of
+from nsys2prv.clock.robust import PLAUSIBLE_DRIFT
+from nsys2prv.clock.sequences import number_calls
+from nsys2prv.clock.verdict import Verdict, judge
+
+#: Error that no number of observations removes: devices' ends of one collective differ by their hardware, in ns.
+FLOOR = 10_000.0
+#: Standard deviations that a bound covers.
+COVER = 3.0
+
+
+@dataclass(frozen=True)
+class HostCorrection:
+    """corrected = placed + offset_ns + drift * (placed - pivot), of one host; 0 and 0 of a reference.
+
+    reference: host that this one is corrected to. bound_ns: largest error against it at any instant of the span observed, None
+    where nothing was observed. observations: collectives (or messages) used. spread_ns: standard deviation of this host's ends of
+    collectives about the common ones, NaN without. drift_sigma: standard deviation of the drift, a plain ratio. span: first and
+    last placed time observed.
+    """
+
+    host: int
+    reference: int
+    method: str
+    pivot: int
+    offset_ns: float = 0.0
+    drift: float = 0.0
+    bound_ns: float | None = None
+    drift_sigma: float = 0.0
+    observations: int = 0
+    spread_ns: float = float("nan")
+    span: tuple[int, int] | None = None
+
+    @property
+    def drift_ppm(self) -> float:
+        return self.drift * 1e6
+
+    @property
+    def begin_offset_ns(self) -> float:
+        """The correction at the begin of the span."""
+        return self.offset_ns + self.drift * ((self.span[0] if self.span else self.pivot) - self.pivot)
+
+    def to_map(self, placed: ClockMap | None = None) -> ClockMap:
+        """The map of placed times to corrected ones, or with the map that `placed` local times (no drift) of local to corrected ones."""
+        before = placed.offset if placed else 0
+        return ClockMap(before + round(self.offset_ns), self.drift, self.pivot - before)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Corrections by host, the verdict on them, and what the user should know. `kept_utc`: they were worse, and all are 0."""
+
+    corrections: list[HostCorrection]
+    verdict: Verdict
+    findings: list[Finding]
+    kept_utc: bool = False
+
+
+def align(hosts: int, calls: Calls | None = None, messages: Messages | None = None) -> Alignment:
+    """Corrections of the clocks of `hosts` hosts, from the collective calls and messages between them."""
+    calls, messages = calls or Calls.none(), messages or Messages.none()
+    pivot = pivot_of(calls, messages)
+    table, findings = call_frame(calls, pivot)
+    groups = dict(table.select("key", "group").unique().iter_rows())
+    table, found = number_calls(table)
+    findings += found
+    table, found = strangers(thin(table))
+    findings += found
+    rows = per_host(table)
+    orders = precedences(rows, messages, pivot)
+    net, found = _network(rows, groups, hosts)
+    findings += found
+    used = orders.of(~orders.held)
+    estimates = connect(estimates_of(net, FLOOR, COVER), used)
+    estimates, found = project(estimates, used)
+    findings += found
+    estimates = tighten(estimates, used)
+    verdict = judge(rows, precedences(rows.clear(), messages, pivot), np.array([e.offset for e in estimates]),
+                    np.array([e.drift for e in estimates]))
+    findings += _apart(estimates)
+    if verdict.worse:
+        after, before = verdict.used_after + verdict.held_after, verdict.used_before + verdict.held_before
+        findings.append(Finding("worse", f"corrections violate causality by {after.total:.0f} ns in all, UTC by {before.total:.0f} ns: "
+                                "UTC is kept", after.number))
+        estimates = [Estimate(e.host, e.host, UTC, observations=e.observations, spread=e.spread, first=e.first, last=e.last)
+                     for e in estimates]
+    return Alignment([_correction(estimate, pivot) for estimate in estimates], verdict, findings, verdict.worse)
+
+
+def _correction(estimate: Estimate, pivot: int) -> HostCorrection:
+    seen = np.isfinite(estimate.first)
+    return HostCorrection(
+        estimate.host, estimate.reference, estimate.method, pivot, estimate.offset, estimate.drift,
+        None if estimate.method == UTC else estimate.bound, estimate.drift_sigma, estimate.observations, estimate.spread,
+        (pivot + round(estimate.first), pivot + round(estimate.last)) if seen else None)
+
+
+def _apart(estimates: list[Estimate]) -> list[Finding]:
+    """What is not connected to the first host."""
+    findings = []
+    for estimate in estimates[1:]:
+        if estimate.reference == estimate.host:
+            others = sum(other.reference == estimate.host for other in estimates) - 1
+            reason = ("nothing shared with other hosts: placed by UTC alone" if not others else
+                      f"nothing connects this host and {others} others to the first host: placed by UTC against it")
+            findings.append(Finding("apart", reason, others, clock=estimate.host))
+    return findings
+
+
+def _network(rows: pl.DataFrame, groups: dict[int, int], hosts: int) -> tuple[network.Network, list[Finding]]:
+    """The network without hosts whose clocks would drift beyond all plausibility."""
+    blocks = blocks_of(rows, groups)
+    links, findings = links_of(blocks)
+    net = network.solve(blocks, links, hosts)
+    steep = np.flatnonzero(np.abs(net.drift) > PLAUSIBLE_DRIFT).tolist()
+    if steep:
+        findings += [Finding("steep", f"a drift of {net.drift[host] * 1e6:.0f} ppm is no clock's: the host is left out",
+                             int(net.observations[host]), clock=host) for host in steep]
+        for block in blocks:
+            block.seen &= ~np.isin(block.clocks, steep)
+            block.weight, block.lateness = np.empty(0), 0.0
+        net = network.solve(blocks, [link for link in links if link.clock not in steep and link.to not in steep], hosts)
+    findings += [Finding("noisy", f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened",
+                         round(times), source=source) for source, times in sorted(net.scale.items()) if times > 1]
+    return net, findings

@@ -1,0 +1,81 @@
+"""Whether corrections help: violations of causality with them and without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.clock.hosts import Precedences
+from nsys2prv.clock.observations import Role
+
+
+@dataclass(frozen=True)
+class Violations:
+    """Of `checked` ends, `number` lie before a begin that must precede them: by `largest` at most and `total` together, ns."""
+
+    checked: int = 0
+    number: int = 0
+    largest: float = 0.0
+    total: float = 0.0
+
+    def __add__(self, other: Violations) -> Violations:
+        return Violations(self.checked + other.checked, self.number + other.number, max(self.largest, other.largest),
+                          self.total + other.total)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Violations in what was used for the estimate and in what was held back from it, by placed times and by corrected ones."""
+
+    used_before: Violations
+    used_after: Violations
+    held_before: Violations
+    held_after: Violations
+
+    @property
+    def worse(self) -> bool:
+        return (self.used_after + self.held_after).total > (self.used_before + self.held_before).total
+
+
+def judge(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray) -> Verdict:
+    """`hosts` of per_host, `messages` of messages alone; corrections per host as corrected = time + offset + drift * time."""
+    nothing = np.zeros_like(offset)
+    before, after = _violations(hosts, messages, nothing, nothing), _violations(hosts, messages, offset, drift)
+    return Verdict(before[False], after[False], before[True], after[True])
+
+
+def _violations(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray) -> dict[bool, Violations]:
+    late = _collectives(hosts, offset, drift)
+    sent = messages.begin * (1 + drift[messages.before]) + offset[messages.before]
+    got = messages.end * (1 + drift[messages.after]) + offset[messages.after]
+    late, held = np.concatenate([late, sent - got]), np.concatenate([hosts["held"].to_numpy(), messages.held])
+    return {which: _count(late[(held == which) & np.isfinite(late)]) for which in (False, True)}
+
+
+def _count(late: np.ndarray) -> Violations:
+    # Times are whole ns; what is earlier by less is rounding.
+    wrong = late[late >= 1]
+    return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
+
+
+def _collectives(hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
+    """How much earlier each host's first end of a collective is than the last begin on another host that it must follow."""
+    if not hosts.height:
+        return np.empty(0)
+    clock, role, root = hosts["clock"].to_numpy(), hosts["role"].to_numpy(), hosts["at_root"].to_numpy()
+    collective = hosts["collective"].to_numpy()
+    rate, shift = 1 + drift[clock], offset[clock]
+    begin = np.where(role == Role.FROM_ROOT, hosts["root_begin"].cast(pl.Float64).fill_null(-np.inf).to_numpy(), hosts["begin"].to_numpy())
+    end = np.where(role == Role.TO_ROOT, hosts["root_end"].cast(pl.Float64).fill_null(np.inf).to_numpy(), hosts["first_end"].to_numpy())
+    begin, end = begin * rate + shift, end * rate + shift
+    begin[(role == Role.FROM_ROOT) & ~root] = -np.inf
+    end[(role == Role.TO_ROOT) & ~root] = np.inf
+    starts = np.flatnonzero(np.diff(collective, prepend=-1))
+    last = np.maximum.reduceat(begin, starts)[collective]
+    # On the host of the last begin, the last one of the others counts.
+    own = begin == last
+    second = np.maximum.reduceat(np.where(own, -np.inf, begin), starts)[collective]
+    several = np.add.reduceat(own.astype(np.int64), starts)[collective] > 1
+    return np.where(own & ~several, second, last) - end
