@@ -72,9 +72,9 @@ def links_of(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
         best, alone = _star(block)
         links += best
         for at in alone:
-            block.seen[:, at] = False
             findings.append(Finding("unfit", "collectives whose ends scatter too much against the other hosts'",
                                     int(block.seen[:, at].sum()), block.source, block.group, clock=int(block.clocks[at])))
+            block.seen[:, at] = False
     return links, findings
 
 

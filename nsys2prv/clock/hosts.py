@@ -143,7 +143,8 @@ def precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Preceden
         else:
             begin = "begin" if role == Role.ALL else "root_begin"
             one = some.filter(single).select("collective", before="clock", begin_one=begin)
-            pairs = some.join(one, on="collective").drop("begin", "end").rename({"begin_one": "begin", "clock": "after", "first_end": "end"})
+            pairs = some.join(one, on="collective").drop("begin", "end")
+            pairs = pairs.rename({"begin_one": "begin", "clock": "after", "first_end": "end"})
         pairs = pairs.filter(pl.col("before") != pl.col("after"))
         parts.append([pairs[name].to_numpy() for name in ("source", "before", "begin", "after", "end", "held")])
     source, before, begin, after, end, held = (np.concatenate(columns) for columns in zip(*parts, strict=True))

@@ -13,8 +13,8 @@ import numpy as np
 
 from nsys2prv.clock.robust import PLAUSIBLE_DRIFT, line_through, spread_of
 
-CHUNK = 96
-CHUNKS = 5
+#: Lengths of the chunks looked for, and how many: where calls are missing here and there, only short ones are whole.
+CHUNKS = ((96, 5), (24, 15))
 #: Fewer calls than this cannot show that they belong together.
 FEWEST = 4
 #: A second fit whose spread is below this multiple of the best one's could be right as well.
@@ -66,8 +66,17 @@ def match(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_sig
     length = _chunk_length(len(ends), len(other))
     if not length:
         return nothing
+    for most, chunks in CHUNKS:
+        fits = _fits(ends, signatures, other, other_signatures, min(most, length), chunks)
+        if fits:
+            return _best(fits)
+    return nothing
+
+
+def _fits(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray, length: int, chunks: int
+          ) -> list[Match]:
     fits: list[Match] = []
-    begins = np.unique(np.linspace(0, len(ends) - length, CHUNKS).round().astype(np.int64))
+    begins = np.unique(np.linspace(0, len(ends) - length, chunks).round().astype(np.int64))
     for begin in begins.tolist():
         for place in _places(ends, signatures, begin, length, other, other_signatures):
             if any(fit.index[begin + length // 2] == place + length // 2 for fit in fits):
@@ -75,8 +84,10 @@ def match(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_sig
             fit = _grow(ends, signatures, other, other_signatures, begin, place, length)
             if fit is not None:
                 fits.append(fit)
-    if not fits:
-        return nothing
+    return fits
+
+
+def _best(fits: list[Match]) -> Match:
     most = max(fit.count for fit in fits)
     fits = sorted((fit for fit in fits if fit.count >= 0.7 * most), key=lambda fit: (fit.spread, -fit.count))
     best = fits[0]
@@ -92,7 +103,7 @@ def _same(one: Match, other: Match) -> bool:
 def _chunk_length(count: int, other: int) -> int:
     """Half of the shorter sequence, as either may have been cut short; all of one that is only just long enough."""
     shorter = min(count, other)
-    return 0 if shorter < FEWEST else min(CHUNK, max(shorter // 2, min(shorter, 2 * FEWEST)))
+    return 0 if shorter < FEWEST else min(CHUNKS[0][0], max(shorter // 2, min(shorter, 2 * FEWEST)))
 
 
 def _places(ends: np.ndarray, signatures: np.ndarray, begin: int, length: int, other: np.ndarray,

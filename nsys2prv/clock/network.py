@@ -175,9 +175,10 @@ def _normal(blocks: list[Block], offset: np.ndarray, drift: np.ndarray, scale: d
         late = block.late - (w * block.late).sum(axis=1, keepdims=True) / total
         # The model subtracts the lateness, so its column has the other sign than an offset's.
         row = -np.concatenate([(w * late).sum(axis=0), (wt * late).sum(axis=0)])
-        prior = NOISE[block.source].late ** -2
+        noise = NOISE[block.source]
+        prior = noise.late_sigma**-2
         bottom = float((w * late * late).sum() + prior)
-        top = float((w * late * ends).sum() - block.lateness * prior)
+        top = float((w * late * ends).sum() - (block.lateness - noise.late) * prior)
         params = _params(block.clocks, hosts)
         normal[np.ix_(params, params)] += matrix - np.outer(row, row) / bottom
         right[params] += side - row * top / bottom

@@ -15,7 +15,7 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.observations import Calls, Finding, Messages, call_frame, pivot_of
 from nsys2prv.clock.robust import PLAUSIBLE_DRIFT
 from nsys2prv.clock.sequences import number_calls
-from nsys2prv.clock.verdict import Verdict, judge
+from nsys2prv.clock.verdict import Verdict, judge, within
 
 #: Error that no number of observations removes: devices' ends of one collective differ by their hardware, in ns.
 FLOOR = 10_000.0
@@ -89,16 +89,20 @@ def align(hosts: int, calls: Calls | None = None, messages: Messages | None = No
     estimates, found = project(estimates, used)
     findings += found
     estimates = tighten(estimates, used)
-    verdict = judge(rows, precedences(rows.clear(), messages, pivot), np.array([e.offset for e in estimates]),
-                    np.array([e.drift for e in estimates]))
+    offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
+    sent = precedences(rows.clear(), messages, pivot)
+    verdict = judge(rows, sent, offset, drift)
+    # What is placed by UTC alone tells nothing against the corrections of the others.
+    part = np.array([e.reference for e in estimates])
+    own = verdict if (part == 0).all() else judge(*within(rows, sent, part), offset, drift)
     findings += _apart(estimates)
-    if verdict.worse:
-        after, before = verdict.used_after + verdict.held_after, verdict.used_before + verdict.held_before
+    if own.worse:
+        after, before = own.used_after + own.held_after, own.used_before + own.held_before
         findings.append(Finding("worse", f"corrections violate causality by {after.total:.0f} ns in all, UTC by {before.total:.0f} ns: "
                                 "UTC is kept", after.number))
         estimates = [Estimate(e.host, e.host, UTC, observations=e.observations, spread=e.spread, first=e.first, last=e.last)
                      for e in estimates]
-    return Alignment([_correction(estimate, pivot) for estimate in estimates], verdict, findings, verdict.worse)
+    return Alignment([_correction(estimate, pivot) for estimate in estimates], verdict, findings, own.worse)
 
 
 def _correction(estimate: Estimate, pivot: int) -> HostCorrection:

@@ -46,6 +46,15 @@ def judge(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift:
     return Verdict(before[False], after[False], before[True], after[True])
 
 
+def within(hosts: pl.DataFrame, messages: Precedences, part: np.ndarray) -> tuple[pl.DataFrame, Precedences]:
+    """What lies within the parts that the hosts belong to: of collectives across several, each part's share on its own."""
+    number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
+    hosts = hosts.with_columns(collective=pl.Series(number)).sort("collective", maintain_order=True)
+    number = np.unique(hosts["collective"].to_numpy(), return_inverse=True)[1].reshape(-1)
+    return (hosts.with_columns(collective=pl.Series(number)),
+            messages.of(np.flatnonzero(part[messages.before] == part[messages.after])))
+
+
 def _violations(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray) -> dict[bool, Violations]:
     late = _collectives(hosts, offset, drift)
     sent = messages.begin * (1 + drift[messages.before]) + offset[messages.before]

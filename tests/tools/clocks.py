@@ -38,8 +38,9 @@ def instants(rng: np.random.Generator, count: int, seconds: float) -> np.ndarray
     return np.cumsum(gaps) / gaps.sum() * seconds * 1e9
 
 
-def collectives(rng: np.random.Generator, clocks: Clocks, clock_of: np.ndarray, ends: np.ndarray, *, group: int = 7, jitter: float = 20e3,
-                late: float = 10e3, slowest: np.ndarray | None = None, numbered: bool = True, source: int = NCCL, skew: float = 5e6) -> Calls:
+def collectives(rng: np.random.Generator, clocks: Clocks, clock_of: np.ndarray, ends: np.ndarray, *, group: int = 7,
+                jitter: float = 20e3, late: float = 10e3, slowest: np.ndarray | None = None, numbered: bool = True, source: int = NCCL,
+                skew: float = 5e6) -> Calls:
     """Every member in every collective. Each end jitters in [0, jitter); the last to come (`slowest`, or anyone) ends `late` later.
 
     The last to come begins 100 us before the end, the others up to `skew` earlier: members on several clocks by `clock_of`.
