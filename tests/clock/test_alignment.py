@@ -1,0 +1,269 @@
+"""Hosts' corrections against clocks that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tools.clocks import EPOCH, Clocks, collectives, error, instants, joined, messages, rows, with_
+
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.clock.observations import MPI, Calls, Role
+from nsys2prv.clock.solve import Alignment, align
+
+CLOSE = 10_000.0
+
+
+def kinds(alignment: Alignment) -> set[str]:
+    return {finding.kind for finding in alignment.findings}
+
+
+def check(alignment: Alignment, clocks: Clocks, hosts: list[int], reference: int = 0) -> None:
+    """The hosts are within 10 us of the reference, and within their bounds."""
+    for host in hosts:
+        correction = alignment.corrections[host]
+        assert correction.reference == reference, alignment.findings
+        assert error(alignment, clocks, host, reference) <= min(CLOSE, correction.bound_ns or 0)
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize(("hosts", "members", "count", "seconds"),
+                         [(2, 1, 60, 10), (2, 1, 1_000, 120), (3, 2, 200, 30), (8, 4, 300, 60), (32, 1, 300, 120)])
+def test_offsets_and_drifts_are_found(hosts: int, members: int, count: int, seconds: float, numbered: bool) -> None:
+    rng = np.random.default_rng(hosts + count)
+    clocks = Clocks.random(rng, hosts)
+    calls = collectives(rng, clocks, np.repeat(np.arange(hosts), members), instants(rng, count, seconds), numbered=numbered)
+    alignment = align(hosts, calls)
+    check(alignment, clocks, list(range(1, hosts)))
+    reference = alignment.corrections[0]
+    assert (reference.offset_ns, reference.drift, reference.bound_ns) == (0.0, 0.0, 0.0)
+    assert not alignment.findings
+    assert not alignment.kept_utc
+    assert alignment.verdict.held_before.number > 0
+    assert alignment.verdict.held_after.number == alignment.verdict.used_after.number == 0
+    for host in range(1, hosts):
+        relative = (1 + clocks.drift[0]) / (1 + clocks.drift[host]) - 1
+        assert abs(alignment.corrections[host].drift - relative) < 5 * alignment.corrections[host].drift_sigma + 1e-8
+
+
+@pytest.mark.parametrize(("hosts", "count", "seconds"), [(2, 60, 10), (3, 100, 30), (6, 50, 60)])
+def test_bounds_hold_over_many_seeds(hosts: int, count: int, seconds: float) -> None:
+    inside = close = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        clocks = Clocks.random(rng, hosts)
+        alignment = align(hosts, collectives(rng, clocks, np.arange(hosts), instants(rng, count, seconds), numbered=bool(seed % 2)))
+        errors = [error(alignment, clocks, host) for host in range(1, hosts)]
+        inside += all(e <= c.bound_ns for e, c in zip(errors, alignment.corrections[1:], strict=True))
+        close += max(errors) < CLOSE
+    assert inside >= 95
+    assert close >= 99
+
+
+def test_who_waited_does_not_bias() -> None:
+    # One host comes last nine times of ten: the median of the end differences is off by nearly 10 us.
+    rng = np.random.default_rng(3)
+    clocks = Clocks.random(rng, 2)
+    calls = collectives(rng, clocks, np.arange(2), instants(rng, 1_000, 60), slowest=(rng.random(1_000) < 0.1).astype(np.int64))
+    alignment = align(2, calls)
+    assert error(alignment, clocks, 1) < 2_500
+
+
+def test_one_straggler_leaves_a_wide_bound() -> None:
+    rng = np.random.default_rng(4)
+    clocks = Clocks.random(rng, 2)
+    ends = instants(rng, 1_000, 60)
+    both = align(2, collectives(rng, clocks, np.arange(2), ends))
+    for late in (0.0, 10e3):
+        one = align(2, collectives(rng, clocks, np.arange(2), ends, slowest=np.zeros(1_000, np.int64), late=late))
+        assert error(one, clocks, 1) < CLOSE
+        assert one.corrections[1].bound_ns > 2 * both.corrections[1].bound_ns
+
+
+def test_mpi_collectives_align_too() -> None:
+    rng = np.random.default_rng(5)
+    clocks = Clocks.random(rng, 4)
+    check(align(4, collectives(rng, clocks, np.arange(4), instants(rng, 300, 60), source=MPI)), clocks, [1, 2, 3])
+
+
+def test_seconds_between_clocks() -> None:
+    rng = np.random.default_rng(6)
+    clocks = Clocks(np.array([0.0, 3e9, -7e9]), np.array([0.0, 40e-6, -40e-6]))
+    check(align(3, collectives(rng, clocks, np.arange(3), instants(rng, 400, 60), numbered=False)), clocks, [1, 2])
+
+
+def test_chains_of_communicators() -> None:
+    rng = np.random.default_rng(7)
+    clocks = Clocks.random(rng, 4)
+    parts = [collectives(rng, clocks, np.array([a, a + 1]), instants(rng, 300, 60), group=a, numbered=False) for a in range(3)]
+    alignment = align(4, joined(*parts))
+    check(alignment, clocks, [1, 2, 3])
+    assert [round(c.bound_ns) for c in alignment.corrections] == sorted(round(c.bound_ns) for c in alignment.corrections)
+
+
+def test_one_host_changes_nothing() -> None:
+    rng = np.random.default_rng(8)
+    calls = collectives(rng, Clocks.random(rng, 1), np.zeros(4, np.int64), instants(rng, 50, 10))
+    alignment = align(1, calls)
+    (correction,) = alignment.corrections
+    assert (correction.offset_ns, correction.drift) == (0.0, 0.0)
+    assert not alignment.findings
+    assert (correction.to_map().to_global(calls.begin) == calls.begin).all()
+
+
+def test_nothing_observed_changes_nothing() -> None:
+    alignment = align(3)
+    assert [(c.offset_ns, c.drift, c.bound_ns, c.method) for c in alignment.corrections] == [(0.0, 0.0, None, "UTC")] * 3
+    assert [f.clock for f in alignment.findings if f.kind == "apart"] == [1, 2]
+
+
+def test_a_host_without_shared_collectives_stays_with_utc() -> None:
+    rng = np.random.default_rng(9)
+    clocks = Clocks.random(rng, 4)
+    calls = collectives(rng, clocks, np.arange(4), instants(rng, 200, 30))
+    alone = with_(rows(calls, calls.clock == 3), group=99)
+    alignment = align(4, joined(rows(calls, calls.clock != 3), alone))
+    check(alignment, clocks, [1, 2])
+    last = alignment.corrections[3]
+    assert (last.offset_ns, last.drift, last.bound_ns, last.method, last.reference) == (0.0, 0.0, None, "UTC", 3)
+    assert [(f.kind, f.clock) for f in alignment.findings] == [("apart", 3)]
+
+
+def test_parts_have_references_of_their_own_until_messages_connect_them() -> None:
+    rng = np.random.default_rng(10)
+    clocks = Clocks.random(rng, 4)
+    ends = instants(rng, 300, 60)
+    calls = joined(*(collectives(rng, clocks, np.array([a, a + 1]), ends, group=a) for a in (0, 2)))
+    alignment = align(4, calls)
+    check(alignment, clocks, [1])
+    check(alignment, clocks, [3], reference=2)
+    assert [(f.kind, f.clock, f.count) for f in alignment.findings] == [("apart", 2, 1)]
+    one_way = messages(rng, clocks, [(1, 2)], 500, 60)
+    assert align(4, calls, one_way).corrections[2].reference == 2
+    both_ways = align(4, calls, messages(rng, clocks, [(1, 2), (2, 1)], 500, 60))
+    check(both_ways, clocks, [1, 2, 3])
+    assert not both_ways.findings
+
+
+def test_messages_alone_give_bounds() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        clocks = Clocks.random(rng, 3)
+        alignment = align(3, messages=messages(rng, clocks, [(0, 1), (1, 0), (1, 2), (2, 1)], 400, 60))
+        check(alignment, clocks, [1, 2])
+        assert alignment.verdict.held_after.number <= 2
+
+
+def test_rooted_collectives_give_bounds_to_and_from_the_root() -> None:
+    rng = np.random.default_rng(11)
+    clocks = Clocks.random(rng, 3)
+    calls = collectives(rng, clocks, np.arange(3), instants(rng, 300, 60))
+    role = np.where(calls.number % 2 == 0, int(Role.FROM_ROOT), int(Role.TO_ROOT))
+    alignment = align(3, with_(calls, role=role, is_root=calls.member == 0))
+    for host in (1, 2):
+        assert error(alignment, clocks, host) <= alignment.corrections[host].bound_ns < 150_000
+    one_way = align(3, with_(calls, role=int(Role.FROM_ROOT), is_root=calls.member == 0))
+    assert {c.method for c in one_way.corrections} == {"UTC"}
+
+
+def test_violations_are_counted() -> None:
+    # Host 1 is 3 ms behind: of every collective, its end lies 3 ms - 0.1 ms before the begin on host 0 where that comes last.
+    clocks = Clocks(np.array([0.0, -3e6]), np.zeros(2))
+    rng = np.random.default_rng(12)
+    slowest = np.arange(100) % 2
+    calls = collectives(rng, clocks, np.arange(2), instants(rng, 100, 10), slowest=slowest, jitter=0, late=0, skew=200e3)
+    verdict = align(2, calls).verdict
+    end, begin = calls.end.reshape(100, 2), calls.begin.reshape(100, 2)
+    missed = np.maximum(begin[:, ::-1] - end, 0)
+    held = np.arange(100) % 10 == 9
+    for violations, which in ((verdict.used_before, ~held), (verdict.held_before, held)):
+        assert (violations.checked, violations.number) == (2 * which.sum(), (missed[which] > 0).sum())
+        assert (violations.largest, violations.total) == (missed[which].max(), missed[which].sum())
+    assert verdict.used_after.number == verdict.held_after.number == 0
+
+
+def test_utc_is_kept_where_corrections_violate_more() -> None:
+    # Numbers off by one on host 1, of collectives 100 ms apart to the microsecond: nothing but the messages tells.
+    rng = np.random.default_rng(13)
+    clocks = Clocks(np.zeros(2), np.zeros(2))
+    calls = collectives(rng, clocks, np.arange(2), np.arange(1, 301) * 1e8)
+    calls = with_(calls, number=calls.number + (calls.member == 1), signature=0)
+    sent = messages(rng, clocks, [(0, 1), (1, 0)], 500, 30)
+    assert error(align(2, calls), clocks, 1) > 9e7
+    alignment = align(2, calls, sent)
+    assert alignment.kept_utc
+    assert {"worse", "contradicted"} <= kinds(alignment)
+    assert [(c.offset_ns, c.drift, c.method) for c in alignment.corrections] == [(0.0, 0.0, "UTC")] * 2
+    assert alignment.verdict.used_after.total > alignment.verdict.used_before.total
+    assert alignment.verdict.held_after.total > alignment.verdict.held_before.total
+
+
+def test_wild_ends_are_outvoted() -> None:
+    rng = np.random.default_rng(14)
+    clocks = Clocks.random(rng, 4)
+    calls = collectives(rng, clocks, np.arange(4), instants(rng, 500, 60))
+    wild = rng.random(len(calls.end)) < 0.05
+    calls = with_(calls, end=calls.end + wild * rng.integers(0, 10_000_000, len(wild)))
+    check(align(4, calls), clocks, [1, 2, 3])
+
+
+def test_ends_beyond_the_noise_model_widen_the_bound_and_are_told() -> None:
+    rng = np.random.default_rng(15)
+    clocks = Clocks.random(rng, 2)
+    ends = instants(rng, 500, 60)
+    usual, noisy = (align(2, collectives(rng, clocks, np.arange(2), ends, jitter=jitter)) for jitter in (20e3, 300e3))
+    assert kinds(noisy) == {"noisy"}
+    assert not usual.findings
+    assert noisy.corrections[1].bound_ns > 2 * usual.corrections[1].bound_ns
+    assert error(noisy, clocks, 1) <= noisy.corrections[1].bound_ns
+
+
+@pytest.mark.parametrize("drift", [8e-4, 5e-3])
+def test_a_drift_beyond_all_clocks_is_left_out(drift: float) -> None:
+    rng = np.random.default_rng(16)
+    clocks = Clocks(np.array([0.0, 1e6, 2e6]), np.array([0.0, 1e-5, drift]))
+    alignment = align(3, collectives(rng, clocks, np.arange(3), instants(rng, 300, 60)))
+    check(alignment, clocks, [1])
+    assert alignment.corrections[2].method == "UTC"
+    assert kinds(alignment) & {"steep", "unfit", "unrelated"}
+    assert any(f.kind == "apart" and f.clock == 2 for f in alignment.findings)
+
+
+def test_calls_that_end_before_they_begin_are_left_out() -> None:
+    rng = np.random.default_rng(17)
+    clocks = Clocks.random(rng, 2)
+    calls = collectives(rng, clocks, np.arange(2), instants(rng, 200, 60))
+    backwards = np.arange(len(calls.end)) % 50 == 0
+    alignment = align(2, with_(calls, end=np.where(backwards, calls.begin - 5, calls.end)))
+    check(alignment, clocks, [1])
+    assert [(f.kind, f.count) for f in alignment.findings] == [("backwards", backwards.sum())]
+
+
+def test_sources_without_a_noise_model_are_refused() -> None:
+    rng = np.random.default_rng(18)
+    calls = collectives(rng, Clocks.random(rng, 2), np.arange(2), instants(rng, 20, 10), source=5)
+    with pytest.raises(ValueError, match="noise model"):
+        align(2, calls)
+
+
+def test_maps_of_corrections() -> None:
+    rng = np.random.default_rng(19)
+    clocks = Clocks.random(rng, 2)
+    calls = collectives(rng, clocks, np.arange(2), instants(rng, 100, 10))
+    correction = align(2, calls).corrections[1]
+    placed = rows(calls, calls.clock == 1).begin
+    exact = [int(p) - EPOCH + correction.offset_ns + correction.drift * (int(p) - correction.pivot) for p in placed[:20]]
+    assert np.abs(correction.to_map().to_global(placed)[:20] - EPOCH - exact).max() <= 2
+    local = placed - EPOCH
+    assert (correction.to_map(ClockMap(EPOCH)).to_global(local) == correction.to_map().to_global(placed)).all()
+
+
+def test_the_size_of_a_large_job() -> None:
+    rng = np.random.default_rng(20)
+    clocks = Clocks.random(rng, 125)
+    calls = collectives(rng, clocks, np.repeat(np.arange(125), 8), instants(rng, 1_000, 120))
+    assert len(calls.begin) == 1_000_000
+    check(align(125, calls), clocks, list(range(1, 125)))
+
+
+def test_no_calls_have_the_columns_of_calls() -> None:
+    assert len(Calls.none().begin) == 0

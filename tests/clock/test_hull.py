@@ -1,0 +1,59 @@
+"""Regions left by hard bounds, against every line of a grid."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nsys2prv.clock.hull import ANYWHERE, Bounds, middle, nearest, region
+
+
+def bounds(seed: int, count: int = 30) -> Bounds:
+    """Bounds about the line 100 + 2e-4 * t."""
+    rng = np.random.default_rng(seed)
+    up, down = rng.uniform(0, 1e6, count), rng.uniform(0, 1e6, count)
+    return Bounds(up, 100 + 2e-4 * up + rng.exponential(40, count) + 5, down, 100 + 2e-4 * down - rng.exponential(40, count) - 5)
+
+
+def allowed(some: Bounds, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    slope = (last - first) / 1e6
+    above = [first + slope * t <= v for t, v in zip(some.upper_times, some.upper, strict=True)]
+    below = [first + slope * t >= v for t, v in zip(some.lower_times, some.lower, strict=True)]
+    return np.all(above + below, axis=0) & (np.abs(slope) <= 5e-4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
+    some = bounds(seed)
+    first, last = (axis.ravel() for axis in np.meshgrid(np.arange(-200, 400, 1.5), np.arange(0, 600, 1.5)))
+    good = allowed(some, first, last)
+    corners = region(some, 0.0, 1e6)
+    assert np.abs(corners).max() < ANYWHERE / 2
+    low, high = corners.min(axis=0), corners.max(axis=0)
+    for values, a, b in ((first[good], low[0], high[0]), (last[good], low[1], high[1])):
+        assert a - 1e-6 <= values.min()
+        assert values.max() <= b + 1e-6
+    # The corners themselves are allowed, but for rounding.
+    centre = corners.mean(axis=0)
+    inner = centre + (corners - centre) * (1 - 1e-4)
+    assert allowed(some, inner[:, 0], inner[:, 1]).all()
+    found = middle(some, 0.0, 1e6)
+    assert found is not None
+    assert abs(found[0] - 100) <= found[2]
+    assert abs(found[1] - 300) <= found[2]
+
+
+def test_one_side_alone_bounds_nothing() -> None:
+    some = bounds(1)
+    assert middle(Bounds(some.upper_times, some.upper, np.empty(0), np.empty(0)), 0.0, 1e6) is None
+
+
+def test_contradictions_leave_nothing() -> None:
+    at = np.array([5e5])
+    assert not len(region(Bounds(at, at * 0 - 1, at, at * 0 + 1), 0.0, 1e6))
+
+
+@pytest.mark.parametrize(("corners", "point"), [
+    ([[-1, -1], [1, -1], [1, 1], [-1, 1]], [0, 0]), ([[2, -1], [4, -1], [4, 1], [2, 1]], [2, 0]), ([[1, 1], [2, 1], [2, 2]], [1, 1])])
+def test_the_nearest_point(corners: list, point: list) -> None:
+    assert nearest(np.array(corners, float)).tolist() == point

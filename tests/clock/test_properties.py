@@ -1,0 +1,109 @@
+"""What holds for whatever was observed."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tools.clocks import Clocks, collectives, instants, messages, rows, with_
+
+from nsys2prv.clock.observations import Calls
+from nsys2prv.clock.solve import Alignment, align
+
+#: Rounding of times to whole ns, and of sums in another order.
+ROUNDING = 5.0
+seeds = st.integers(0, 10**6)
+relaxed = settings(max_examples=25, deadline=None)
+
+
+def job(seed: int, hosts: int = 3, numbered: bool = True, count: int = 80) -> Calls:
+    rng = np.random.default_rng(seed)
+    return collectives(rng, Clocks.random(rng, hosts), np.repeat(np.arange(hosts), 2), instants(rng, count, 20), numbered=numbered)
+
+
+def corrected(alignment: Alignment, host: int, placed: np.ndarray) -> np.ndarray:
+    """Corrected times relative to the first host's pivot, float ns."""
+    correction = alignment.corrections[host]
+    since = (placed - correction.pivot).astype(np.float64)
+    return since + correction.offset_ns + correction.drift * since + (correction.pivot - alignment.corrections[0].pivot)
+
+
+def shown(alignment: Alignment, host: int, other: int, placed: np.ndarray) -> np.ndarray:
+    """What the other host's clock shows when the host's shows `placed`, relative to the pivot, ns."""
+    correction = alignment.corrections[other]
+    return (corrected(alignment, host, placed) - correction.offset_ns) / (1 + correction.drift)
+
+
+@relaxed
+@given(seeds, st.integers(-10**9, 10**9), st.booleans(), st.integers(1, 2))
+def test_shifting_a_host_shifts_its_correction(seed: int, shift: int, numbered: bool, host: int) -> None:
+    calls = job(seed, numbered=numbered)
+    moved = shift * (calls.clock == host)
+    before, after = align(3, calls), align(3, with_(calls, begin=calls.begin + moved, end=calls.end + moved))
+    for other in range(3):
+        at = calls.begin[calls.clock == other]
+        expected = corrected(before, other, at) + (before.corrections[0].pivot - after.corrections[0].pivot)
+        assert np.abs(corrected(after, other, at + (shift if other == host else 0)) - expected).max() < ROUNDING
+        assert abs(after.corrections[other].bound_ns - before.corrections[other].bound_ns) < ROUNDING
+
+
+@relaxed
+@given(seeds, st.booleans())
+def test_the_order_of_rows_and_the_names_of_members_do_not_matter(seed: int, numbered: bool) -> None:
+    calls = job(seed, numbered=numbered)
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(6) + 100
+    mixed = with_(rows(calls, rng.permutation(len(calls.begin))), group=-5)
+    mixed = with_(mixed, member=names[mixed.member])
+    before, after = align(3, calls), align(3, mixed)
+    for one, other in zip(before.corrections, after.corrections, strict=True):
+        assert abs(one.offset_ns - other.offset_ns) < ROUNDING
+        assert abs(one.drift - other.drift) < 1e-9
+        assert abs(one.bound_ns - other.bound_ns) < ROUNDING
+
+
+@relaxed
+@given(seeds)
+def test_the_numbers_of_hosts_do_not_matter(seed: int) -> None:
+    calls = job(seed)
+    names = np.random.default_rng(seed).permutation(3)
+    before, after = align(3, calls), align(3, with_(calls, clock=names[calls.clock]))
+    # Which host is the reference does not matter to what one host's clock shows when another's shows something.
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        at = calls.begin[::50]
+        one, other = shown(before, a, b, at), shown(after, int(names[a]), int(names[b]), at)
+        assert np.abs(one - other).max() < 50
+
+
+@relaxed
+@given(seeds, st.floats(0.2, 0.95))
+def test_more_collectives_never_widen_a_bound(seed: int, share: float) -> None:
+    calls = job(seed, count=200)
+    kept = np.random.default_rng(seed).random(200) < share
+    # The same span: bounds are for its worst instant.
+    kept[:2] = kept[-2:] = True
+    some, more = align(3, rows(calls, kept[calls.number])), align(3, calls)
+    for less, full in zip(some.corrections[1:], more.corrections[1:], strict=True):
+        # One collective in ten is held back, sometimes the last one.
+        assert full.bound_ns <= less.bound_ns * 1.01
+
+
+@relaxed
+@given(seeds, st.floats(0.2, 0.95))
+def test_more_messages_never_widen_a_bound(seed: int, share: float) -> None:
+    rng = np.random.default_rng(seed)
+    sent = messages(rng, Clocks.random(rng, 2), [(0, 1), (1, 0)], 300, 20)
+    kept = rng.random(600) < share
+    some, more = align(2, messages=rows(sent, kept)), align(2, messages=sent)
+    less, full = some.corrections[1].bound_ns, more.corrections[1].bound_ns
+    assert less is None or full <= less * 1.25
+
+
+@relaxed
+@given(seeds)
+def test_bounds_are_positive_and_maps_monotone(seed: int) -> None:
+    calls = job(seed, numbered=False)
+    for host, correction in enumerate(align(3, calls).corrections):
+        placed = np.sort(calls.end[calls.clock == host])
+        assert (np.diff(correction.to_map().to_global(placed)) >= 0).all()
+        assert (correction.bound_ns > 0) == (host > 0)

@@ -1,0 +1,150 @@
+"""Recognising one collective on all members, against the collectives that the simulation knows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tools.clocks import Clocks, collectives, instants, joined, rows, with_
+
+from nsys2prv.clock.observations import Calls, Finding, call_frame, pivot_of
+from nsys2prv.clock.observations import Messages as NoMessages
+from nsys2prv.clock.sequences import number_calls
+from nsys2prv.clock.solve import align
+
+COUNT, MEMBERS = 400, 4
+
+
+def simulated(seed: int, ends: np.ndarray | None = None) -> tuple[Calls, np.ndarray, np.ndarray]:
+    """Unnumbered calls, and which collective and which member each is of."""
+    rng = np.random.default_rng(seed)
+    calls = collectives(rng, Clocks.random(rng, MEMBERS), np.arange(MEMBERS), instants(rng, COUNT, 40) if ends is None else ends,
+                        numbered=False)
+    return calls, np.repeat(np.arange(COUNT), MEMBERS), np.tile(np.arange(MEMBERS), COUNT)
+
+
+def strangers(seed: int, member: int, count: int) -> Calls:
+    rng = np.random.default_rng(seed + 1_000)
+    return with_(collectives(rng, Clocks.random(rng, 1), np.zeros(1, np.int64), np.sort(rng.uniform(0, 40e9, count)), numbered=False),
+                 member=member, clock=member)
+
+
+def recognised(calls: Calls, truth: np.ndarray) -> tuple[dict[int, set[int]], int, list[Finding]]:
+    """True collectives of each ordinal, how many calls have one, and the findings. `truth`: collective of each call, -1 of none."""
+    table, findings = call_frame(calls, pivot_of(calls, NoMessages.none()))
+    known = {(int(m), int(b)): int(t) for m, b, t in zip(calls.member, calls.begin, truth, strict=True)}
+    table, found = number_calls(table)
+    pivot = pivot_of(calls, NoMessages.none())
+    meant: dict[int, set[int]] = {}
+    for ordinal, member, begin in table.select("ordinal", "member", "begin").iter_rows():
+        meant.setdefault(ordinal, set()).add(known[member, begin + pivot])
+    return meant, table.height, findings + found
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("case", ["all", "missing", "missing everywhere", "front", "back", "both", "window", "signatures unknown"])
+def test_calls_are_recognised(case: str, seed: int) -> None:
+    calls, number, member = simulated(seed)
+    rng = np.random.default_rng(seed)
+    kept = {
+        "all": np.ones(len(number), bool),
+        "signatures unknown": (member != 1) | (number % 17 != 3),
+        "missing": (member != 1) | (rng.random(len(number)) > 0.03),
+        "missing everywhere": rng.random(len(number)) > 0.05,
+        "front": (member != 2) | (number >= 150),
+        "back": (member != 0) | (number < 250),
+        "both": ((member != 0) | (number < 300)) & ((member != 3) | (number >= 200)),
+        "window": ((member != 2) | (number >= 30)) & ((member == 2) | (number < COUNT - 30)),
+    }[case]
+    if case == "signatures unknown":
+        calls = with_(calls, signature=0)
+    meant, count, findings = recognised(rows(calls, kept), number[kept])
+    assert all(len(true) == 1 for true in meant.values())
+    assert not {finding.kind for finding in findings} - {"partial"}
+    # All calls that the compared member has as well.
+    assert count >= 0.9 * kept.sum()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_extra_calls_fall_out(seed: int) -> None:
+    calls, number, _ = simulated(seed)
+    extra = strangers(seed, 1, 20)
+    meant, count, findings = recognised(joined(calls, extra), np.append(number, np.full(20, -1)))
+    wrong = sum(len(true) > 1 for true in meant.values())
+    assert wrong == 0
+    assert count >= len(number) - 4
+    assert [(f.kind, f.member) for f in findings] == [("partial", 1)]
+    assert 20 <= findings[0].count <= 24
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("bad", range(MEMBERS))
+def test_an_unrelated_member_is_left_out(bad: int, numbered: bool) -> None:
+    calls, number, member = simulated(7)
+    other = strangers(7, bad, COUNT)
+    calls = joined(rows(calls, member != bad), other)
+    if numbered:
+        calls = with_(calls, number=np.append(number[member != bad], np.arange(COUNT)))
+    alignment = align(MEMBERS, calls)
+    assert ("unrelated", bad) in {(f.kind, f.member) for f in alignment.findings}
+    good = [at for at in range(MEMBERS) if at != bad]
+    assert [alignment.corrections[at].reference for at in good] == [good[0]] * 3
+    assert alignment.corrections[bad].method == "UTC"
+
+
+def test_a_group_of_two_that_do_not_belong_together() -> None:
+    calls, _, member = simulated(8)
+    calls = joined(rows(calls, member == 0), strangers(8, 1, COUNT))
+    alignment = align(2, calls)
+    assert {c.method for c in alignment.corrections} == {"UTC"}
+    assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [("unrelated", COUNT)]
+
+
+def test_regular_calls_are_not_guessed() -> None:
+    calls, _, _ = simulated(9, np.arange(1, COUNT + 1) * 1e8)
+    alignment = align(MEMBERS, with_(calls, signature=1))
+    assert {c.method for c in alignment.corrections} == {"UTC"}
+    assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [("ambiguous", COUNT)] * (MEMBERS - 1)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("by", ["signatures", "jitter"])
+def test_signatures_or_jitter_decide_between_regular_calls(by: str, cut: bool) -> None:
+    rng = np.random.default_rng(10)
+    ends = np.arange(1, COUNT + 1) * 1e8 + (rng.uniform(-100e3, 100e3, COUNT) if by == "jitter" else 0)
+    calls, number, member = simulated(10, ends)
+    if by == "jitter":
+        calls = with_(calls, signature=1)
+    kept = (member != 2) | (number >= 100) | (not cut)
+    meant, count, findings = recognised(rows(calls, kept), number[kept])
+    assert all(len(true) == 1 for true in meant.values())
+    assert count == kept.sum()
+    assert not findings
+
+
+def test_few_calls_without_numbers_tell_nothing() -> None:
+    calls, number, _ = simulated(11)
+    alignment = align(MEMBERS, rows(calls, number < 3))
+    assert [f.kind for f in alignment.findings if f.member >= 0] == ["few"] * (MEMBERS - 1)
+    numbered = align(MEMBERS, rows(with_(calls, number=number), number < 3))
+    assert {c.reference for c in numbered.corrections} == {0}
+
+
+def test_bursts_with_gaps_between() -> None:
+    rng = np.random.default_rng(12)
+    ends = np.repeat(np.cumsum(rng.uniform(0.9e9, 1.1e9, 40)), 10) + np.tile(np.arange(10) * 6e6, 40) + rng.uniform(0, 100e3, COUNT)
+    calls, number, member = simulated(12, ends)
+    kept = (rng.random(len(number)) > 0.05) & ((member != 1) | (number > 100))
+    meant, count, _ = recognised(rows(calls, kept), number[kept])
+    assert all(len(true) == 1 for true in meant.values())
+    assert count >= 0.9 * kept.sum()
+
+
+def test_repeated_and_unlike_numbers_are_left_out() -> None:
+    calls, number, member = simulated(13)
+    calls = with_(calls, number=np.where((member == 1) & (number == 50), 51, number),
+                  signature=np.where((member == 2) & (number == 60), 9, 1))
+    meant, count, findings = recognised(calls, number)
+    assert [(f.kind, f.member, f.count) for f in findings] == [
+        ("repeated", 0, 1), ("repeated", 1, 2), ("repeated", 2, 1), ("repeated", 3, 1), ("unlike", 2, 1)]
+    assert count == len(number) - 6
+    assert all(len(true) == 1 for true in meant.values())
