@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,18 @@ def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
     assert found is not None
     assert abs(found[0] - 100) <= found[2]
     assert abs(found[1] - 300) <= found[2]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_more_bounds_never_widen(seed: int) -> None:
+    some = bounds(seed, 200)
+    widths = []
+    for count in range(10, 201, 10):
+        found = middle(Bounds(some.upper_times[:count], some.upper[:count], some.lower_times[:count], some.lower[:count]), 0.0, 1e6)
+        assert found is not None
+        widths.append(found[2])
+    # Of each part of the span only the tightest are looked at: to a hundredth.
+    assert all(more <= less * 1.01 for less, more in pairwise(widths))
 
 
 def test_one_side_alone_bounds_nothing() -> None:
