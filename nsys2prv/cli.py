@@ -19,6 +19,7 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
   nsys2prv -m rank*.sqlite out.prv      convert; out.pcf and out.row are written beside it
   nsys2prv --list rank0.sqlite          what a report holds
   nsys2prv cfgs [DIR]                   list the Paraver views that come with nsys2prv, or copy them to DIR
+  nsys2prv clock out.clock.yaml         how the clocks of hosts were aligned; --plot FILE.png draws it
 """
 EPILOG = """Exit status: 0 done, 1 error, 2 usage, 3 the reports hold nothing to write, 130 interrupted."""
 
@@ -43,6 +44,9 @@ def parser() -> argparse.ArgumentParser:
                       help="kernel labels: the short name made readable (default), or the full demangled name")
     what.add_argument("--kernel-rules", type=Path, metavar="FILE",
                       help="rules that tell the class of kernels, put before nsys2prv's own (docs/kernel-classes.md)")
+    what.add_argument("--align", default="auto", metavar="METHOD",
+                      help="how to align the clocks of hosts: auto (default: by all that their processes did together), mpi or nccl (by "
+                           "that alone), utc (by UTC alone), none (local times as they are), or a clock file as written beside a trace")
     how = main.add_argument_group("how to write")
     how.add_argument("-z", "--compress", action="store_true", help="write .prv.gz")
     how.add_argument("-j", "--jobs", type=int, default=0, metavar="N", help="worker processes; one per CPU by default")
@@ -66,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        status = _cfgs(given[1:]) if given[:1] == ["cfgs"] else _run(parser().parse_args(_joined_kinds(given)))
+        command = COMMANDS.get(given[0]) if given else None
+        status = command(given[1:]) if command else _run(parser().parse_args(_joined_kinds(given)))
         sys.stdout.flush()
         return status
     except Nsys2prvError as error:
@@ -130,7 +135,7 @@ def _run(options: argparse.Namespace) -> int:
     signal.siginterrupt(signal.SIGINT, True)
     summary = convert(reports, output, Options(tuple(",".join(options.trace).split(",")), options.compress,
                                                options.kernel_names == "full", options.jobs, options.tmp, options.quiet,
-                                               dict(options.min_duration), options.kernel_rules))
+                                               dict(options.min_duration), options.kernel_rules, options.align))
     for warning in summary.warnings:
         print(f"nsys2prv: warning: {warning}", file=sys.stderr)
     if not options.quiet:
@@ -175,3 +180,22 @@ def _cfgs(arguments: list[str]) -> int:
         copied = views.copy_to(Path(arguments[0]))
         print(f"{len(copied)} views copied to {arguments[0]}")
     return 0
+
+
+def _clock(arguments: list[str]) -> int:
+    from nsys2prv.clocks import load, plot, table
+
+    clock = _Parser("nsys2prv clock", allow_abbrev=False, description="How the clocks of hosts were aligned, from a trace's clock file.")
+    clock.add_argument("file", type=Path, metavar="FILE.clock.yaml")
+    clock.add_argument("--plot", type=Path, metavar="FILE.png", help="draw what was observed, before and after (needs matplotlib)")
+    options = clock.parse_args(arguments)
+    record = load(options.file)
+    print("\n".join(table(record)))
+    if options.plot:
+        plot(record, options.plot)
+        print(options.plot)
+    return 0
+
+
+#: What stands before everything else on the command line.
+COMMANDS = {"cfgs": _cfgs, "clock": _clock}

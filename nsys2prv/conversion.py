@@ -16,16 +16,18 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv import extract, relate, write
+from nsys2prv import align, extract, relate, write
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import UNPLACED, Placement, ReportClock, place
-from nsys2prv.columns import OPEN
+from nsys2prv.clock.record import ClockRecord
+from nsys2prv.clocks import comments
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
 from nsys2prv.events.extraction import Settings
 from nsys2prv.events.kind import EventKind
 from nsys2prv.executor import available_cpus, in_order, make_executor
+from nsys2prv.facts import FactBook
 from nsys2prv.model import devices as device_model
 from nsys2prv.model import names as name_model
 from nsys2prv.model import objects as object_model
@@ -41,6 +43,7 @@ from nsys2prv.selection import Selection, least_durations, select
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.store.runs import COUNTER
 from nsys2prv.summary import Summary
+from nsys2prv.timeline import Timeline, settled, timeline
 
 #: Reports with fewer rows than this together are not worth starting processes for.
 SMALL_JOB_ROWS = 400_000
@@ -51,7 +54,7 @@ class Options:
     """How to convert. kinds: names as -t takes them, empty for all. jobs: processes, 0 for one per CPU (a script that asks for more
     than one needs the usual `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's.
     min_duration: such names -> ns; shorter ranges of these kinds are dropped. kernel_rules: a file of rules of kernel classes that
-    come before nsys2prv's own."""
+    come before nsys2prv's own. align: how to align the clocks of hosts, one of align.METHODS or a clock file."""
 
     kinds: tuple[str, ...] = ()
     compress: bool = False
@@ -61,6 +64,7 @@ class Options:
     quiet: bool = True
     min_duration: Mapping[str, int] = field(default_factory=dict)
     kernel_rules: Path | None = None
+    align: str = align.AUTO
 
 
 @dataclass
@@ -89,8 +93,10 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
     """
     selection = select(options.kinds)
     settings = Settings(least=least_durations(options.min_duration), rules=load_rules(options.kernel_rules))
+    method = align.asked(options.align)
     prv, pcf, row = trace_paths(output, options.compress)
-    _check_outputs(output, (prv, pcf, row), options.tmp)
+    clock = pcf.with_suffix(".clock.yaml")
+    _check_outputs(output, (prv, pcf, row, clock), options.tmp)
     progress = Progress(options.quiet)
     try:
         with _folder(options.tmp or prv.parent, prv.name) as folder:
@@ -102,7 +108,7 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
             with make_executor(jobs) as executor:
                 clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in infos]
                 job = _Job(infos, place(clocks), selection, executor, jobs, folder, progress, settings)
-                summary = _convert(job, (prv, pcf, row), options)
+                summary = _convert(job, (prv, pcf, row, clock), options, method)
             summary.warnings[:0] = [*warnings, *selection.warnings]
             return summary
     except OSError as error:
@@ -110,7 +116,7 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
         raise Nsys2prvError(f"{prv if inside or not error.filename else error.filename}: {error.strerror or error}") from error
 
 
-def _convert(job: _Job, outputs: tuple[Path, Path, Path], options: Options) -> Summary:
+def _convert(job: _Job, outputs: tuple[Path, Path, Path, Path], options: Options, method: str | ClockRecord) -> Summary:
     _extract(job)
     if not any(result.runs for result in job.results):
         raise NothingToWrite(_nothing(job))
@@ -126,13 +132,15 @@ def _convert(job: _Job, outputs: tuple[Path, Path, Path], options: Options) -> S
             met.setdefault(name_set, {})[result.task] = name_model.NameFile(found, result.domains)
     values = name_model.assign(sets, met, labellers)
     domains = domain_numbers({domain for result in job.results for domain in result.domains})
-    clocks, epoch = _clocks(job)
-    _relate(job, model, clocks)
-    manifest = _manifest(job, model, clocks, values, domains)
+    placed = _align(job, model, method)
+    hosts = [placement.machine for placement in placed.placements]
+    job.results += job.run(relate.run_task, relate.plan(_facts(job, model, placed.clocks, hosts), job.folder))
+    manifest = _manifest(job, model, placed.clocks, values, domains)
 
-    prv, pcf, row = (path.with_name(f".{path.name}.{job.folder.name[-8:]}.new") for path in outputs)
+    prv, pcf, row, clock = (path.with_name(f".{path.name}.{job.folder.name[-8:]}.new") for path in outputs)
     try:
-        lines = _write(job, manifest, model, prv, options.compress or outputs[0].suffix == ".gz", epoch)
+        head = model.tree.header(_date(placed), manifest.duration) + comments(placed.record)
+        lines = _write(job, manifest, head, prv, options.compress or outputs[0].suffix == ".gz")
         present = {run.shape.name for result in job.results for run in result.runs}
         kinds = [kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)]
         types = event_types([layout for kind in kinds for layout in kind.layouts], values, domains,
@@ -140,12 +148,18 @@ def _convert(job: _Job, outputs: tuple[Path, Path, Path], options: Options) -> S
         with pcf.open("wb") as file:
             write_pcf(types, file)
         row.write_bytes(model.tree.row_file().encode())
-        for temporary, final in zip((row, pcf, prv), (outputs[2], outputs[1], outputs[0]), strict=True):
-            temporary.replace(final)
+        if placed.record:
+            clock.write_text(placed.record.text(), encoding="utf-8")
+        else:
+            outputs[3].unlink(missing_ok=True)
+        for temporary, final in zip((clock, row, pcf, prv), reversed(outputs), strict=True):
+            if temporary.exists():
+                temporary.replace(final)
     finally:
-        for temporary in (prv, pcf, row):
+        for temporary in (prv, pcf, row, clock):
             temporary.unlink(missing_ok=True)
-    summary = Summary.of(job.infos, job.placements, job.selection, job.results, model, manifest.duration, lines, outputs)
+    summary = Summary.of(job.infos, placed, job.selection, job.results, model, manifest.duration, lines,
+                         [path for path in outputs if path != outputs[3] or placed.record])
     summary.notes += notes
     return summary
 
@@ -160,20 +174,24 @@ def _extract(job: _Job) -> None:
                 bar.update(result.rows)
 
 
-def _clocks(job: _Job) -> tuple[list[ClockMap], int]:
-    """Maps to trace time: each report's, and last the identity for runs that are in trace time. And UTC (ns) at trace time 0."""
-    firsts: dict[int, int] = {}
-    for run in (run for result in job.results for run in result.runs if run.first != OPEN):
-        time = int(job.placements[run.report].map.to_global(np.int64(run.first)))
-        firsts[run.report] = min(firsts.get(run.report, time), time)
-    placed = [time for report, time in firsts.items() if job.placements[report].method != UNPLACED]
-    if placed:
-        start = min(placed)
-        job.placements = [replace(placement, map=ClockMap(start)) if placement.method == UNPLACED else placement
-                          for placement in job.placements]
-        firsts = {report: time + start if job.placements[report].method == UNPLACED else time for report, time in firsts.items()}
-    epoch = min(firsts.values())
-    return [*(placement.map.shifted(-epoch) for placement in job.placements), ClockMap()], epoch
+def _align(job: _Job, model: object_model.ObjectModel, method: str | ClockRecord) -> Timeline:
+    """The timeline, on which hosts are aligned as asked for."""
+    placements = settled(job.placements, job.results, method)
+    record = method if isinstance(method, ClockRecord) else None
+    if record is None and method not in (align.UTC, align.NONE):
+        clocks, names = align.host_clocks(job.infos, job.placements)
+        if len(names) > 1:
+            book = _facts(job, model, [placement.map for placement in placements], clocks)
+            found = next(iter(job.run(align.run_task, [align.plan(book, method, len(names))])))
+            record = align.recorded(found, names, [f"rank {process.rank}" if process.rank is not None else job.infos[process.report].name
+                                                   for process in model.processes])
+    return timeline(placements, job.infos, job.results, record)
+
+
+def _facts(job: _Job, model: object_model.ObjectModel, clocks: Sequence[ClockMap], hosts: Sequence[int]) -> FactBook:
+    threads = {result.task: _threads(result, model) for result in job.results if result.facts}
+    return FactBook(job.results, clocks, hosts, threads,
+                    {(process.report, process.pid): number for number, process in enumerate(model.processes)})
 
 
 def _threads(result: extract.Extracted, model: object_model.ObjectModel) -> np.ndarray:
@@ -181,13 +199,6 @@ def _threads(result: extract.Extracted, model: object_model.ObjectModel) -> np.n
     if result.report == relate.TRACE:
         return np.arange(model.tree.threads)
     return np.array([model.rows[result.report, key] for key in result.objects], np.int64)
-
-
-def _relate(job: _Job, model: object_model.ObjectModel, clocks: list[ClockMap]) -> None:
-    """Add what the reports tell together."""
-    threads = {result.task: _threads(result, model) for result in job.results if result.facts}
-    tasks = {(process.report, process.pid): number for number, process in enumerate(model.processes)}
-    job.results += job.run(relate.run_task, relate.plan(job.results, clocks, threads, tasks, job.folder))
 
 
 def _metrics(job: _Job) -> dict[str, set[Metric]]:
@@ -231,10 +242,10 @@ def _manifest(job: _Job, model: object_model.ObjectModel, clocks: list[ClockMap]
         domain_codes, sampled, _closings(job, model, sampled), write.window_bounds(runs, clocks))
 
 
-def _write(job: _Job, manifest: write.Manifest, model: object_model.ObjectModel, prv: Path, compress: bool, epoch: int) -> int:
+def _write(job: _Job, manifest: write.Manifest, head: str, prv: Path, compress: bool) -> int:
     """Write the .prv under a temporary name; returns its number of lines."""
     with PartWriter(prv, compress) as writer:
-        writer.write(model.tree.header(_date(job.placements, epoch), manifest.duration).encode())
+        writer.write(head.encode())
     saved = job.folder / "manifest"
     manifest.save(saved)
     windows = range(len(manifest.bounds))
@@ -259,10 +270,10 @@ def _write_window(saved: Path, folder: Path, compress: bool, number: int) -> wri
     return write.write_window(saved, number, folder / f"window-{number}", compress)
 
 
-def _date(placements: list[Placement], epoch: int) -> str:
+def _date(placed: Timeline) -> str:
     """When the trace began, in UTC: from the reports, so that the same reports always give the same bytes."""
-    known = any(placement.method != UNPLACED for placement in placements)
-    seconds = epoch // 1_000_000_000 if known and 0 <= epoch < 250_000_000_000_000_000_000 else 0
+    known = any(placement.method != UNPLACED for placement in placed.placements)
+    seconds = placed.epoch // 1_000_000_000 if known and 0 <= placed.epoch < 250_000_000_000_000_000_000 else 0
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d/%m/%Y at %H:%M")
 
 

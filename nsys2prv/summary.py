@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.placement import UNPLACED
+from nsys2prv.clocks import MOST, table
 from nsys2prv.views import first_views
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from nsys2prv.model.objects import ObjectModel
     from nsys2prv.report.info import ReportInfo
     from nsys2prv.selection import Selection
+    from nsys2prv.timeline import Timeline
 
 
 #: Reports that begin further apart than this (ns: one day) are hardly of one job.
@@ -43,12 +46,13 @@ class Summary:
     sizes: dict[Path, int]
     notes: list[str] = field(default_factory=list)
     placed: list[str] = field(default_factory=list)
+    clocks: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     views: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, infos: list[ReportInfo], placements: list[Placement], selection: Selection, results: list[Extracted],
-           model: ObjectModel, duration: int, lines: int, outputs: tuple[Path, ...]) -> Summary:
+    def of(cls, infos: list[ReportInfo], placed: Timeline, selection: Selection, results: list[Extracted],
+           model: ObjectModel, duration: int, lines: int, outputs: Sequence[Path]) -> Summary:
         events: Counter[str] = Counter()
         dropped: Counter[tuple[str, str]] = Counter()
         repaired: Counter[tuple[str, str]] = Counter()
@@ -56,6 +60,7 @@ class Summary:
             events.update(result.events)
             dropped.update(result.dropped)
             repaired.update(result.repaired)
+        placements = placed.placements
         methods = Counter(placement.method for placement in placements)
         clock = ", ".join(f"{method} ({count} reports)" if len(methods) > 1 else method for method, count in methods.items())
         present = {layout for layout, count in events.items() if count}
@@ -64,7 +69,9 @@ class Summary:
             duration=duration, lines=lines, order=model.ranked, clock=clock, events=dict(events), dropped=dict(dropped),
             repaired=dict(repaired), sizes={path: path.stat().st_size for path in outputs},
             notes=[note for result in results for note in result.notes], placed=_placed(infos, placements),
-            warnings=[*_warnings(infos, placements, selection, results), *_too_long(duration)], views=first_views(present))
+            clocks=table(placed.record, MOST) if placed.record else [],
+            warnings=[*placed.warnings, *_warnings(infos, placements, selection, results), *_too_long(duration)],
+            views=first_views(present))
 
     def details(self) -> str:
         """Where each report was placed."""
@@ -74,7 +81,7 @@ class Summary:
         """The closing summary."""
         rows = [f"{_plural(self.ranks, 'task')} on {_plural(self.hosts, 'host')}, {_plural(self.devices, 'GPU')}, "
                 f"{_plural(self.threads, 'row')}; {self.duration / 1e9:.3f} s; tasks ordered by {self.order}",
-                f"clocks: {self.clock}"]
+                f"clocks: {self.clock}", *(f"  {line}" for line in self.clocks)]
         layouts = catalogue().layouts
         width = max((len(f"{count:,}") for count in self.events.values()), default=1)
         rows += [f"  {count:>{width},} {layouts[name].title}" for name, count in self.events.items() if count]

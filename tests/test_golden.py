@@ -24,12 +24,14 @@ TRACES = {
 def write(name: str, folder: Path) -> list[Path]:
     reports, options = TRACES[name]
     convert(reports, folder / f"{name}.prv", options)
-    return [folder / f"{name}{ending}" for ending in (".prv", ".pcf", ".row")]
+    return sorted(folder.glob(f"{name}.*"))
 
 
 @pytest.mark.parametrize("name", TRACES)
 def test_trace_is_the_golden_one(name: str, tmp_path: Path) -> None:
-    for path in write(name, tmp_path):
+    written = write(name, tmp_path)
+    assert [path.name for path in written] == [path.name for path in sorted(GOLDEN.glob(f"{name}.*"))]
+    for path in written:
         assert path.read_bytes() == (GOLDEN / path.name).read_bytes(), f"{path.name} differs"
 
 

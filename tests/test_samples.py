@@ -26,7 +26,7 @@ def reports(name: str) -> list[Path]:
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("training") / "out.prv"
-    convert(reports("training"), output, Options(full_kernel_names=True))
+    convert(reports("training"), output, Options(full_kernel_names=True, align="utc"))
     return output
 
 

@@ -127,7 +127,7 @@ def test_bus_bytes_of_the_truth_are_those_of_nccl_tests(cluster: SampleSet) -> N
 
 
 def test_pairs_of_a_ring_are_lines(cluster: SampleSet) -> None:
-    """From the begin of the sender's kernel to the end of the receiver's."""
+    """From the begin of the sender's kernel to the end of the receiver's; none where clocks that err show that before it is sent."""
     expected = Counter()
     for item in cluster.truth["collectives"]:
         for pair in item.get("pairs", []):
@@ -135,8 +135,9 @@ def test_pairs_of_a_ring_are_lines(cluster: SampleSet) -> None:
             assert pair["end"] == item["end"][pair["to"]]
             assert pair["ready"] == max(item["begin"][pair["from"]], item["begin"][pair["to"]])
             assert pair["gb_per_s"] == pytest.approx(pair["bytes"] / (pair["end"] - pair["ready"]), rel=1e-5)
-            expected[sender, cluster.seen(sender, item["begin"][pair["from"]]), receiver, cluster.seen(receiver, pair["end"]),
-                     pair["bytes"]] += 1
+            sent, received = cluster.seen(sender, item["begin"][pair["from"]]), cluster.seen(receiver, pair["end"])
+            expected[sender, sent, receiver, received, pair["bytes"]] += received >= sent
+    expected += Counter()  # without zeros
     assert expected
     assert Counter((line.sender[0] - 1, line.send, line.receiver[0] - 1, line.receive, line.size)
                    for line in cluster.trace.comms if line.tag == NCCL_MESSAGE) == expected

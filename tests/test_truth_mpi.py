@@ -53,7 +53,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("job")
     truth = generate(folder, SampleOptions(**{"steps": 3, "layers": 1, "mpi": True, **JOBS[request.param]}))
     paths = [folder / rank["report"] for rank in truth["ranks"]]
-    summary = convert(paths, folder / "mpi.prv", Options(kinds=("mpi",)))
+    summary = convert(paths, folder / "mpi.prv", Options(kinds=("mpi",), align="utc"))
     trace = read_trace(folder / "mpi.prv")
     exports = [sqlite3.connect(path) for path in paths]
     firsts = [min(item.begin for code in CODES for item in trace.intervals(code) if item.row[0] == rank + 1) for rank in range(len(paths))]

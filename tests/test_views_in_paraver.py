@@ -80,7 +80,7 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         pytest.skip(f"sample_reports/{request.param} is not here")
     folder = tmp_path_factory.mktemp(request.param)
     trace = folder / "trace.prv"
-    convert(exports, trace, Options(jobs=1))
+    convert(exports, trace, Options(jobs=1, align="utc"))
     lines = trace.read_text().splitlines()
     present = {int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]}
     chosen = [view for view in VIEWS if not asks(view.cfg, present)]
@@ -106,7 +106,7 @@ def test_paraver_reads_every_view_without_complaint(answers: Answers) -> None:
 def test_every_view_has_a_sample(tmp_path: Path) -> None:
     served = set()
     for exports in SAMPLES.values():
-        convert(exports, tmp_path / "trace.prv", Options(jobs=1))
+        convert(exports, tmp_path / "trace.prv", Options(jobs=1, align="utc"))
         lines = (tmp_path / "trace.prv").read_text().splitlines()
         present = {int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]}
         served |= {view.path for view in VIEWS if not asks(view.cfg, present)}

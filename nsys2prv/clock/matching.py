@@ -60,28 +60,31 @@ def shift_spread(ends: np.ndarray, signatures: np.ndarray) -> float:
     return best
 
 
-def match(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray) -> Match:
-    """Partners of the calls in the other sequence, whatever either lacks or has more; without any if nothing fits."""
+def match(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray, usual: float = 1_000.0) -> Match:
+    """Partners of the calls in the other sequence, whatever either lacks or has more; without any if nothing fits.
+
+    usual: what ends of one collective may differ by (ns), however close most of them are.
+    """
     nothing = Match(np.full(len(ends), -1, np.int64), float("inf"))
     length = _chunk_length(len(ends), len(other))
     if not length:
         return nothing
     for most, chunks in CHUNKS:
-        fits = _fits(ends, signatures, other, other_signatures, min(most, length), chunks)
+        fits = _fits(ends, signatures, other, other_signatures, min(most, length), chunks, usual)
         if fits:
             return _best(fits)
     return nothing
 
 
-def _fits(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray, length: int, chunks: int
-          ) -> list[Match]:
+def _fits(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray, length: int, chunks: int,
+          usual: float) -> list[Match]:
     fits: list[Match] = []
     begins = np.unique(np.linspace(0, len(ends) - length, chunks).round().astype(np.int64))
     for begin in begins.tolist():
         for place in _places(ends, signatures, begin, length, other, other_signatures):
             if any(fit.index[begin + length // 2] == place + length // 2 for fit in fits):
                 continue
-            fit = _grow(ends, signatures, other, other_signatures, begin, place, length)
+            fit = _grow(ends, signatures, other, other_signatures, begin, place, length, usual)
             if fit is not None:
                 fits.append(fit)
     return fits
@@ -89,7 +92,7 @@ def _fits(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_sig
 
 def _best(fits: list[Match]) -> Match:
     most = max(fit.count for fit in fits)
-    fits = sorted((fit for fit in fits if fit.count >= 0.7 * most), key=lambda fit: (fit.spread, -fit.count))
+    fits = sorted((fit for fit in fits if fit.count >= 0.5 * most), key=lambda fit: (fit.spread, -fit.count))
     best = fits[0]
     ambiguous = any(fit.spread < NEARLY * best.spread and not _same(fit, best) for fit in fits[1:])
     return Match(best.index, best.spread, ambiguous)
@@ -124,13 +127,13 @@ def _places(ends: np.ndarray, signatures: np.ndarray, begin: int, length: int, o
 
 
 def _grow(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray, begin: int, place: int,
-          length: int) -> Match | None:
+          length: int, usual: float) -> Match | None:
     offset, slope, spread = line_through(ends[begin:begin + length], other[place:place + length] - ends[begin:begin + length])
     low, high = begin, begin + length
     while True:
         part = slice(low, high)
         index, misfit = _nearest(ends[part] * (1 + slope) + offset, signatures[part], other, other_signatures)
-        found = (index >= 0) & (np.abs(misfit) <= max(4 * spread, 1_000.0))
+        found = (index >= 0) & (np.abs(misfit) <= max(4 * spread, usual))
         if found.sum() < FEWEST:
             return None
         times = ends[part][found]
@@ -142,7 +145,7 @@ def _grow(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_sig
         width = high - low
         low, high = max(0, low - width // 2 - 1), min(len(ends), high + width // 2 + 1)
     index, misfit = _nearest(ends * (1 + slope) + offset, signatures, other, other_signatures)
-    found = (index >= 0) & (np.abs(misfit) <= max(6 * spread, 1_000.0))
+    found = (index >= 0) & (np.abs(misfit) <= max(6 * spread, usual))
     if found.sum() < FEWEST or not _tighter_than_chance(np.abs(misfit[found]), other, index[found]):
         return None
     index = np.where(found, index, -1)

@@ -41,6 +41,11 @@ class Noise:
     slack: float
     misfit: float
 
+    @property
+    def reach(self) -> float:
+        """What two ends of one collective may differ by, ns."""
+        return 3 * self.end + self.late + self.late_sigma
+
 
 NOISE = {NCCL: Noise(8_000.0, 5_000.0, 10_000.0, 5_000.0, 200_000.0), MPI: Noise(20_000.0, 0.0, 20_000.0, 1_000.0, 500_000.0)}
 

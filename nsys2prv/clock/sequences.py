@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.clock.matching import AGREEING, FEWEST, agreeing, match, shift_spread
-from nsys2prv.clock.observations import NOISE, Finding, Noise, Role
+from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, Noise, Role, pivot_of
 from nsys2prv.clock.robust import evenly, line_through
 
 #: Ends compared to see whether a member's calls fit in order.
@@ -47,6 +47,23 @@ def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
         findings += _number_group(groups[key], ordinals, source, group)
     rest = rest.with_columns(ordinal=pl.Series(ordinals)).filter(pl.col("ordinal") >= 0)
     return pl.concat([numbered, rest]), findings
+
+
+def recognised(calls: Calls) -> tuple[np.ndarray, list[Finding]]:
+    """Each call's ordinal among the collectives of its (source, group), equal on all members; -1 for calls of no known collective.
+
+    Numbers of the report are not heeded, nor whose clocks the times are of.
+    """
+    pivot = pivot_of(calls, Messages.none())
+    table = pl.DataFrame({
+        "source": calls.source, "group": calls.group, "member": calls.member, "signature": calls.signature, "role": calls.role,
+        "begin": calls.begin - pivot, "end": calls.end - pivot}).with_row_index("call")
+    table = table.with_columns(key=pl.struct("source", "group").rank("dense").cast(pl.Int32), numbered=pl.lit(False),
+                               number=pl.lit(-1, pl.Int64))
+    ordinals = np.full(table.height, -1, np.int64)
+    found, findings = number_calls(table)
+    ordinals[found["call"].to_numpy()] = found["ordinal"].to_numpy()
+    return ordinals, findings
 
 
 def _members(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
@@ -133,7 +150,7 @@ def _fit(members: list[_Sequence], at: int, noise: Noise, source: int, group: in
             fits[number] = found
             left = int((found < 0).sum())
             if left:
-                findings.append(Finding("partial", f"of {len(found)} calls this many are no other member's", left, source, group,
+                findings.append(Finding("partial", "calls that the members they were compared with do not have", left, source, group,
                                         member.member))
     return fits, findings
 
@@ -167,7 +184,7 @@ def _by_ends(member: _Sequence, reference: _Sequence, noise: Noise) -> tuple[np.
     own, other = _by_end(member), _by_end(reference)
     if min(len(own), len(other)) < FEWEST:
         return None, "few", "too few calls to tell by their ends which belong together"
-    found = match(member.end[own], member.signature[own], reference.end[other], reference.signature[other])
+    found = match(member.end[own], member.signature[own], reference.end[other], reference.signature[other], noise.reach)
     if found.count < FEWEST or found.spread > noise.misfit or found.count < 0.2 * min(len(own), len(other)):
         return None, "unrelated", "calls whose ends fit those of no other member"
     if found.ambiguous:
@@ -181,7 +198,8 @@ def _by_ends(member: _Sequence, reference: _Sequence, noise: Noise) -> tuple[np.
         inside = (shifted >= 0) & (shifted < len(reference.rows))
         fits = inside & agreeing(member.signature, reference.signature[np.clip(shifted, 0, len(reference.rows) - 1)])
         if fits[inside].mean() >= AGREEING:
-            ordinals = np.where(fits, shifted, -1)
+            # Of the synchronising calls the ends have told; the others follow their order.
+            ordinals = np.where(fits & ~member.all, shifted, ordinals)
     return ordinals, "", ""
 
 

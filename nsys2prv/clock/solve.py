@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -13,8 +13,10 @@ from nsys2prv.clock.blocks import blocks_of, links_of
 from nsys2prv.clock.hosts import per_host, precedences, strangers, thin
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.observations import Calls, Finding, Messages, call_frame, pivot_of
+from nsys2prv.clock.residuals import Sample, residual_samples
 from nsys2prv.clock.robust import PLAUSIBLE_DRIFT
 from nsys2prv.clock.sequences import number_calls
+from nsys2prv.clock.unmoved import unmoved
 from nsys2prv.clock.verdict import Verdict, judge, within
 
 #: Error that no number of observations removes: devices' ends of one collective differ by their hardware, in ns.
@@ -62,12 +64,16 @@ class HostCorrection:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Corrections by host, the verdict on them, and what the user should know. `kept_utc`: they were worse, and all are 0."""
+    """Corrections by host, the verdict on them, and what the user should know. `kept_utc`: they were worse, and all are 0.
+
+    samples: of each host, how far its ends of collectives lie from the usual ones.
+    """
 
     corrections: list[HostCorrection]
     verdict: Verdict
     findings: list[Finding]
     kept_utc: bool = False
+    samples: list[tuple[Sample, ...]] = field(default_factory=list)
 
 
 def align(hosts: int, calls: Calls | None = None, messages: Messages | None = None) -> Alignment:
@@ -88,7 +94,7 @@ def align(hosts: int, calls: Calls | None = None, messages: Messages | None = No
     estimates = connect(estimates_of(net, FLOOR, COVER), used)
     estimates, found = project(estimates, used)
     findings += found
-    estimates = tighten(estimates, used)
+    estimates = unmoved(tighten(estimates, used), orders)
     offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
     sent = precedences(rows.clear(), messages, pivot)
     verdict = judge(rows, sent, offset, drift)
@@ -102,7 +108,9 @@ def align(hosts: int, calls: Calls | None = None, messages: Messages | None = No
                                 "UTC is kept", after.number))
         estimates = [Estimate(e.host, e.host, UTC, observations=e.observations, spread=e.spread, first=e.first, last=e.last)
                      for e in estimates]
-    return Alignment([_correction(estimate, pivot) for estimate in estimates], verdict, findings, own.worse)
+        offset, drift = np.zeros(hosts), np.zeros(hosts)
+    return Alignment([_correction(estimate, pivot) for estimate in estimates], verdict, findings, own.worse,
+                     residual_samples(rows, offset, drift, pivot))
 
 
 def _correction(estimate: Estimate, pivot: int) -> HostCorrection:

@@ -27,8 +27,8 @@ BY_TABLE = {P2P: "mpi_point_to_point", START_WAIT: "mpi_point_to_point", COLLECT
 #: Rows around a part in which further rows of its calls are looked for.
 NEIGHBOURS = 4096
 
-#: Facts: messages sent and received, what became of requests, and the processes that call MPI.
-MESSAGES, REQUESTS, PROCESSES = "mpi_messages", "mpi_requests", "mpi_processes"
+#: Facts: messages sent and received, what became of requests, blocking collectives, and the processes that call MPI.
+MESSAGES, REQUESTS, MEETINGS, PROCESSES = "mpi_messages", "mpi_requests", "mpi_meetings", "mpi_processes"
 #: What a message's fact is: the call that transfers it, the one that prepares a persistent request for it, or a call that either sends
 #: or receives it (its `source` is then the caller).
 SEND, RECEIVE, SEND_INIT, RECEIVE_INIT, EITHER = 1, 2, 3, 4, 5
@@ -43,6 +43,15 @@ _SEND_INITS = frozenset("MPI_" + name for name in ("Send_init", "Bsend_init", "S
 _RECEIVE_INITS = frozenset({"MPI_Recv_init"})
 _STARTS = frozenset({"MPI_Start", "MPI_Startall"})
 _WAITS = frozenset({"MPI_Wait", "MPI_Waitall"})
+#: Blocking collectives in which all wait for all, all for the root, and the root for all; in the first, sizes are equal on all ranks.
+_ALL_EQUAL = ("MPI_Barrier", "MPI_Allreduce", "MPI_Allgather", "MPI_Alltoall", "MPI_Reduce_scatter_block")
+_ALL = (*_ALL_EQUAL, "MPI_Allgatherv", "MPI_Alltoallv", "MPI_Alltoallw", "MPI_Reduce_scatter")
+_FROM_ROOT = ("MPI_Bcast", "MPI_Scatter", "MPI_Scatterv")
+_TO_ROOT = ("MPI_Reduce", "MPI_Gather", "MPI_Gatherv")
+#: What a meeting's fact says of who waits.
+ALL, FROM_ROOT, TO_ROOT = 0, 1, 2
+_MEETINGS = {name: (number, waits) for number, (name, waits) in enumerate(
+    [*((name, ALL) for name in _ALL), *((name, FROM_ROOT) for name in _FROM_ROOT), *((name, TO_ROOT) for name in _TO_ROOT)], 1)}
 _BEGINNINGS = frozenset({"MPI_Init", "MPI_Init_thread", "MPI_Session_init"})
 
 
@@ -112,12 +121,28 @@ def _collectives(extraction: Extraction, part: Part) -> Iterator[Rows]:
     _request_facts(extraction, calls, np.full(len(calls.codes), USED, np.int8))
     communicators = _communicators(extraction)
     communicator = _communicator(communicators, calls)
+    _meeting_facts(extraction, calls, communicators, communicator)
     yield from _rows(extraction, part.table, calls, np.ones(len(calls.codes), bool), {
         "sent": number(calls.columns["size"]),
         "received": number(calls.columns["recvSize"]),
         "root": _above_zero(communicators.world_ranks(communicator, calls.columns["rootRank"])),
         "communicator": _communicator_names(extraction, communicators, communicator),
     })
+
+
+def _meeting_facts(extraction: Extraction, calls: _Calls, communicators: Communicators, communicator: np.ndarray) -> None:
+    """Set blocking collectives aside: function, who waits, and a signature that is equal on all ranks."""
+    function, waits = (np.array([_MEETINGS.get(name, (0, ALL))[item] for name in calls.names], np.int64)[calls.codes] for item in (0, 1))
+    key = communicators.keys(communicator)
+    rows = np.flatnonzero((function > 0) & (key != 0) & (calls.columns["start"] != NULL) & (calls.columns["end"] != NULL))
+    if len(rows):
+        function, communicator = function[rows], communicator[rows]
+        size = np.where(function <= len(_ALL_EQUAL), number(calls.columns["size"][rows]), 0)
+        root = communicators.world_ranks(communicator, calls.columns["rootRank"][rows])
+        extraction.fact(MEETINGS, {
+            "process": calls.process[rows], "time_begin": calls.columns["start"][rows], "time_end": calls.columns["end"][rows],
+            "communicator": key[rows], "members": communicators.sizes(communicator), "waits": waits[rows],
+            "is_root": (root == calls.rank[rows]) & (root != UNKNOWN), "signature": ((size & 0xFFFFFFFFFFFF) << 8) | function})
 
 
 def _start_wait(extraction: Extraction, part: Part) -> Iterator[Rows]:

@@ -15,8 +15,8 @@ from nsys2prv.report.sqlite import NULL, Columns
 FIELDS = ("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused")
 #: Columns of the facts `nccl_kernels`, from the unit of calls: communicator (bits of the hash, 0 unknown), fused: operations in the
 #: kernel, messages: sends and receives among them, sums of their bytes by how they count, known: whether all bytes are.
-FACTS = ("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks", "rank", "reduction", "bytes", "known",
-         "reduce_bytes", "share_bytes", "message_bytes")
+FACTS = ("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks", "rank", "root", "reduction", "bytes",
+         "known", "reduce_bytes", "share_bytes", "message_bytes")
 
 
 def tie(extraction: Extraction, columns: Columns, rows: slice | np.ndarray, objects: np.ndarray,

@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from nsys2prv.clock.observations import Calls, Messages
 from nsys2prv.events.kind import Lines, Rows
 
 #: Columns of facts whose names begin so hold local times (ns) and local objects; a relation sees trace times and thread indices.
 TIME, OBJECT = "time_", "object_"
+#: Models of parallel programs, as --align names them.
+MPI, NCCL = "mpi", "nccl"
+#: A task has fewer devices than this.
+DEVICES = 1 << 12
 
 
 @dataclass
@@ -25,17 +30,30 @@ class Related:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass
+class Observed:
+    """What binds the clocks of hosts to each other: calls by `task * DEVICES + device`, on the clocks of the column `host`."""
+
+    calls: Calls = field(default_factory=Calls.none)
+    messages: Messages = field(default_factory=Messages.none)
+
+
 @dataclass(frozen=True)
 class Relation:
     """The declaration of a relation.
 
-    facts: the frames it reads; it is left out when none of the first was found. layouts: the record layouts it yields. relate:
-    facts by name -> what follows from them. A facts frame has the columns that its event kind gave it, with times and objects
-    translated, and `report` (index in rank order), `task` (0-based task of the trace) of its process by the column `process`.
+    model: whose rules it goes by. facts: the frames it reads; it is left out when none of the first was found. layouts: the record
+    layouts it yields. relate: facts by name -> what follows from them. observe: facts by name -> what they tell of clocks that are
+    not known to agree; their times are those of the hosts' clocks then.
+
+    A facts frame has the columns that its event kind gave it, with times and objects translated, and `report` (index in rank order),
+    `host` (its machine), `task` (0-based task of the trace) of its process by the column `process`.
     """
 
     name: str
     title: str
+    model: str
     facts: tuple[str, ...]
-    layouts: tuple[str, ...]
-    relate: Callable[[Mapping[str, pl.DataFrame]], Related]
+    layouts: tuple[str, ...] = ()
+    relate: Callable[[Mapping[str, pl.DataFrame]], Related] | None = None
+    observe: Callable[[Mapping[str, pl.DataFrame]], Observed] | None = None

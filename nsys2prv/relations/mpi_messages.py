@@ -19,6 +19,8 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
+from nsys2prv.clock.observations import MPI as SOURCE
+from nsys2prv.clock.observations import Messages
 from nsys2prv.columns import OPEN
 from nsys2prv.events.kind import Lines
 from nsys2prv.events.mpi import (
@@ -35,7 +37,7 @@ from nsys2prv.events.mpi import (
     STARTED,
     USED,
 )
-from nsys2prv.relations.kind import Related, Relation
+from nsys2prv.relations.kind import MPI, Observed, Related, Relation
 from nsys2prv.report.sqlite import NULL
 
 #: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
@@ -46,6 +48,29 @@ _HANDLE = ["task", "request"]
 
 def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
     """Lines for the messages that are matched, and notes on those that are not."""
+    pairs, sends, receives, either = _pairs(facts, in_time=True)
+    taken = pairs.filter((pl.col("completed") != NULL) & (pl.col("completed") != OPEN))
+    tag = taken["tag"].to_numpy()
+    completed = taken["completed"].to_numpy()
+    lines = Lines("mpi_message", taken["time_begin"].to_numpy(), taken["object_thread"].to_numpy(), completed,
+                  taken["receiver"].to_numpy(), completed, np.maximum(taken["size"].to_numpy(), 0), _line_tags(tag))
+    early = taken.filter(pl.col("completed") < pl.col("time_begin")).height
+    return Related(lines=[lines], notes=_notes(sends, receives, either.height, taken.height, pairs.height - taken.height, early))
+
+
+def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
+    """Messages between hosts: none is received before it is sent."""
+    pairs = _pairs(facts, in_time=False)[0].filter(
+        (pl.col("completed") != NULL) & (pl.col("completed") != OPEN) & (pl.col("host") != pl.col("receiving_host")))
+    sender, sent, receiver, received = (pairs[name].to_numpy() for name in ("host", "time_begin", "receiving_host", "completed"))
+    return Observed(messages=Messages(np.full(len(sent), SOURCE), sender, sent, receiver, received))
+
+
+def _pairs(facts: Mapping[str, pl.DataFrame], in_time: bool) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """The pairs that are certain, the sends and the receives with `why` of those of no pair, and calls that may be either.
+
+    in_time: whether the clocks agree, so that a receive before its send speaks against a pair.
+    """
     processes = facts[PROCESSES].group_by("task").agg(pl.col("rank").max(), pl.col("began").any())
     requests = facts[REQUESTS] if facts[REQUESTS].width else _no_requests()
     messages = _transferred(facts[MESSAGES].filter(pl.col("time_begin") != NULL), requests)
@@ -54,14 +79,7 @@ def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
     receives = messages.filter(pl.col("role") == RECEIVE).with_columns(why=_why_unmatched(processes, "destination", "source"))
     receives = _completed(receives, messages, requests)
     either = messages.filter(pl.col("role") == EITHER)
-    pairs, sends, receives = _matched(sends, receives, either, processes)
-    taken = pairs.filter((pl.col("completed") != NULL) & (pl.col("completed") != OPEN))
-    tag = taken["tag"].to_numpy()
-    completed = taken["completed"].to_numpy()
-    lines = Lines("mpi_message", taken["time_begin"].to_numpy(), taken["object_thread"].to_numpy(), completed,
-                  taken["receiver"].to_numpy(), completed, np.maximum(taken["size"].to_numpy(), 0), _line_tags(tag))
-    early = taken.filter(pl.col("completed") < pl.col("time_begin")).height
-    return Related(lines=[lines], notes=_notes(sends, receives, either.height, taken.height, pairs.height - taken.height, early))
+    return *_matched(sends, receives, either, processes, in_time), either
 
 
 def _line_tags(tag: np.ndarray) -> np.ndarray:
@@ -125,17 +143,18 @@ def _completed(receives: pl.DataFrame, messages: pl.DataFrame, requests: pl.Data
     return receives.with_columns(completed=pl.coalesce("completed", "tested", "time_end"))
 
 
-def _matched(sends: pl.DataFrame, receives: pl.DataFrame, either: pl.DataFrame,
-             processes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+def _matched(sends: pl.DataFrame, receives: pl.DataFrame, either: pl.DataFrame, processes: pl.DataFrame,
+             in_time: bool) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     """The pairs that are certain, and the sends and the receives with `why` filled in for those of no pair."""
     sends, receives = (frame.with_columns(number=pl.when(pl.col("why").is_null()).then(pl.lit(1)).cum_sum().over([*_STREAM, "why"]))
                        .with_row_index("row") for frame in (sends, receives))
     streams = _streams(sends, receives, either, processes)
     key = [*_STREAM, "number"]
     pairs = sends.filter(pl.col("why").is_null()).join(
-        receives.filter(pl.col("why").is_null()).select(*key, "completed", taken="row", receiver="object_thread", posted="time_begin"),
+        receives.filter(pl.col("why").is_null()).select(
+            *key, "completed", taken="row", receiver="object_thread", posted="time_begin", receiving_host="host"),
         on=key, how="inner").join(streams, on=_STREAM, how="left")
-    causal = (pl.col("completed") == NULL) | (pl.col("completed") >= pl.col("time_begin"))
+    causal = (pl.col("completed") == NULL) | (pl.col("completed") >= pl.col("time_begin")) | (not in_time)
     equal = pl.col("sent") == pl.col("received")
     whole = pl.col("began") & (equal | pl.col("wildcard").is_null() | (pl.col("posted") < pl.col("wildcard")))
     part = ~pl.col("began") & equal & pl.min_horizontal("wildcard", "either").is_null() & causal.all().over(_STREAM)
@@ -191,4 +210,4 @@ def _notes(sends: pl.DataFrame, receives: pl.DataFrame, either: int, lines: int,
     return notes
 
 
-RELATIONS = (Relation("mpi_messages", "MPI messages", (MESSAGES, REQUESTS, PROCESSES), (), relate),)
+RELATIONS = (Relation("mpi_messages", "MPI messages", MPI, (MESSAGES, REQUESTS, PROCESSES), relate=relate, observe=observe),)

@@ -1,9 +1,10 @@
-"""NCCL collectives on all their ranks: who came late, who waited, and how fast the transfer was; sends with their receives.
+"""NCCL collectives on all their ranks: who came late, who waited, and how fast the transfer was.
 
 How the kernels of one collective are found, the first way that the reports allow:
 
 1. by the communicator's hash and the sequence number of the advanced NCCL trace, counted per function;
-2. by the communicator's hash (in payloads since NCCL 2.25.1) and the order in which a rank launched its operations;
+2. by the communicator's hash (in payloads since NCCL 2.25.1) and the order in which a rank launched its operations; where that
+   contradicts itself (captures that begin or end at different calls, missing rows), by when they ended;
 3. where no payload tells a communicator: by order on each stream, if every process has only one communicator and that of all
    GPUs of the job, or nothing tells of any, and all GPUs execute the same sequence of NCCL kernels. Kernels of one collective
    overlap in time, for none ends before all have begun; unless nearly all do, nothing is matched.
@@ -20,14 +21,23 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from nsys2prv.clock.observations import NCCL as SOURCE
+from nsys2prv.clock.observations import Calls, Role
+from nsys2prv.clock.sequences import recognised
 from nsys2prv.columns import ABSENT
-from nsys2prv.events.kind import Lines, Rows
-from nsys2prv.naming.nccl import GROUP, SEND
-from nsys2prv.relations.kind import Related, Relation
+from nsys2prv.events.kind import Rows
+from nsys2prv.naming.nccl import GROUP
+from nsys2prv.relations.kind import DEVICES, NCCL, Observed, Related, Relation
 from nsys2prv.report.sqlite import NULL
 
 LAYOUT = "nccl_collective"
 SEND_RECEIVE = 15
+#: How collectives of a communicator were told from each other.
+WAYS = ("sequence number", "order of launches", "the times at which they ended")
+#: Findings that say that ends tell nothing, rather than that they speak against a match.
+UNCLEAR = ("few", "ambiguous")
+#: Operations in which all wait for the root, and the root for all.
+WAIT_FOR_ROOT, ROOT_WAITS = (2, 10), (3, 9)
 #: Share of the collectives matched by order whose kernels must overlap on all ranks.
 ENOUGH_OVERLAP = 0.9
 MEMBER = ("task", "device")
@@ -42,12 +52,12 @@ class _Matched:
 
 
 def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
-    kernels = _sane(facts["nccl_kernels"].filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL))).with_row_index("kernel")
+    kernels = sane(facts["nccl_kernels"].filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL))).with_row_index("kernel")
     if kernels.select(MEMBER).n_unique() < 2:
         return Related()
     collectives = kernels.filter((pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages")))
     rest = kernels.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0))
-    parts, notes, lines = [], [], []
+    parts, notes = [], []
     if collectives.height:
         matched = _by_communicator(collectives)
         parts, notes = [matched.kernels], matched.notes
@@ -57,22 +67,17 @@ def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
     notes += _unused(kernels, bool(collectives.height))
     rows = _records(pl.concat(parts, how="diagonal")) if parts else []
     notes += _apart(parts)
-    messages = facts["nccl_messages"]
-    if messages.height:
-        line, note = _messages(_sane(messages))
-        lines.append(line)
-        notes.append(note)
-    return Related(rows, lines, notes)
+    return Related(rows, notes=notes)
 
 
-def _sane(kernels: pl.DataFrame) -> pl.DataFrame:
+def sane(kernels: pl.DataFrame) -> pl.DataFrame:
     """The kernels with ends after their begins, as their records in the trace have them."""
     end = pl.when(pl.col("time_end") == NULL).then("time_end").otherwise(pl.max_horizontal("time_end", pl.col("time_begin") + 1))
     return kernels.with_columns(time_end=end)
 
 
 def _by_communicator(kernels: pl.DataFrame) -> _Matched:
-    """By the communicator, and the sequence number where all of its kernels have one, else the order of launches."""
+    """By the communicator, and the sequence number where all of its kernels have one, else by order or by when they ended."""
     own = [*MEMBER, "communicator"]
     kernels = kernels.sort(*own, "time_call", "time_begin").with_columns(
         before=(pl.col("fused") - pl.col("messages")).cum_sum().over(own) - (pl.col("fused") - pl.col("messages")),
@@ -80,29 +85,58 @@ def _by_communicator(kernels: pl.DataFrame) -> _Matched:
     kernels = kernels.with_columns(
         function=pl.when("numbered").then("first_operation").otherwise(0),
         ordinal=pl.when("numbered").then("sequence").otherwise("before"),
+        way=pl.when("numbered").then(pl.lit(WAYS[0])).otherwise(pl.lit(WAYS[1])),
         members=pl.struct(MEMBER).n_unique().over("communicator"))
-    expected = pl.max_horizontal(pl.col("ranks").max().over("communicator"), "members")
-    kernels = _completed(kernels.with_columns(size=expected), ["communicator", "function", "ordinal"], ["operation", "fused", "bytes"])
-    kernels = kernels.with_columns(complete=pl.col("complete") & (pl.col("numbered") | _equally_many()))
+    kernels = kernels.with_columns(size=pl.max_horizontal(pl.col("ranks").max().over("communicator"), "members"))
+    doubtful = ~(pl.col("numbered") | _in_step())
+    kernels = pl.concat([kernels.filter(~doubtful), _by_ends(kernels.filter(doubtful))])
+    lone = kernels.filter(pl.col("ordinal") < 0).height
+    kernels = _completed(kernels.filter(pl.col("ordinal") >= 0), ["communicator", "function", "ordinal"], ["operation", "fused", "bytes"])
     collectives = kernels.unique("key")
     notes = []
-    for numbered, way in ((True, "sequence number"), (False, "order of launches")):
-        of_way = collectives.filter(pl.col("numbered") == numbered)
+    for way in WAYS:
+        of_way = collectives.filter(pl.col("way") == way)
         if of_way.height:
             whole = of_way.filter("complete").height
             notes.append(f"NCCL collectives matched across ranks by communicator and {way}: {whole:,}"
                          + _left(of_way.height - whole, "incomplete or differing between ranks, left out"))
+    if lone:
+        notes.append(f"{lone:,} NCCL kernels that are of no collective on the other ranks: not matched")
     return _Matched(kernels.filter("complete"), notes)
 
 
 def _equally_many() -> pl.Expr:
-    """Whether all members of the communicator have equally many operations on it.
-
-    Orders of launches say nothing otherwise: a capture that began later calls another collective its first.
-    """
+    """Whether all members of the communicator have equally many operations on it."""
     operations = pl.col("fused") - pl.col("messages")
     mine = operations.sum().over(*MEMBER, "communicator")
     return mine.min().over("communicator") == mine.max().over("communicator")
+
+
+def _in_step() -> pl.Expr:
+    """Whether orders of launches tell: all members have equally many operations, and no kernel ends before another of its begins.
+
+    Otherwise a capture that began later calls another collective its first, or rows are missing here and there.
+    """
+    collective = ["communicator", "ordinal"]
+    met = pl.col("time_end").min().over(collective) >= pl.col("time_begin").max().over(collective)
+    return (_equally_many() & met.all().over("communicator")).over("communicator")
+
+
+def _by_ends(kernels: pl.DataFrame) -> pl.DataFrame:
+    """The kernels with the ordinals that their ends tell, for kernels of one collective end nearly together on all ranks; -1 where
+    they tell none. Where they cannot tell, the order stands if all members have equally many operations."""
+    if not kernels.height:
+        return kernels
+    kernels = kernels.with_columns(group=pl.col("communicator").rank("dense").cast(pl.Int64),
+                                   member=pl.struct(MEMBER).rank("dense").cast(pl.Int64), number=pl.lit(-1, pl.Int64),
+                                   even=_equally_many())
+    ordinals, findings = recognised(_calls(kernels, "member"))
+    unclear = sorted({finding.group for finding in findings if finding.kind in UNCLEAR})
+    by_order = pl.col("group").is_in(unclear) & pl.col("even")
+    kernels = kernels.with_columns(
+        ordinal=pl.when(by_order).then("before").otherwise(pl.Series("found", ordinals)),
+        way=pl.when(by_order).then(pl.lit(WAYS[1])).otherwise(pl.lit(WAYS[2])))
+    return kernels.drop("group", "member", "number", "even")
 
 
 def _completed(kernels: pl.DataFrame, key: list[str], same: list[str]) -> pl.DataFrame:
@@ -197,31 +231,38 @@ def _records(kernels: pl.DataFrame) -> list[Rows]:
                  {name: kernels[name].cast(pl.Int64).to_numpy() for name in fields})]
 
 
-def _messages(messages: pl.DataFrame) -> tuple[Lines, str]:
-    """Lines from sends to receives: the n-th send of a rank to another on a communicator, and the n-th receive there from it.
-
-    Only where both have equally many: else one capture may have begun later, and the n-th is not the other's n-th.
-    """
-    own = ["task", "communicator"]
-    two = (pl.col("ranks") == 2) & pl.col("peer").is_between(0, 1)
-    rank = pl.when(pl.col("rank") >= 0).then("rank").when(two).then(1 - pl.col("peer")).otherwise(ABSENT)
-    messages = messages.with_columns(rank=rank).filter(
-        (pl.col("rank") >= 0) & (pl.col("peer") >= 0) & (pl.col("communicator") != 0) & (pl.col("rank") != pl.col("peer")))
-    messages = messages.sort(*own, "time_call", "place").with_columns(
-        ordinal=pl.int_range(pl.len()).over(*own, "operation", "peer"), many=pl.len().over(*own, "operation", "peer"))
-    sent = messages.filter(pl.col("operation") == SEND)
-    received = messages.filter(pl.col("operation") != SEND)
-    key = ["communicator", "source", "target", "ordinal", "many"]
-    pairs = sent.rename({"rank": "source", "peer": "target"}).join(
-        received.rename({"rank": "target", "peer": "source"}), on=key, how="inner", suffix="_there", maintain_order="left")
-    pairs = pairs.filter((pl.col("bytes") == pl.col("bytes_there")) & (pl.col("time_end_there") != NULL) & (pl.col("time_begin") != NULL))
-    alone = sent.height + received.height - 2 * pairs.height
-    size = pairs["bytes"].to_numpy()
-    received_at = pairs["time_end_there"].to_numpy()
-    return Lines("nccl_message", pairs["time_begin"].to_numpy(), pairs["object_kernel"].to_numpy(), received_at,
-                 pairs["object_kernel_there"].to_numpy(), received_at, np.maximum(size, 0)), \
-        f"NCCL sends matched with their receives: {pairs.height:,}" + _left(alone, "sends and receives without the other side, left out")
+def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
+    """The kernels of collectives, by communicator and, where the trace numbers them, function."""
+    kernels = sane(facts["nccl_kernels"].filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL)))
+    kernels = kernels.filter((pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages")) & (pl.col("task") >= 0))
+    # Several operations in one kernel, some with a root, bind in a way that their sum does not tell.
+    plain = (pl.col("operation") != GROUP) | (_waits() == Role.ALL)
+    kernels = kernels.filter(plain & ((_waits() == Role.ALL) | (pl.col("rank") >= 0)))
+    numbered = (pl.col("sequence") >= 0).all().over("communicator")
+    kernels = kernels.with_columns(number=pl.when(numbered).then("sequence").otherwise(-1),
+                                   function=pl.when(numbered).then("first_operation").otherwise(0),
+                                   member=pl.col("task") * DEVICES + pl.col("device"))
+    kernels = kernels.with_columns(group=pl.struct("communicator", "function").rank("dense").cast(pl.Int64))
+    return Observed(_calls(kernels, "host"))
 
 
-RELATIONS = (Relation("nccl_collectives", "NCCL collectives across ranks", ("nccl_kernels", "nccl_messages", "nccl_communicators"),
-                      (LAYOUT,), relate),)
+def _waits() -> pl.Expr:
+    """Who waits for whom (clock.observations.Role)."""
+    first = pl.col("first_operation")
+    return pl.when(first.is_in(WAIT_FOR_ROOT)).then(Role.FROM_ROOT).when(first.is_in(ROOT_WAITS)).then(Role.TO_ROOT).otherwise(Role.ALL)
+
+
+def _calls(kernels: pl.DataFrame, clock: str) -> Calls:
+    """The kernels as calls; they have columns group, member, number, and `clock` is the one of their clocks."""
+    kernels = kernels.with_columns(waits=_waits().cast(pl.Int64),
+                                   signature=pl.struct("operation", "fused", "bytes").rank("dense").cast(pl.Int64))
+    column = {name: kernels[name].to_numpy() for name in (
+        "group", "member", clock, "number", "signature", "waits", "root", "rank", "ranks", "time_begin", "time_end")}
+    return Calls(
+        np.full(kernels.height, SOURCE), column["group"], column["member"], column[clock], column["number"], column["signature"],
+        column["waits"], (column["root"] == column["rank"]) & (column["root"] >= 0), np.maximum(column["ranks"], 0),
+        column["time_begin"], column["time_end"])
+
+
+RELATIONS = (Relation("nccl_collectives", "NCCL collectives across ranks", NCCL, ("nccl_kernels", "nccl_communicators"), (LAYOUT,),
+                      relate, observe),)

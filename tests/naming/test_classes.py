@@ -427,7 +427,7 @@ def in_sql(reports: list[Path]) -> Counter[tuple[str, str, str]]:
 @pytest.mark.parametrize("sample", ["graphs", "training"])
 def test_time_by_class_is_that_of_the_reports(sample: str, tmp_path: Path) -> None:
     reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
-    convert(reports, tmp_path / "out.prv", Options())
+    convert(reports, tmp_path / "out.prv", Options(align="utc"))
     trace = read_trace(tmp_path / "out.prv")
     assert not trace.violations, str(trace.violations)
     found = written(trace)

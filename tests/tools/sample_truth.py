@@ -62,7 +62,7 @@ def open_set(folder: Path, output: Path) -> SampleSet:
     """Convert the reports of a folder into the trace `output`, all kinds of events and whole names of kernels, and read it back."""
     truth = json.loads((folder / "truth.json").read_text())
     reports = [folder / rank["report"] for rank in truth["ranks"]]
-    summary = convert(reports, output, Options(full_kernel_names=True))
+    summary = convert(reports, output, Options(full_kernel_names=True, align="utc"))
     trace = read_trace(output)
     assert not trace.violations, str(trace.violations)
     return SampleSet(truth, trace, summary, [sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) for path in reports])

@@ -1,0 +1,146 @@
+"""Aligning: the clocks of the hosts against each other, by what their processes did together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nsys2prv.clock.observations import Calls, Finding, Messages
+from nsys2prv.clock.placement import UNPLACED, Placement
+from nsys2prv.clock.record import ClockRecord, HostClock, read_record
+from nsys2prv.clock.solve import Alignment, align
+from nsys2prv.clock.verdict import Violations
+from nsys2prv.errors import Nsys2prvError
+from nsys2prv.facts import FactBook, FactFile, read_facts
+from nsys2prv.relations import all_relations
+from nsys2prv.relations.kind import DEVICES, MPI, NCCL
+from nsys2prv.report.info import ReportInfo
+
+#: What --align takes beside the name of a clock file: everything observed, one model's observations, UTC alone, local times as they are.
+AUTO, UTC, NONE = "auto", "utc", "none"
+METHODS = (AUTO, UTC, MPI, NCCL, NONE)
+#: Hosts and ranks named in one line.
+WHO = 6
+
+
+@dataclass(frozen=True)
+class AlignTask:
+    """Facts by relation and name, and the tasks of processes as in FactBook. hosts: how many clocks there are."""
+
+    facts: Mapping[str, Mapping[str, tuple[FactFile, ...]]]
+    tasks: Mapping[tuple[int, int], int]
+    hosts: int
+
+
+def asked(method: str) -> str | ClockRecord:
+    """What --align means. Raises Nsys2prvError for what is neither a method nor a clock file."""
+    if method in METHODS:
+        return method
+    path = Path(method)
+    try:
+        return read_record(path.read_text(encoding="utf-8"), method)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not text"
+        raise Nsys2prvError(f"--align {method}: none of {', '.join(METHODS)}, and no clock file ({why})") from None
+
+
+def host_clocks(infos: Sequence[ReportInfo], placements: Sequence[Placement]) -> tuple[list[int], list[str]]:
+    """The clock that each report's times are of, and the clocks' names: of hosts, and of reports that no clock places.
+
+    Hosts of one name get the number of the machine behind it, in the order of the ranks.
+    """
+    keys: dict[tuple[int, int], int] = {}
+    numbers, names = [], []
+    for report, (info, placement) in enumerate(zip(infos, placements, strict=True)):
+        key = (placement.machine, report if placement.method == UNPLACED else -1)
+        if key not in keys:
+            keys[key] = len(names)
+            name = (info.host or "unknown host") + (f" {info.name}" if placement.method == UNPLACED else "")
+            before = sum(other == name or other.startswith(f"{name} (") for other in names)
+            names.append(f"{name} ({before + 1})" if before else name)
+        numbers.append(keys[key])
+    return numbers, names
+
+
+def plan(book: FactBook, method: str, hosts: int) -> AlignTask:
+    """The task of aligning that many clocks by what `method` means."""
+    facts = {relation.name: book.files(relation.facts) for relation in all_relations()
+             if relation.observe and method in (AUTO, relation.model)}
+    return AlignTask(facts, book.tasks, hosts)
+
+
+def run_task(task: AlignTask) -> Alignment:
+    """Observe and solve; the corrections are of times as the facts' maps place them."""
+    calls, messages = [], []
+    for relation in all_relations():
+        files = task.facts.get(relation.name)
+        if files and files[relation.facts[0]]:
+            observed = relation.observe(read_facts(files, task.tasks))
+            calls.append(observed.calls)
+            messages.append(observed.messages)
+    return align(task.hosts, _joined(Calls, calls), _joined(Messages, messages))
+
+
+def _joined(kind: type, parts: Sequence[Any]) -> Any:
+    if not parts:
+        return kind.none()
+    return kind(*(np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(kind)))
+
+
+def corrected(placements: Sequence[Placement], clocks: Sequence[int], names: Sequence[str], record: ClockRecord) -> list[Placement]:
+    """The placements with their clocks' corrections."""
+    result = []
+    for placement, clock in zip(placements, clocks, strict=True):
+        known = record.hosts.get(names[clock])
+        result.append(replace(placement, map=known.correct(placement.map)) if known else placement)
+    return result
+
+
+def recorded(alignment: Alignment, names: Sequence[str], owners: Sequence[str]) -> ClockRecord:
+    """What was found, by the clocks' names. owners: of each 0-based task of the trace, for the notes."""
+    hosts = {}
+    for correction, samples in zip(alignment.corrections, alignment.samples, strict=True):
+        hosts[names[correction.host]] = HostClock(
+            round(correction.offset_ns), correction.drift_ppm, correction.pivot, correction.method, names[correction.reference],
+            correction.observations, _whole(correction.spread_ns), _whole(correction.bound_ns), samples)
+    verdict = alignment.verdict
+    causality = {used: {"before": _counts(before), "after": _counts(after)} for used, before, after in (
+        ("used", verdict.used_before, verdict.used_after), ("held back", verdict.held_before, verdict.held_after))}
+    return ClockRecord(hosts, causality, _told(alignment.findings, names, owners))
+
+
+def _whole(value: float | None) -> int | None:
+    return round(value) if value is not None and np.isfinite(value) else None
+
+
+def _counts(violations: Violations) -> dict[str, int]:
+    return {"checked": violations.checked, "violated": violations.number, "largest_ns": round(violations.largest),
+            "sum_ns": round(violations.total)}
+
+
+def _told(findings: Sequence[Finding], names: Sequence[str], owners: Sequence[str]) -> tuple[str, ...]:
+    """The findings for people: one line for each reason."""
+    reasons: dict[str, dict[str, int]] = {}
+    for finding in findings:
+        whose = reasons.setdefault(finding.reason, {})
+        who = _who(finding, names, owners)
+        whose[who] = whose.get(who, 0) + finding.count
+    return tuple(_line(reason, whose) for reason, whose in reasons.items())
+
+
+def _who(finding: Finding, names: Sequence[str], owners: Sequence[str]) -> str:
+    if finding.member >= 0:
+        task, device = divmod(finding.member, DEVICES)
+        return (owners[task] if task < len(owners) else f"task {task + 1}") + (f" device {device}" if device else "")
+    return names[finding.clock] if finding.clock >= 0 else ""
+
+
+def _line(reason: str, whose: Mapping[str, int]) -> str:
+    told = [f"{who} ({count:,})" if count else who for who, count in sorted(whose.items(), key=lambda item: -item[1]) if who]
+    many = f" and {len(told) - WHO:,} more" if len(told) > WHO else ""
+    count = "" if told or not sum(whose.values()) else f" ({sum(whose.values()):,})"
+    return f"{reason}{count}" + (f": {', '.join(told[:WHO])}{many}" if told else "")

@@ -1,0 +1,104 @@
+"""The clock file, `out.clock.yaml`: how each host's clock was corrected, and how well. It can be given to another conversion.
+
+corrected = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is what the host's own clock says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import yaml
+
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.data import parsed
+from nsys2prv.errors import Nsys2prvError
+
+HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_FILE` uses these corrections again;
+# `nsys2prv clock THIS_FILE` prints them, and draws them with --plot.
+# corrected time = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), UTC as the host's own clock says; times in ns.
+"""
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """A host's correction. bound_ns: largest error against `reference`, None where nothing was observed. spread_ns: standard
+    deviation of the ends of collectives about their common time. samples: (UTC ns, deviation before, deviation after) of some."""
+
+    offset_ns: int = 0
+    drift_ppm: float = 0.0
+    at_utc_ns: int = 0
+    method: str = ""
+    reference: str = ""
+    observations: int = 0
+    spread_ns: int | None = None
+    bound_ns: int | None = None
+    samples: tuple[tuple[int, int, int], ...] = ()
+
+    def correct(self, placed: ClockMap) -> ClockMap:
+        """The map of local times to corrected ones, from that (without drift) to UTC."""
+        return ClockMap(placed.offset + self.offset_ns, self.drift_ppm / 1e6, self.at_utc_ns - placed.offset)
+
+
+@dataclass(frozen=True)
+class ClockRecord:
+    """All hosts by name. causality: of what must precede what, checked, violated, the largest violation and their sum in ns, by
+    whether it was used or held back, before and after the correction. notes: for the user."""
+
+    hosts: Mapping[str, HostClock]
+    causality: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """The file."""
+        hosts = {name: {key: value for key, value in asdict(clock).items() if value not in (None, ())}
+                 for name, clock in self.hosts.items()}
+        for clock in hosts.values():
+            if "samples" in clock:
+                clock["samples"] = [list(sample) for sample in clock["samples"]]
+        content: dict[str, Any] = {"hosts": hosts}
+        if self.causality:
+            content["causality"] = {used: {when: dict(counts) for when, counts in times.items()} for used, times in self.causality.items()}
+        if self.notes:
+            content["notes"] = list(self.notes)
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+        return HEAD + yaml.dump(content, Dumper=dumper, default_flow_style=None, sort_keys=False, allow_unicode=True, width=120)
+
+
+def read_record(text: str, source: str) -> ClockRecord:
+    """The clock file back. Raises Nsys2prvError, with one line, for what is none."""
+    try:
+        content = parsed(text)
+    except yaml.YAMLError as error:
+        raise Nsys2prvError(f"{source}: not YAML: {str(error).splitlines()[0]}") from None
+    hosts = content.get("hosts") if isinstance(content, dict) else None
+    if not isinstance(hosts, dict) or not all(isinstance(clock, dict) for clock in hosts.values()):
+        raise Nsys2prvError(f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml")
+    return ClockRecord({str(name): _host(clock, f"{source}: {name}") for name, clock in hosts.items()},
+                       _causality(content.get("causality")), tuple(map(str, content.get("notes") or ())))
+
+
+def _host(clock: Mapping[str, Any], where: str) -> HostClock:
+    numbers = {}
+    for name, limit in (("offset_ns", 1 << 62), ("drift_ppm", 10_000), ("at_utc_ns", 1 << 62)):
+        value = clock.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > limit:
+            raise Nsys2prvError(f"{where}: {name} is no number that a clock can be off by: {str(value)[:40]}")
+        numbers[name] = float(value) if name == "drift_ppm" else round(value)
+    if numbers["drift_ppm"] and not numbers["at_utc_ns"]:
+        raise Nsys2prvError(f"{where}: a drift needs at_utc_ns, the time at which the clock is off by offset_ns alone")
+    known = {name: clock[name] for name in ("observations", "spread_ns", "bound_ns") if isinstance(clock.get(name), int)}
+    samples = tuple(tuple(sample) for sample in clock.get("samples") or () if isinstance(sample, list)
+                    and len(sample) == 3 and all(isinstance(value, int) for value in sample))
+    return HostClock(**numbers, **known, method=str(clock.get("method") or ""), reference=str(clock.get("reference") or ""),
+                     samples=samples)
+
+
+def _causality(content: Any) -> dict[str, dict[str, dict[str, int]]]:
+    if not isinstance(content, dict):
+        return {}
+    return {str(used): {str(when): {str(name): count for name, count in counts.items() if isinstance(count, int)}
+                        for when, counts in times.items() if isinstance(counts, dict)}
+            for used, times in content.items() if isinstance(times, dict)}

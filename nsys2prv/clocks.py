@@ -1,0 +1,96 @@
+"""What is known of the hosts' clocks, for people: in the summary, in the trace, and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from nsys2prv.clock.record import ClockRecord, HostClock, read_record
+from nsys2prv.errors import Nsys2prvError
+
+#: Hosts listed in a summary.
+MOST = 8
+#: Colour-blind safe: before, after.
+BEFORE, AFTER = "#D55E00", "#0072B2"
+
+
+def load(path: Path) -> ClockRecord:
+    """A clock file. Raises Nsys2prvError, with one line, for what is none."""
+    try:
+        return read_record(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Nsys2prvError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not text'})") from None
+
+
+def table(record: ClockRecord, most: int | None = None) -> list[str]:
+    """A line for each host (for the `most` worst known, where there are more), then causality and what else is to be said."""
+    hosts = list(record.hosts.items())
+    shown = hosts if most is None or len(hosts) <= most else sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
+    width = max((len(name) for name, _ in shown), default=0)
+    lines = [f"{name:<{width}}  {_line(clock)}" for name, clock in shown]
+    if len(shown) < len(hosts):
+        lines.append(f"and {len(hosts) - len(shown)} more, known at least as well")
+    return [*lines, *_causality(record), *record.notes]
+
+
+def _line(clock: HostClock) -> str:
+    if clock.method == "reference":
+        return f"reference; {clock.observations:,} observations"
+    moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
+    if clock.bound_ns is None:
+        return f"{moved}, by {clock.method or 'a clock file'}"
+    spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
+    return (f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
+            f"error below {clock.bound_ns / 1000:,.1f} us")
+
+
+def _causality(record: ClockRecord) -> Iterable[str]:
+    for used, times in record.causality.items():
+        before, after = times.get("before", {}), times.get("after", {})
+        if before.get("checked"):
+            yield (f"causality, observations {used}: of {before['checked']:,} {_violated(before)} before, {_violated(after)} after")
+
+
+def _violated(counts: dict[str, int]) -> str:
+    far = f" (by up to {counts.get('largest_ns', 0) / 1000:,.1f} us)" if counts.get("violated") else ""
+    return f"{counts.get('violated', 0):,} violated{far}"
+
+
+def comments(record: ClockRecord | None) -> str:
+    """Comment lines of the .prv, or nothing."""
+    if record is None:
+        return ""
+    return "".join(f"# clock of {_harmless(line)}\n" for line in (f"{name}  {_line(clock)}" for name, clock in record.hosts.items()))
+
+
+def _harmless(text: str) -> str:
+    """Text that is a comment to Paraver: it looks for its own marks between colons."""
+    return "".join(character if character.isprintable() and character != ":" else " " for character in text)
+
+
+def plot(record: ClockRecord, path: Path) -> None:
+    """A picture of how far each host's ends of collectives lie from the usual ones, before and after. Needs matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Nsys2prvError("--plot needs matplotlib: pip install 'nsys2prv[plot]'") from None
+    hosts = {name: clock.samples for name, clock in record.hosts.items() if clock.samples}
+    if not hosts:
+        raise Nsys2prvError("nothing to draw: the clock file holds no samples of what was observed")
+    start = min(sample[0] for samples in hosts.values() for sample in samples)
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True)
+    for at, (name, colour) in enumerate((("before: the reports' own clocks", BEFORE), ("after the correction", AFTER)), 1):
+        for samples in hosts.values():
+            seconds = [(sample[0] - start) / 1e9 for sample in samples]
+            axes[at - 1].plot(seconds, [sample[at] / 1000 for sample in samples], ".", markersize=4, color=colour, alpha=0.5)
+        axes[at - 1].set_title(name, loc="left", fontsize=10)
+        axes[at - 1].set_ylabel("end of a collective\nfrom the hosts' median (us)")
+        axes[at - 1].axhline(0, color="black", linewidth=0.5)
+        axes[at - 1].grid(alpha=0.3)
+    axes[1].set_xlabel("time (s)")
+    figure.suptitle(f"Clocks of {len(hosts)} hosts", fontsize=11)
+    try:
+        figure.savefig(path, dpi=110)
+    except (OSError, ValueError) as error:
+        raise Nsys2prvError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})") from None

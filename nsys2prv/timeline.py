@@ -1,0 +1,68 @@
+"""The trace's timeline: from each report's clock to trace time, which begins with the first event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nsys2prv import align
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.clock.placement import UNPLACED, Placement
+from nsys2prv.clock.record import ClockRecord
+from nsys2prv.columns import OPEN
+from nsys2prv.extract import Extracted
+from nsys2prv.report.info import ReportInfo
+
+#: The method of reports whose clocks are not to be heeded.
+AS_THEY_ARE = "local times as they are"
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """placements: of the reports, to UTC. record: how hosts' clocks were corrected, None where there is one clock only or none was
+    to be. clocks: maps to trace time, each report's, and last the identity for runs that are in trace time. epoch: UTC (ns) at
+    trace time 0. warnings: for the user."""
+
+    placements: list[Placement]
+    record: ClockRecord | None
+    clocks: list[ClockMap]
+    epoch: int
+    warnings: tuple[str, ...] = ()
+
+
+def settled(placements: Sequence[Placement], results: Sequence[Extracted], method: str | ClockRecord) -> list[Placement]:
+    """The placements with a place for every report: those without any clock begin with the first event of the others."""
+    if method == align.NONE:
+        return [replace(placement, map=ClockMap(0), method=AS_THEY_ARE) for placement in placements]
+    firsts = _firsts(placements, results)
+    placed = [time for report, time in firsts.items() if placements[report].method != UNPLACED]
+    start = ClockMap(min(placed, default=0))
+    return [replace(placement, map=start) if placement.method == UNPLACED else placement for placement in placements]
+
+
+def timeline(placements: Sequence[Placement], infos: Sequence[ReportInfo], results: Sequence[Extracted],
+             record: ClockRecord | None) -> Timeline:
+    """The timeline of settled placements and what is known of their hosts' clocks."""
+    warnings = []
+    if record is not None:
+        numbers, names = align.host_clocks(infos, placements)
+        unknown = [name for name in names if name not in record.hosts]
+        if unknown:
+            warnings.append(f"{', '.join(unknown[:3])}{f' and {len(unknown) - 3} more' if len(unknown) > 3 else ''}: "
+                            "not in the clock file, placed by UTC")
+        placements = align.corrected(placements, numbers, names, record)
+        record = replace(record, hosts={name: record.hosts[name] for name in names if name in record.hosts}) if len(names) > 1 else None
+    epoch = min(_firsts(placements, results).values())
+    clocks = [*(placement.map.shifted(-epoch) for placement in placements), ClockMap()]
+    return Timeline(list(placements), record, clocks, epoch, tuple(warnings))
+
+
+def _firsts(placements: Sequence[Placement], results: Sequence[Extracted]) -> dict[int, int]:
+    """When the first event of each report is, as they are placed."""
+    firsts: dict[int, int] = {}
+    for run in (run for result in results for run in result.runs if run.first != OPEN):
+        time = int(placements[run.report].map.to_global(np.int64(run.first)))
+        firsts[run.report] = min(firsts.get(run.report, time), time)
+    return firsts

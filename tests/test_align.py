@@ -1,0 +1,234 @@
+"""Clocks of hosts aligned: generated jobs whose clocks are known, through the whole conversion; and what is left alone."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import yaml
+from tools.corpus import EXPORTS, UNSET
+from tools.trace_reader import read_trace
+
+from nsys2prv import Options, Summary, convert
+from nsys2prv.cli import main
+from nsys2prv.errors import NothingToWrite
+from nsys2prv.samples import Options as Job
+from nsys2prv.samples import generate
+
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+NOISE: dict[str, object] = {"clock_offset_range_ms": 50.0, "clock_drift_range_ppm": 50.0, "end_jitter_us": 3.0, "waited_us": (0.0, 17.0)}
+FAULTS: dict[str, object] = {"lost_collectives": 0.03, "extra_collectives": 0.03}
+JOBS = {
+    "two hosts": Job(ranks=4, hosts=2, steps=20, layers=1, pace_ms=500, seed=11, **NOISE),
+    "faults": Job(ranks=8, hosts=4, steps=30, layers=1, pace_ms=1000, seed=12, cut_report="begin", cut_rank=3, **FAULTS, **NOISE),
+    "MPI": Job(ranks=8, hosts=4, steps=30, layers=1, pace_ms=400, seed=13, mpi=True, nccl=False, **FAULTS, **NOISE),
+    "one name": Job(ranks=6, hosts=3, steps=20, layers=1, pace_ms=500, seed=14, same_host_name=True, **NOISE),
+    "a lonely host": Job(ranks=6, hosts=3, steps=20, layers=1, pace_ms=500, seed=15, lonely_host=True, **NOISE),
+}
+LONELY = {"a lonely host": 1}
+#: What alignment must reach, ns.
+GOOD = 10_000
+
+
+class Known:
+    """A generated job, its truth and its conversion."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name, self.folder = name, folder
+        self.truth = generate(folder, JOBS[name])
+        self.reports = sorted(folder.glob("rank*.sqlite"), key=lambda path: int(path.stem[4:]))
+        self.summary = self.convert("out.prv")
+        self.clocks = yaml.safe_load((folder / "out.clock.yaml").read_text())
+
+    def convert(self, name: str, align: str = "auto", **options: object) -> Summary:
+        return convert(self.reports, self.folder / name, Options(align=align, jobs=1, **options))
+
+    def error(self, host: int, name: str, true: float) -> float:
+        """Of a corrected clock at a true time (ns since the job's begin), against the true time: ns, in exact arithmetic."""
+        clock, known = self.truth["hosts"][host], self.clocks["hosts"][name]
+        shown = Fraction(true) * (1 + Fraction(str(clock["drift_ppm"])) / 10**6) + clock["offset_ns"]
+        at = known["at_utc_ns"] - self.truth["epoch_utc_ns"]
+        return float(shown + known["offset_ns"] + Fraction(known["drift_ppm"]) / 10**6 * (shown - at) - Fraction(true))
+
+
+@pytest.fixture(scope="module", params=JOBS, ids=list(JOBS))
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Known:
+    return Known(tmp_path_factory.mktemp("job"), request.param)
+
+
+def test_every_host_is_right_to_ten_microseconds_at_every_instant(job: Known) -> None:
+    names = list(job.clocks["hosts"])
+    assert len(names) == len(job.truth["hosts"])
+    span = max(rank["capture_end_true_ns"] for rank in job.truth["ranks"])
+    first = min(rank["capture_start_true_ns"] for rank in job.truth["ranks"])
+    for host, name in enumerate(names):
+        known = job.clocks["hosts"][name]
+        reference = names.index(known["reference"])
+        if host == reference:
+            assert (known["offset_ns"], known["drift_ppm"]) == (0, 0.0)
+            continue
+        errors = [abs(job.error(host, name, true) - job.error(reference, names[reference], true))
+                  for true in range(first, span, (span - first) // 50)]
+        assert max(errors) < GOOD
+        assert max(errors) <= known["bound_ns"]
+        shown = job.truth["hosts"]
+        assert abs(shown[host]["offset_ns"] - shown[reference]["offset_ns"]) > 5 * GOOD, "nothing to align"
+    alone = [name for name in names[1:] if job.clocks["hosts"][name]["method"] == "UTC"]
+    assert len(alone) == LONELY.get(job.name, 0)
+    assert all(name in " ".join(job.clocks["notes"]) for name in alone)
+
+
+def test_causality_is_violated_before_and_not_after(job: Known) -> None:
+    for used in ("used", "held back"):
+        counts = job.clocks["causality"][used]
+        assert counts["before"]["checked"] == counts["after"]["checked"] > 10
+        assert counts["before"]["violated"] > 0.2 * counts["before"]["checked"]
+        assert counts["after"]["largest_ns"] < GOOD
+
+
+def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: Known) -> None:
+    """Every CUDA API call: where its report's UTC and the file's correction put it, hence all reports of a host alike."""
+    trace = read_trace(job.folder / "out.prv")
+    placed: dict[int, list[int]] = {}
+    for task, report in enumerate(job.reports, 1):
+        rank = job.truth["ranks"][task - 1]
+        host = rank.get("host_index", [host["name"] for host in job.truth["hosts"]].index(rank["host"]))
+        known = list(job.clocks["hosts"].values())[host]
+        with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as connection:
+            starts = [start for start, in connection.execute(f"SELECT start FROM {RUNTIME}")]
+        first = anchor(job, host)
+        utc = [first["utcEpochNs"] + rank["systemClockNs"] - first["systemClockNs"] + start for start in starts]
+        drift = known["drift_ppm"] / 1e6
+        placed[task] = sorted(time + known["offset_ns"] + int((time - known["at_utc_ns"]) * drift // 1) for time in utc)
+    epoch = min(times[0] for times in placed.values())
+    shown: dict[int, list[int]] = {}
+    for item in trace.intervals(63000000):
+        shown.setdefault(item.row[0], []).append(item.begin)
+    begin = min(min(times) for times in shown.values())
+    for task, times in placed.items():
+        assert [time - epoch for time in times] == [time - begin for time in sorted(shown[task])]
+
+
+def anchor(job: Known, host: int) -> dict:
+    """The report that ties a host's monotonic clock to UTC: its first."""
+    names = [found["name"] for found in job.truth["hosts"]]
+    return next(rank for rank in job.truth["ranks"] if rank.get("host_index", names.index(rank["host"])) == host)
+
+
+def test_a_clock_file_gives_the_same_trace_again(job: Known) -> None:
+    job.convert("again.prv", str(job.folder / "out.clock.yaml"))
+    assert (job.folder / "again.prv").read_bytes() == (job.folder / "out.prv").read_bytes()
+    assert (job.folder / "again.clock.yaml").read_bytes() == (job.folder / "out.clock.yaml").read_bytes()
+
+
+def test_the_order_of_the_reports_means_nothing(job: Known) -> None:
+    convert(job.reports[::-1], job.folder / "back.prv", Options(jobs=1))
+    for ending in ("prv", "clock.yaml"):
+        assert (job.folder / f"back.{ending}").read_bytes() == (job.folder / f"out.{ending}").read_bytes()
+
+
+def test_utc_alone_and_no_clock_at_all(job: Known) -> None:
+    """Where the first API call of each report lies against that of the first: by UTC and the hosts' own clocks, or by local times."""
+    expected: dict[str, list[int]] = {"utc": [], "none": []}
+    names = [host["name"] for host in job.truth["hosts"]]
+    for report, rank in zip(job.reports, job.truth["ranks"], strict=True):
+        first = anchor(job, rank.get("host_index", names.index(rank["host"])))
+        with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as connection:
+            local = connection.execute(f"SELECT min(start) FROM {RUNTIME}").fetchone()[0]
+        expected["none"].append(local)
+        expected["utc"].append(local + first["utcEpochNs"] + rank["systemClockNs"] - first["systemClockNs"])
+    for align, times in expected.items():
+        job.convert(f"{align}.prv", align)
+        assert not (job.folder / f"{align}.clock.yaml").exists()
+        shown: dict[int, int] = {}
+        for item in read_trace(job.folder / f"{align}.prv").intervals(63000000):
+            shown[item.row[0]] = min(item.begin, shown.get(item.row[0], item.begin))
+        assert [shown[task] - shown[1] for task in sorted(shown)] == [time - times[0] for time in times]
+
+
+@pytest.mark.parametrize(("method", "observed"), [("mpi", "MPI"), ("nccl", "NCCL")])
+def test_only_what_is_asked_for_is_observed(method: str, observed: str, tmp_path: Path) -> None:
+    generate(tmp_path, Job(ranks=4, hosts=2, steps=6, layers=1, pace_ms=100, seed=16, mpi=True, **NOISE))
+    reports = sorted(tmp_path.glob("rank*.sqlite"))
+    counts = {}
+    for asked in ("auto", method):
+        convert(reports, tmp_path / f"{asked}.prv", Options(align=asked, jobs=1))
+        counts[asked] = yaml.safe_load((tmp_path / f"{asked}.clock.yaml").read_text())["causality"]["used"]["before"]["checked"]
+    assert 0 < counts[method] < counts["auto"]
+
+
+def test_true_clocks_are_left_alone(tmp_path: Path) -> None:
+    generate(tmp_path, Job(ranks=4, hosts=2, steps=6, layers=1, seed=17, clock_offsets_ms=(0.0, 0.0), clock_drifts_ppm=(0.0, 0.0)))
+    reports = sorted(tmp_path.glob("rank*.sqlite"))
+    convert(reports, tmp_path / "auto.prv", Options(jobs=1))
+    convert(reports, tmp_path / "utc.prv", Options(align="utc", jobs=1))
+    auto, utc = ((tmp_path / f"{name}.prv").read_bytes().splitlines() for name in ("auto", "utc"))
+    assert [line for line in auto if not line.startswith(b"# ")] == utc
+    assert "UTC, confirmed" in (tmp_path / "auto.clock.yaml").read_text()
+
+
+def test_one_host_alone_is_left_alone_and_an_old_clock_file_goes(tmp_path: Path) -> None:
+    generate(tmp_path, Job(ranks=2, hosts=1, steps=2, layers=1, seed=18))
+    reports = sorted(tmp_path.glob("rank*.sqlite"))
+    (tmp_path / "auto.clock.yaml").write_text("of an earlier trace")
+    convert(reports, tmp_path / "auto.prv", Options(jobs=1))
+    convert(reports, tmp_path / "utc.prv", Options(align="utc", jobs=1))
+    assert (tmp_path / "auto.prv").read_bytes() == (tmp_path / "utc.prv").read_bytes()
+    assert not (tmp_path / "auto.clock.yaml").exists()
+
+
+@pytest.mark.parametrize("report", EXPORTS or [UNSET], ids=lambda path: path.stem)
+def test_real_exports_of_one_host_are_left_alone(report: Path, tmp_path: Path) -> None:
+    for align in ("auto", "utc"):
+        try:
+            convert([report], tmp_path / f"{align}.prv", Options(align=align, jobs=1))
+        except NothingToWrite:
+            return
+    assert (tmp_path / "auto.prv").read_bytes() == (tmp_path / "utc.prv").read_bytes()
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    (None, "and no clock file"), ("hosts: [1, 2]", "not a clock file"), ("a: [", "not YAML"), ("just text", "not a clock file"),
+    ("hosts: {n1: {offset_ns: much}}", "n1: offset_ns is no number"), ("hosts: {n1: {offset_ns: .nan}}", "offset_ns is no number"),
+    ("hosts: {n1: {drift_ppm: 1.0e+9, at_utc_ns: 5}}", "drift_ppm is no number"), ("hosts: {n1: {drift_ppm: 2.5}}", "needs at_utc_ns"),
+])
+def test_what_is_no_clock_file_is_one_line(text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "my.clock.yaml"
+    if text is not None:
+        file.write_text(text)
+    assert main(["--align", str(file), str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("nsys2prv: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_hosts_that_a_clock_file_does_not_know_are_said(tmp_path: Path) -> None:
+    generate(tmp_path, Job(ranks=2, hosts=2, steps=2, layers=1, seed=19))
+    (tmp_path / "my.yaml").write_text("hosts: {node02: {offset_ns: 1000}}")
+    summary = convert(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv", Options(align=str(tmp_path / "my.yaml"), jobs=1))
+    assert any("node01: not in the clock file" in warning for warning in summary.warnings)
+    assert list(yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"]) == ["node02"]
+
+
+def test_the_clock_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generate(tmp_path, Job(ranks=2, hosts=2, steps=4, layers=1, pace_ms=100, seed=20, **NOISE))
+    convert(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv", Options(jobs=1))
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    assert main(["clock", str(tmp_path / "o.clock.yaml")]) == 0
+    text = capsys.readouterr().out
+    assert all(host["name"] in text for host in truth["hosts"])
+    assert "causality" in text
+    picture = tmp_path / "clocks.png"
+    status = main(["clock", str(tmp_path / "o.clock.yaml"), "--plot", str(picture)])
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        assert status == 1
+        assert "pip install 'nsys2prv[plot]'" in capsys.readouterr().err
+    else:
+        assert status == 0
+        assert picture.read_bytes().startswith(b"\x89PNG")
