@@ -180,7 +180,7 @@ def test_one_host_alone_is_left_alone_and_an_old_clock_file_goes(tmp_path: Path)
     assert not (tmp_path / "auto.clock.yaml").exists()
 
 
-@pytest.mark.parametrize("report", EXPORTS or [UNSET], ids=lambda path: path.stem)
+@pytest.mark.parametrize("report", EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus")
 def test_real_exports_of_one_host_are_left_alone(report: Path, tmp_path: Path) -> None:
     for align in ("auto", "utc"):
         try:
