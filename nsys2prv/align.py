@@ -23,6 +23,8 @@ from nsys2prv.report.info import ReportInfo
 #: What --align takes beside the name of a clock file: everything observed, one model's observations, UTC alone, local times as they are.
 AUTO, UTC, NONE = "auto", "utc", "none"
 METHODS = (AUTO, UTC, MPI, NCCL, NONE)
+#: Findings that are worth a warning: what was left out though it should fit, and hosts that could not be aligned.
+LOUD = frozenset({"unrelated", "unfit", "ambiguous", "unlike", "steep", "contradicted", "noisy", "apart", "worse"})
 #: Hosts and ranks named in one line.
 WHO = 6
 
@@ -110,7 +112,8 @@ def recorded(alignment: Alignment, names: Sequence[str], owners: Sequence[str]) 
     verdict = alignment.verdict
     causality = {used: {"before": _counts(before), "after": _counts(after)} for used, before, after in (
         ("used", verdict.used_before, verdict.used_after), ("held back", verdict.held_before, verdict.held_after))}
-    return ClockRecord(hosts, causality, _told(alignment.findings, names, owners))
+    loud, quiet = ([finding for finding in alignment.findings if (finding.kind in LOUD) == wanted] for wanted in (True, False))
+    return ClockRecord(hosts, causality, _told(quiet, names, owners), _told(loud, names, owners))
 
 
 def _whole(value: float | None) -> int | None:

@@ -190,7 +190,7 @@ def _clock(arguments: list[str]) -> int:
     clock.add_argument("--plot", type=Path, metavar="FILE.png", help="draw what was observed, before and after (needs matplotlib)")
     options = clock.parse_args(arguments)
     record = load(options.file)
-    print("\n".join(table(record)))
+    print("\n".join([*table(record), *record.warnings]))
     if options.plot:
         plot(record, options.plot)
         print(options.plot)

@@ -60,7 +60,8 @@ def comments(record: ClockRecord | None) -> str:
     """Comment lines of the .prv, or nothing."""
     if record is None:
         return ""
-    return "".join(f"# clock of {_harmless(line)}\n" for line in (f"{name}  {_line(clock)}" for name, clock in record.hosts.items()))
+    lines = [*(f"clock of {name}  {_line(clock)}" for name, clock in record.hosts.items()), *_causality(record)]
+    return "".join(f"# {_harmless(line)}\n" for line in lines)
 
 
 def _harmless(text: str) -> str:
@@ -81,11 +82,13 @@ def plot(record: ClockRecord, path: Path) -> None:
     figure = Figure(figsize=(10, 6), layout="constrained")
     axes = figure.subplots(2, 1, sharex=True)
     for at, (name, colour) in enumerate((("before: the reports' own clocks", BEFORE), ("after the correction", AFTER)), 1):
+        far = max(abs(sample[at]) for samples in hosts.values() for sample in samples)
+        unit, size = ("ms", 1e6) if far > 5e6 else ("us", 1e3)
         for samples in hosts.values():
             seconds = [(sample[0] - start) / 1e9 for sample in samples]
-            axes[at - 1].plot(seconds, [sample[at] / 1000 for sample in samples], ".", markersize=4, color=colour, alpha=0.5)
+            axes[at - 1].plot(seconds, [sample[at] / size for sample in samples], ".", markersize=4, color=colour, alpha=0.5)
         axes[at - 1].set_title(name, loc="left", fontsize=10)
-        axes[at - 1].set_ylabel("end of a collective\nfrom the hosts' median (us)")
+        axes[at - 1].set_ylabel(f"end of a collective\nfrom the hosts' median ({unit})")
         axes[at - 1].axhline(0, color="black", linewidth=0.5)
         axes[at - 1].grid(alpha=0.3)
     axes[1].set_xlabel("time (s)")

@@ -52,6 +52,7 @@ def timeline(placements: Sequence[Placement], infos: Sequence[ReportInfo], resul
         if unknown:
             warnings.append(f"{', '.join(unknown[:3])}{f' and {len(unknown) - 3} more' if len(unknown) > 3 else ''}: "
                             "not in the clock file, placed by UTC")
+        warnings += [f"clocks: {line}" for line in record.warnings]
         placements = align.corrected(placements, numbers, names, record)
         record = replace(record, hosts={name: record.hosts[name] for name in names if name in record.hosts}) if len(names) > 1 else None
     epoch = min(_firsts(placements, results).values())

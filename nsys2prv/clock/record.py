@@ -45,11 +45,12 @@ class HostClock:
 @dataclass(frozen=True)
 class ClockRecord:
     """All hosts by name. causality: of what must precede what, checked, violated, the largest violation and their sum in ns, by
-    whether it was used or held back, before and after the correction. notes: for the user."""
+    whether it was used or held back, before and after the correction. notes, warnings: for the user."""
 
     hosts: Mapping[str, HostClock]
     causality: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The file."""
@@ -61,8 +62,7 @@ class ClockRecord:
         content: dict[str, Any] = {"hosts": hosts}
         if self.causality:
             content["causality"] = {used: {when: dict(counts) for when, counts in times.items()} for used, times in self.causality.items()}
-        if self.notes:
-            content["notes"] = list(self.notes)
+        content |= {name: list(lines) for name, lines in (("notes", self.notes), ("warnings", self.warnings)) if lines}
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
         return HEAD + yaml.dump(content, Dumper=dumper, default_flow_style=None, sort_keys=False, allow_unicode=True, width=120)
 
@@ -77,7 +77,11 @@ def read_record(text: str, source: str) -> ClockRecord:
     if not isinstance(hosts, dict) or not all(isinstance(clock, dict) for clock in hosts.values()):
         raise Nsys2prvError(f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml")
     return ClockRecord({str(name): _host(clock, f"{source}: {name}") for name, clock in hosts.items()},
-                       _causality(content.get("causality")), tuple(map(str, content.get("notes") or ())))
+                       _causality(content.get("causality")), *(_lines(content.get(name)) for name in ("notes", "warnings")))
+
+
+def _lines(content: Any) -> tuple[str, ...]:
+    return tuple(map(str, content)) if isinstance(content, list) else ()
 
 
 def _host(clock: Mapping[str, Any], where: str) -> HostClock:
