@@ -26,6 +26,8 @@ JOBS = {
     "faults": Job(ranks=8, hosts=4, steps=30, layers=1, pace_ms=1000, seed=12, cut_report="begin", cut_rank=3, **FAULTS, **NOISE),
     "MPI": Job(ranks=8, hosts=4, steps=30, layers=1, pace_ms=400, seed=13, mpi=True, nccl=False, **FAULTS, **NOISE),
     "one name": Job(ranks=6, hosts=3, steps=20, layers=1, pace_ms=500, seed=14, same_host_name=True, **NOISE),
+    "no payloads": Job(ranks=4, hosts=4, steps=20, layers=1, pace_ms=500, seed=21, payload="none", **NOISE),
+    "advanced trace": Job(ranks=4, hosts=4, steps=20, layers=1, pace_ms=500, seed=22, nccl_trace="advanced", **NOISE),
     "a lonely host": Job(ranks=6, hosts=3, steps=20, layers=1, pace_ms=500, seed=15, lonely_host=True, **NOISE),
 }
 LONELY = {"a lonely host": 1}

@@ -38,6 +38,8 @@ WAYS = ("sequence number", "order of launches", "the times at which they ended")
 UNCLEAR = ("few", "ambiguous")
 #: Operations in which all wait for the root, and the root for all.
 WAIT_FOR_ROOT, ROOT_WAITS = (2, 10), (3, 9)
+#: AllReduce, AllGather, ReduceScatter, AlltoAll.
+ALL_WAIT = (1, 4, 5, 8)
 #: Share of the collectives matched by order whose kernels must overlap on all ranks.
 ENOUGH_OVERLAP = 0.9
 MEMBER = ("task", "device")
@@ -147,28 +149,32 @@ def _completed(kernels: pl.DataFrame, key: list[str], same: list[str]) -> pl.Dat
 
 
 def _by_order(kernels: pl.DataFrame, everything: pl.DataFrame, communicators: pl.DataFrame) -> _Matched:
-    """By order on each stream, streams of a GPU in the order of their ids."""
+    """By order on each stream, if the kernels of equal order overlap in time."""
+    ordered, why = _ordered(kernels, everything, communicators)
+    spans = ordered.group_by("key").agg(together=pl.col("time_end").min() >= pl.col("time_begin").max())
+    if not why and (not spans.height or spans["together"].mean() < ENOUGH_OVERLAP):
+        why = "the ranks' kernels of equal order do not overlap in time"
+    if why:
+        return _Matched(ordered.clear(), ["NCCL collectives not matched across ranks: "
+                                          f"no payload tells the kernels' communicators and {why}"])
+    sure = "the one communicator" if communicators.height else "assuming that all are of one communicator"
+    return _Matched(ordered, [f"NCCL collectives matched across ranks by order on each stream, {sure}: {spans.height:,}"])
+
+
+def _ordered(kernels: pl.DataFrame, everything: pl.DataFrame, communicators: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Kernels of no known communicator with what they would be by order on each stream, streams of a GPU in the order of their ids;
+    none, and why, where that cannot be right."""
     members = everything.select(MEMBER).n_unique()
-    none = _Matched(kernels.clear().with_columns(key=pl.lit(0), size=pl.lit(0)))
-
-    def refused(why: str) -> _Matched:
-        return _Matched(none.kernels, [f"NCCL collectives not matched across ranks: no payload tells the kernels' communicators and {why}"])
-
+    kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(row=pl.col("stream").rank("dense").over(MEMBER).cast(pl.Int64))
+    kernels = kernels.with_columns(ordinal=pl.int_range(pl.len()).over(*MEMBER, "row"), size=pl.lit(members))
+    kernels = _completed(kernels, ["row", "ordinal"], ["by_name"])
     if communicators.height:
         made = communicators.group_by("task").agg(pl.col("communicator").n_unique(), pl.col("ranks").max())
         if not ((made["communicator"] == 1) & (made["ranks"] == members)).all() or communicators["communicator"].n_unique() > 1:
-            return refused("there are several, or one with ranks that have no report")
-    kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(row=pl.col("stream").rank("dense").over(MEMBER))
-    kernels = kernels.with_columns(ordinal=pl.int_range(pl.len()).over(*MEMBER, "row"), size=pl.lit(members))
-    kernels = _completed(kernels, ["row", "ordinal"], ["by_name"])
+            return kernels.clear(), "there are several, or one with ranks that have no report"
     if not kernels["complete"].all():
-        return refused("the ranks execute different sequences of kernels")
-    kernels = kernels.filter(pl.col("by_name") != SEND_RECEIVE)
-    spans = kernels.group_by("key").agg(together=pl.col("time_end").min() >= pl.col("time_begin").max())
-    if not spans.height or spans["together"].mean() < ENOUGH_OVERLAP:
-        return refused("the ranks' kernels of equal order do not overlap in time")
-    sure = "the one communicator" if communicators.height else "assuming that all are of one communicator"
-    return _Matched(kernels, [f"NCCL collectives matched across ranks by order on each stream, {sure}: {spans.height:,}"])
+        return kernels.clear(), "the ranks execute different sequences of kernels"
+    return kernels.filter(pl.col("by_name") != SEND_RECEIVE), ""
 
 
 def _unused(kernels: pl.DataFrame, by_communicator: bool) -> list[str]:
@@ -232,9 +238,11 @@ def _records(kernels: pl.DataFrame) -> list[Rows]:
 
 
 def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
-    """The kernels of collectives, by communicator and, where the trace numbers them, function."""
-    kernels = sane(facts["nccl_kernels"].filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL)))
-    kernels = kernels.filter((pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages")) & (pl.col("task") >= 0))
+    """The kernels of collectives: by communicator and, where the trace numbers them, function; without communicators by their order."""
+    everything = sane(facts["nccl_kernels"].filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL) & (pl.col("task") >= 0)))
+    kernels = everything.filter((pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages")))
+    if not kernels.height:
+        return Observed(_calls(_observed_by_order(everything, facts["nccl_communicators"]), "host"))
     # Several operations in one kernel, some with a root, bind in a way that their sum does not tell.
     plain = (pl.col("operation") != GROUP) | (_waits() == Role.ALL)
     kernels = kernels.filter(plain & ((_waits() == Role.ALL) | (pl.col("rank") >= 0)))
@@ -244,6 +252,15 @@ def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
                                    member=pl.col("task") * DEVICES + pl.col("device"))
     kernels = kernels.with_columns(group=pl.struct("communicator", "function").rank("dense").cast(pl.Int64))
     return Observed(_calls(kernels, "host"))
+
+
+def _observed_by_order(everything: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
+    """Kernels in which all wait for all by their name alone. Whether their order is right shows in when they ended."""
+    rest = everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0))
+    kernels = _ordered(rest, everything, communicators)[0].filter(pl.col("by_name").is_in(ALL_WAIT))
+    return kernels.with_columns(
+        number=pl.lit(-1, pl.Int64), group="row", first_operation="by_name", operation="by_name",
+        member=pl.col("task") * DEVICES + pl.col("device"))
 
 
 def _waits() -> pl.Expr:
