@@ -86,6 +86,13 @@ def test_absurd_clocks_are_no_traceback(utc: int, system: int, tmp_path: Path) -
             continue
 
 
+@pytest.mark.parametrize("utc", [0, -5])
+def test_a_utc_that_was_never_set_is_no_clock(utc: int, tmp_path: Path) -> None:
+    """Its report is placed beside the other, not half a century before it."""
+    trace = traced(tmp_path, {KERNEL: [kernel(100, 200)], START: clock(utc, 5)}, {KERNEL: [kernel(100, 200)], START: clock(UTC, 7)})
+    assert trace.duration < 10_000_000_000
+
+
 def test_a_report_without_clock_beside_one_in_utc(tmp_path: Path) -> None:
     """Placed at the start of the other, not at 1970."""
     trace = traced(tmp_path, {KERNEL: [kernel(UTC + 100, UTC + 200)], META: [{"name": "EXPORT_PARAM_TIME_NORMALIZE", "value": "1"}]},

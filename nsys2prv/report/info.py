@@ -90,7 +90,8 @@ def inspect(path: str | Path, source: Path | None = None) -> ReportInfo:
 
 def _inspect(database: Database, source: Path | None) -> ReportInfo:
     export = dict(database.small("META_DATA_EXPORT", "name", "value") or database.small("EXPORT_META_DATA", "name", "value"))
-    starts = [tuple(map(_integer, row)) for row in database.small("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs")]
+    starts = [(_utc(utc), _integer(system))
+              for utc, system in database.small("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs")]
     utc_ns, system_ns = min(starts, key=lambda start: (start[0] is None, start[0] or 0), default=(None, None))
     hosts = [value for name, value in database.small("TARGET_INFO_SYSTEM_ENV", "name", "value", where="{name} = 'Hostname'")
              if value]
@@ -128,6 +129,12 @@ def _usable(database: Database, table: str) -> bool:
 def _integer(value: object) -> int | None:
     """A number that a clock can show: anything beyond is damage, and would overflow sums of times."""
     return value if isinstance(value, int) and abs(value) < TIME_LIMIT else None
+
+
+def _utc(value: object) -> int | None:
+    """A UTC (ns): one before 1970 is a clock that was never set, and would stretch the trace over half a century."""
+    number = _integer(value)
+    return number if number is not None and number > 0 else None
 
 
 def _processes(database: Database) -> dict[int, str]:
