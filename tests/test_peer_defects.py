@@ -18,7 +18,7 @@ from nsys2prv.cli import main
 NVTX, GRAPHS, EVENTS = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 START, ENV = "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"
 CALLS, BYTES, KERNELS, GRAPH, PUSHPOP, STARTEND, SMS = 63000000, 63000002, 63000006, 63000008, 9600, 9610, 9403
-OTHER_MPI = 50000003
+OTHER_MPI, NESMIK = 50000003, 81000
 UTC = 1_780_000_000_000_000_000
 LAUNCH = strings("k", "cudaLaunchKernel_v7000")
 Tables = Mapping[str, Sequence[Row]]
@@ -96,6 +96,12 @@ def test_domains_named_by_registered_string_and_created_on_two_threads(tmp_path:
     trace = traced(tmp_path, {NVTX: [*created, nvtx(5, 9, "work", domainId=1)], "StringIds": strings("own domain")})
     [code] = [code for code, label in trace.labels.types.items() if label == "NVTX pushpop ranges own domain"]
     assert found(trace, code) == [("work", 0, 4)]
+
+
+def test_ranges_of_nesmik_have_the_type_that_its_views_ask_for(tmp_path: Path) -> None:
+    created = nvtx(0, None, "neSmiK", 75, domainId=1)
+    trace = traced(tmp_path, {NVTX: [created, nvtx(5, 9, "timestep", domainId=1), nvtx(6, 8, "other")]})
+    assert (found(trace, NESMIK), found(trace, PUSHPOP)) == ([("timestep", 0, 4)], [("other", 1, 3)])
 
 
 def test_overloads_of_one_short_name_are_told_apart(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def _codes() -> set[int]:
 
 def _last_nvtx() -> int:
     codes = [field.code for layout in catalogue().layouts.values() for field in layout.fields]
-    return max(code.of(*OWN_DOMAINS[-1]) for code in codes if isinstance(code, DomainCode))
+    return max(code.of(*domain) for code in codes if isinstance(code, DomainCode) for domain in (*FIXED_DOMAINS, OWN_DOMAINS[-1]))
 
 
 def _singles(view: View) -> Iterator[Single]:
