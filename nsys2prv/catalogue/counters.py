@@ -11,7 +11,8 @@ from nsys2prv.catalogue.hashing import hashed_numbers
 from nsys2prv.data import data_text, parsed
 
 #: Event types of names that ``counters.yaml`` does not list, by layout: first and last.
-HASHED = {"gpu_metric": (99000, 99999), "network_metric": (99000, 99999), "generic_counter": (92000, 98999)}
+HASHED = {"gpu_metric": (99000, 99999), "network_metric": (99000, 99999), "generic_counter": (92000, 98999),
+          "nvtx_payload": (92000, 98999)}
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before Nsight's display factor.
 REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
 #: Units that older sets leave out of the names.

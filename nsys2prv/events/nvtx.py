@@ -48,7 +48,7 @@ class Named:
 
 def named(extraction: Extraction, columns: Columns, field: str) -> Named:
     """What rows read with globalTid, domainId, category, textId and text are called; `field`: the layout's first."""
-    domains, domain_of = _domains(extraction, columns)
+    domains, domain_of = domains_of(extraction, columns["globalTid"], columns["domainId"])
     texts, text_of = _texts(extraction, columns)
     (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
     numbers = extraction.domains.number(domains)
@@ -73,15 +73,17 @@ def reader(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Row
     return extract
 
 
-def _processes(columns: Columns) -> np.ndarray:
-    thread = columns["globalTid"]
+def _processes(thread: np.ndarray) -> np.ndarray:
     return np.where(thread == NULL, 0, thread & PROCESS_MASK)
 
 
-def _domains(extraction: Extraction, columns: Columns) -> tuple[list[str], np.ndarray]:
-    """Names of the domains met, and each row's index into them. Domain numbers are per process."""
-    number = np.where(columns["domainId"] == NULL, 0, columns["domainId"])
-    (processes, numbers), codes = factorize_together(_processes(columns), number)
+def domains_of(extraction: Extraction, thread: np.ndarray, domain: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Names of the domains met ("" is the default one), and each row's index into them, by globalTid and domainId.
+
+    Domain numbers are per process.
+    """
+    number = np.where(domain == NULL, 0, domain)
+    (processes, numbers), codes = factorize_together(_processes(thread), number)
     known = extraction.report.domains
     names = ["" if domain == 0 else known.get((int(process), int(domain)), f"domain {domain}")
              for process, domain in zip(processes, numbers, strict=True)]
@@ -105,7 +107,7 @@ def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) ->
     if len(rows):
         number = np.where(columns["domainId"] == NULL, 0, columns["domainId"])
         (processes, numbers, categories, domains), codes = factorize_together(
-            _processes(columns)[rows], number[rows], category[rows], domain[rows])
+            _processes(columns["globalTid"])[rows], number[rows], category[rows], domain[rows])
         known = extraction.report.categories
         names = [known.get((int(process), int(number), int(value)), f"category {value}")
                  for process, number, value in zip(processes, numbers, categories, strict=True)]

@@ -1,0 +1,118 @@
+"""Numbers that NVTX ranges and marks carry (extended payloads in JSON), as counters on their host threads.
+
+A number stands from the begin of its range to its end, where 0 follows; from a mark it stands 1 ns. Of ranges within each other with a
+number of one name, the end of the inner ends it. nsys writes ``{"data": [{"size": {"uint64": 7}}, {"shape": [{"int32": 2}, {"int32":
+3}]}]}``, flat objects do as well. The payloads of NCCL's calls have event types of their own (:mod:`nsys2prv.events.nccl`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.catalogue.counters import Metric
+from nsys2prv.columns import factorize, factorize_together
+from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.gpu_metrics import FLOAT_DECIMALS, scaled
+from nsys2prv.events.kind import Counters, EventKind
+from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, of_others
+from nsys2prv.events.sampling import groups, not_negative, pivot
+from nsys2prv.report.info import ReportInfo
+from nsys2prv.report.sqlite import NULL, Part
+
+LAYOUT = "nvtx_payload"
+DEFAULT_DOMAIN = "default domain"
+#: Names that are kept of one read: a program may make up a name for every range.
+MOST_NAMES = 256
+#: The type that nsys writes around a value.
+WRAPPING = r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)$"
+#: Behind the names of fractions, so that a name is never both a fraction and a whole number.
+FRACTION = " (fraction)"
+
+
+def condition(info: ReportInfo) -> str:
+    """Rows with a payload: ranges of other domains than NCCL's, and marks of all."""
+    ranges = " OR ".join(f"({of_others(where)(info)})" for where in (PUSHPOP, STARTEND))
+    return f"({{jsonText}} IS NOT NULL OR {{jsonTextId}} IS NOT NULL) AND ({MARK} OR {ranges})"
+
+
+def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
+    if not (extraction.has(TABLE, "jsonText") or extraction.has(TABLE, "jsonTextId")):
+        return
+    leaves = _labelled(extraction, _leaves(extraction, part))
+    if not leaves.height:
+        return
+    codes, labels = leaves["label"].rank("dense").to_numpy().astype(np.int64) - 1, leaves["label"].unique().sort()
+    value = np.where(leaves["real"].to_numpy(), scaled(leaves["fraction"].to_numpy()), leaves["whole"].to_numpy())
+    value = not_negative(extraction, value)
+    begin, end = leaves["begin"].to_numpy(), leaves["end"].to_numpy()
+    for tid, rows in groups(leaves["thread"].to_numpy()):
+        distinct, column = factorize(codes[rows])
+        metrics = tuple(Metric(label, FLOAT_DECIMALS if label.endswith(FRACTION) else 0) for label in labels.gather(distinct).to_list())
+        times, ended = _zeros(begin[rows], end[rows], column)
+        yield pivot(extraction, LAYOUT, int(extraction.threads(np.array([tid]))[0]), np.concatenate([begin[rows], times]),
+                    np.concatenate([column, ended]), metrics, np.concatenate([value[rows], np.zeros(len(times), np.int64)]))
+
+
+def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
+    """The numbers in the payloads of a part, a row each, with where they stand in their payload (`path`)."""
+    database = extraction.database
+    registered = "(SELECT value FROM StringIds WHERE id = {jsonTextId})" if database.has("StringIds", "id", "value") else "NULL"
+    text = f"CAST(coalesce({{jsonText}}, {registered}) AS TEXT)"
+    nothing = f"({NULL + 1} - 1)"
+    columns = ", ".join(f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}" for name, source, other in (
+        ("begin", "{start}", nothing), ("end", "{end}", nothing), ("thread", "{globalTid}", "0"), ("domain", "{domainId}", "0")))
+    frame = database.select(
+        f"SELECT {database.condition(TABLE, columns)}, {database.condition(TABLE, MARK)} AS mark, j.fullkey AS path, "
+        "j.type = 'text' AS words, CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' AS real "
+        f"FROM (SELECT *, {database.condition(TABLE, text)} AS payload FROM {database.rows_of(part)} "
+        f"WHERE {database.condition(TABLE, extraction.condition)}), json_tree(CASE WHEN json_valid(payload) THEN payload END) j "
+        "WHERE j.atom IS NOT NULL")
+    if not frame.height:
+        return frame
+    frame = frame.with_columns(pl.col("mark", "words", "real").cast(pl.Boolean))
+    words = frame["words"].sum()
+    if words:
+        extraction.dropped["texts in NVTX payloads"] += words
+    frame = frame.filter(~pl.col("words"))
+    if extraction.least:
+        frame = frame.filter(pl.Series(extraction.long_enough(
+            frame["begin"].to_numpy(), frame.select(pl.when("mark").then(NULL).otherwise("end")).to_series().to_numpy())))
+    return frame.with_columns(end=pl.when("mark").then(pl.col("begin") + 1).otherwise("end"),
+                              real=pl.col("real") | pl.col("path").str.contains(r"\.(?:float\d*|double)$"))
+
+
+def _labelled(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
+    """The numbers with their labels: `domain: name`, array places in brackets, `#2` for a name that comes twice in a payload."""
+    if not leaves.height:
+        return leaves
+    domains, codes = domains_of(extraction, leaves["thread"].to_numpy(), leaves["domain"].to_numpy())
+    domain = pl.Series([name or DEFAULT_DOMAIN for name in domains], dtype=pl.String).gather(codes)
+    name = pl.col("path").str.replace(r"^\$(?:\.data\[\d+\])?\.?", "").str.replace(WRAPPING, "").str.replace_all('"', "")
+    name = pl.when(pl.col("real")).then(name + FRACTION).otherwise(name)
+    leaves = leaves.with_columns(label=pl.concat_str(domain, pl.lit(": "), name))
+    count = pl.int_range(1, pl.len() + 1).over("begin", "end", "thread", "label")
+    leaves = leaves.with_columns(
+        label=pl.when(count > 1).then(pl.concat_str("label", pl.lit(" #"), count.cast(pl.String))).otherwise("label"))
+    kept = leaves.group_by("label").len().sort("len", "label", descending=[True, False])["label"]
+    if len(kept) > MOST_NAMES:
+        before = leaves.height
+        leaves = leaves.filter(pl.col("label").is_in(kept.head(MOST_NAMES).implode()))
+        extraction.dropped["numbers in NVTX payloads with rare names"] += before - leaves.height
+    return leaves
+
+
+def _zeros(begin: np.ndarray, end: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Times and columns of the zeros behind ranges, but where a number of the same name begins."""
+    closed = np.flatnonzero(end > begin)
+    (times, columns), codes = factorize_together(np.concatenate([end[closed], begin]), np.concatenate([column[closed], column]))
+    begun = np.zeros(len(times), bool)
+    begun[codes[len(closed):]] = True
+    return times[~begun], columns[~begun]
+
+
+KINDS = (
+    EventKind("nvtx_payloads", "Numbers in NVTX payloads", "host thread", (TABLE,), (LAYOUT,), extract, groups=("nvtx",), where=condition),
+)
