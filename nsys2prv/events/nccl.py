@@ -21,7 +21,8 @@ from nsys2prv.report.info import PROCESS_MASK
 from nsys2prv.report.sqlite import NULL, Part
 
 #: Field of the layouts -> field of the payload.
-RECORDED = {"bytes": "bytes", "reduction": "reduction", "root": "root", "peer": "peer", "ranks": "ranks", "rank": "rank", "group": "group"}
+RECORDED = {"bytes": "bytes", "reduction": "reduction", "root": "root", "peer": "peer", "ranks": "ranks", "rank": "rank", "group": "group",
+            "device": "device", "sequence": "sequence", "data_type": "type", "channel": "channel"}
 
 
 def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:

@@ -35,17 +35,18 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "type": ("dataType",),
     "group": ("apiGroupId",),
     "sequence": ("seqNumber",),
+    "channel": ("channelId",),
 }
 #: What :func:`payloads` returns: ABSENT where a row lacks it; communicators as the bits of their hash, 0 where lacking.
-FIELDS = ("communicator", "bytes", "reduction", "root", "peer", "ranks", "rank", "device", "group", "sequence")
+FIELDS = ("communicator", "bytes", "reduction", "root", "peer", "ranks", "rank", "device", "group", "sequence", "type", "channel")
 #: Value set nccl_reduction of the catalogue, by name and by NCCL's ncclRedOp_t (index).
 REDUCTIONS = {"sum": 1, "prod": 2, "product": 2, "max": 3, "min": 4, "avg": 5}
 #: NCCL's own reductions have numbers below this; those from it on are made by the user and have no label.
 BUILT_IN = 5
-#: Bytes of an element by NCCL's ncclDataType_t (index) and by name.
+#: Bytes of an element by NCCL's ncclDataType_t (index); value set nccl_data_type of the catalogue by name.
 TYPE_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
-TYPES = {"int8": 1, "char": 1, "uint8": 1, "int32": 4, "int": 4, "uint32": 4, "int64": 8, "uint64": 8, "float16": 2, "half": 2,
-         "float32": 4, "float": 4, "float64": 8, "double": 8, "bfloat16": 2, "float8e4m3": 1, "float8e5m2": 1}
+TYPE_VALUES = {"int8": 1, "char": 1, "uint8": 2, "int32": 3, "int": 3, "uint32": 4, "int64": 5, "uint64": 6, "float16": 7, "half": 7,
+               "float32": 8, "float": 8, "float64": 9, "double": 9, "bfloat16": 10, "float8e4m3": 11, "float8e5m2": 12}
 HEADER_BYTES = 32
 #: Entry types of NVTX payload schemas (nvToolsExtPayload.h) that are integers.
 INTEGERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "i8", 8: "u8", 9: "i8", 10: "u8", 11: "i1", 12: "u1", 13: "i2",
@@ -114,18 +115,18 @@ def _json_value(field: str) -> pl.Expr:
 
 def _numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:
     """Numbers from the fields' texts (null where lacking): ABSENT, for communicators 0, where there is none."""
-    type_bytes = _coded(texts["type"].str.to_lowercase().str.strip_prefix("nccl").str.replace_all("_", ""), TYPES)
-    by_number = texts["type"].cast(pl.Int64, strict=False).replace_strict(dict(enumerate(TYPE_SIZES)), default=None)
-    counted = texts["count"].cast(pl.Int64, strict=False) * by_number.fill_null(type_bytes)
+    sizes = dict(enumerate(TYPE_SIZES, 1))
+    types = _valued(texts["type"], TYPE_VALUES, len(TYPE_SIZES))
+    counted = texts["count"].cast(pl.Int64, strict=False) * types.replace_strict(sizes, default=None)
     result = {}
     for field in FIELDS:
         column = texts[field]
         if field == "communicator":
             numbers = _hashes(column).fill_null(0)
         elif field == "reduction":
-            code = column.cast(pl.Int64, strict=False)
-            code = code.set(~code.is_between(0, BUILT_IN - 1).fill_null(False), None) + 1
-            numbers = _coded(column.str.to_lowercase().str.strip_prefix("nccl"), REDUCTIONS).fill_null(code).fill_null(ABSENT)
+            numbers = _valued(column, REDUCTIONS, BUILT_IN).fill_null(ABSENT)
+        elif field == "type":
+            numbers = types.fill_null(ABSENT)
         else:
             numbers = column.cast(pl.Int64, strict=False)
             numbers = (numbers.fill_null(counted) if field == "bytes" else numbers).fill_null(ABSENT)
@@ -135,6 +136,13 @@ def _numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:
 
 def _coded(texts: pl.Series, values: Mapping[str, int]) -> pl.Series:
     return texts.replace_strict(dict(values), default=None, return_dtype=pl.Int64)
+
+
+def _valued(texts: pl.Series, values: Mapping[str, int], count: int) -> pl.Series:
+    """Values of the catalogue by NCCL's names (``ncclFloat32``), or by its numbers, of which there are `count` from 0; else null."""
+    number = texts.cast(pl.Int64, strict=False)
+    number = number.set(~number.is_between(0, count - 1).fill_null(False), None) + 1
+    return _coded(texts.str.to_lowercase().str.strip_prefix("nccl").str.replace_all("_", ""), values).fill_null(number)
 
 
 def _hashes(texts: pl.Series) -> pl.Series:
@@ -209,6 +217,8 @@ def _binary(database: Database, columns: Columns) -> _Found:
             target = fields.setdefault(entry.field, np.full(len(distinct), 0 if entry.field == "communicator" else ABSENT))
             if entry.field == "reduction":
                 values = _reductions(values, entry.names)
+            elif entry.field == "type":
+                values = np.where((values >= 0) & (values < len(TYPE_SIZES)), values + 1, ABSENT)
             target[rows] = values if entry.field == "communicator" else np.where(values < 0, ABSENT, values)
     return _Found({field: values for field, values in fields.items() if field in FIELDS}, damaged, codes)
 

@@ -68,6 +68,20 @@ def test_payload_forms(tmp_path: Path, rank: Rank) -> None:
     assert payloads(trace, NCCL_KERNEL) == [WANTED | {FUSED: 1}]
 
 
+@pytest.mark.parametrize(("kind", "label", "size"), [
+    ('"ncclInt8"', "Int8", 1), ('"ncclBfloat16"', "Bfloat16", 2), ('"float8_e5m2"', "Float8e5m2", 1), ("8", "Float64", 8),
+    ("99", None, None)])
+def test_what_else_calls_say(kind: str, label: str | None, size: int | None, tmp_path: Path) -> None:
+    text = f'{{"commHash":7,"count":10,"dataType":{kind},"CUDA device":3,"seqNumber":12,"channelId":2}}'
+    trace, _ = converted(tmp_path, of_json(text))
+    [item] = trace.intervals(CALL)
+    more = {code: value for code, value in item.others.items() if 9511 <= code <= 9514}
+    if label:
+        assert trace.label(9513, more.pop(9513)) == label
+    assert more == {9511: 3, 9512: 12, 9514: 2}
+    assert item.others.get(BYTES) == (size and 10 * size)
+
+
 @pytest.mark.parametrize("rank", [
     of_json('{"NCCL communicator ID":12,"Message siz'),
     of_json("[1, 2]"),
