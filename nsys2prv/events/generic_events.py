@@ -20,7 +20,7 @@ from nsys2prv.events.extraction import GPU, SOURCE, DeviceKey, Extraction
 from nsys2prv.events.gpu_metrics import FLOAT_DECIMALS, FLOATING, scaled, unsigned
 from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.sampling import groups, not_negative, pivot
-from nsys2prv.report.sqlite import NULL, Database, Part
+from nsys2prv.report.sqlite import NULL, Database, Part, decoded
 
 EVENTS, DATA, FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA", "GENERIC_EVENT_TYPE_FIELDS"
 LAYOUT = "generic_counter"
@@ -112,12 +112,13 @@ def _from_json(database: Database, part: Part) -> pl.DataFrame:
     if not database.has(EVENTS, "timestamp", "typeId", "data"):
         return pl.DataFrame()
     number = "(j.type IN ('integer', 'real') OR (j.type = 'text' AND j.atom GLOB '[0-9-]*' AND j.atom NOT GLOB '*[^0-9.eE+-]*'))"
-    return database.select(
+    frame = database.select(
         f"SELECT CAST(coalesce(e.timestamp, {NULL + 1} - 1) AS INTEGER) AS time, "
-        f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(j.key AS TEXT) AS field, "
+        f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(j.key AS BLOB) AS field, "
         "CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' OR instr(j.atom, '.') > 0 AS real "
         f"FROM {database.rows_of(part)} e, json_tree(CASE WHEN json_valid(e.data) THEN e.data END) j "
-        f"WHERE j.key IS NOT NULL AND {number}").with_columns(pl.col("real").cast(pl.Boolean))
+        f"WHERE j.key IS NOT NULL AND {number}")
+    return frame.with_columns(pl.col("real").cast(pl.Boolean), field=decoded(frame["field"]))
 
 
 def _sources(database: Database) -> dict[int, Source]:

@@ -79,7 +79,8 @@ def decoded_float(value: np.ndarray, size: int) -> np.ndarray:
 
 def scaled(number: np.ndarray) -> np.ndarray:
     """Fractions as integers with FLOAT_DECIMALS decimals; what is no number is 0."""
-    return np.rint(np.clip(np.nan_to_num(number) * 10.0 ** FLOAT_DECIMALS, -(2.0 ** 53), 2.0 ** 53)).astype(np.int64)
+    greatest = 2.0 ** 53 / 10 ** FLOAT_DECIMALS
+    return np.rint(np.clip(np.nan_to_num(number), -greatest, greatest) * 10 ** FLOAT_DECIMALS).astype(np.int64)
 
 
 def metric_names(database: Database) -> dict[int, dict[int, tuple[str, int]]]:

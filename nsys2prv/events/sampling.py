@@ -11,6 +11,9 @@ from nsys2prv.events.kind import Counters
 
 REPEATED = "samples of one metric at the same time, of which one is kept"
 NEGATIVE = "negative samples, made 0"
+#: The store keeps a number as one more than it is.
+GREATEST = np.iinfo(np.int64).max - 1
+TOO_GREAT = "samples too great for a trace, made the greatest that it holds"
 
 
 def pivot(extraction: Extraction, layout: str, object_: int, time: np.ndarray, column: np.ndarray, metrics: tuple[Metric, ...],
@@ -33,12 +36,12 @@ def pivot(extraction: Extraction, layout: str, object_: int, time: np.ndarray, c
 
 
 def not_negative(extraction: Extraction, values: np.ndarray) -> np.ndarray:
-    """The values, negative ones made 0 and counted."""
-    negative = int(np.count_nonzero(values < 0))
-    if not negative:
-        return values
-    extraction.repaired[NEGATIVE] += negative
-    return np.maximum(values, 0)
+    """The values, those that a trace cannot hold made ones that it can, and counted."""
+    negative, great = (int(np.count_nonzero(wrong)) for wrong in (values < 0, values > GREATEST))
+    for reason, count in ((NEGATIVE, negative), (TOO_GREAT, great)):
+        if count:
+            extraction.repaired[reason] += count
+    return np.clip(values, 0, GREATEST) if negative or great else values
 
 
 def groups(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:

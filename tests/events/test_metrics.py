@@ -395,6 +395,28 @@ def test_generic_events_in_json(tmp_path: Path) -> None:
     assert series(trace, codes["Storage: busy"]) == {"Storage": [(0, 500), (100, 1000), (100, 0)]}
 
 
+def test_names_in_json_that_are_no_utf8(tmp_path: Path) -> None:
+    tables = {"GENERIC_EVENTS": [{"timestamp": time, "typeId": 10, "data": b'{"r\xff\xfe": 5}'} for time in (1, 2)]}
+    path = make_export(tmp_path / "r.sqlite", tables)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE GENERIC_EVENTS SET data = CAST(data AS TEXT)")
+    trace, _ = convert_and_read([path], tmp_path / "o.prv")
+    [(code, label)] = trace.labels.types.items()
+    assert label.endswith("r\ufffd\ufffd")
+    assert next(sample.numbers[code] for sample in trace.samples) == 5000
+
+
+def test_numbers_beyond_what_a_trace_holds(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """The greatest that it holds, not 0; and no noise from fractions beyond all measure."""
+    huge = {"GENERIC_EVENTS": [{"timestamp": time, "typeId": 10, "data": '{"big": 1e308}'} for time in (1, 2)]}
+    gpu = {"TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active [Throughput %]"]),
+           "GPU_METRICS": sample(0, 1, {0: 2**63 - 1}) + sample(0, 2, {0: 3})}
+    trace, summary, _ = traced(tmp_path, gpu | huge)
+    assert [value for _, value in series(trace, SMS)["Metrics GPU0"]][:2] == [2**63 - 2, 3]
+    assert sum(count for (kind, _), count in summary.repaired.items() if kind == "gpu_metrics") == 1
+    assert not recwarn.list, [str(item.message) for item in recwarn.list]
+
+
 def test_gpu_metrics_of_old_exports(tmp_path: Path) -> None:
     """Before they had tables of their own, GPU metrics were generic events."""
     data = [{"SM Active": "45", "GPC Clock Frequency": 1_410_000_000, "odd one": 3}, {"SM Active": "50", "GPC Clock Frequency": 0}]
