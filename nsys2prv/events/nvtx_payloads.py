@@ -20,7 +20,7 @@ from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, of_others
 from nsys2prv.events.sampling import groups, not_negative, pivot
 from nsys2prv.report.info import ReportInfo
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.sqlite import NULL, Part, decoded
 
 LAYOUT = "nvtx_payload"
 DEFAULT_DOMAIN = "default domain"
@@ -65,14 +65,14 @@ def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
     columns = ", ".join(f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}" for name, source, other in (
         ("begin", "{start}", nothing), ("end", "{end}", nothing), ("thread", "{globalTid}", "0"), ("domain", "{domainId}", "0")))
     frame = database.select(
-        f"SELECT {database.condition(TABLE, columns)}, {database.condition(TABLE, MARK)} AS mark, j.fullkey AS path, "
+        f"SELECT {database.condition(TABLE, columns)}, {database.condition(TABLE, MARK)} AS mark, CAST(j.fullkey AS BLOB) AS path, "
         "j.type = 'text' AS words, CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' AS real "
         f"FROM (SELECT *, {database.condition(TABLE, text)} AS payload FROM {database.rows_of(part)} "
         f"WHERE {database.condition(TABLE, extraction.condition)}), json_tree(CASE WHEN json_valid(payload) THEN payload END) j "
         "WHERE j.atom IS NOT NULL")
     if not frame.height:
         return frame
-    frame = frame.with_columns(pl.col("mark", "words", "real").cast(pl.Boolean))
+    frame = frame.with_columns(pl.col("mark", "words", "real").cast(pl.Boolean), path=decoded(frame["path"]))
     words = frame["words"].sum()
     if words:
         extraction.dropped["texts in NVTX payloads"] += words
@@ -91,6 +91,7 @@ def _labelled(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
     domains, codes = domains_of(extraction, leaves["thread"].to_numpy(), leaves["domain"].to_numpy())
     domain = pl.Series([name or DEFAULT_DOMAIN for name in domains], dtype=pl.String).gather(codes)
     name = pl.col("path").str.replace(r"^\$(?:\.data\[\d+\])?\.?", "").str.replace(WRAPPING, "").str.replace_all('"', "")
+    name = pl.when(name == "").then(pl.lit("number")).otherwise(name)
     name = pl.when(pl.col("real")).then(name + FRACTION).otherwise(name)
     leaves = leaves.with_columns(label=pl.concat_str(domain, pl.lit(": "), name))
     count = pl.int_range(1, pl.len() + 1).over("begin", "end", "thread", "label")

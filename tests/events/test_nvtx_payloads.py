@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 from tools.conversions import convert_and_read
@@ -82,6 +83,16 @@ def test_texts_and_damage_are_no_numbers(tmp_path: Path) -> None:
     assert numbers(trace, "lib: n")[:3] == [(10, 1), (20, 0), (100, 2)]
     assert numbers(trace, "lib: minus") == [(90, 0), (95, 0)]
     assert summary.dropped == {TEXTS: 1}
+
+
+def test_names_that_are_no_utf8_and_numbers_without_a_name(tmp_path: Path) -> None:
+    rows = [event(0, 1, domain=0), event(10, 20, b'{"n\xff": 1}', domain=0), event(30, 40, "7", domain=0)]
+    report = make_export(tmp_path / "r.sqlite", {NVTX: rows})
+    with sqlite3.connect(report) as connection:
+        connection.execute(f"UPDATE {NVTX} SET jsonText = CAST(jsonText AS TEXT)")
+    trace, _ = convert_and_read([report], tmp_path / "o.prv")
+    assert numbers(trace, "default domain: n\ufffd") == [(10, 1), (20, 0)]
+    assert numbers(trace, "default domain: number") == [(30, 7)]
 
 
 def test_payloads_of_short_ranges_are_left_out_with_them(tmp_path: Path) -> None:
