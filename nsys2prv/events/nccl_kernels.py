@@ -12,7 +12,9 @@ from nsys2prv.events.nccl_regions import Tied
 from nsys2prv.naming.nccl import RECEIVE, SEND, kernel_operation
 from nsys2prv.report.sqlite import NULL, Columns
 
-FIELDS = ("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused")
+#: Field of the layout -> column of the unit of calls.
+FIELDS = {**{name: name for name in ("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused")},
+          "data_type": "type", "sequence": "sequence"}
 #: Columns of the facts `nccl_kernels`, from the unit of calls: communicator (bits of the hash, 0 unknown), fused: operations in the
 #: kernel, messages: sends and receives among them, sums of their bytes by how they count, known: whether all bytes are.
 FACTS = ("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks", "rank", "root", "reduction", "bytes",
@@ -38,7 +40,10 @@ def tie(extraction: Extraction, columns: Columns, rows: slice | np.ndarray, obje
         return dict.fromkeys((*FIELDS, "communicator"), lacking)
     extraction.fact("nccl_kernels", {**facts, **{name: tied[name] for name in FACTS}})
     _messages(extraction, tied, facts)
-    return {**{name: tied[name] for name in FIELDS}, "communicator": communicators(extraction, tied["communicator"])}
+    said = {field: tied[name] for field, name in FIELDS.items()}
+    # A kernel of several operations has no number of its own.
+    said["sequence"] = np.where(tied["fused"] == 1, said["sequence"], ABSENT)
+    return {**said, "communicator": communicators(extraction, tied["communicator"])}
 
 
 def _messages(extraction: Extraction, tied: Tied, facts: dict[str, np.ndarray]) -> None:

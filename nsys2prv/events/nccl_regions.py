@@ -22,7 +22,7 @@ from nsys2prv.report.info import PROCESS_MASK
 #: Operations by how their payload's bytes count in bandwidths: AllReduce; those whose bytes are one rank's share; all others.
 ALL_REDUCE, SHARES = 1, (4, 5, 8, 9, 10)
 #: What a unit's operations have in common, or ABSENT.
-_COMMON = ("reduction", "root", "peer", "group")
+_COMMON = ("reduction", "root", "peer", "group", "type")
 
 
 def save_regions(frames: Sequence[pl.DataFrame], path: Path) -> list[Path]:

@@ -237,3 +237,16 @@ def test_calls_left_out_for_their_least_duration_still_tell_of_their_kernels(tmp
     trace, _ = converted(tmp_path, Rank().collective(100, 130, 200, said(7, 10)), min_duration={"nccl": 50})
     assert not trace.intervals(CALL)
     assert [item[BYTES] for item in payloads(trace, NCCL_KERNEL)] == [10]
+
+
+def test_kernels_have_the_sequence_number_and_type_of_their_one_call(tmp_path: Path) -> None:
+    def said_of(number: int) -> str:
+        return json.dumps({"commHash": BIG, "nRanks": 2, "commRank": 0, "count": 4, "dataType": "ncclFloat32", "seqNumber": number})
+
+    rank = Rank().range(100, 120, "AllReduce", jsonText=said_of(7)).work(105, 110, 300)
+    rank.range(400, 500, "API Group", jsonText='{"apiGroupId":3}').range(410, 415, "AllReduce", jsonText=said_of(8))
+    rank.range(420, 425, "AllReduce", jsonText=said_of(9)).range(440, 490, "GroupLaunch").work(460, 470, 600)
+    trace, _ = converted(tmp_path, rank)
+    kernels = sorted(trace.intervals(NCCL_KERNEL), key=lambda item: item.begin)
+    assert [(item.others.get(9512), trace.label(9513, item.others[9513]), item.others[FUSED]) for item in kernels] == [
+        (7, "Float32", 1), (None, "Float32", 2)]
