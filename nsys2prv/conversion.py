@@ -135,7 +135,8 @@ def _convert(job: _Job, outputs: tuple[Path, Path, Path, Path], options: Options
     placed = _align(job, model, method)
     hosts = [placement.machine for placement in placed.placements]
     job.results += job.run(relate.run_task, relate.plan(_facts(job, model, placed.clocks, hosts), job.folder))
-    manifest = _manifest(job, model, placed.clocks, values, domains)
+    metrics = _metrics(job)
+    manifest = _manifest(job, model, placed.clocks, values, domains, metrics)
 
     prv, pcf, row, clock = (path.with_name(f".{path.name}.{job.folder.name[-8:]}.new") for path in outputs)
     try:
@@ -144,7 +145,7 @@ def _convert(job: _Job, outputs: tuple[Path, Path, Path, Path], options: Options
         present = {run.shape.name for result in job.results for run in result.runs}
         kinds = [kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)]
         types = event_types([layout for kind in kinds for layout in kind.layouts], values, domains,
-                            counter_types(_metrics(job), manifest.counter_codes))
+                            counter_types(metrics, manifest.counter_codes))
         with pcf.open("wb") as file:
             write_pcf(types, file)
         row.write_bytes(model.tree.row_file().encode())
@@ -221,14 +222,14 @@ def _closings(job: _Job, model: object_model.ObjectModel, codes: dict[tuple[str,
 
 
 def _manifest(job: _Job, model: object_model.ObjectModel, clocks: list[ClockMap], values: dict[str, name_model.NameValues],
-              domains: dict[str, int]) -> write.Manifest:
+              domains: dict[str, int], metrics: dict[str, set[Metric]]) -> write.Manifest:
     """The windows' common data."""
     by_task = sorted(job.results, key=lambda result: result.task)
     numbers = {result.task: index for index, result in enumerate(by_task)}
     runs = [replace(run, source=numbers[run.source]) for result in job.results for run in result.runs]
     duration = max(int(clocks[run.report].to_global(np.int64(run.last))) for run in runs)
     domain_codes = sorted(domains.items())
-    sampled = counter_codes({layout: [metric.name for metric in metrics] for layout, metrics in _metrics(job).items()})
+    sampled = counter_codes({layout: [metric.name for metric in met] for layout, met in metrics.items()})
     domain_index = {name: index for index, (name, _) in enumerate(domain_codes)}
 
     def lookup(column: Callable[[extract.Extracted], Sequence | np.ndarray]) -> write.Lookup:
