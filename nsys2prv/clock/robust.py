@@ -18,18 +18,28 @@ def spread_of(values: np.ndarray) -> float:
 
 
 def line_through(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
-    """(value at time 0, slope, spread about the line) by medians; slope 0 of fewer than four points. Times ascending, in ns."""
+    """(value at time 0, slope, spread about the line) by medians; slope 0 of fewer than four points. Times ascending, in ns.
+
+    Pairs of points that lie far apart tell more of the slope: after a burst, the few that come much later decide.
+    """
     half = len(times) // 2
     slope = 0.0
     if half >= 2:
         steps = times[-half:] - times[:half]
         good = steps > 0
         if good.any():
-            slope = float(np.median((values[-half:] - values[:half])[good] / steps[good]))
+            slope = _weighted_median((values[-half:] - values[:half])[good] / steps[good], steps[good])
             slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
     rest = values - slope * times
     offset = float(np.median(rest)) if len(rest) else 0.0
     return offset, slope, spread_of(rest)
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order])
+    low, high = np.searchsorted(below, below[-1] / 2, "left"), np.searchsorted(below, below[-1] / 2, "right")
+    return float((values[order[low]] + values[order[min(high, len(order) - 1)]]) / 2)
 
 
 def evenly(count: int, most: int) -> np.ndarray:
