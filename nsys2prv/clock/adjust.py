@@ -51,10 +51,11 @@ def estimates_of(net: Network, floor: float, cover: float) -> list[Estimate]:
             estimates.append(Estimate(host, host, REFERENCE if seen else UTC, **shared))
             continue
         sigma = max(net.sigma(host, net.first[host]), net.sigma(host, net.last[host]))
+        unsteady = float(net.unsteady[host] + net.unsteady[net.reference[host]])
         drift_variance = max(float(net.covariance[host + size, host + size]), 0.0)
         estimates.append(Estimate(
             host, int(net.reference[host]), ENDS, float(net.offset[host]), float(net.drift[host]),
-            floor * float(np.sqrt(net.hops[host])) + cover * sigma, drift_variance**0.5 / SECOND,
+            floor * float(np.sqrt(net.hops[host])) + cover * sigma + unsteady, drift_variance**0.5 / SECOND,
             **shared))
     return estimates
 

@@ -17,6 +17,7 @@ import numpy as np
 from nsys2prv.clock.blocks import Block, Link
 from nsys2prv.clock.observations import NOISE
 from nsys2prv.clock.robust import spread_of
+from nsys2prv.clock.steadiness import unsteady
 
 SECOND = 1e9
 #: Standard deviation of the drift of one host against another before anything is observed, ns per s.
@@ -32,8 +33,8 @@ class Network:
 
     reference: of each host, itself where nothing connects it. covariance: of (offsets, drifts in ns per s), of shape
     (2 * hosts, 2 * hosts), 0 of references. hops: blocks between a host and its reference. spread: of a host's residuals, NaN
-    without. observations: collectives used. first, last: its span observed. scale: how many times the noise of each source is
-    larger than its model says.
+    without. observations: collectives used. first, last: its span observed. unsteady: what no line and no average removes of the
+    host's ends, ns: clock.steadiness. scale: how many times the noise of each source is larger than its model says.
     """
 
     offset: np.ndarray
@@ -45,6 +46,7 @@ class Network:
     observations: np.ndarray
     first: np.ndarray
     last: np.ndarray
+    unsteady: np.ndarray
     scale: dict[int, float]
 
     def sigma(self, host: int, time: float) -> float:
@@ -72,7 +74,8 @@ def solve(blocks: list[Block], links: list[Link], hosts: int) -> Network:
     for block in blocks:
         block.weight = (block.weight > 0) / (NOISE[block.source].end * scale[block.source]) ** 2
     covariance = _inverse(_normal(blocks, offset, drift, scale, reference)[0], reference)
-    return Network(offset, drift, reference, covariance, _hops(blocks, reference), *_observed(blocks, residuals, hosts), scale)
+    return Network(offset, drift, reference, covariance, _hops(blocks, reference), *_observed(blocks, residuals, hosts),
+                   unsteady(blocks, residuals, scale, hosts), scale)
 
 
 def _first(links: list[Link], hosts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

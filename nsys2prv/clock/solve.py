@@ -148,4 +148,6 @@ def _network(rows: pl.DataFrame, groups: dict[int, int], hosts: int) -> tuple[ne
         net = network.solve(blocks, [link for link in links if link.clock not in steep and link.to not in steep], hosts)
     findings += [Finding("noisy", f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened",
                          round(times), source=source) for source, times in sorted(net.scale.items()) if times > 1]
+    findings += [Finding("unsteady", "ends of collectives scatter or lie off any line more than is usual: bounds are wider by so many ns",
+                         round(more), clock=host) for host, more in enumerate(net.unsteady.tolist()) if more > FLOOR / 2]
     return net, findings
