@@ -45,7 +45,7 @@ def agreeing(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def shift_spread(ends: np.ndarray, signatures: np.ndarray) -> float:
-    """The smallest spread with which a sequence fits itself shifted: a match by order no tighter than this tells nothing."""
+    """The smallest spread with which a sequence fits itself shifted: a match no tighter than this tells nothing."""
     best = float("inf")
     count = len(ends)
     shifts = {shift for shift in (1, 2, 3) if shift < count}
@@ -54,7 +54,8 @@ def shift_spread(ends: np.ndarray, signatures: np.ndarray) -> float:
         begin = (count - length) // 2
         shifts |= {abs(place - begin) for place in _places(ends, signatures, begin, length, ends, signatures) if place != begin}
     for shift in sorted(shifts):
-        if count - shift < FEWEST or agreeing(signatures[shift:], signatures[:-shift]).mean() < AGREEING:
+        # Of a few calls even two pairs tell, for their intervals would have to be equal by chance.
+        if count - shift < min(FEWEST, count - 2) or agreeing(signatures[shift:], signatures[:-shift]).mean() < AGREEING:
             continue
         best = min(best, line_through(ends[:-shift], ends[shift:] - ends[:-shift])[2])
     return best

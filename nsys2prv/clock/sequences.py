@@ -13,6 +13,10 @@ from nsys2prv.clock.robust import evenly, line_through
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024
+#: Of fewer calls than this the median misfit may be small by chance: all have to fit.
+FEW = 16
+#: By how much UTC seldom errs (ns): what lies closer together it does not tell apart.
+UTC_ERROR = 10_000_000
 #: Members tried as the one that the others of their group are compared with.
 REFERENCES = 3
 
@@ -143,7 +147,7 @@ def _fit(members: list[_Sequence], at: int, noise: Noise, source: int, group: in
             continue
         found, kind, reason = _in_order(member, reference, own, noise)
         if kind == "other":
-            found, kind, reason = _by_ends(member, reference, noise)
+            found, kind, reason = _by_ends(member, reference, own, noise)
         if kind:
             findings.append(Finding(kind, reason, len(member.rows), source, group, member.member))
         if found is not None:
@@ -168,7 +172,8 @@ def _in_order(member: _Sequence, reference: _Sequence, own: float, noise: Noise)
         return None, "few", "too few calls to tell by their ends which belong together"
     sample = synchronous[evenly(len(synchronous), SAMPLE)]
     _, _, spread = line_through(member.end[sample], reference.end[sample] - member.end[sample])
-    if spread > noise.misfit or spread > own / 2:
+    told = spread <= own / 2 and _few_fit(member.end[sample], reference.end[sample], own, noise)
+    if spread > noise.misfit or not (told or (spread <= noise.reach and _nearby(member.end[sample], reference.end[sample]))):
         return None, "other", ""
     # A call missing here and one too many there leave the counts equal and this part out of step.
     _, _, whole = line_through(member.end[member.all], reference.end[member.all] - member.end[member.all])
@@ -179,7 +184,30 @@ def _in_order(member: _Sequence, reference: _Sequence, own: float, noise: Noise)
     return ordinals, "", ""
 
 
-def _by_ends(member: _Sequence, reference: _Sequence, noise: Noise) -> tuple[np.ndarray | None, str, str]:
+def _few_fit(ends: np.ndarray, other: np.ndarray, own: float, noise: Noise) -> bool:
+    """Whether calls so few that a shifted sequence may fit by chance fit clearly better than that; True of more calls."""
+    if len(ends) >= FEW:
+        return True
+    order = np.argsort(ends, kind="stable")
+    ends, other = ends[order], other[order]
+    offset, slope, _ = line_through(ends, other - ends)
+    return own >= 2 * noise.reach and bool(np.abs(other - ends * (1 + slope) - offset).max() <= own / 2)
+
+
+def _nearby(ends: np.ndarray, other: np.ndarray) -> bool:
+    """Whether the clocks as placed say too that calls of one order belong together, as a shift by one would be much farther off."""
+    far = float(np.median(np.abs(np.diff(ends)))) / 4
+    return far >= UTC_ERROR and bool(np.abs(other - ends).max() < far)
+
+
+def _gapless(index: np.ndarray, count: int) -> bool:
+    """Whether nearly all calls that the other member (of `count` calls) should have too are matched: some few of many fit by chance."""
+    matched = np.flatnonzero(index >= 0)
+    shifted = np.arange(len(index)) + int(np.median(index[matched] - matched))
+    return len(matched) >= FEW or len(matched) >= 0.8 * int(((shifted >= 0) & (shifted < count)).sum())
+
+
+def _by_ends(member: _Sequence, reference: _Sequence, own_shifted: float, noise: Noise) -> tuple[np.ndarray | None, str, str]:
     """Ordinals of the synchronising calls by their ends; of all calls where the order only begins elsewhere."""
     own, other = _by_end(member), _by_end(reference)
     if min(len(own), len(other)) < FEWEST:
@@ -187,10 +215,11 @@ def _by_ends(member: _Sequence, reference: _Sequence, noise: Noise) -> tuple[np.
     found = match(member.end[own], member.signature[own], reference.end[other], reference.signature[other], noise.reach)
     if found.count < FEWEST or found.spread > noise.misfit or found.count < 0.2 * min(len(own), len(other)):
         return None, "unrelated", "calls whose ends fit those of no other member"
-    if found.ambiguous:
+    matched = found.index >= 0
+    few = member.end[own[matched]], reference.end[other[found.index[matched]]]
+    if found.ambiguous or not (_gapless(found.index, len(other)) and _few_fit(*few, own_shifted, noise)):
         return None, "ambiguous", "calls so regular that several ways of pairing them fit equally"
     ordinals = np.full(len(member.rows), -1, np.int64)
-    matched = found.index >= 0
     ordinals[own[matched]] = other[found.index[matched]]
     shifts = np.unique(ordinals[own[matched]] - own[matched])
     if len(shifts) == 1:
