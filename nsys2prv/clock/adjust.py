@@ -16,6 +16,8 @@ UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causa
 #: Violations of no more than this (and the source's slack) are noise, ns.
 TOLERANCE = 3_000.0
 SWEEPS = 3
+#: What bounds may contradict each other by (ns) as no clock keeps its rate for ever; the error is larger by twice as much.
+RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,12 @@ def _between(begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, rows: np.n
     bounds = Bounds(begin[up], end[up] - begin[up], end[down], begin[down] - end[down])
     first = float(min(bounds.upper_times.min(), bounds.lower_times.min()))
     last = float(max(bounds.upper_times.max(), bounds.lower_times.max()))
-    found = middle(bounds, first, last)
-    if found is None:
-        return None
-    slope = (found[1] - found[0]) / max(last - first, 1.0)
-    return found[0] - slope * first, slope, found[2], first, last
+    for by in RELAXED:
+        found = middle(bounds.relaxed(by), first, last)
+        if found is not None:
+            slope = (found[1] - found[0]) / max(last - first, 1.0)
+            return found[0] - slope * first, slope, found[2] + 2 * by, first, last
+    return None
 
 
 def _along(estimates: list[Estimate], part: np.ndarray, roads: dict[int, list]) -> list[Estimate]:
