@@ -13,9 +13,9 @@ USUAL = 1.5
 #: Middle of ends that are late by chance alone (exponentially), as a multiple of the scatter that their residuals show.
 SKEWED = 1.25
 #: Parts of a host's span whose residuals are compared, and how many ends each needs.
-PARTS, ENOUGH = 8, 8
-#: A part lies off the line if its median does by so many standard deviations of a median.
-SIGNIFICANT = 5.0
+PARTS, ENOUGH = 8, 16
+#: A part lies off the line if its median does by so many standard deviations of a median, and by more than this (ns).
+SIGNIFICANT, NOTICED = 5.0, 5_000.0
 
 
 def unsteady(blocks: list[Block], residuals: list[np.ndarray], scale: dict[int, float], hosts: int) -> np.ndarray:
@@ -53,6 +53,6 @@ def _bend(times: np.ndarray, values: np.ndarray) -> float:
     for part in np.array_split(values[np.argsort(times, kind="stable")], parts):
         middle = float(np.median(part))
         chance = 1.2533 * TO_SIGMA * float(np.median(np.abs(part - middle))) / len(part) ** 0.5
-        if abs(middle) > SIGNIFICANT * chance:
+        if abs(middle) > max(SIGNIFICANT * chance, NOTICED):
             largest = max(largest, abs(middle))
     return largest
