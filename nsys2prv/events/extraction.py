@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import ABSENT, factorize, factorize_together, write_frame
+from nsys2prv.columns import ABSENT, OPEN, factorize, factorize_together, write_frame
 from nsys2prv.durations import duration_text
 from nsys2prv.events.launches import Launches, LaunchIndex
 from nsys2prv.events.nccl_regions import RegionIndex
 from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
-from nsys2prv.report.info import PROCESS_MASK, ReportInfo
+from nsys2prv.report.info import PROCESS_MASK, TIME_LIMIT, ReportInfo
 from nsys2prv.report.sqlite import NULL, Columns, Database, Part
 
 
@@ -189,9 +189,11 @@ class Extraction:
     def fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
         """Set facts aside for the relations between reports: columns of equal length.
 
-        Columns named `time_...` hold local times in ns (NULL and OPEN allowed), `object_...` local objects, `process` the globalPid.
+        Columns named `time_...` hold local times in ns (NULL and OPEN allowed, what no trace can hold becomes NULL), `object_...`
+        local objects, `process` the globalPid.
         """
-        self._facts.setdefault(name, []).append(pl.DataFrame(dict(columns)))
+        self._facts.setdefault(name, []).append(pl.DataFrame({
+            column: _time(np.asarray(values)) if column.startswith("time_") else values for column, values in columns.items()}))
 
     def save_facts(self, folder: Path, task: int) -> dict[str, Path]:
         """Write the facts, one file a name; returns the files."""
@@ -203,6 +205,10 @@ class Extraction:
     def name(self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray) -> np.ndarray:
         """Local name indices of rows whose names are those at `codes` of the columns `text` (and `short`, `domain`)."""
         return codes + self.names.setdefault(name_set, Names()).append(columns)
+
+
+def _time(column: np.ndarray) -> np.ndarray:
+    return np.where((np.abs(column) < TIME_LIMIT) & (column != NULL) | (column == OPEN), column, NULL)
 
 
 def present(column: np.ndarray) -> np.ndarray:

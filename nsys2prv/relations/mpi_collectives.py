@@ -9,13 +9,16 @@ import polars as pl
 
 from nsys2prv.clock.observations import MPI as SOURCE
 from nsys2prv.clock.observations import Calls
+from nsys2prv.columns import OPEN
 from nsys2prv.events.mpi import MEETINGS
 from nsys2prv.relations.kind import DEVICES, MPI, Observed, Relation
+from nsys2prv.report.sqlite import NULL
 
 
 def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
     """The blocking calls of every process, by communicator; the n-th of each is the others' n-th unless rows are missing."""
-    calls = facts[MEETINGS].filter(pl.col("task") >= 0)
+    known = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
+    calls = facts[MEETINGS].filter((pl.col("task") >= 0) & known)
     column = {name: calls[name].to_numpy() for name in (
         "communicator", "task", "host", "signature", "waits", "is_root", "members", "time_begin", "time_end")}
     count = calls.height
