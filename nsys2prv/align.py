@@ -44,7 +44,8 @@ def asked(method: str) -> str | ClockRecord:
         return method
     path = Path(method)
     try:
-        return read_record(path.read_text(encoding="utf-8"), method)
+        # How ranks were moved beyond the corrections belongs to the trace that the file was written with.
+        return replace(read_record(path.read_text(encoding="utf-8"), method), causal=None)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not text"
         raise Nsys2prvError(f"--align {method}: none of {', '.join(METHODS)}, and no clock file ({why})") from None
@@ -77,14 +78,19 @@ def plan(book: FactBook, method: str, hosts: int) -> AlignTask:
 
 def run_task(task: AlignTask) -> Alignment:
     """Observe and solve; the corrections are of times as the facts' maps place them."""
+    return align(task.hosts, *observed(task))
+
+
+def observed(task: AlignTask) -> tuple[Calls, Messages]:
+    """What all relations observe in the task's facts."""
     calls, messages = [], []
     for relation in all_relations():
         files = task.facts.get(relation.name)
         if files and files[relation.facts[0]]:
-            observed = relation.observe(read_facts(files, task.tasks))
-            calls.append(observed.calls)
-            messages.append(observed.messages)
-    return align(task.hosts, _joined(Calls, calls), _joined(Messages, messages))
+            seen = relation.observe(read_facts(files, task.tasks))
+            calls.append(seen.calls)
+            messages.append(seen.messages)
+    return _joined(Calls, calls), _joined(Messages, messages)
 
 
 def _joined(kind: type, parts: Sequence[Any]) -> Any:

@@ -47,6 +47,8 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--align", default="auto", metavar="METHOD",
                       help="how to align the clocks of hosts: auto (default: by all that their processes did together), mpi or nccl (by "
                            "that alone), utc (by UTC alone), none (local times as they are), or a clock file as written beside a trace")
+    what.add_argument("--causal", action="store_true",
+                      help="then move ranks, and stretch their times, where something still ends before it can: changes durations")
     how = main.add_argument_group("how to write")
     how.add_argument("-z", "--compress", action="store_true", help="write .prv.gz")
     how.add_argument("-j", "--jobs", type=int, default=0, metavar="N", help="worker processes; one per CPU by default")
@@ -135,7 +137,7 @@ def _run(options: argparse.Namespace) -> int:
     signal.siginterrupt(signal.SIGINT, True)
     summary = convert(reports, output, Options(tuple(",".join(options.trace).split(",")), options.compress,
                                                options.kernel_names == "full", options.jobs, options.tmp, options.quiet,
-                                               dict(options.min_duration), options.kernel_rules, options.align))
+                                               dict(options.min_duration), options.kernel_rules, options.align, options.causal))
     for warning in summary.warnings:
         print(f"nsys2prv: warning: {warning}", file=sys.stderr)
     if not options.quiet:
@@ -183,14 +185,14 @@ def _cfgs(arguments: list[str]) -> int:
 
 
 def _clock(arguments: list[str]) -> int:
-    from nsys2prv.clocks import load, plot, table
+    from nsys2prv.clocks import causal_lines, load, plot, table
 
     clock = _Parser("nsys2prv clock", allow_abbrev=False, description="How the clocks of hosts were aligned, from a trace's clock file.")
     clock.add_argument("file", type=Path, metavar="FILE.clock.yaml")
     clock.add_argument("--plot", type=Path, metavar="FILE.png", help="draw what was observed, before and after (needs matplotlib)")
     options = clock.parse_args(arguments)
     record = load(options.file)
-    print("\n".join([*table(record), *record.warnings]))
+    print("\n".join([*table(record), *causal_lines(record.causal), *record.warnings]))
     if options.plot:
         plot(record, options.plot)
         print(options.plot)

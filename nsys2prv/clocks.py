@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from nsys2prv.clock.record import ClockRecord, HostClock, read_record
+from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, read_record
 from nsys2prv.errors import Nsys2prvError
 
 #: Hosts listed in a summary.
@@ -51,6 +51,20 @@ def _causality(record: ClockRecord) -> Iterable[str]:
             yield (f"causality, observations {used}: of {before['checked']:,} {_violated(before)} before, {_violated(after)} after")
 
 
+def causal_lines(causal: CausalRecord | None) -> list[str]:
+    """What moving the ranks did."""
+    if causal is None:
+        return []
+    order = (f"causal order of ranks: of {causal.before.get('checked', 0):,} ends {_violated(causal.before)} before, "
+             f"{_violated(causal.after)} after")
+    if not causal.moved:
+        return [f"{order}; no rank moved"]
+    farthest, most = max(causal.moved.items(), key=lambda item: item[1].largest_ns)
+    mean = sum(move.mean_ns for move in causal.moved.values()) / len(causal.moved)
+    return [order, f"{len(causal.moved):,} of {causal.ranks:,} ranks moved, by up to {most.largest_ns / 1000:,.1f} us ({farthest}), "
+                   f"{mean / 1000:,.1f} us in the mean"]
+
+
 def _violated(counts: dict[str, int]) -> str:
     far = f" (by up to {counts.get('largest_ns', 0) / 1000:,.1f} us)" if counts.get("violated") else ""
     return f"{counts.get('violated', 0):,} violated{far}"
@@ -60,7 +74,8 @@ def comments(record: ClockRecord | None) -> str:
     """Comment lines of the .prv, or nothing."""
     if record is None:
         return ""
-    lines = [*(f"clock of {name}  {_line(clock)}" for name, clock in record.hosts.items()), *_causality(record)]
+    hosts = (f"clock of {name}  {_line(clock)}" for name, clock in record.hosts.items())
+    lines = [*hosts, *_causality(record), *causal_lines(record.causal)]
     return "".join(f"# {_harmless(line)}\n" for line in lines)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv import align, extract, relate, write
+from nsys2prv import align, causality, extract, relate, write
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.maps import ClockMap
@@ -43,7 +43,7 @@ from nsys2prv.selection import Selection, least_durations, select
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.store.runs import COUNTER
 from nsys2prv.summary import Summary
-from nsys2prv.timeline import Timeline, settled, timeline
+from nsys2prv.timeline import Timeline, begun, settled, timeline
 
 #: Reports with fewer rows than this together are not worth starting processes for.
 SMALL_JOB_ROWS = 400_000
@@ -54,7 +54,8 @@ class Options:
     """How to convert. kinds: names as -t takes them, empty for all. jobs: processes, 0 for one per CPU (a script that asks for more
     than one needs the usual `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's.
     min_duration: such names -> ns; shorter ranges of these kinds are dropped. kernel_rules: a file of rules of kernel classes that
-    come before nsys2prv's own. align: how to align the clocks of hosts, one of align.METHODS or a clock file."""
+    come before nsys2prv's own. align: how to align the clocks of hosts, one of align.METHODS or a clock file. causal: move ranks where
+    their events still contradict each other."""
 
     kinds: tuple[str, ...] = ()
     compress: bool = False
@@ -65,6 +66,7 @@ class Options:
     min_duration: Mapping[str, int] = field(default_factory=dict)
     kernel_rules: Path | None = None
     align: str = align.AUTO
+    causal: bool = False
 
 
 @dataclass
@@ -94,6 +96,8 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
     selection = select(options.kinds)
     settings = Settings(least=least_durations(options.min_duration), rules=load_rules(options.kernel_rules))
     method = align.asked(options.align)
+    if options.causal and method == align.NONE:
+        raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")
     prv, pcf, row = trace_paths(output, options.compress)
     clock = pcf.with_suffix(".clock.yaml")
     _check_outputs(output, (prv, pcf, row, clock), options.tmp)
@@ -133,6 +137,8 @@ def _convert(job: _Job, outputs: tuple[Path, Path, Path, Path], options: Options
     values = name_model.assign(sets, met, labellers)
     domains = domain_numbers({domain for result in job.results for domain in result.domains})
     placed = _align(job, model, method)
+    if options.causal:
+        placed = _move(job, model, placed)
     hosts = [placement.machine for placement in placed.placements]
     job.results += job.run(relate.run_task, relate.plan(_facts(job, model, placed.clocks, hosts), job.folder))
     metrics = _metrics(job)
@@ -187,6 +193,16 @@ def _align(job: _Job, model: object_model.ObjectModel, method: str | ClockRecord
             record = align.recorded(found, names, [f"rank {process.rank}" if process.rank is not None else job.infos[process.report].name
                                                    for process in model.processes])
     return timeline(placements, job.infos, job.results, record)
+
+
+def _move(job: _Job, model: object_model.ObjectModel, placed: Timeline) -> Timeline:
+    """The timeline with ranks moved so that no event contradicts another's."""
+    reports = range(len(job.infos))
+    book = _facts(job, model, [placement.map for placement in placed.placements], reports)
+    order = next(iter(job.run(causality.run_task, [causality.plan(book, len(reports))])))
+    clocks, hosts = align.host_clocks(job.infos, job.placements)
+    names = causality.report_names(job.infos, model.processes)
+    return begun(causality.moved(placed, order, names, [hosts[clock] for clock in clocks]), job.results)
 
 
 def _facts(job: _Job, model: object_model.ObjectModel, clocks: Sequence[ClockMap], hosts: Sequence[int]) -> FactBook:

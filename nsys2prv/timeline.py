@@ -10,7 +10,7 @@ import numpy as np
 from nsys2prv import align
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import UNPLACED, Placement
-from nsys2prv.clock.record import ClockRecord
+from nsys2prv.clock.record import CausalRecord, ClockRecord
 from nsys2prv.columns import OPEN
 from nsys2prv.extract import Extracted
 from nsys2prv.report.info import ReportInfo
@@ -23,13 +23,14 @@ AS_THEY_ARE = "local times as they are"
 class Timeline:
     """placements: of the reports, to UTC. record: how hosts' clocks were corrected, None where there is one clock only or none was
     to be. clocks: maps to trace time, each report's, and last the identity for runs that are in trace time. epoch: UTC (ns) at
-    trace time 0. warnings: for the user."""
+    trace time 0. warnings: for the user. causal: how far ranks were moved, None where that was not asked for."""
 
     placements: list[Placement]
     record: ClockRecord | None
     clocks: list[ClockMap]
     epoch: int
     warnings: tuple[str, ...] = ()
+    causal: CausalRecord | None = None
 
 
 def settled(placements: Sequence[Placement], results: Sequence[Extracted], method: str | ClockRecord) -> list[Placement]:
@@ -55,9 +56,16 @@ def timeline(placements: Sequence[Placement], infos: Sequence[ReportInfo], resul
         warnings += [f"clocks: {line}" for line in record.warnings]
         placements = align.corrected(placements, numbers, names, record)
         record = replace(record, hosts={name: record.hosts[name] for name in names if name in record.hosts}) if len(names) > 1 else None
-    epoch = min(_firsts(placements, results).values())
-    clocks = [*(placement.map.shifted(-epoch) for placement in placements), ClockMap()]
-    return Timeline(list(placements), record, clocks, epoch, tuple(warnings))
+    return begun(Timeline(list(placements), record, [], 0, tuple(warnings)), results)
+
+
+def begun(placed: Timeline, results: Sequence[Extracted]) -> Timeline:
+    """The timeline, of these placements, with the epoch and the clocks that follow from them."""
+    epoch = min(_firsts(placed.placements, results).values())
+    # The writer begins a range of 1 ns, of which a slowed clock leaves nothing, 1 ns earlier: also the very first.
+    slowed = [placement.map for placement in placed.placements if placement.map.slack]
+    epoch -= any((clock.to_global(clock.to_local(epoch) + np.arange(-4, 5)) == epoch).sum() > 1 for clock in slowed)
+    return replace(placed, clocks=[*(placement.map.shifted(-epoch) for placement in placed.placements), ClockMap()], epoch=epoch)
 
 
 def _firsts(placements: Sequence[Placement], results: Sequence[Extracted]) -> dict[int, int]:

@@ -165,12 +165,16 @@ class Formatter:
     def _slice(self, run: Run, first: int, last: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Trace times and records of a run within the window."""
         clock = self.manifest.clocks[run.report]
-        slack = 2 if clock.drift else 0
+        slack = clock.slack
         records = self.reader.between(run, clock.to_local(first) - slack, None if last is None else clock.to_local(last) + slack)
         opened = records["time"] == OPEN if run.until == OPEN else None
         times = clock.to_global(records["time"] if opened is None else np.where(opened, 0, records["time"]))
         if opened is not None:
             times[opened] = self.manifest.duration
+        if slack and run.shape.stream == BEGIN:
+            # A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it begins.
+            closed = records["end"] != OPEN
+            times -= closed & (clock.to_global(np.where(closed, records["end"], 0)) <= times) & (times > 0)
         if slack:
             inside = (times >= first) & (True if last is None else times < last)
             times, records = times[inside], records[inside]

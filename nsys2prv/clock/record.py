@@ -20,6 +20,7 @@ HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_F
 # `nsys2prv clock THIS_FILE` prints them, and draws them with --plot.
 # corrected time = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), UTC as the host's own clock says; times in ns.
 """
+CAUSAL_HEAD = "# causal: how far ranks were then moved in the trace beside this file; that is not done again where the file is used.\n"
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,35 @@ class HostClock:
 
 
 @dataclass(frozen=True)
+class RankMove:
+    """How far a rank was moved beyond its host's correction, ns: at most (at this corrected UTC), and in the mean over its calls."""
+
+    largest_ns: int
+    mean_ns: int
+    at_utc_ns: int = 0
+
+
+@dataclass(frozen=True)
+class CausalRecord:
+    """What --causal did to `ranks` reports, those moved by name. before, after: checked, violated, the largest violation and their sum."""
+
+    ranks: int
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+    moved: Mapping[str, RankMove]
+
+
+@dataclass(frozen=True)
 class ClockRecord:
     """All hosts by name. causality: of what must precede what, checked, violated, the largest violation and their sum in ns, by
-    whether it was used or held back, before and after the correction. notes, warnings: for the user."""
+    whether it was used or held back, before and after the correction. notes, warnings: for the user. causal: of the trace beside the
+    file alone: it is not done again where the file is used."""
 
     hosts: Mapping[str, HostClock]
     causality: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    causal: CausalRecord | None = None
 
     def text(self) -> str:
         """The file."""
@@ -60,11 +82,15 @@ class ClockRecord:
             if "samples" in clock:
                 clock["samples"] = [list(sample) for sample in clock["samples"]]
         content: dict[str, Any] = {"hosts": hosts}
+        head = HEAD
         if self.causality:
             content["causality"] = {used: {when: dict(counts) for when, counts in times.items()} for used, times in self.causality.items()}
+        if self.causal:
+            content["causal"] = asdict(self.causal)
+            head += CAUSAL_HEAD
         content |= {name: list(lines) for name, lines in (("notes", self.notes), ("warnings", self.warnings)) if lines}
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        return HEAD + yaml.dump(content, Dumper=dumper, default_flow_style=None, sort_keys=False, allow_unicode=True, width=120)
+        return head + yaml.dump(content, Dumper=dumper, default_flow_style=None, sort_keys=False, allow_unicode=True, width=120)
 
 
 def read_record(text: str, source: str) -> ClockRecord:
@@ -77,7 +103,8 @@ def read_record(text: str, source: str) -> ClockRecord:
     if not isinstance(hosts, dict) or not all(isinstance(clock, dict) for clock in hosts.values()):
         raise Nsys2prvError(f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml")
     return ClockRecord({str(name): _host(clock, f"{source}: {name}") for name, clock in hosts.items()},
-                       _causality(content.get("causality")), *(_lines(content.get(name)) for name in ("notes", "warnings")))
+                       _causality(content.get("causality")), *(_lines(content.get(name)) for name in ("notes", "warnings")),
+                       _causal(content.get("causal")))
 
 
 def _lines(content: Any) -> tuple[str, ...]:
@@ -106,3 +133,14 @@ def _causality(content: Any) -> dict[str, dict[str, dict[str, int]]]:
     return {str(used): {str(when): {str(name): count for name, count in counts.items() if isinstance(count, int)}
                         for when, counts in times.items() if isinstance(counts, dict)}
             for used, times in content.items() if isinstance(times, dict)}
+
+
+def _causal(content: Any) -> CausalRecord | None:
+    if not isinstance(content, dict) or not isinstance(content.get("ranks"), int):
+        return None
+    before, after = ({str(name): count for name, count in (counts if isinstance(counts, dict) else {}).items() if isinstance(count, int)}
+                     for counts in (content.get("before"), content.get("after")))
+    ranks = content.get("moved") if isinstance(content.get("moved"), dict) else {}
+    moved = {str(name): RankMove(*(move.get(key, 0) for key in ("largest_ns", "mean_ns", "at_utc_ns"))) for name, move in ranks.items()
+             if isinstance(move, dict) and all(isinstance(value, int) for value in move.values())}
+    return CausalRecord(content["ranks"], before, after, moved)

@@ -1,0 +1,54 @@
+"""The step of --causal: ranks moved so that what they did together happens in an order that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nsys2prv import align
+from nsys2prv.clock.causal import CausalOrder, restore
+from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, RankMove
+from nsys2prv.clock.verdict import Violations
+from nsys2prv.facts import FactBook
+from nsys2prv.model.objects import Ordered
+from nsys2prv.report.info import ReportInfo
+from nsys2prv.timeline import Timeline
+
+
+def plan(book: FactBook, reports: int) -> align.AlignTask:
+    """The task of restoring the order by all that the ranks did together; the book's hosts are the reports themselves."""
+    return align.plan(book, align.AUTO, reports)
+
+
+def run_task(task: align.AlignTask) -> CausalOrder:
+    """Observe and solve; shifts are of times as the facts' maps place them."""
+    return restore(task.hosts, *align.observed(task))
+
+
+def moved(placed: Timeline, order: CausalOrder, names: Sequence[str], hosts: Sequence[str]) -> Timeline:
+    """The timeline with the reports moved, but for its epoch and clocks; the record says how far. names, hosts: of the reports."""
+    placements = [replace(placement, map=placement.map.moved(order.shifts.get(report)))
+                  for report, placement in enumerate(placed.placements)]
+    moves = {names[move.report]: RankMove(move.largest, round(move.mean), move.at) for move in order.moves}
+    causal = CausalRecord(len(placements), _counts(order.before), _counts(order.after), moves)
+    record = placed.record
+    if order.moves:
+        unknown = {host: HostClock(method=placement.method) for host, placement in zip(hosts, placed.placements, strict=True)}
+        record = replace(record or ClockRecord(unknown), causal=causal)
+    told = tuple(f"--causal: {finding.reason} ({finding.count:,})" if finding.count else f"--causal: {finding.reason}"
+                 for finding in order.findings if finding.kind in ("torn", "set aside", "given up"))
+    return replace(placed, placements=placements, record=record, causal=causal, warnings=(*placed.warnings, *told))
+
+
+def report_names(infos: Sequence[ReportInfo], processes: Sequence[Ordered]) -> list[str]:
+    """What to call the reports, each differently: by the rank of their one process, else by name."""
+    ranks: list[list[int | None]] = [[] for _ in infos]
+    for process in processes:
+        ranks[process.report].append(process.rank)
+    names = [f"rank {rank[0]}" if len(rank) == 1 and rank[0] is not None else info.name for info, rank in zip(infos, ranks, strict=True)]
+    return [name if names.count(name) == 1 else str(info.given) for name, info in zip(names, infos, strict=True)]
+
+
+def _counts(violations: Violations) -> dict[str, int]:
+    return {"checked": violations.checked, "violated": violations.number, "largest_ns": round(violations.largest),
+            "sum_ns": round(violations.total)}

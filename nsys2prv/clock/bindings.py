@@ -1,0 +1,145 @@
+"""What binds the times of reports to each other: begins that no end of the others may precede, per collective or message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.clock.hosts import strangers
+from nsys2prv.clock.observations import Calls, Finding, Messages, Role, call_frame
+from nsys2prv.clock.sequences import number_calls
+from nsys2prv.clock.verdict import Violations
+
+#: No bound: beyond every time, and sums of two do not overflow.
+FAR = 1 << 60
+
+
+@dataclass(frozen=True)
+class Side:
+    """Begins or ends by group, ascending: arrays of one length. Each report has at most one in a group. knot: index of its time."""
+
+    group: np.ndarray
+    report: np.ndarray
+    time: np.ndarray
+    knot: np.ndarray
+
+    def of(self, groups: np.ndarray) -> Side:
+        """What is of the groups that are True."""
+        if groups.all():
+            return self
+        rows = np.flatnonzero(groups[self.group])
+        return Side(self.group[rows], self.report[rows], self.time[rows], self.knot[rows])
+
+    def extreme(self, values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each group the greatest value, the report that has it, and the greatest value of the others; -FAR of none."""
+        first, owner, second = np.full(groups, -FAR), np.full(groups, -1), np.full(groups, -FAR)
+        if len(values):
+            starts = np.flatnonzero(np.diff(self.group, prepend=-1))
+            at = self.group[starts]
+            if len(starts) == len(values):
+                first[at], owner[at] = values, self.report
+                return first, owner, second
+            first[at] = np.maximum.reduceat(values, starts)
+            rows = np.flatnonzero(values == first[self.group])
+            owner[self.group[rows]] = self.report[rows]
+            second[at] = np.maximum.reduceat(np.where(self.report == owner[self.group], -FAR, values), starts)
+        return first, owner, second
+
+
+@dataclass(frozen=True)
+class Bindings:
+    """In each of `groups` groups, no end is before a begin of another report.
+
+    knots: times (int64 ns relative to the pivot), each report's ascending without equals; those of report r are
+    knots[bounds[r]:bounds[r + 1]].
+    """
+
+    groups: int
+    begins: Side
+    ends: Side
+    knots: np.ndarray
+    bounds: np.ndarray
+
+    def of(self, groups: np.ndarray) -> Bindings:
+        """With the groups alone that are True."""
+        return self if groups.all() else Bindings(self.groups, self.begins.of(groups), self.ends.of(groups), self.knots, self.bounds)
+
+    def lacks(self, shifts: np.ndarray) -> np.ndarray:
+        """How much each end is before the last begin of the others, ns; negative where it is after it. shifts: of every knot."""
+        first, owner, second = self.begins.extreme(self.begins.time + shifts[self.begins.knot], self.groups)
+        group = self.ends.group
+        last = np.where(owner[group] == self.ends.report, second[group], first[group])
+        return last - (self.ends.time + shifts[self.ends.knot])
+
+    def room(self, shifts: np.ndarray) -> np.ndarray:
+        """How far each begin may be moved altogether, until it is at the first end of the others; `shifts` are those of ends."""
+        first, owner, second = self.ends.extreme(-self.ends.time - shifts[self.ends.knot], self.groups)
+        group = self.begins.group
+        return -np.where(owner[group] == self.begins.report, second[group], first[group]) - self.begins.time
+
+    def violations(self, shifts: np.ndarray) -> Violations:
+        late = self.lacks(shifts)
+        late = late[late > -FAR // 2]
+        wrong = late[late > 0]
+        return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
+
+
+def bindings_of(calls: Calls, messages: Messages, reports: int, pivot: int) -> tuple[Bindings, list[Finding]]:
+    """The bindings between reports, whose indices are the calls' and messages' clocks."""
+    table, findings = call_frame(calls, pivot)
+    table, found = number_calls(table)
+    findings += found
+    table, found = strangers(table)
+    findings += found
+    begins, ends, found = _collectives(table)
+    findings += found
+    sent = messages.sender != messages.receiver
+    first = int(ends["group"].max() or 0) + 1 if ends.height else 0
+    number = np.arange(first, first + int(sent.sum()))
+    sides = []
+    for frame, report, time in ((begins, messages.sender, messages.send_begin), (ends, messages.receiver, messages.receive_end)):
+        sides.append((np.concatenate([frame["group"].to_numpy(), number]), np.concatenate([frame["report"].to_numpy(), report[sent]]),
+                      np.concatenate([frame["time"].to_numpy(), time[sent] - np.int64(pivot)])))
+    knots, places, bounds = _knots(sides, reports)
+    return Bindings(first + len(number), Side(*sides[0], places[0]), Side(*sides[1], places[1]), knots, bounds), findings
+
+
+def _collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, list[Finding]]:
+    """Begins and ends of collectives (group, report, time), the latest and the first of a report, by group."""
+    root = pl.col("is_root")
+    binds = pl.when(pl.col("role") == Role.ALL).then(True).otherwise(root == (pl.col("role") == Role.FROM_ROOT))
+    bound = pl.when(pl.col("role") == Role.ALL).then(True).otherwise(root == (pl.col("role") == Role.TO_ROOT))
+    table = table.with_columns(begin=pl.when(binds).then("begin"), end=pl.when(bound).then("end")).rename({"clock": "report"})
+    keys = ["key", "ordinal", "report"]
+    rows = table.sort(keys)
+    same = rows.select(pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in keys).any()).item()
+    if same:
+        rows = rows.group_by(keys, maintain_order=True).agg(pl.col("role").first(), pl.col("begin").max(), pl.col("end").min())
+    rows = rows.with_columns(group=pl.struct("key", "ordinal").rle_id())
+    # Times of one report cannot be moved against each other: where its own members contradict themselves, nothing is known.
+    torn = rows.filter((pl.col("role") == Role.ALL) & (pl.col("begin") > pl.col("end")))["group"].unique()
+    findings = []
+    if len(torn):
+        findings = [Finding("torn", "collectives whose members within one report do not overlap: not heeded", len(torn))]
+        rows = rows.filter(~pl.col("group").is_in(torn.implode()))
+    number = rows["group"].to_numpy()
+    rows = rows.filter(pl.Series((np.bincount(number, minlength=1) > 1)[number], dtype=pl.Boolean)).with_columns(
+        group=pl.col("group").rle_id().cast(pl.Int64), report=pl.col("report").cast(pl.Int64))
+    return (*(rows.filter(pl.col(name).is_not_null()).select("group", "report", time=name) for name in ("begin", "end")), findings)
+
+
+def _knots(sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], reports: int) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+    """All times by report, where each side's are among them, and where each report's begin."""
+    times = [side[2] for side in sides]
+    low = min((int(time.min()) for time in times if len(time)), default=0)
+    high = max((int(time.max()) for time in times if len(time)), default=0)
+    width = max((high - low).bit_length(), 1)
+    if width + max(reports - 1, 1).bit_length() > 62:
+        raise ValueError("Times of more than a century, or too many reports")
+    packed = [(report.astype(np.int64) << width) | (time - low) for _, report, time in sides]
+    distinct = np.sort(np.concatenate(packed))
+    distinct = distinct[np.diff(distinct, prepend=-1) > 0]
+    places = [np.searchsorted(distinct, one) for one in packed]
+    return (distinct & ((1 << width) - 1)) + low, places, np.searchsorted(distinct, np.arange(reports + 1) << width)
