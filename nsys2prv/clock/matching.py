@@ -17,6 +17,8 @@ from nsys2prv.clock.robust import PLAUSIBLE_DRIFT, line_through, spread_of
 CHUNKS = ((96, 5), (24, 15))
 #: Fewer calls than this cannot show that they belong together.
 FEWEST = 4
+#: Of fewer calls than this the median misfit may be small by chance: all have to fit.
+FEW = 16
 #: A second fit whose spread is below this multiple of the best one's could be right as well.
 NEARLY = 1.3
 #: Places of the other sequence that are compared with a chunk: what lies farther off is reached by another chunk.
@@ -45,7 +47,7 @@ def agreeing(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def shift_spread(ends: np.ndarray, signatures: np.ndarray) -> float:
-    """The smallest spread with which a sequence fits itself shifted: a match no tighter than this tells nothing."""
+    """The smallest spread (of a few calls: largest misfit) with which a sequence fits itself shifted: a match no tighter tells nothing."""
     best = float("inf")
     count = len(ends)
     shifts = {shift for shift in (1, 2, 3) if shift < count}
@@ -57,7 +59,12 @@ def shift_spread(ends: np.ndarray, signatures: np.ndarray) -> float:
         # Of a few calls even two pairs tell, for their intervals would have to be equal by chance.
         if count - shift < min(FEWEST, count - 2) or agreeing(signatures[shift:], signatures[:-shift]).mean() < AGREEING:
             continue
-        best = min(best, line_through(ends[:-shift], ends[shift:] - ends[:-shift])[2])
+        times, later = ends[:-shift], ends[shift:] - ends[:-shift]
+        offset, slope, spread = line_through(times, later)
+        if len(times) < FEW:
+            # The median of a few may be small by chance.
+            spread = float(np.abs(later - slope * times - offset).max())
+        best = min(best, spread)
     return best
 
 

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.matching import AGREEING, FEWEST, agreeing, match, shift_spread
+from nsys2prv.clock.matching import AGREEING, FEW, FEWEST, agreeing, match, shift_spread
 from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, Noise, Role, pivot_of
 from nsys2prv.clock.robust import evenly, line_through
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024
-#: Of fewer calls than this the median misfit may be small by chance: all have to fit.
-FEW = 16
 #: By how much UTC seldom errs (ns): what lies closer together it does not tell apart.
 UTC_ERROR = 10_000_000
 #: Members tried as the one that the others of their group are compared with.
@@ -191,7 +189,7 @@ def _few_fit(ends: np.ndarray, other: np.ndarray, own: float, noise: Noise) -> b
     order = np.argsort(ends, kind="stable")
     ends, other = ends[order], other[order]
     offset, slope, _ = line_through(ends, other - ends)
-    return own >= 2 * noise.reach and bool(np.abs(other - ends * (1 + slope) - offset).max() <= own / 2)
+    return own >= 3 * noise.reach and bool(np.abs(other - ends * (1 + slope) - offset).max() <= own / 3)
 
 
 def _nearby(ends: np.ndarray, other: np.ndarray) -> bool:
