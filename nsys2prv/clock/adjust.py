@@ -40,8 +40,8 @@ class Estimate:
     last: float = float("nan")
 
 
-def estimates_of(net: Network, floor: float, cover: float) -> list[Estimate]:
-    """Estimates by the ends alone; hosts that share no collective with others are references of their own."""
+def estimates_of(net: Network, floors: np.ndarray, cover: float) -> list[Estimate]:
+    """Estimates by the ends alone; hosts that share no collective with others are references of their own. floors: by host, ns."""
     estimates = []
     size = len(net.offset)
     for host in range(size):
@@ -57,7 +57,7 @@ def estimates_of(net: Network, floor: float, cover: float) -> list[Estimate]:
         drift_variance = max(float(net.covariance[host + size, host + size]), 0.0)
         estimates.append(Estimate(
             host, int(net.reference[host]), ENDS, float(net.offset[host]), float(net.drift[host]),
-            floor * float(np.sqrt(net.hops[host])) + cover * sigma + unsteady, drift_variance**0.5 / SECOND,
+            float(floors[host] * np.sqrt(net.hops[host])) + cover * sigma + unsteady, drift_variance**0.5 / SECOND,
             **shared))
     return estimates
 

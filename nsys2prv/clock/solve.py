@@ -12,15 +12,15 @@ from nsys2prv.clock.adjust import UTC, Estimate, connect, estimates_of, project,
 from nsys2prv.clock.blocks import blocks_of, links_of
 from nsys2prv.clock.hosts import per_host, precedences, strangers, thin
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.clock.observations import Calls, Finding, Messages, call_frame, pivot_of
+from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, call_frame, pivot_of
 from nsys2prv.clock.residuals import Sample, residual_samples
 from nsys2prv.clock.robust import PLAUSIBLE_DRIFT
 from nsys2prv.clock.sequences import number_calls
 from nsys2prv.clock.unmoved import unmoved
 from nsys2prv.clock.verdict import Verdict, judge, within
 
-#: Error that no number of observations removes: devices' ends of one collective differ by their hardware, in ns.
-FLOOR = 10_000.0
+#: Unsteadiness that is worth a word, ns.
+UNSTEADY = 5_000.0
 #: Standard deviations that a bound covers.
 COVER = 3.0
 
@@ -88,10 +88,10 @@ def align(hosts: int, calls: Calls | None = None, messages: Messages | None = No
     findings += found
     rows = per_host(table)
     orders = precedences(rows, messages, pivot)
-    net, found = _network(rows, groups, hosts)
+    net, floors, found = _network(rows, groups, hosts)
     findings += found
     used = orders.of(~orders.held)
-    estimates = connect(estimates_of(net, FLOOR, COVER), used)
+    estimates = connect(estimates_of(net, floors, COVER), used)
     estimates, found = project(estimates, used)
     findings += found
     estimates = unmoved(tighten(estimates, used), orders)
@@ -133,8 +133,8 @@ def _apart(estimates: list[Estimate]) -> list[Finding]:
     return findings
 
 
-def _network(rows: pl.DataFrame, groups: dict[int, int], hosts: int) -> tuple[network.Network, list[Finding]]:
-    """The network without hosts whose clocks would drift beyond all plausibility."""
+def _network(rows: pl.DataFrame, groups: dict[int, int], hosts: int) -> tuple[network.Network, np.ndarray, list[Finding]]:
+    """The network without hosts whose clocks would drift beyond all plausibility; and each host's least error, ns."""
     blocks = blocks_of(rows, groups)
     links, findings = links_of(blocks)
     net = network.solve(blocks, links, hosts)
@@ -149,5 +149,9 @@ def _network(rows: pl.DataFrame, groups: dict[int, int], hosts: int) -> tuple[ne
     findings += [Finding("noisy", f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened",
                          round(times), source=source) for source, times in sorted(net.scale.items()) if times > 1]
     findings += [Finding("unsteady", "ends of collectives scatter or lie off any line more than is usual: bounds are wider by so many ns",
-                         round(more), clock=host) for host, more in enumerate(net.unsteady.tolist()) if more > FLOOR / 2]
-    return net, findings
+                         round(more), clock=host) for host, more in enumerate(net.unsteady.tolist()) if more > UNSTEADY]
+    floors = np.full(hosts, max(noise.floor for noise in NOISE.values()))
+    for block in blocks:
+        seen = block.clocks[(block.weight > 0).any(axis=0)]
+        floors[seen] = np.minimum(floors[seen], NOISE[block.source].floor)
+    return net, floors, findings
