@@ -19,6 +19,7 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
   nsys2prv -m rank*.sqlite out.prv      convert; out.pcf and out.row are written beside it
   nsys2prv --list rank0.sqlite          what a report holds
   nsys2prv cfgs [DIR]                   list the Paraver views that come with nsys2prv, or copy them to DIR
+  nsys2prv cfgs --for out.prv           which of them show something of a trace
   nsys2prv clock out.clock.yaml         how the clocks of hosts were aligned; --plot FILE.png draws it
 """
 EPILOG = """Exit status: 0 done, 1 error, 2 usage, 3 the reports hold nothing to write, 130 interrupted."""
@@ -171,16 +172,23 @@ def _kinds() -> int:
 def _cfgs(arguments: list[str]) -> int:
     from nsys2prv import views
 
-    if arguments and arguments[0] in ("-h", "--help"):
-        print("usage: nsys2prv cfgs [DIR]\n\nList the Paraver views that come with nsys2prv, or copy them to DIR.")
-        return 0
-    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
-        raise UsageError("usage: nsys2prv cfgs [DIR]")
-    if not arguments:
-        print("\n".join(views.views()))
+    cfgs = _Parser("nsys2prv cfgs", allow_abbrev=False,
+                   description="List the Paraver views that come with nsys2prv, or copy them to DIR.")
+    cfgs.add_argument("folder", nargs="?", type=Path, metavar="DIR",
+                      help="where to copy them, with workspaces by which Paraver offers them")
+    cfgs.add_argument("--for", dest="trace", type=Path, metavar="TRACE", help="list which of them show something of a .prv or .prv.gz")
+    options = cfgs.parse_args(arguments)
+    if options.trace and options.folder:
+        raise UsageError("--for lists, DIR copies: give one of them")
+    if options.trace:
+        print("\n".join(views.listed(options.trace, views.fitting(options.trace))))
+    elif options.folder:
+        copied, workspaces = views.copy_to(options.folder)
+        print(f"{len(copied)} views copied to {options.folder}")
+        print("to have Paraver offer them under Hints: File > Preferences > Workspaces > Import..., and choose "
+              f"the {len(workspaces)} files in {(options.folder / views.WORKSPACES).resolve()}")
     else:
-        copied = views.copy_to(Path(arguments[0]))
-        print(f"{len(copied)} views copied to {arguments[0]}")
+        print("\n".join(views.views()))
     return 0
 
 

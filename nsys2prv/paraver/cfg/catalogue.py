@@ -13,14 +13,12 @@ import yaml
 
 from nsys2prv.data import parsed
 from nsys2prv.paraver.cfg import grammar
-from nsys2prv.paraver.cfg.model import Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, Window, check
+from nsys2prv.paraver.cfg.model import NO_VALUE, Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, Window, check
 from nsys2prv.paraver.cfg.writer import cfg_text
 
 FILE = "catalogue.yaml"
 SUFFIX = ".cfg"
 DESCRIPTION_WIDTH = 100
-#: An event value that no trace holds.
-NO_VALUE = -1
 _VIEW = {"title", "shows", "unit", "any_of", "windows", "histogram"}
 _PLACES = {*grammar.SELECTED, *grammar.COMPOSES}
 _LOOK = {"look", "units", "lines", "open", "draw", "colors", "group"}
@@ -82,6 +80,12 @@ def load(path: Path) -> tuple[View, ...]:
         titles.add(view.title)
         views.append(view)
     return tuple(views)
+
+
+@cache
+def codes_of(path: Path) -> dict[str, tuple[int, ...]]:
+    """Name -> event types, of a catalogue file."""
+    return {name: tuple(_numbers(spec)) for name, spec in parsed(path.read_text(encoding="utf-8"))["codes"].items()}
 
 
 def _numbers(spec: Any) -> Iterator[int]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.paraver.cfg import grammar
 
+#: An event value that no trace holds.
+NO_VALUE = -1
+
 
 class CfgError(Nsys2prvError):
     """A view that Paraver would refuse, misunderstand or crash on."""
@@ -63,6 +66,11 @@ class Single(Window):
     @property
     def types(self) -> Filter:
         return self.filters.get("evt_type", Filter("All"))
+
+    @property
+    def guards(self) -> bool:
+        """Passes no event: it only tells Paraver's loader of which event types one suffices for the view."""
+        return self.filters.get("evt_value") == Filter("=", (float(NO_VALUE),))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,66 @@
+"""Workspaces: how Paraver comes to offer the views in its menu "Hints" when a trace with their event types is opened.
+
+A file to import (.ws) is the XML of a Boost archive, in which files of views are appended behind lines of a separator. Paraver
+copies those to a folder of its own, one per workspace, so their names are without folders (``Workspace::importWSXML`` and
+``importWSCFGs`` in ``api/workspace.cpp`` of paraver-kernel). Written is the first version of the class, which names event types
+as plain numbers; later ones hold the bytes of a C++ structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from xml.sax.saxutils import escape
+
+from nsys2prv.paraver.cfg.catalogue import View
+from nsys2prv.paraver.cfg.model import CfgError, Single
+
+SUFFIX = ".ws"
+SEPARATOR = "============="
+#: The archive version of Paraver's own workspaces.xml, and the version of the class.
+ARCHIVE, CLASS = 17, 1
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """types: event types of which one in a trace makes Paraver offer the views."""
+
+    name: str
+    types: tuple[int, ...]
+    views: tuple[View, ...]
+
+
+def workspace(name: str, views: Sequence[View], known: Collection[int]) -> Workspace:
+    """A workspace of views, offered on traces with any event type that they show; known: what types there are."""
+    types: set[int] = set()
+    for window in (window for view in views for window in view.cfg.windows if isinstance(window, Single)):
+        numbers = [int(code) for code in window.types.values]
+        types.update(numbers if window.types.condition != "[x,y]" else (code for code in known if numbers[0] <= code <= numbers[1]))
+    return Workspace(name, tuple(sorted(types)), tuple(views))
+
+
+def workspace_text(space: Workspace) -> str:
+    """The file; raises CfgError if Paraver could not import it as meant."""
+    files = [PurePosixPath(view.path).name for view in space.views]
+    if len(set(files)) < len(files):
+        raise CfgError(f"workspace {space.name}: two views have one file name")
+    hints = [line for file, view in zip(files, space.views, strict=True) for line in _hint(file, view.title)]
+    hints[0] = '\t\t<item class_id="3" tracking_level="0" version="0">'
+    head = [
+        '<?xml version="1.0" encoding="UTF-8" standalone="yes" ?>', "<!DOCTYPE boost_serialization>",
+        f'<boost_serialization signature="serialization::archive" version="{ARCHIVE}">',
+        f'<workspace class_id="0" tracking_level="0" version="{CLASS}">', f"\t<name>{escape(space.name)}</name>",
+        "\t<autoTypes>", *_counted(space.types), *(f"\t\t<item>{code}</item>" for code in space.types), "\t</autoTypes>",
+        '\t<hintCFGs class_id="2" tracking_level="0" version="0">', *_counted(files), *hints, "\t</hintCFGs>",
+        "</workspace>", "</boost_serialization>", ""]
+    parts = [f"{SEPARATOR}{file}\n{view.text}" for file, view in zip(files, space.views, strict=True)]
+    return "\n".join(head) + "\n" + "".join(parts)
+
+
+def _counted(items: Iterable[object]) -> list[str]:
+    return [f"\t\t<count>{sum(1 for _ in items)}</count>", "\t\t<item_version>0</item_version>"]
+
+
+def _hint(file: str, title: str) -> list[str]:
+    return ["\t\t<item>", f"\t\t\t<first>{escape(file)}</first>", f"\t\t\t<second>{escape(title)}</second>", "\t\t</item>"]

@@ -1,0 +1,237 @@
+"""Which views a trace has something for, and the workspaces by which Paraver offers them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from nsys2prv import Options, convert
+from nsys2prv.cli import main
+from nsys2prv.errors import Nsys2prvError
+from nsys2prv.paraver import contents as scan
+from nsys2prv.paraver.cfg.catalogue import FILE, load
+from nsys2prv.paraver.cfg.fits import why_empty
+from nsys2prv.paraver.cfg.model import CfgError, Single
+from nsys2prv.paraver.cfg.reader import read_cfg
+from nsys2prv.paraver.cfg.workspace import Workspace, workspace_text
+from nsys2prv.paraver.contents import Contents, contents
+from nsys2prv.views import copy_to, fitting, folder
+
+ROOT = Path(__file__).parent.parent
+VIEWS = {view.path: view for view in load(folder() / FILE)}
+SAMPLES = ("cluster", "graphs", "training")
+HEADER = "#Paraver (01/01/2026 at 00:00):1000_ns:1(2):1:1(2:1),1\nc:1:1:1:1\n"
+KERNEL, NCCL, GRAPH, API, GRID, METRIC = 63000006, 63000007, 63000008, 63000000, 9101, 9403
+
+
+# --------------------------------------------------------------------------------------------- what a trace holds
+@pytest.fixture(scope="module", params=SAMPLES)
+def trace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A sample's trace, and the views that its summary names."""
+    path = tmp_path_factory.mktemp("trace") / "out.prv"
+    summary = convert(sorted((ROOT / "sample_reports" / request.param).glob("*.sqlite")), path, Options(jobs=1, quiet=True))
+    return path, summary.views
+
+
+def _read(path: Path) -> Contents:
+    """Line by line."""
+    pairs, tags = set(), set()
+    for line in path.read_text().splitlines():
+        fields = line.split(":")
+        if fields[0] == "2":
+            pairs.update(zip(map(int, fields[6::2]), map(int, fields[7::2]), strict=True))
+        elif fields[0] == "3":
+            tags.add(int(fields[14]))
+    return Contents(frozenset(code for code, _ in pairs), frozenset(code for code, value in pairs if value), frozenset(tags))
+
+
+@pytest.mark.parametrize("block", [1 << 22, 4096, 7])
+def test_contents_of_a_trace(trace: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    path, _ = trace
+    if block < 1000:
+        path = _written(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
+    monkeypatch.setattr(scan, "BLOCK", block)
+    expected = _read(path)
+    assert expected.types
+    assert contents(path) == expected
+    packed = tmp_path / "packed.prv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert contents(packed) == expected
+
+
+def _written(folder: Path, text: str) -> Path:
+    path = folder / "made.prv"
+    path.write_text(text)
+    return path
+
+
+def test_lines_of_any_shape_are_read(tmp_path: Path) -> None:
+    path = _written(tmp_path, HEADER + "\n".join([
+        "# a comment:2:3:4:5:6:7:8:9:10:11", "1:1:1:1:1:0:10:1", "2:1:1:1:1:5:7:0:8:12", "2:1:1:1:1:5:4294967295:9223372036854775807",
+        "", "2:1:1:1:1:5", "2:1:1:1:1:6:7", "2:1:1:1:1:6:x7:1:12345678901:1", "4:1:1:1:1:5:77:77",
+        "3:1:1:1:1:0:0:1:1:1:2:3:3:64:55001", "3:1:1:1:1:0:0:1:1:1:2:3:3:64", "2:1:1:1:2:9:7:0:7:3"]))
+    assert contents(path) == Contents(frozenset({7, 8, 2**32 - 1}), frozenset({7, 8, 2**32 - 1}), frozenset({55001}))
+
+
+def test_random_records_are_read_as_by_eye(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    lines = []
+    for _ in range(3000):
+        pairs = random.integers(0, 3, (random.integers(1, 5), 2)) * (9999999, 1) + (random.integers(1, 40), 0)
+        lines.append("2:1:1:1:1:5:" + ":".join(map(str, pairs.ravel())))
+        if random.random() < 0.2:
+            lines.append(f"3:1:1:1:1:0:0:1:1:1:2:3:3:64:{random.integers(0, 10**12)}")
+    path = _written(tmp_path, HEADER + "\n".join(lines) + "\n")
+    assert contents(path) == _read(path)
+
+
+def test_a_trace_without_records_is_empty(tmp_path: Path) -> None:
+    assert contents(_written(tmp_path, HEADER)) == contents(_written(tmp_path, "#Paraver ():1:0:1:1(1:1)")) == Contents(
+        frozenset(), frozenset(), frozenset())
+
+
+def test_what_is_no_trace_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = gzip.compress(HEADER.encode() + np.random.default_rng(1).bytes(9000).hex().encode())
+    (tmp_path / "cut.prv.gz").write_bytes(whole[:2000])
+    (tmp_path / "spoilt.prv.gz").write_bytes(whole[:1000] + b"\xff" * 100 + whole[1100:])
+    (tmp_path / "plain.prv.gz").write_text(HEADER)
+    (tmp_path / "other.prv").write_text("SQLite format 3")
+    (tmp_path / "empty.prv").write_text("")
+    for name, words in (("cut.prv.gz", "damaged"), ("spoilt.prv.gz", "damaged"), ("plain.prv.gz", "gzip"), ("missing.prv", "No such file"),
+                        ("other.prv", "not a Paraver trace"), ("empty.prv", "not a Paraver trace"), ("", "Is a directory")):
+        assert main(["cfgs", "--for", str(tmp_path / name)]) == 1
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert re.fullmatch(rf"nsys2prv: error: {re.escape(str(tmp_path))}[^\n]*{words}[^\n]*\n", output.err), output.err
+    assert main(["cfgs", "--for", str(tmp_path / "empty.prv"), str(tmp_path / "views")]) == 2
+
+
+def test_a_line_without_end_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr(scan, "BLOCK", 1 << 8)
+    with pytest.raises(Nsys2prvError, match="a line of more than"):
+        contents(_written(tmp_path, HEADER + "2:1" * 2000))
+
+
+# ------------------------------------------------------------------------------------------------ views that show something
+def _why(path: str, types: set[int], tags: set[int] = frozenset(), filled: set[int] | None = None) -> str:
+    names = {KERNEL: "kernel", METRIC: "SMs active"}
+    return why_empty(VIEWS[path].cfg, Contents(frozenset(types), frozenset(types if filled is None else filled), frozenset(tags)), names)
+
+
+def test_views_need_their_events() -> None:
+    assert _why("basics/cuda_kernels.cfg", {KERNEL}) == ""
+    assert _why("basics/cuda_kernels.cfg", {NCCL}) == f"no kernel ({KERNEL})"
+    assert _why("basics/cuda_kernels.cfg", {KERNEL}, filled=set()) == f"nothing but 0 in kernel ({KERNEL})"
+    assert _why("views/cuda_activities.cfg", {GRAPH}) == ""
+    assert _why("views/cuda_activities.cfg", {GRID}) == f"no event type {API} to event type {GRAPH}"
+
+
+def test_views_need_every_kind_of_event_that_they_join() -> None:
+    both = "hwcounters/sm_active_per_kernel-2dh.cfg"
+    assert _why(both, {GRAPH, METRIC}) == ""
+    assert _why(both, {KERNEL}) == f"no SMs active ({METRIC})"
+    assert _why(both, {METRIC}) == f"no kernel ({KERNEL}) to event type {GRAPH}"
+
+
+def test_views_of_lines_need_lines_of_their_tag() -> None:
+    assert _why("analysis/kernels-inflight.cfg", {API, KERNEL}, {55001}) == ""
+    assert _why("analysis/kernels-inflight.cfg", {API, KERNEL}, {55002}) == "no communication of tag 55001"
+    assert _why("views/launch_lines.cfg", {API}) == ""
+
+
+def test_the_summary_names_views_that_show_something(trace: tuple[Path, list[str]]) -> None:
+    path, named = trace
+    shown = {view for view, _, reason in fitting(path) if not reason}
+    assert len(named) == 5
+    assert set(named) <= shown
+
+
+def test_listed_are_all_views_each_once(trace: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = trace
+    assert main(["cfgs", "--for", str(path)]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.endswith("do not:"))
+    assert head == f"{at} of {len(VIEWS)} views show something of {path}:"
+    assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(VIEWS)
+    assert all(VIEWS[line.split()[0]].title in line for line in lines[:at])
+    assert all(re.search("  no(thing but 0)? ", line) for line in lines[at + 1:])
+
+
+# ------------------------------------------------------------------------------------------------------ workspaces
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    target = tmp_path_factory.mktemp("installed")
+    _, written = copy_to(target)
+    return target, written
+
+
+def _imported(path: Path) -> tuple[ElementTree.Element, dict[str, str]]:
+    """As Paraver imports a workspace: the XML to the first separator, then each file to the next."""
+    xml, *parts = path.read_text(encoding="utf-8").split("=============")
+    return ElementTree.fromstring(xml), dict(part.split("\n", 1) for part in parts)
+
+
+def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[str]]) -> None:
+    target, written = installed
+    assert sorted(str(path.relative_to(target)) for path in target.rglob("*.ws")) == sorted(written)
+    held = set()
+    for name in written:
+        root, parts = _imported(target / name)
+        space = root.find("workspace")
+        hints = [(item.findtext("first"), item.findtext("second")) for item in space.iterfind("hintCFGs/item")]
+        assert [file for file, _ in hints] == list(parts)
+        group = space.findtext("name").removeprefix("nsys2prv").strip()
+        for file, title in hints:
+            candidates = {view.path for view in VIEWS.values() if view.title == title and Path(view.path).name == file}
+            assert len(candidates) == 1
+            (path,) = candidates
+            assert group in ("", path.partition("/")[0])
+            assert parts[file] == (target / path).read_text(encoding="utf-8")
+            held |= candidates if group else set()
+    assert held == set(VIEWS)
+
+
+def test_workspaces_have_the_form_of_a_boost_archive(installed: tuple[Path, list[str]]) -> None:
+    target, written = installed
+    for name in written:
+        root, _ = _imported(target / name)
+        assert (root.tag, root.attrib) == ("boost_serialization", {"signature": "serialization::archive", "version": "17"})
+        (space,) = root
+        assert (space.tag, space.attrib) == ("workspace", {"class_id": "0", "tracking_level": "0", "version": "1"})
+        assert [child.tag for child in space] == ["name", "autoTypes", "hintCFGs"]
+        for items in space[1:]:
+            assert [child.tag for child in items][:2] == ["count", "item_version"]
+            assert int(items.findtext("count")) == len(items.findall("item")) > 0
+        assert all(0 < int(item.text) < 2**31 for item in space.iterfind("autoTypes/item"))
+        first, *others = space.iterfind("hintCFGs/item")
+        assert first.attrib == {"class_id": "3", "tracking_level": "0", "version": "0"}
+        assert not any(item.attrib for item in others)
+
+
+def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
+        installed: tuple[Path, list[str]], trace: tuple[Path, list[str]]) -> None:
+    target, written = installed
+    held, shown = contents(trace[0]).types, {title for _, title, reason in fitting(trace[0]) if not reason}
+    for name in written:
+        space = _imported(target / name)[0].find("workspace")
+        types = {int(item.text) for item in space.iterfind("autoTypes/item")}
+        if any(item.findtext("second") in shown for item in space.iterfind("hintCFGs/item")):
+            assert types & held, name
+
+
+def test_names_are_written_as_xml_and_not_twice() -> None:
+    kernels = VIEWS["basics/cuda_kernels.cfg"]
+    odd = workspace_text(Workspace("a & b", (1,), (replace(kernels, title="1 < 2"),)))
+    space = ElementTree.fromstring(odd.split("=============")[0]).find("workspace")
+    assert (space.findtext("name"), space.findtext("hintCFGs/item/second")) == ("a & b", "1 < 2")
+    (window,) = read_cfg(odd.partition("=============")[2].partition("\n")[2]).windows
+    assert isinstance(window, Single)
+    with pytest.raises(CfgError, match="one file name"):
+        workspace_text(Workspace("w", (1,), (kernels, replace(kernels, path="views/cuda_kernels.cfg"))))
