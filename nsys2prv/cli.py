@@ -185,7 +185,7 @@ def _cfgs(arguments: list[str]) -> int:
     elif options.folder:
         copied, workspaces = views.copy_to(options.folder)
         print(f"{len(copied)} views copied to {options.folder}")
-        print("to have Paraver offer them under Hints: File > Preferences > Workspaces > Import..., and choose "
+        print("to have Paraver offer them under Hints: File > Preferences > Workspaces, button `Import workspaces`, and choose "
               f"the {len(workspaces)} files in {(options.folder / views.WORKSPACES).resolve()}")
     else:
         print("\n".join(views.views()))

@@ -19,12 +19,12 @@ HEAD = """# The Paraver views
 
 <!-- Made from cfgs/catalogue.yaml by `python -m nsys2prv.paraver.cfg`; change that file instead. -->
 
-`nsys2prv cfgs DIR` copies them to a folder, with workspaces: once imported (File > Preferences > Workspaces > Import...), Paraver offers
-the views in its menu Hints on every trace that has their events. `nsys2prv cfgs --for out.prv` lists those that show something of a
-trace, and what it lacks for the others.
+`nsys2prv cfgs DIR` copies them to a folder, with workspaces: once these are imported (File > Preferences > Workspaces, button
+`Import workspaces`), Paraver offers the views in its menu Hints on every trace that has their events. `nsys2prv cfgs --for out.prv`
+lists the views that show something of a trace, and what it lacks for the others.
 
-A view opens without questions on every trace that has the events it needs; `any of` a list
-of events means that one kind of them suffices. Views whose name ends in `2dh` or `3dh`, and a few others, are tables (histograms).
+A view opens without questions on every trace that has the events it needs; `any of` a list of events means that one kind of them
+suffices. Views whose name ends in `2dh` or `3dh`, and a few others, are tables (histograms).
 """
 
 
