@@ -5,6 +5,7 @@ What Paraver says to them is in ``test_views_in_paraver.py``.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,6 +39,15 @@ def test_files_are_those_of_the_catalogue() -> None:
     old = [str(path) for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     assert not old, "not current: run python -m nsys2prv.paraver.cfg"
     assert stray(VIEWS, FOLDER) == []
+
+
+def test_pictures_are_of_views_and_small() -> None:
+    pictures = sorted((FOLDER.parent / "docs" / "views").rglob("*.png"))
+    named = re.findall(r"\]\((.*\.png)\)", table_path(FOLDER).read_text(encoding="utf-8"))
+    assert sorted(named) == [str(path.relative_to(FOLDER.parent / "docs")) for path in pictures]
+    sizes = [path.stat().st_size for path in pictures]
+    assert max(sizes) <= 40_000
+    assert sum(sizes) <= 1_500_000
 
 
 def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

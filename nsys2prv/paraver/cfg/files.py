@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nsys2prv.paraver.cfg.catalogue import SUFFIX, View
 
-TABLE = "views.md"
+TABLE, PICTURES = "views.md", "views"
 FOLDERS = {
     "basics": "One event type each, as it stands in the trace",
     "views": "What happens when, on which row",
@@ -25,6 +25,9 @@ lists the views that show something of a trace, and what it lacks for the others
 
 A view opens without questions on every trace that has the events it needs; `any of` a list of events means that one kind of them
 suffices. Views whose name ends in `2dh` or `3dh`, and a few others, are tables (histograms).
+
+The pictures are Paraver's own, of the sample jobs, and made by `python docs/make_pictures.py`: timelines zoomed to where the work is,
+of some of the ranks and kinds of events; tables without their totals and without the columns that found no place.
 """
 
 
@@ -33,7 +36,7 @@ def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
     made = {folder / view.path: view.text for view in views}
     table = table_path(folder)
     if table is not None:
-        made[table] = table_text(views)
+        made[table] = table_text(views, table.parent)
     return made
 
 
@@ -49,8 +52,8 @@ def stray(views: Sequence[View], folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob(f"*{SUFFIX}") if path not in made)
 
 
-def table_text(views: Sequence[View]) -> str:
-    """All views in a table per folder."""
+def table_text(views: Sequence[View], docs: Path) -> str:
+    """All views in a table per folder, each followed by the pictures that there are of its views."""
     parts = [HEAD]
     for folder, title in FOLDERS.items():
         found = [view for view in views if view.path.startswith(f"{folder}/")]
@@ -58,6 +61,10 @@ def table_text(views: Sequence[View]) -> str:
             continue
         parts.append(f"\n## {folder}: {title}\n\n| view | title | shows | unit | needs |\n|---|---|---|---|---|\n")
         parts += [f"| {' | '.join(map(_cell, (f'`{view.path}`', view.title, view.shows, view.unit, view.needs)))} |\n" for view in found]
+        for view in found:
+            picture = f"{PICTURES}/{view.path.removesuffix(SUFFIX)}.png"
+            if (docs / picture).exists():
+                parts.append(f"\n**{view.title}** (`{view.path}`)\n\n![{view.title}]({picture})\n")
     return "".join(parts)
 
 
