@@ -69,7 +69,7 @@ SCENES = (
     Scene("training", 1, ("cuda_api_trace",), 0, 1, ("analysis/api_time_2dh",)),
     Scene("cluster", 4, ("mpi",), 0.83, 1, ("views/mpi_messages", "basics/mpi_calls")),
     Scene("cluster", 2, ("kernels", "gpu_metrics", "nic_metrics"), 0.86, 0.98, (
-        "hwcounters/sm_active", "hwcounters/tensor_active", "hwcounters/dram_bw_throughput", "hwcounters/pcie_throughput",
+        "hwcounters/sm_active", "hwcounters/tensor_active", "hwcounters/dram_bw_throughput", "hwcounters/PCIe-throughput-added",
         "hwcounters/nic_bytes_sent", "hwcounters/sm_active_per_kernel-2dh")),
 )
 

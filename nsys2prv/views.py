@@ -22,8 +22,8 @@ FIRST = (
     ("basics/cuda_synchronization.cfg", ("cuda_synchronization",)),
     ("views/nvtx_marks.cfg", ("nvtx_mark",)),
     ("basics/cuda_event_calls.cfg", ("cuda_event",)),
-    ("basics/os_runtime.cfg", ("osrt",)),
-    ("basics/pthreads.cfg", ("pthread",)),
+    ("views/osrt_calls.cfg", ("osrt",)),
+    ("views/pthreads.cfg", ("pthread",)),
 )
 MOST_FIRST = 5
 WORKSPACES = "workspaces"

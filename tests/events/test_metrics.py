@@ -471,13 +471,13 @@ def test_paraver_shows_what_was_sampled(tmp_path: Path) -> None:
     }
     traced(tmp_path, tables)
     seen = asked(tmp_path, [f"hwcounters/{name}" for name in (
-        "sm_active", "tensor_active", "dram_bw_throughput", "gpc_clock", "pcie_throughput", "nic_send_waits", "nic_bytes_sent",
+        "sm_active", "tensor_active", "dram_bw_throughput", "gpc_clock", "PCIe-throughput-added", "nic/ib-send-waits", "nic_bytes_sent",
         "sm_issue_rate", "warps_in_flight", "tensor_util_per_kernel-2dh", "sm_active_per_kernel-2dh")])
     before = [(0, 1000, 10), (1000, 500, 20), (1500, 500, 40), (2000, 1000, 50), (3000, 1000, 60)]
     assert bursts(seen["hwcounters/sm_active"], "1.1.2") == before
     assert bursts(seen["hwcounters/dram_bw_throughput"], "1.1.2") == [(begin, length, 2 * value) for begin, length, value in before]
-    assert bursts(seen["hwcounters/gpc_clock"], "1.1.2")[-1][2] == 1e9
-    assert bursts(seen["hwcounters/nic_send_waits"], "1.1.3") == [(0, 1000, 0), (1000, 1000, 3), (2000, 2000, 0)]
+    assert bursts(seen["hwcounters/gpc_clock"], "1.1.2")[-1][2] == 1000
+    assert bursts(seen["hwcounters/nic/ib-send-waits"], "1.1.3") == [(0, 1000, 0), (1000, 1000, 3), (2000, 2000, 0)]
     assert bursts(seen["hwcounters/nic_bytes_sent"], "1.1.3") == [(0, 1000, 0), (1000, 1000, 70), (2000, 1000, 80), (3000, 1000, 0)]
     head, row = seen["hwcounters/tensor_util_per_kernel-2dh"].splitlines()[:2]
     assert dict(zip(head.split("\t")[1:], map(float, filter(None, row.split("\t")[1:])), strict=False)) == {"k": 30.0, "l": 60.0}

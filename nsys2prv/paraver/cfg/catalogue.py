@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ _PLACES = {*grammar.SELECTED, *grammar.COMPOSES}
 _LOOK = {"look", "units", "lines", "open", "draw", "colors", "group"}
 _SINGLE = {"title", "level", "types", "values", "tags", "physical", *_PLACES, *_LOOK}
 _COMPOSED = {"title", "level", "op", "of", "factors", *_PLACES, *_LOOK}
+_WORD = re.compile(r"\{(\w+)\}")
 _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
 
 
@@ -68,16 +70,20 @@ def load(path: Path) -> tuple[View, ...]:
     except yaml.YAMLError as error:
         raise CfgError(f"{path}: {error}") from error
     codes = _Codes({name: tuple(_numbers(spec)) for name, spec in data["codes"].items()})
-    views, titles = [], set()
-    for name, spec in data["views"].items():
+    specs = [*data["views"].items(), *(made for family in data.get("families", []) for made in _family(family))]
+    views, titles, paths = [], set(), set()
+    for name, spec in specs:
         try:
             view = _view(name, spec, codes)
             check(view.cfg)
             if view.title in titles:
                 raise CfgError(f"another view has the title {view.title!r}")
+            if view.path in paths:
+                raise CfgError("another view has this path")
         except (CfgError, KeyError, TypeError, ValueError) as error:
             raise CfgError(f"{path}: {name}: {error if isinstance(error, CfgError) else repr(error)}") from error
         titles.add(view.title)
+        paths.add(view.path)
         views.append(view)
     return tuple(views)
 
@@ -86,6 +92,33 @@ def load(path: Path) -> tuple[View, ...]:
 def codes_of(path: Path) -> dict[str, tuple[int, ...]]:
     """Name -> event types, of a catalogue file."""
     return {name: tuple(_numbers(spec)) for name, spec in parsed(path.read_text(encoding="utf-8"))["codes"].items()}
+
+
+def _family(family: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The views of a family: each of its patterns with the words of each member."""
+    for words in family["members"]:
+        for path, pattern in family["views"].items():
+            try:
+                yield _filled(path, words), _filled(pattern, words)
+            except KeyError as error:
+                raise CfgError(f"{path}: no word {error} in {words}") from error
+
+
+def _filled(pattern: Any, words: Mapping[str, Any]) -> Any:
+    """A pattern with its {words} filled in. A string that is one word becomes what the word stands for, whatever that is; such
+    a key is replaced by the entries of its word."""
+    if isinstance(pattern, str):
+        word = _WORD.fullmatch(pattern)
+        return words[word[1]] if word else pattern.format_map(words)
+    if isinstance(pattern, list):
+        return [_filled(part, words) for part in pattern]
+    if not isinstance(pattern, dict):
+        return pattern
+    filled: dict[Any, Any] = {}
+    for key, value in pattern.items():
+        name = _filled(key, words)
+        filled.update(name if isinstance(name, dict) else {name: _filled(value, words)})
+    return filled
 
 
 def _numbers(spec: Any) -> Iterator[int]:
