@@ -17,8 +17,10 @@ from nsys2prv.clock.residuals import Sample, residual_samples
 from nsys2prv.clock.robust import PLAUSIBLE_DRIFT
 from nsys2prv.clock.sequences import number_calls
 from nsys2prv.clock.unmoved import unmoved
-from nsys2prv.clock.verdict import Verdict, judge, within
+from nsys2prv.clock.verdict import Verdict, judge, within, without_misfits
 
+#: What is matched rightly contradicts the clocks by no more than this beside ten times their error, ns.
+MISFIT = 1_000_000.0
 #: Unsteadiness that is worth a word, ns.
 UNSTEADY = 5_000.0
 #: Standard deviations that a bound covers.
@@ -97,6 +99,11 @@ def align(hosts: int, calls: Calls | None = None, messages: Messages | None = No
     estimates = unmoved(tighten(estimates, used), orders)
     offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
     sent = precedences(rows.clear(), messages, pivot)
+    limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
+    rows, sent, misfits = without_misfits(rows, sent, offset, drift, limit)
+    if misfits:
+        findings.append(Finding("contradicted", "collectives and messages that cannot belong together, by the clocks that all others tell: "
+                                "left out", misfits))
     verdict = judge(rows, sent, offset, drift)
     # What is placed by UTC alone tells nothing against the corrections of the others.
     part = np.array([e.reference for e in estimates])

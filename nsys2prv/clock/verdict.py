@@ -10,6 +10,9 @@ import polars as pl
 from nsys2prv.clock.hosts import Precedences
 from nsys2prv.clock.observations import Role
 
+#: Share of collectives and messages that may be taken for misfits.
+MISFITS = 0.05
+
 
 @dataclass(frozen=True)
 class Violations:
@@ -46,6 +49,21 @@ def judge(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift:
     return Verdict(before[False], after[False], before[True], after[True])
 
 
+def without_misfits(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray, limit: np.ndarray
+                    ) -> tuple[pl.DataFrame, Precedences, int]:
+    """What is left without collectives and messages that corrected clocks contradict by more than `limit` (ns, by host), and how many
+    those are: calls that do not belong together. Where they are more than a few, the clocks are as likely wrong, and all stay."""
+    late = _collectives(hosts, offset, drift)
+    wrong = np.unique(hosts["collective"].to_numpy()[late > limit[hosts["clock"].to_numpy()]])
+    lost = _late_messages(messages, offset, drift) > np.maximum(limit[messages.before], limit[messages.after])
+    count = len(wrong) + int(lost.sum())
+    if not count or count > MISFITS * (hosts["collective"].n_unique() + len(messages)):
+        return hosts, messages, 0
+    hosts = hosts.filter(~pl.col("collective").is_in(wrong))
+    number = np.unique(hosts["collective"].to_numpy(), return_inverse=True)[1].reshape(-1)
+    return hosts.with_columns(collective=pl.Series(number)), messages.of(np.flatnonzero(~lost)), count
+
+
 def within(hosts: pl.DataFrame, messages: Precedences, part: np.ndarray) -> tuple[pl.DataFrame, Precedences]:
     """What lies within the parts that the hosts belong to: of collectives across several, each part's share on its own."""
     number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
@@ -57,9 +75,7 @@ def within(hosts: pl.DataFrame, messages: Precedences, part: np.ndarray) -> tupl
 
 def _violations(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray) -> dict[bool, Violations]:
     late = _collectives(hosts, offset, drift)
-    sent = messages.begin * (1 + drift[messages.before]) + offset[messages.before]
-    got = messages.end * (1 + drift[messages.after]) + offset[messages.after]
-    late, held = np.concatenate([late, sent - got]), np.concatenate([hosts["held"].to_numpy(), messages.held])
+    late, held = np.concatenate([late, _late_messages(messages, offset, drift)]), np.concatenate([hosts["held"].to_numpy(), messages.held])
     return {which: _count(late[(held == which) & np.isfinite(late)]) for which in (False, True)}
 
 
@@ -67,6 +83,12 @@ def _count(late: np.ndarray) -> Violations:
     # Times are whole ns; what is earlier by less is rounding.
     wrong = late[late >= 1]
     return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
+
+
+def _late_messages(messages: Precedences, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
+    """How much later each message is sent than it is received."""
+    sent = messages.begin * (1 + drift[messages.before]) + offset[messages.before]
+    return sent - messages.end * (1 + drift[messages.after]) - offset[messages.after]
 
 
 def _collectives(hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
