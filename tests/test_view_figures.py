@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 
 import pytest
 from tools.trace import Interval
-from tools.view_answers import SAMPLES, Answers, Work, ask, by_task, innermost, length, needs_paraver, union, work_of
+from tools.view_answers import SAMPLES, Answers, Work, ask, by_task, innermost, length, union, work_of
 
 KERNEL, NCCL, GRAPH, CLASS, TENSOR, GEMM = 63000006, 63000007, 63000008, 63000060, 63000061, 63000062
 NCCL_BYTES, NCCL_OPERATION, COLLECTIVE, LATE, WAIT, TRANSFER = 9501, 9508, 9540, 9542, 9543, 9544
@@ -47,7 +47,6 @@ def _is_nccl(one: Work) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- efficiencies of POP and TALP
-@needs_paraver
 @pytest.mark.parametrize(("before", "useful"), [("", lambda one: one.computes), ("talp_", _is_kernel)], ids=["BSC", "TALP"])
 def test_efficiencies_of_devices(answers: Answers, tasks: list[list[Work]], before: str, useful) -> None:
     times = [_busy(filter(useful, task)) for task in tasks]
@@ -73,7 +72,6 @@ def _main_threads(answers: Answers, table: str) -> list[list[Work]]:
             for number in range(len(answers.exports))]
 
 
-@needs_paraver
 def test_states_of_main_threads(answers: Answers) -> None:
     cuda = _main_threads(answers, "CUPTI_ACTIVITY_KIND_RUNTIME")
     mpi = [list(chain(*task)) for task in zip(*(_main_threads(answers, table) for table in MPI_TABLES), strict=True)]
@@ -94,7 +92,6 @@ def test_states_of_main_threads(answers: Answers) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- overlap and gaps
-@needs_paraver
 def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
     for view, kind in (("nccl-exposed-2dh", _is_nccl), ("memory-overlap-2dh", lambda one: not _is_kernel(one))):
         alone, both = [], []
@@ -108,7 +105,6 @@ def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
             assert shares == pytest.approx([100 * second / (first + second) for first, second in zip(alone, both, strict=True)], rel=CLOSE)
 
 
-@needs_paraver
 def test_overlap_as_a_share_of_communication(answers: Answers, tasks: list[list[Work]]) -> None:
     expected = []
     for task in tasks:
@@ -117,7 +113,6 @@ def test_overlap_as_a_share_of_communication(answers: Answers, tasks: list[list[
     assert [row.get("2", 0) for row in answers.by_row("analysis/overlap-of-communication-2dh.cfg")] == pytest.approx(expected, rel=CLOSE)
 
 
-@needs_paraver
 def test_gaps_by_digits(answers: Answers, tasks: list[list[Work]]) -> None:
     bursts = [lasting for lasting, value in answers.bursts("analysis/gpu-gaps.cfg") if value]
     within = [later[0] - before[1] for task in tasks for before, later in pairwise(union(task))]
@@ -145,7 +140,6 @@ def _nonzero(columns: dict[str, float]) -> dict[str, float]:
     return {name: figure for name, figure in columns.items() if figure}
 
 
-@needs_paraver
 @pytest.mark.parametrize(("code", "time", "calls"), [
     (CLASS, "kernel-class-time_2dh", "kernel-class-calls_2dh"), (TENSOR, "tensor_cores_time_2dh", None),
     (GEMM, "gemm_time_2dh", "gemm_calls_2dh"), (NCCL, "nccl_time_2dh", "nccl_calls_2dh")])
@@ -159,7 +153,6 @@ def test_kernels_by_what_is_told_of_them(answers: Answers, code: int, time: str,
         assert _nonzero(answers.columns(f"analysis/{calls}.cfg")) == {name: len(each) for name, each in found.items()}
 
 
-@needs_paraver
 def test_shares_of_classes(answers: Answers) -> None:
     times = answers.by_row("analysis/kernel-class-time_2dh.cfg")
     window = answers.by_row("analysis/kernel-class-timepercent.cfg")
@@ -171,7 +164,6 @@ def test_shares_of_classes(answers: Answers) -> None:
         assert of_kernels == pytest.approx({name: 100 * time / sum(row.values()) for name, time in row.items()}, rel=1e-6)
 
 
-@needs_paraver
 def test_occupancy_and_threads(answers: Answers) -> None:
     rows = answers.sql("SELECT end - start, gridX * gridY * gridZ, blockX * blockY * blockZ, registersPerThread, staticSharedMemory, "
                        "dynamicSharedMemory, (SELECT value FROM StringIds WHERE id = demangledName) FROM CUPTI_ACTIVITY_KIND_KERNEL")
@@ -191,7 +183,6 @@ def test_occupancy_and_threads(answers: Answers) -> None:
         assert +Counter({value: time for value, time in found.items() if value}) == +expected
 
 
-@needs_paraver
 def test_collectives_across_ranks(answers: Answers) -> None:
     found = _by_value(answers, COLLECTIVE)
     for view, code in (("nccl_wait_2dh", WAIT), ("nccl_late_2dh", LATE), ("nccl_transfer_2dh", TRANSFER)):
@@ -227,7 +218,6 @@ def _planes(text: str) -> dict[str, dict[str, float]]:
     return found
 
 
-@needs_paraver
 def test_nccl_kernels_by_size(answers: Answers) -> None:
     trace = answers.trace()
     calls: dict[str, Counter[str]] = defaultdict(Counter)
@@ -245,7 +235,6 @@ def test_nccl_kernels_by_size(answers: Answers) -> None:
     assert _nonzero(answers.columns("analysis/nccl_bytes_2dh.cfg")) == bytes_
 
 
-@needs_paraver
 def test_messages_between_tasks(answers: Answers) -> None:
     trace = answers.trace()
     for view, belongs, is_size in (("mpi_messages_2dh", lambda tag: not 55000 <= tag < 56000, False),
@@ -261,7 +250,6 @@ def test_messages_between_tasks(answers: Answers) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- calls and memory
-@needs_paraver
 def test_bandwidth_of_memory_operations(answers: Answers) -> None:
     moved: dict[tuple, list[int]] = defaultdict(lambda: [0, 0, 0])
     rows = answers.sql("SELECT streamId, copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY")
@@ -275,7 +263,6 @@ def test_bandwidth_of_memory_operations(answers: Answers) -> None:
         assert cells == pytest.approx(sorted(expected), rel=1e-6)
 
 
-@needs_paraver
 def test_synchronizations(answers: Answers) -> None:
     rows = answers.sql("SELECT syncType, end - start FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
     counts, times = Counter(kind for _, kind, _ in rows), Counter()
@@ -287,7 +274,6 @@ def test_synchronizations(answers: Answers) -> None:
         value != 0 for _, value in answers.sql("SELECT returnValue FROM CUPTI_ACTIVITY_KIND_RUNTIME"))
 
 
-@needs_paraver
 def test_calls_of_the_system(answers: Answers) -> None:
     rows = answers.sql("SELECT globalTid, start, end, value FROM OSRT_API JOIN StringIds ON id = nameId WHERE value != '[Unknown]'")
     calls = {is_pthread: [((export, tid), begin, end, name) for export, tid, begin, end, name in rows
@@ -307,7 +293,6 @@ def test_calls_of_the_system(answers: Answers) -> None:
     assert {depth: time for depth, time in found.items() if time and depth != "0"} == _nonzero(depths)
 
 
-@needs_paraver
 def test_mpi_profile(answers: Answers) -> None:
     # A call that completes several requests has a row for each; MPI_Sendrecv may have two, of which the trace has one size.
     sizes = dict.fromkeys(MPI_TABLES, "NULL") | {"MPI_P2P_EVENTS": "max(size)", "MPI_COLLECTIVES_EVENTS": "size"}

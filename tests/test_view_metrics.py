@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tools.view_answers import SAMPLES, Answers, ask, needs_paraver
+from tools.view_answers import SAMPLES, Answers, ask
 
 MEMORY, KERNEL, NCCL, GRAPH, CLASS, GEMM = 63000001, 63000006, 63000007, 63000008, 63000060, 63000062
 COMMUNICATION = 10
@@ -106,7 +106,6 @@ def _means(found: dict[str, tuple[float, int]], unit: float = 1) -> dict[str, fl
     return {name: integral / time / unit for name, (integral, time) in found.items() if integral}
 
 
-@needs_paraver
 @pytest.mark.parametrize("views", METRICS, ids=lambda views: views[0])
 def test_means_of_tasks(answers: Answers, times: Timeline, views: tuple[str, str, str | None]) -> None:
     codes, unit = METRICS[views]
@@ -121,7 +120,6 @@ def test_means_of_tasks(answers: Answers, times: Timeline, views: tuple[str, str
             assert shown[views[2]] == {"1": pytest.approx(mean, rel=CLOSE)}
 
 
-@needs_paraver
 def test_tensor_cores_by_gemm(answers: Answers, times: Timeline) -> None:
     rows = answers.by_row("hwcounters/tensor_per_gemm-2dh.cfg")
     assert any(rows)
@@ -129,7 +127,6 @@ def test_tensor_cores_by_gemm(answers: Answers, times: Timeline) -> None:
         assert row == pytest.approx(_means(times.by_value((GEMM,), task, times.added((TENSOR,), task))), rel=CLOSE)
 
 
-@needs_paraver
 def test_instructions(answers: Answers, times: Timeline) -> None:
     for task in range(1, len(times.trace.tasks) + 1):
         per_ns = times.added((GPC,), task) * times.added((SM_ISSUE,), task) * 4 / 100 / 1e9
@@ -156,7 +153,6 @@ def _integrals(answers: Answers, view: str) -> dict[str, float]:
     return found
 
 
-@needs_paraver
 @pytest.mark.parametrize("view", NODES)
 def test_means_of_nodes(answers: Answers, times: Timeline, view: str) -> None:
     codes, unit = NODES[view]
@@ -172,7 +168,6 @@ def test_means_of_nodes(answers: Answers, times: Timeline, view: str) -> None:
     assert any(found)
 
 
-@needs_paraver
 def test_traffic_of_ports(answers: Answers, times: Timeline) -> None:
     for view, codes in (("received", RECEIVED), ("sent", SENT)):
         expected: dict[tuple[int, int], float] = defaultdict(float)

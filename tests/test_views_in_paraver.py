@@ -8,7 +8,22 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tools.view_answers import SAMPLES, VIEWS, Answers, Work, ask, by_task, innermost, length, needs_paraver, union, work_of
+from tools.view_answers import (
+    SAMPLES,
+    VIEWS,
+    Answers,
+    Work,
+    ask,
+    by_task,
+    digest,
+    innermost,
+    length,
+    needs_paraver,
+    recorded,
+    union,
+    work_of,
+    worth_recording,
+)
 
 from nsys2prv import Options, convert
 from nsys2prv.paraver.cfg.model import asks
@@ -42,12 +57,20 @@ def work(answers: Answers) -> list[Work]:
 
 
 @needs_paraver
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_recorded_answers_are_those_that_paraver_gives(sample: str) -> None:
+    """Elsewhere, without Paraver, every figure is compared with the record."""
+    asked, record = ask(sample), recorded(sample)
+    assert record["of"] == digest(asked.path), "record them again: see tools/view_answers.py"
+    assert record["tables"] == worth_recording(asked)
+
+
+@needs_paraver
 def test_paraver_reads_every_view_without_complaint(answers: Answers) -> None:
     assert [line for line in answers.output.splitlines() if COMPLAINT.search(line)] == []
     assert [view for view, text in answers.tables.items() if not text.strip()] == []
 
 
-@needs_paraver
 def test_every_view_has_a_sample(tmp_path: Path) -> None:
     served = set()
     for exports in SAMPLES.values():
@@ -69,7 +92,6 @@ def _cells(columns: dict[str, float]) -> list[float]:
     return sorted(value for value in columns.values() if value)
 
 
-@needs_paraver
 def test_kernels_by_name(answers: Answers, work: list[Work]) -> None:
     kernels = [one for one in work if not one.name.startswith("memory")]
     assert _cells(answers.columns("analysis/kernel_time_2dh.cfg")) == _sorted_sums((one.name, one.end - one.begin) for one in kernels)
@@ -78,7 +100,6 @@ def test_kernels_by_name(answers: Answers, work: list[Work]) -> None:
     assert durations == sorted(one.end - one.begin for one in kernels)
 
 
-@needs_paraver
 def test_memory_operations_by_kind(answers: Answers) -> None:
     rows = answers.sql("SELECT copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind != 10")
     rows += answers.sql("SELECT 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET")
@@ -88,7 +109,6 @@ def test_memory_operations_by_kind(answers: Answers) -> None:
     assert _cells(answers.columns("analysis/memory_calls_2dh.cfg")) == _sorted_sums((row[1], 1) for row in rows)
 
 
-@needs_paraver
 def test_api_calls_by_name(answers: Answers) -> None:
     rows = answers.sql("SELECT globalTid, start, end, (SELECT value FROM StringIds WHERE id = nameId) FROM CUPTI_ACTIVITY_KIND_RUNTIME")
     calls = [((export, tid), begin, end, re.sub(r"_v\d{4,}$", "", name)) for export, tid, begin, end, name in rows]
@@ -97,7 +117,6 @@ def test_api_calls_by_name(answers: Answers) -> None:
     assert {name: time for name, time in answers.columns("analysis/api_time_2dh.cfg").items() if time} == innermost(calls)
 
 
-@needs_paraver
 def test_nvtx_ranges_by_text(answers: Answers) -> None:
     rows = answers.sql("SELECT globalTid, start, end, coalesce(text, (SELECT value FROM StringIds WHERE id = textId)) "
                        "FROM NVTX_EVENTS WHERE eventType IN (59, 70)")
@@ -109,7 +128,6 @@ def test_nvtx_ranges_by_text(answers: Answers) -> None:
     assert {name: shown[name] for name in innermost(ended) if name not in open_ended} == innermost(ended)
 
 
-@needs_paraver
 def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
     tasks = by_task(work).values()
     active = sorted(length(union(task)) for task in tasks)
@@ -126,7 +144,6 @@ def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
     assert shares == pytest.approx({"1": (communicating - both) * share, "2": both * share}, abs=0.01 * len(tasks))
 
 
-@needs_paraver
 def test_gaps(answers: Answers, work: list[Work]) -> None:
     tasks = by_task(work).values()
     gaps = [lasting for lasting, value in answers.bursts("analysis/gpu-gaps.cfg") if value]
@@ -135,7 +152,6 @@ def test_gaps(answers: Answers, work: list[Work]) -> None:
     assert all(value in (0, lasting) for lasting, value in answers.bursts("analysis/gpu-gaps.cfg"))
 
 
-@needs_paraver
 def test_launches(answers: Answers) -> None:
     rows = answers.sql(
         "SELECT kernel.start - min(call.start), kernel.end - kernel.start, call.globalTid, call.correlationId "

@@ -1,8 +1,15 @@
-"""What Paraver's command line program makes of the views on the samples' traces, and the same by other means."""
+"""What Paraver's command line program makes of the views on the samples' traces, and the same by other means.
+
+What it said is recorded in tests/view_answers/, so that figures can be compared where there is no Paraver. After a change of views or
+traces: ``PYTHONPATH=tests python tests/tools/view_answers.py``, with paramedir on the PATH, records them again; read the difference.
+"""
 
 from __future__ import annotations
 
 import atexit
+import hashlib
+import json
+import lzma
 import os
 import re
 import shutil
@@ -14,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tools.trace import Trace
@@ -29,6 +37,9 @@ VIEWS = load(FOLDER / FILE)
 PARAMEDIR = shutil.which("paramedir")
 SAMPLES = {folder: sorted((ROOT / "sample_reports" / folder).glob("*.sqlite")) for folder in ("training", "graphs", "cluster")}
 needs_paraver = pytest.mark.skipif(PARAMEDIR is None, reason="paramedir, Paraver's command line program, is not on the PATH")
+RECORDS = ROOT / "tests" / "view_answers"
+#: Characters of a timeline that is recorded: those of every event would be most of it.
+LONGEST = 100_000
 _read = cache(read_trace)
 
 
@@ -90,7 +101,7 @@ class Answers:
 
 @cache
 def ask(sample: str) -> Answers:
-    """Converts a sample and has paramedir read every view that has its events in it, once a session."""
+    """Converts a sample and has paramedir read every view that has its events in it, once a session; or what it said before."""
     exports = SAMPLES[sample]
     folder = Path(tempfile.mkdtemp(prefix=f"views-{sample}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -98,6 +109,42 @@ def ask(sample: str) -> Answers:
     convert(exports, trace, Options(jobs=1, align="utc"))
     lines = trace.read_text().splitlines()
     present = {int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]}
+    output, tables = _said(folder, trace, present) if PARAMEDIR else _recorded(sample, trace)
+    return Answers(trace, exports, int(lines[0].split(":")[2].removesuffix("_ns")), present, output, tables)
+
+
+def recorded(sample: str) -> dict[str, Any]:
+    """The record of a sample: digests of what was asked, and the tables."""
+    return json.loads(lzma.decompress((RECORDS / f"{sample}.json.xz").read_bytes()))
+
+
+def digest(trace: Path) -> dict[str, str]:
+    """What the answers depend on."""
+    views = b"".join((FOLDER / view.path).read_bytes() for view in VIEWS)
+    return {"trace": hashlib.sha256(trace.read_bytes()).hexdigest(), "views": hashlib.sha256(views).hexdigest()}
+
+
+def _recorded(sample: str, trace: Path) -> tuple[str, dict[str, str]]:
+    record = recorded(sample)
+    assert record["of"] == digest(trace), "traces or views have changed since Paraver's answers were recorded: see this module's head"
+    return "", record["tables"]
+
+
+def worth_recording(answers: Answers) -> dict[str, str]:
+    """All tables, and timelines that are not too long."""
+    histograms = {view.path for view in VIEWS if view.cfg.histogram}
+    return {view: table for view, table in answers.tables.items() if view in histograms or len(table) <= LONGEST}
+
+
+def record(sample: str) -> None:
+    """Writes the record of a sample."""
+    answers = ask(sample)
+    text = json.dumps({"of": digest(answers.path), "tables": worth_recording(answers)}, indent=0)
+    (RECORDS / f"{sample}.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
+
+
+def _said(folder: Path, trace: Path, present: set[int]) -> tuple[str, dict[str, str]]:
+    """paramedir's messages, and its tables by view."""
     chosen = [view for view in VIEWS if not asks(view.cfg, present)]
     command_line = [str(PARAMEDIR), "-npr", str(trace)]
     for number, view in enumerate(chosen):
@@ -108,7 +155,7 @@ def ask(sample: str) -> Answers:
     for number, view in enumerate(chosen):
         path = folder / (f"view{number:03d}" + ("" if view.cfg.histogram else ".csv"))
         tables[view.path] = path.read_text(errors="replace") if path.exists() else ""
-    return Answers(trace, exports, int(lines[0].split(":")[2].removesuffix("_ns")), present, run.stdout, tables)
+    return run.stdout, tables
 
 
 @dataclass(frozen=True)
@@ -176,3 +223,9 @@ def innermost(ranges: Iterable[tuple[tuple[int, int], int, int, str]]) -> dict[s
                 stack.remove(name)
                 stack.reverse()
     return {name: time for name, time in times.items() if time}
+
+
+if __name__ == "__main__":
+    RECORDS.mkdir(exist_ok=True)
+    for name in SAMPLES:
+        record(name)
