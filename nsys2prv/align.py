@@ -52,17 +52,18 @@ def asked(method: str) -> str | ClockRecord:
 
 
 def host_clocks(infos: Sequence[ReportInfo], placements: Sequence[Placement]) -> tuple[list[int], list[str]]:
-    """The clock that each report's times are of, and the clocks' names: of hosts, and of reports that no clock places.
+    """The clock that each report's times are of, and the clocks' names: of hosts, and of reports that no clock places or no host names.
 
     Hosts of one name get the number of the machine behind it, in the order of the ranks.
     """
     keys: dict[tuple[int, int], int] = {}
     numbers, names = [], []
     for report, (info, placement) in enumerate(zip(infos, placements, strict=True)):
-        key = (placement.machine, report if placement.method == UNPLACED else -1)
+        alone = placement.method == UNPLACED or (not info.host and info.system_ns is None)
+        key = (placement.machine, report if alone else -1)
         if key not in keys:
             keys[key] = len(names)
-            name = (info.host or "unknown host") + (f" {info.name}" if placement.method == UNPLACED else "")
+            name = (info.host or "unknown host") + (f" {info.name}" if alone and len(infos) > 1 else "")
             before = sum(other == name or other.startswith(f"{name} (") for other in names)
             names.append(f"{name} ({before + 1})" if before else name)
         numbers.append(keys[key])

@@ -252,3 +252,20 @@ def test_the_clock_command_prints_and_draws(tmp_path: Path, capsys: pytest.Captu
     else:
         assert status == 0
         assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_reports_that_name_no_host_have_clocks_of_their_own(tmp_path: Path) -> None:
+    truth = generate(tmp_path, Job(ranks=3, hosts=3, steps=12, layers=1, pace_ms=100, seed=23, **NOISE))
+    reports = sorted(tmp_path.glob("rank*.sqlite"))
+    for report in reports:
+        with sqlite3.connect(report) as connection:
+            connection.execute("DELETE FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")
+            connection.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
+        connection.close()
+    convert(reports, tmp_path / "o.prv", Options(jobs=1))
+    clocks = yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"]
+    assert list(clocks) == [f"unknown host {report.name}" for report in reports]
+    first = truth["hosts"][0]
+    for host, clock in list(zip(truth["hosts"], clocks.values(), strict=True))[1:]:
+        assert clock["offset_ns"] == pytest.approx(first["offset_ns"] - host["offset_ns"], abs=2_000_000)
+        assert abs(first["offset_ns"] - host["offset_ns"]) > 3_000_000
