@@ -24,7 +24,7 @@ from nsys2prv.report.info import ReportInfo
 AUTO, UTC, NONE = "auto", "utc", "none"
 METHODS = (AUTO, UTC, MPI, NCCL, NONE)
 #: Findings that are worth a warning: what was left out though it should fit, and hosts that could not be aligned.
-LOUD = frozenset({"unrelated", "unfit", "ambiguous", "unlike", "steep", "contradicted", "noisy", "apart", "worse"})
+LOUD = frozenset({"unrelated", "unfit", "ambiguous", "unlike", "steep", "contradicted", "noisy", "apart", "one way", "worse"})
 #: Hosts and ranks named in one line.
 WHO = 6
 

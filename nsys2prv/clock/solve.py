@@ -13,6 +13,7 @@ from nsys2prv.clock.blocks import blocks_of, links_of
 from nsys2prv.clock.hosts import per_host, precedences, strangers, thin
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, call_frame, pivot_of
+from nsys2prv.clock.oneway import ONE_WAY, one_way
 from nsys2prv.clock.residuals import Sample, residual_samples
 from nsys2prv.clock.robust import PLAUSIBLE_DRIFT
 from nsys2prv.clock.sequences import number_calls
@@ -96,7 +97,10 @@ def align(hosts: int, calls: Calls | None = None, messages: Messages | None = No
     estimates = connect(estimates_of(net, floors, COVER), used)
     estimates, found = project(estimates, used)
     findings += found
-    estimates = unmoved(tighten(estimates, used), orders)
+    left_out = frozenset(finding.clock for finding in findings if finding.kind in ("steep", "unfit"))
+    estimates = unmoved(one_way(tighten(estimates, used), used, left_out), orders)
+    findings += [Finding("one way", "bound by others in one direction only: moved just as far as that takes, so its error is not known",
+                         clock=e.host) for e in estimates if e.method == ONE_WAY]
     offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
     sent = precedences(rows.clear(), messages, pivot)
     limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
@@ -124,7 +128,8 @@ def _correction(estimate: Estimate, pivot: int) -> HostCorrection:
     seen = np.isfinite(estimate.first)
     return HostCorrection(
         estimate.host, estimate.reference, estimate.method, pivot, estimate.offset, estimate.drift,
-        None if estimate.method == UTC else estimate.bound, estimate.drift_sigma, estimate.observations, estimate.spread,
+        estimate.bound if estimate.method != UTC and np.isfinite(estimate.bound) else None, estimate.drift_sigma,
+        estimate.observations, estimate.spread,
         (pivot + round(estimate.first), pivot + round(estimate.last)) if seen else None)
 
 

@@ -137,8 +137,10 @@ def test_parts_have_references_of_their_own_until_messages_connect_them() -> Non
     check(alignment, clocks, [1])
     check(alignment, clocks, [3], reference=2)
     assert [(f.kind, f.clock, f.count) for f in alignment.findings] == [("apart", 2, 1)]
-    one_way = messages(rng, clocks, [(1, 2)], 500, 60)
-    assert align(4, calls, one_way).corrections[2].reference == 2
+    one_way = align(4, calls, messages(rng, clocks, [(1, 2)], 500, 60))
+    check(one_way, clocks, [1])
+    assert one_way.corrections[2].method in ("reference", "causality, one way")
+    assert one_way.verdict.used_after.number == 0
     both_ways = align(4, calls, messages(rng, clocks, [(1, 2), (2, 1)], 500, 60))
     check(both_ways, clocks, [1, 2, 3])
     assert not both_ways.findings
@@ -161,8 +163,23 @@ def test_rooted_collectives_give_bounds_to_and_from_the_root() -> None:
     alignment = align(3, with_(calls, role=role, is_root=calls.member == 0))
     for host in (1, 2):
         assert error(alignment, clocks, host) <= alignment.corrections[host].bound_ns < 150_000
-    one_way = align(3, with_(calls, role=int(Role.FROM_ROOT), is_root=calls.member == 0))
-    assert {c.method for c in one_way.corrections} == {"UTC"}
+
+
+@pytest.mark.parametrize("late", [-40e6, 40e6])
+def test_what_is_bound_in_one_direction_is_moved_as_far_as_that_takes(late: float) -> None:
+    """A broadcast binds the others' ends to the root's begin: a clock that is slow has to go forward, one that is fast may stay."""
+    rng = np.random.default_rng(12)
+    clocks = Clocks(np.array([0.0, late]), np.zeros(2))
+    calls = collectives(rng, clocks, np.arange(2), instants(rng, 300, 60))
+    alignment = align(2, with_(calls, role=int(Role.FROM_ROOT), is_root=calls.member == 0))
+    moved = alignment.corrections[1]
+    if late < 0:
+        assert (moved.method, moved.bound_ns, moved.drift) == ("causality, one way", None, 0.0)
+        assert moved.offset_ns == pytest.approx(-late, abs=1e6)
+        assert [finding.kind for finding in alignment.findings] == ["one way"]
+        assert alignment.verdict.used_before.number > 0 == alignment.verdict.used_after.number
+    else:
+        assert (moved.method, moved.offset_ns) == ("UTC", 0.0)
 
 
 def test_violations_are_counted() -> None:
