@@ -193,7 +193,7 @@ def _cfgs(arguments: list[str]) -> int:
 
 
 def _clock(arguments: list[str]) -> int:
-    from nsys2prv.clocks import causal_lines, load, plot, table
+    from nsys2prv.clock_text import causal_lines, load, plot, table
 
     clock = _Parser("nsys2prv clock", allow_abbrev=False, description="How the clocks of hosts were aligned, from a trace's clock file.")
     clock.add_argument("file", type=Path, metavar="FILE.clock.yaml")

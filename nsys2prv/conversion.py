@@ -22,7 +22,7 @@ from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import UNPLACED, Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord
-from nsys2prv.clocks import comments
+from nsys2prv.clock_text import comments
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
 from nsys2prv.events.extraction import Settings
 from nsys2prv.events.kind import EventKind

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.placement import UNPLACED
-from nsys2prv.clocks import MOST, causal_lines, table
+from nsys2prv.clock_text import MOST, causal_lines, table
 from nsys2prv.views import first_views
 
 if TYPE_CHECKING:
