@@ -13,7 +13,6 @@ from nsys2prv.clock.observations import Calls, Finding, Messages
 from nsys2prv.clock.placement import UNPLACED, Placement
 from nsys2prv.clock.record import ClockRecord, HostClock, read_record
 from nsys2prv.clock.solve import Alignment, align
-from nsys2prv.clock.verdict import Violations
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.facts import FactBook, FactFile, read_facts
 from nsys2prv.relations import all_relations
@@ -117,7 +116,7 @@ def recorded(alignment: Alignment, names: Sequence[str], owners: Sequence[str]) 
             round(correction.offset_ns), correction.drift_ppm, correction.pivot, correction.method, names[correction.reference],
             correction.observations, _whole(correction.spread_ns), _whole(correction.bound_ns), samples)
     verdict = alignment.verdict
-    causality = {used: {"before": _counts(before), "after": _counts(after)} for used, before, after in (
+    causality = {used: {"before": before.counts(), "after": after.counts()} for used, before, after in (
         ("used", verdict.used_before, verdict.used_after), ("held back", verdict.held_before, verdict.held_after))}
     loud, quiet = ([finding for finding in alignment.findings if (finding.kind in LOUD) == wanted] for wanted in (True, False))
     return ClockRecord(hosts, causality, _told(quiet, names, owners), _told(loud, names, owners))
@@ -125,11 +124,6 @@ def recorded(alignment: Alignment, names: Sequence[str], owners: Sequence[str]) 
 
 def _whole(value: float | None) -> int | None:
     return round(value) if value is not None and np.isfinite(value) else None
-
-
-def _counts(violations: Violations) -> dict[str, int]:
-    return {"checked": violations.checked, "violated": violations.number, "largest_ns": round(violations.largest),
-            "sum_ns": round(violations.total)}
 
 
 def _told(findings: Sequence[Finding], names: Sequence[str], owners: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from nsys2prv import align
 from nsys2prv.clock.causal import CausalOrder, restore
 from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, RankMove
-from nsys2prv.clock.verdict import Violations
 from nsys2prv.facts import FactBook
 from nsys2prv.model.objects import Ordered
 from nsys2prv.report.info import ReportInfo
@@ -30,7 +29,7 @@ def moved(placed: Timeline, order: CausalOrder, names: Sequence[str], hosts: Seq
     placements = [replace(placement, map=placement.map.moved(order.shifts.get(report)))
                   for report, placement in enumerate(placed.placements)]
     moves = {names[move.report]: RankMove(move.largest, round(move.mean), move.at) for move in order.moves}
-    causal = CausalRecord(len(placements), _counts(order.before), _counts(order.after), moves)
+    causal = CausalRecord(len(placements), order.before.counts(), order.after.counts(), moves)
     record = placed.record
     if order.moves:
         unknown = {host: HostClock(method=placement.method) for host, placement in zip(hosts, placed.placements, strict=True)}
@@ -47,8 +46,3 @@ def report_names(infos: Sequence[ReportInfo], processes: Sequence[Ordered]) -> l
         ranks[process.report].append(process.rank)
     names = [f"rank {rank[0]}" if len(rank) == 1 and rank[0] is not None else info.name for info, rank in zip(infos, ranks, strict=True)]
     return [name if names.count(name) == 1 else str(info.given) for name, info in zip(names, infos, strict=True)]
-
-
-def _counts(violations: Violations) -> dict[str, int]:
-    return {"checked": violations.checked, "violated": violations.number, "largest_ns": round(violations.largest),
-            "sum_ns": round(violations.total)}

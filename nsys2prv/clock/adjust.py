@@ -65,7 +65,7 @@ def estimates_of(net: Network, floors: np.ndarray, cover: float) -> list[Estimat
 def connect(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     """Parts that no ends connect, connected by bounds in both directions: each along the road of the smallest error to a reference."""
     part = np.array([estimate.reference for estimate in estimates])
-    begin, end = _corrected(estimates, orders)
+    begin, end = corrected(estimates, orders)
     before, after = part[orders.before], part[orders.after]
     across = np.flatnonzero(before != after)
     if not len(across):
@@ -145,7 +145,7 @@ def project(estimates: list[Estimate], orders: Precedences) -> tuple[list[Estima
     allowed = errors[orders.before] + errors[orders.after]
     beyond = np.zeros(len(orders), bool)
     for _ in range(SWEEPS):
-        begin, end = _corrected(estimates, orders)
+        begin, end = corrected(estimates, orders)
         excess = begin - end
         beyond = same & (excess > allowed + slack)
         wrong = same & (excess > slack) & ~beyond
@@ -164,7 +164,7 @@ def project(estimates: list[Estimate], orders: Precedences) -> tuple[list[Estima
 def _moved(estimates: list[Estimate], host: int, orders: Precedences, heeded: np.ndarray, slack: np.ndarray) -> Estimate:
     estimate = estimates[host]
     rows = np.flatnonzero(heeded & ((orders.before == host) | (orders.after == host)))
-    begin, end = _corrected(estimates, orders.of(rows))
+    begin, end = corrected(estimates, orders.of(rows))
     bounds = _own_bounds(begin, end, orders.before[rows] == host, slack[rows])
     corners = region(bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last)
     if not len(corners):
@@ -180,7 +180,7 @@ def tighten(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     """Bounds no wider than what the hosts' own precedences with their reference leave."""
     reference = np.array([estimate.reference for estimate in estimates])
     slack = _slack(orders)
-    begin, end = _corrected(estimates, orders)
+    begin, end = corrected(estimates, orders)
     leaving = np.flatnonzero(orders.after == reference[orders.before])
     coming = np.flatnonzero(orders.before == reference[orders.after])
     rows = np.concatenate([leaving, coming])
@@ -208,10 +208,9 @@ def _own_bounds(begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: 
     return Bounds(begin[leaving], room[leaving], end[~leaving], -room[~leaving])
 
 
-def _corrected(estimates: list[Estimate], orders: Precedences) -> tuple[np.ndarray, np.ndarray]:
-    offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
-    return (orders.begin * (1 + drift[orders.before]) + offset[orders.before],
-            orders.end * (1 + drift[orders.after]) + offset[orders.after])
+def corrected(estimates: list[Estimate], orders: Precedences) -> tuple[np.ndarray, np.ndarray]:
+    """The begins and the ends of the precedences, by the estimates."""
+    return orders.corrected(np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates]))
 
 
 def _slack(orders: Precedences) -> np.ndarray:

@@ -10,6 +10,7 @@ import polars as pl
 
 from nsys2prv.clock.observations import NOISE, Finding, Role
 from nsys2prv.clock.robust import line_through
+from nsys2prv.columns import factorize
 
 #: Hosts tried as the one that the others of their group are compared with.
 REFERENCES = 3
@@ -55,8 +56,8 @@ def blocks_of(hosts: pl.DataFrame, groups: dict[int, int]) -> list[Block]:
     blocks = []
     for low, high in pairwise(bounds):
         part = {name: column[low:high] for name, column in columns.items()}
-        row = np.unique(part["collective"], return_inverse=True)[1].reshape(-1)
-        clocks, column = np.unique(part["clock"], return_inverse=True)
+        _, row = factorize(part["collective"])
+        clocks, column = factorize(part["clock"])
         shape = int(row[-1]) + 1, len(clocks)
         end, late, seen = np.zeros(shape), np.zeros(shape), np.zeros(shape, bool)
         at = row, column.reshape(-1)

@@ -9,6 +9,7 @@ import polars as pl
 
 from nsys2prv.clock.observations import NOISE, Finding, Messages, Role
 from nsys2prv.clock.robust import TO_SIGMA, evenly
+from nsys2prv.columns import factorize
 
 #: Collectives of one group that are looked at: what is beyond tells nothing more.
 MOST = 4_000
@@ -37,6 +38,10 @@ class Precedences:
     def of(self, rows: np.ndarray) -> Precedences:
         return Precedences(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
+    def corrected(self, offset: np.ndarray, drift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The begins and the ends by corrected clocks: time + offset + drift * time, by clock."""
+        return (self.begin * (1 + drift[self.before]) + offset[self.before], self.end * (1 + drift[self.after]) + offset[self.after])
+
 
 def thin(table: pl.DataFrame) -> pl.DataFrame:
     """Calls of at most MOST collectives of each group, spread evenly over its order; every HOLD_BACK-th is `held`."""
@@ -59,8 +64,8 @@ def strangers(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     for part in sample.partition_by("key", maintain_order=True):
         ordinals = part["ordinal"].unique().sort()
         part = part.filter(pl.col("ordinal").is_in(ordinals[evenly(len(ordinals), SAMPLE)].implode()))
-        row, rows = _dense(part["ordinal"])
-        column, members = _dense(part["member"])
+        rows, row = factorize(part["ordinal"].to_numpy())
+        members, column = factorize(part["member"].to_numpy())
         ends = np.full((len(rows), len(members)), np.nan)
         ends[row, column] = part["end"].to_numpy()
         if len(rows) < 5:
@@ -97,11 +102,6 @@ def _median(values: np.ndarray, axis: int) -> np.ndarray:
                       / 2, axis)
 
 
-def _dense(column: pl.Series) -> tuple[np.ndarray, np.ndarray]:
-    values, dense = np.unique(column.to_numpy(), return_inverse=True)
-    return dense.reshape(-1), values
-
-
 def per_host(table: pl.DataFrame) -> pl.DataFrame:
     """One row per collective and host, sorted by both, of collectives on several hosts.
 
@@ -121,7 +121,7 @@ def per_host(table: pl.DataFrame) -> pl.DataFrame:
     several = (np.bincount(number, minlength=1) > 1)[number]
     hosts = hosts.filter(pl.Series(several))
     new, number = new[several], number[several]
-    number = np.unique(number, return_inverse=True)[1].reshape(-1)
+    _, number = factorize(number)
     duration = hosts["duration"].to_numpy()
     shortest = np.minimum.reduceat(duration, np.flatnonzero(new)) if len(duration) else duration
     late = duration == shortest[number]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from nsys2prv.clock.adjust import Estimate
+from nsys2prv.clock.adjust import Estimate, corrected
 from nsys2prv.clock.hosts import Precedences
 
 ONE_WAY = "causality, one way"
@@ -23,9 +23,8 @@ def one_way(estimates: list[Estimate], orders: Precedences, left_out: frozenset[
     left_out: hosts whose clocks are not to be believed.
     """
     part = np.array([estimate.reference for estimate in estimates])
-    offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
-    early = (orders.begin * (1 + drift[orders.before]) + offset[orders.before]
-             - orders.end * (1 + drift[orders.after]) - offset[orders.after])
+    begin, end = corrected(estimates, orders)
+    early = begin - end
     before, after = part[orders.before], part[orders.after]
     met, counts = np.unique(np.stack([before, after], axis=1), axis=0, return_counts=True)
     pairs = {(b, a): float(early[(before == b) & (after == a)].max()) for (b, a), count in zip(met.tolist(), counts.tolist(), strict=True)

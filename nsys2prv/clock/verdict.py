@@ -9,6 +9,7 @@ import polars as pl
 
 from nsys2prv.clock.hosts import Precedences
 from nsys2prv.clock.observations import Role
+from nsys2prv.columns import factorize
 
 #: Share of collectives and messages that may be taken for misfits.
 MISFITS = 0.05
@@ -22,6 +23,10 @@ class Violations:
     number: int = 0
     largest: float = 0.0
     total: float = 0.0
+
+    def counts(self) -> dict[str, int]:
+        """For the record, in whole ns."""
+        return {"checked": self.checked, "violated": self.number, "largest_ns": round(self.largest), "sum_ns": round(self.total)}
 
     def __add__(self, other: Violations) -> Violations:
         return Violations(self.checked + other.checked, self.number + other.number, max(self.largest, other.largest),
@@ -55,12 +60,13 @@ def without_misfits(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarr
     those are: calls that do not belong together. Where they are more than a few, the clocks are as likely wrong, and all stay."""
     late = _collectives(hosts, offset, drift)
     wrong = np.unique(hosts["collective"].to_numpy()[late > limit[hosts["clock"].to_numpy()]])
-    lost = _late_messages(messages, offset, drift) > np.maximum(limit[messages.before], limit[messages.after])
+    sent, received = messages.corrected(offset, drift)
+    lost = sent - received > np.maximum(limit[messages.before], limit[messages.after])
     count = len(wrong) + int(lost.sum())
     if not count or count > MISFITS * (hosts["collective"].n_unique() + len(messages)):
         return hosts, messages, 0
     hosts = hosts.filter(~pl.col("collective").is_in(wrong))
-    number = np.unique(hosts["collective"].to_numpy(), return_inverse=True)[1].reshape(-1)
+    _, number = factorize(hosts["collective"].to_numpy())
     return hosts.with_columns(collective=pl.Series(number)), messages.of(np.flatnonzero(~lost)), count
 
 
@@ -68,14 +74,15 @@ def within(hosts: pl.DataFrame, messages: Precedences, part: np.ndarray) -> tupl
     """What lies within the parts that the hosts belong to: of collectives across several, each part's share on its own."""
     number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
     hosts = hosts.with_columns(collective=pl.Series(number)).sort("collective", maintain_order=True)
-    number = np.unique(hosts["collective"].to_numpy(), return_inverse=True)[1].reshape(-1)
+    _, number = factorize(hosts["collective"].to_numpy())
     return (hosts.with_columns(collective=pl.Series(number)),
             messages.of(np.flatnonzero(part[messages.before] == part[messages.after])))
 
 
 def _violations(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray) -> dict[bool, Violations]:
     late = _collectives(hosts, offset, drift)
-    late, held = np.concatenate([late, _late_messages(messages, offset, drift)]), np.concatenate([hosts["held"].to_numpy(), messages.held])
+    sent, received = messages.corrected(offset, drift)
+    late, held = np.concatenate([late, sent - received]), np.concatenate([hosts["held"].to_numpy(), messages.held])
     return {which: _count(late[(held == which) & np.isfinite(late)]) for which in (False, True)}
 
 
@@ -83,12 +90,6 @@ def _count(late: np.ndarray) -> Violations:
     # Times are whole ns; what is earlier by less is rounding.
     wrong = late[late >= 1]
     return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
-
-
-def _late_messages(messages: Precedences, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
-    """How much later each message is sent than it is received."""
-    sent = messages.begin * (1 + drift[messages.before]) + offset[messages.before]
-    return sent - messages.end * (1 + drift[messages.after]) - offset[messages.after]
 
 
 def _collectives(hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
