@@ -12,7 +12,7 @@ from nsys2prv.relations import all_relations
 
 HEAD = """# Events in the trace
 
-Made from the declarations in `nsys2prv/events/` and `nsys2prv/catalogue/events.yaml` by `python docs/make_events.py`.
+Made from the declarations in `nsys2prv/events/` and `nsys2prv/catalogue/events/` by `python docs/make_events.py`.
 
 A range is one record at its begin, with all its event types, and one at its end with the same types and value 0. Ranges that
 lie within each other on one row (calls, NVTX) are value / 0 pairs: show them with Paraver's compose function *Stacked Val*.

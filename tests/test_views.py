@@ -53,10 +53,15 @@ def test_pictures_are_of_views_and_small() -> None:
     assert sum(sizes) <= 1_500_000
 
 
+def written(folder: Path, text: str) -> None:
+    (folder / FILE).mkdir()
+    (folder / FILE / "own.yaml").write_text(text)
+
+
 def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "cfgs"
     folder.mkdir()
-    shutil.copy(FOLDER / FILE, folder)
+    shutil.copytree(FOLDER / FILE, folder / FILE)
     (folder / "mine.cfg").write_text("#ParaverCFG\n")
     assert command.main([str(folder)]) == 0
     assert "mine.cfg" in capsys.readouterr().err
@@ -66,7 +71,7 @@ def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_the_command_names_the_view_that_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "codes: {kernel: 63000006}\nviews:\n  basics/k: {title: K, shows: k, unit: k, types: kernel, compose_thread: Maximum}\n"
-    (tmp_path / FILE).write_text(text)
+    written(tmp_path, text)
     assert command.main([str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert "basics/k" in error
@@ -86,7 +91,7 @@ families:
 
 
 def test_a_family_makes_a_view_of_each_member(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(FAMILY)
+    written(tmp_path, FAMILY)
     first, second = load(tmp_path / FILE)
     assert [(view.path, view.title, view.shows) for view in (first, second)] == [
         ("basics/k.cfg", "Kernels now", "Kernels."), ("basics/n.cfg", "NCCL kernels now", "NCCL kernels.")]
@@ -101,7 +106,7 @@ def test_a_family_makes_a_view_of_each_member(tmp_path: Path) -> None:
     ("name: n, ", "", "'name'"),
 ])
 def test_members_that_do_not_fit_their_family_are_refused(tmp_path: Path, old: str, new: str, problem: str) -> None:
-    (tmp_path / FILE).write_text(FAMILY.replace(old, new, 1))
+    written(tmp_path, FAMILY.replace(old, new, 1))
     with pytest.raises(CfgError, match=problem):
         load(tmp_path / FILE)
 

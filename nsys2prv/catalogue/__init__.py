@@ -1,4 +1,4 @@
-"""Event types, their labels and their values: the data of ``events.yaml`` as typed declarations.
+"""Event types, their labels and their values: the data of the files in ``events`` as typed declarations.
 
 Everything that gives a Paraver number a meaning is read from here: the writer of records, the ``.pcf`` and the tables of the
 documentation.
@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from nsys2prv.catalogue.hashing import hashed_numbers
-from nsys2prv.data import data_text, parsed
+from nsys2prv.data import data_text, data_texts, parsed
 
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see :func:`domain_numbers`.
@@ -102,8 +102,8 @@ class Catalogue:
 
 @cache
 def catalogue() -> Catalogue:
-    """The parsed ``events.yaml``."""
-    data = parsed(data_text(__package__, "events.yaml"))
+    """What the files in ``events`` say together."""
+    data = _sections()
     value_sets = {name: ValueSet(name, tuple(sorted(labels.items()))) for name, labels in data["value_sets"].items()}
     name_sets = {name: NameSet(name, **spec) for name, spec in data["name_sets"].items()}
 
@@ -122,13 +122,28 @@ def catalogue() -> Catalogue:
         """The naming field first, whatever YAML's merge key did to the order."""
         return sorted(fields, key=lambda name: not ("values" in fields[name] and not fields[name].get("optional")))
 
-    layouts = {
-        name: Layout(name, spec["title"], tuple(field(key, spec["fields"][key]) for key in in_order(spec["fields"])),
-                     spec.get("nests", False))
-        for name, spec in data["layouts"].items()
-    }
+    def fields(spec: dict[str, Any]) -> tuple[Field, ...]:
+        found = (data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}) | spec["fields"]
+        return tuple(field(key, found[key]) for key in in_order(found))
+
+    layouts = {name: Layout(name, spec["title"], fields(spec), spec.get("nests", False)) for name, spec in data["layouts"].items()}
     lines = {name: LineKind(name, spec.get("tag"), spec["label"]) for name, spec in data["lines"].items()}
     return Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]))
+
+
+def _sections() -> dict[str, Any]:
+    """Section -> its entries of all files; a name twice in a section is a mistake of ours."""
+    found: dict[str, Any] = {}
+    for topic in data_texts(f"{__package__}.events", ".yaml"):
+        for section, entries in parsed(topic).items():
+            if isinstance(entries, list):
+                found.setdefault(section, []).extend(entries)
+                continue
+            known = found.setdefault(section, {})
+            if twice := known.keys() & entries.keys():
+                raise ValueError(f"{section}: {', '.join(sorted(twice))} stands in two files")
+            known.update(entries)
+    return found
 
 
 @cache

@@ -1,4 +1,4 @@
-"""``python -m nsys2prv.paraver.cfg [FOLDER]``: write the views of FOLDER/catalogue.yaml, and their table for people."""
+"""``python -m nsys2prv.paraver.cfg [FOLDER]``: write the views of FOLDER/catalogue, and their table for people."""
 
 from __future__ import annotations
 

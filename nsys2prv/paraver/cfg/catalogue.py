@@ -1,4 +1,4 @@
-"""The views of ``catalogue.yaml`` as :class:`Cfg` objects. How the file is written stands at its top."""
+"""The views of the folder ``catalogue`` as :class:`Cfg` objects. How its files are written stands at the top of its codes.yaml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.model import NO_VALUE, Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, Window, check
 from nsys2prv.paraver.cfg.writer import cfg_text
 
-FILE = "catalogue.yaml"
+#: The catalogue's folder, and the file of it whose anchors the others use.
+FILE, TEMPLATES = "catalogue", "templates.yaml"
 SUFFIX = ".cfg"
 DESCRIPTION_WIDTH = 100
 _VIEW = {"title", "shows", "unit", "any_of", "windows", "histogram"}
@@ -64,13 +65,11 @@ class _Codes:
 
 @cache
 def load(path: Path) -> tuple[View, ...]:
-    """All views of a catalogue file. Raises CfgError naming the view with everything that is wrong."""
-    try:
-        data = parsed(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise CfgError(f"{path}: {error}") from error
-    codes = _Codes({name: tuple(_numbers(spec)) for name, spec in data["codes"].items()})
-    specs = [*data["views"].items(), *(made for family in data.get("families", []) for made in _family(family))]
+    """All views of a catalogue. Raises CfgError naming the view with everything that is wrong."""
+    topics = _topics(path)
+    codes = _Codes(codes_of(path))
+    specs = [spec for topic in topics.values() for spec in (*topic.get("views", {}).items(),
+                                                            *(made for family in topic.get("families", []) for made in _family(family)))]
     views, titles, paths = [], set(), set()
     for name, spec in specs:
         try:
@@ -90,8 +89,31 @@ def load(path: Path) -> tuple[View, ...]:
 
 @cache
 def codes_of(path: Path) -> dict[str, tuple[int, ...]]:
-    """Name -> event types, of a catalogue file."""
-    return {name: tuple(_numbers(spec)) for name, spec in parsed(path.read_text(encoding="utf-8"))["codes"].items()}
+    """Name -> event types, of a catalogue."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, topic in _topics(path).items():
+        for word, spec in topic.get("codes", {}).items():
+            if word in found:
+                raise CfgError(f"{path / name}: another file has the event type {word!r} too")
+            found[word] = tuple(_numbers(spec))
+    return found
+
+
+@cache
+def _topics(path: Path) -> dict[str, dict[str, Any]]:
+    """The catalogue's files by name, each read with the templates before it."""
+    files = sorted(file for file in path.glob("*.yaml") if file.name != TEMPLATES)
+    if not files:
+        raise CfgError(f"{path}: no catalogue of views here (a folder of .yaml files)")
+    templates = path / TEMPLATES
+    before = templates.read_text(encoding="utf-8") if templates.exists() else ""
+    found = {}
+    for file in files:
+        try:
+            found[file.name] = parsed(f"{before}\n{file.read_text(encoding='utf-8')}")
+        except yaml.YAMLError as error:
+            raise CfgError(f"{file}: {error}") from error
+    return found
 
 
 def _family(family: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

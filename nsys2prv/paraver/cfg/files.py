@@ -17,7 +17,7 @@ FOLDERS = {
 }
 HEAD = """# The Paraver views
 
-<!-- Made from cfgs/catalogue.yaml by `python -m nsys2prv.paraver.cfg`; change that file instead. -->
+<!-- Made from cfgs/catalogue/ by `python -m nsys2prv.paraver.cfg`; change the files there instead. -->
 
 `nsys2prv cfgs DIR` copies them to a folder, with workspaces: once these are imported (File > Preferences > Workspaces, button
 `Import workspaces`), Paraver offers the views in its menu Hints on every trace that has their events. `nsys2prv cfgs --for out.prv`
