@@ -7,12 +7,17 @@ import time
 from pathlib import Path
 from typing import get_args
 
+from . import additions
 from .options import ClockUnit, CutReport, GpuModels, Graphs, MetricDevices, NcclTrace, Options, Payload, RowOrder, Visible
 from .sets import TRUTH, generate
 
 
 def _numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
+
+
+def _additions(text: str) -> tuple[str, ...]:
+    return additions.names() if text == "all" else tuple(text.split(","))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -66,6 +71,8 @@ def build_parser() -> argparse.ArgumentParser:
         default=default.truth_collectives,
         help="at most so many collectives in the truth",
     )
+    add("--additions", type=_additions, default=(), metavar="NAME[,NAME...]",
+        help=f"further tables: all, or some of {', '.join(additions.names())}")
     add("--jobs", type=int, default=default.jobs, help="processes to write with")
     add("--page-size", type=int, default=default.page_size, help="bytes of a page of the SQLite files")
     _add_clocks(parser)

@@ -45,6 +45,7 @@ class Background:
 
     def __init__(self, report: Report) -> None:
         self.report = report
+        self.steps: list[Ints] = [np.zeros((0, 2), np.int64)]  # begin and end of each, by blocks
         self._fetched: dict[int, tuple[int, int, int]] = {}  # batch: begin (local ns), globalTid, range id
 
     def begin(self, at: int) -> None:
@@ -65,6 +66,7 @@ class Background:
         begin.
         """
         length = end - begin
+        self.steps.append(np.stack([begin, end], axis=1))
         self._write_calls(begin, length, epochs)
         self._write_polls(begin, length)
         rows: list[dict[str, Any]] = []

@@ -85,6 +85,7 @@ class Options:
         nccl_proxy: the advanced NCCL trace has the proxy's operations too.
         bandwidth_truth: the truth also says how long each rank waited in each NCCL collective, how late it came, how
             long the transfer took, and the bus bandwidth.
+        additions: names of modules in ``additions`` whose tables the reports have too.
     """
 
     ranks: int = 4
@@ -136,6 +137,7 @@ class Options:
     nccl_channels: int = 0
     nccl_proxy: bool = False
     bandwidth_truth: bool = False
+    additions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("ranks", "hosts", "steps", "layers", "jobs"):

@@ -2,7 +2,7 @@
 
 ``tables.sql`` holds one CREATE TABLE per table, ``enums.tsv`` the rows of the ``ENUM_*`` tables (schema 3.25.0) and
 ``enums_more.tsv`` those of the ones that come only with certain tables.
-A new table is one more statement in ``tables.sql``; nothing here changes.
+A new table is one more statement in ``tables.sql``; nothing here changes. Those of ``additions`` lie there, in ``*.sql`` and ``*.tsv``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+from nsys2prv.data import data_texts
 
 USUAL, DYNAMIC = ("3.25.0", "2026.2.1.210", "2026.2"), ("3.28.1", "2026.4.1.0", "2026.4")
 """Versions of schema and product, and the product's date: of exports, and of those with dynamic tables."""
@@ -34,8 +36,9 @@ def _data(name: str) -> str:
 @cache
 def tables() -> dict[str, str]:
     """CREATE TABLE statements by table name, in the order of a real export (the ENUM_* tables apart)."""
-    statements = re.findall(r"^CREATE TABLE (\w+) \(\n.*?^\)$", _data("tables.sql"), re.M | re.S)
-    texts = re.findall(r"^CREATE TABLE \w+ \(\n.*?^\)$", _data("tables.sql"), re.M | re.S)
+    text = "\n".join([_data("tables.sql"), *data_texts(f"{__package__}.additions", ".sql")])
+    statements = re.findall(r"^CREATE TABLE (\w+) \(\n.*?^\)$", text, re.M | re.S)
+    texts = re.findall(r"^CREATE TABLE \w+ \(\n.*?^\)$", text, re.M | re.S)
     return dict(zip(statements, texts, strict=True))
 
 
@@ -55,7 +58,8 @@ def enums() -> dict[str, Enum]:
     """The ENUM_* tables by name."""
     found: dict[str, Enum] = {}
     rows: list[tuple[int, str, str]] = []
-    for line in (_data("enums.tsv") + _data("enums_more.tsv")).splitlines():
+    texts = [_data("enums.tsv"), _data("enums_more.tsv"), *data_texts(f"{__package__}.additions", ".tsv")]
+    for line in "".join(texts).splitlines():
         if line.startswith("> "):
             table, comment, *beside = line[2:].split("\t")
             rows = []

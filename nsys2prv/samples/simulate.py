@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import background, graphs, metadata, nccl_trace, nvtx, target
+from . import additions, background, graphs, metadata, nccl_trace, nvtx, target
 from .background import Background
 from .cluster import Cluster, Ints, Rank, build_cluster
 from .ends import build_noise
@@ -226,6 +226,7 @@ def write_ranks(options: Options, folder: Path, wanted: Sequence[int]) -> Writte
     for report, rows in zip(reports, beside, strict=True):
         duration = _duration(report, now)
         rows.finish(int(report.rank.local(epoch)[0]) + 1_000_000)
+        additions.add(options.additions, report, np.concatenate(rows.steps), duration)
         target.write_target(report, duration)
         metadata.write_metadata(report, duration)
         report.export.close()
