@@ -135,6 +135,7 @@ def members(group: int) -> list[int]:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, None), (signal.SIGKILL, None)])
 def test_no_process_outlives_the_command(number: int, status: int | None, large: Path, tmp_path: Path) -> None:
     """Nor, where the signal can be handled, a temporary file."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests run under nohup would hand on that it is ignored
     child = subprocess.Popen([sys.executable, "-m", "nsys2prv", "-q", "-j", "2", str(large), "out.prv"], cwd=tmp_path,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
