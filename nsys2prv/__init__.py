@@ -5,7 +5,8 @@
 
 A trace flows one way through five rooms: :mod:`nsys2prv.report` opens an export, :mod:`nsys2prv.events` reads one kind of
 event into the normal form, :mod:`nsys2prv.clock` places the reports on one timeline, :mod:`nsys2prv.model` numbers objects
-and names, and :mod:`nsys2prv.paraver` knows the trace's formats. :mod:`nsys2prv.conversion` is the road through them.
+and names, and :mod:`nsys2prv.paraver` knows the trace's formats. :mod:`nsys2prv.preparation` is the road through the first four,
+:mod:`nsys2prv.conversion` the whole of it.
 All times are nanoseconds.
 """
 

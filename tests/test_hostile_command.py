@@ -95,7 +95,7 @@ def test_a_folder_for_temporary_files_that_is_not_there_is_named(tmp_path: Path)
 def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """As in README, on a job large enough for worker processes."""
     make_export(tmp_path / "r.sqlite", {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
-    (tmp_path / "script.py").write_text("import nsys2prv.conversion as conversion\nconversion.SMALL_JOB_ROWS = 0\n"
+    (tmp_path / "script.py").write_text("import nsys2prv.preparation as preparation\npreparation.SMALL_JOB_ROWS = 0\n"
                                         "from nsys2prv import Options, convert\nconvert(['r.sqlite'], 'out.prv', Options())\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SAMPLE.parents[2]), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60,

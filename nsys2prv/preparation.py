@@ -1,0 +1,275 @@
+"""From reports to a job that is ready to be written or analysed: opened, read, placed on one timeline, numbered, related."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv import align, causality, extract, relate
+from nsys2prv.catalogue import catalogue, domain_numbers
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.clock.placement import Placement, ReportClock, place
+from nsys2prv.clock.record import ClockRecord
+from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
+from nsys2prv.events.extraction import Settings
+from nsys2prv.events.kind import EventKind
+from nsys2prv.executor import available_cpus, in_order, make_executor
+from nsys2prv.facts import FactBook
+from nsys2prv.model import devices as device_model
+from nsys2prv.model import names as name_model
+from nsys2prv.model import objects as object_model
+from nsys2prv.naming.classes import load_rules
+from nsys2prv.progress import Progress
+from nsys2prv.report.info import ReportInfo, inspect
+from nsys2prv.report.prepare import prepared
+from nsys2prv.selection import Selection, least_durations, select
+from nsys2prv.store.lanes import separate_overlaps
+from nsys2prv.store.runs import Run
+from nsys2prv.timeline import Timeline, begun, settled, timeline
+
+#: Reports with fewer rows than this together are not worth starting processes for.
+SMALL_JOB_ROWS = 400_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to read and how to place it; made by :meth:`of`, which refuses what cannot be before any file is touched."""
+
+    selection: Selection
+    settings: Settings
+    method: str | ClockRecord = align.AUTO
+    causal: bool = False
+    full_kernel_names: bool = False
+
+    @classmethod
+    def of(cls, kinds: Sequence[str] = (), min_duration: Mapping[str, int] | None = None, kernel_rules: Path | None = None,
+           align_by: str = align.AUTO, causal: bool = False, full_kernel_names: bool = False) -> Plan:
+        """Raises UsageError, or Nsys2prvError for a file of rules or clocks that cannot be read. Arguments as in conversion.Options."""
+        selection = select(kinds)
+        settings = Settings(least=least_durations(min_duration or {}), rules=load_rules(kernel_rules))
+        method = align.asked(align_by)
+        if causal and method == align.NONE:
+            raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")
+        return cls(selection, settings, method, causal, full_kernel_names)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who does the work: `jobs` processes (1: this one), and where progress is shown."""
+
+    executor: Executor
+    jobs: int
+    progress: Progress
+
+    def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
+        """Results of pure functions over files, in the order of the tasks."""
+        return in_order(self.executor, function, tasks, 2 * self.jobs if ahead is None else ahead)
+
+
+@dataclass
+class Job:
+    """What is known of a job once its reports are read. All arrays are int64.
+
+    infos: the reports, in rank order. results: of reading and relating; their runs' indices are local. runs: all runs, whose `source`
+    is an index into these lists: threads, of the thread (in model.tree) of each local object; domains, of the local NVTX domains as
+    indices into domain_codes; names, per name set, of the values of local names. values: labels of these values.
+    domain_codes: (name, number) of every NVTX domain, sorted. placed: the timeline, whose clocks lead to trace time. duration: of the
+    trace (ns). notes, warnings: of preparing. folder: of the temporary files, where the runs are.
+    """
+
+    infos: list[ReportInfo]
+    selection: Selection
+    results: list[extract.Extracted]
+    model: object_model.ObjectModel
+    placed: Timeline
+    values: dict[str, name_model.NameValues]
+    domain_codes: list[tuple[str, int]]
+    folder: Path
+    workers: Workers
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    runs: list[Run] = field(init=False)
+    threads: list[np.ndarray] = field(init=False)
+    domains: list[np.ndarray] = field(init=False)
+    names: dict[str, list[np.ndarray]] = field(init=False)
+    duration: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        by_task = sorted(self.results, key=lambda result: result.task)
+        numbers = {result.task: index for index, result in enumerate(by_task)}
+        domain_index = {name: index for index, (name, _) in enumerate(self.domain_codes)}
+        self.runs = [replace(run, source=numbers[run.source]) for result in self.results for run in result.runs]
+        self.threads = [threads_of(result, self.model) for result in by_task]
+        self.domains = [np.array([domain_index[domain] for domain in result.domains], np.int64) for result in by_task]
+        self.names = {name: [np.array(found.by_task.get(result.task, ()), np.int64) for result in by_task]
+                      for name, found in self.values.items()}
+        self.duration = max(int(self.clocks[run.report].to_global(np.int64(run.last))) for run in self.runs)
+
+    @property
+    def clocks(self) -> list[ClockMap]:
+        """To trace time: of every report, and last the identity for runs that are in trace time."""
+        return self.placed.clocks
+
+
+@dataclass
+class _Reading:
+    """What the stages hand on."""
+
+    infos: list[ReportInfo]
+    placements: list[Placement]
+    plan: Plan
+    folder: Path
+    workers: Workers
+    results: list[extract.Extracted] = field(default_factory=list)
+
+    def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
+        return self.workers.run(function, tasks, ahead)
+
+
+@contextmanager
+def prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, jobs: int = 0, quiet: bool = True) -> Iterator[Job]:
+    """The job of these reports; its worker processes end with the context. jobs: processes, 0 for one per CPU.
+
+    folder: of temporary files, see :func:`temporary_folder`. Raises Nsys2prvError with one line for people when a report cannot be
+    read, NothingToWrite when there is no event of the kinds asked for.
+    """
+    progress = Progress(quiet)
+    paths, warnings = _distinct(reports)
+    opened = progress.over(prepared(paths, folder), "opening reports", len(paths))
+    infos = object_model.order_reports([inspect(path, source) for path, source in opened])
+    rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
+    jobs = 1 if rows < SMALL_JOB_ROWS else jobs or available_cpus()
+    with make_executor(jobs) as executor:
+        clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in infos]
+        job = _prepared(_Reading(infos, place(clocks), plan, folder, Workers(executor, jobs, progress)))
+        job.warnings = [*warnings, *plan.selection.warnings]
+        yield job
+
+
+def _prepared(reading: _Reading) -> Job:
+    _extract(reading)
+    if not any(result.runs for result in reading.results):
+        raise NothingToWrite(_nothing(reading))
+    reading.results = separate_overlaps(reading.results, partial(reading.run, ahead=reading.workers.jobs))
+    model = object_model.build(reading.infos, [placement.machine for placement in reading.placements],
+                               [(result.report, key) for result in reading.results for key in result.objects])
+    reading.results, notes = device_model.written_once(reading.results, model.rows)
+    values = _name_values(reading)
+    domains = domain_numbers({domain for result in reading.results for domain in result.domains})
+    placed = _align(reading, model)
+    if reading.plan.causal:
+        placed = _move(reading, model, placed)
+    hosts = [placement.machine for placement in placed.placements]
+    reading.results += reading.run(relate.run_task, relate.plan(_facts(reading, model, placed.clocks, hosts), reading.folder))
+    return Job(reading.infos, reading.plan.selection, reading.results, model, placed, values, sorted(domains.items()),
+               reading.folder, reading.workers, notes)
+
+
+def _extract(reading: _Reading) -> None:
+    first, second = extract.plan(reading.infos, reading.plan.selection.kinds, reading.folder, reading.plan.settings)
+    with reading.workers.progress.bar("reading", sum(task.rows for task in first + second), "rows") as bar:
+        for stage in (first, second):
+            tasks = extract.with_launches(stage, reading.results) if stage is second else stage
+            for result in reading.run(extract.run_task, tasks):
+                reading.results.append(result)
+                bar.update(result.rows)
+
+
+def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:
+    """The values of all names met, by name set."""
+    labellers = {} if reading.plan.full_kernel_names else dict.fromkeys(("kernels", "nccl_kernels"), name_model.readable_kernels)
+    met: dict[str, dict[int, name_model.NameFile]] = {}
+    for result in reading.results:
+        for name_set, found in result.names.items():
+            met.setdefault(name_set, {})[result.task] = name_model.NameFile(found, result.domains)
+    return name_model.assign(catalogue().name_sets, met, labellers)
+
+
+def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
+    """The timeline, on which hosts are aligned as asked for."""
+    method = reading.plan.method
+    placements = settled(reading.placements, reading.results, method)
+    record = method if isinstance(method, ClockRecord) else None
+    if record is None and method not in (align.UTC, align.NONE):
+        clocks, names = align.host_clocks(reading.infos, reading.placements)
+        if len(names) > 1:
+            book = _facts(reading, model, [placement.map for placement in placements], clocks)
+            found = next(iter(reading.run(align.run_task, [align.plan(book, method, len(names))])))
+            owners = [f"rank {process.rank}" if process.rank is not None else reading.infos[process.report].name
+                      for process in model.processes]
+            record = align.recorded(found, names, owners)
+    return timeline(placements, reading.infos, reading.results, record)
+
+
+def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) -> Timeline:
+    """The timeline with ranks moved so that no event contradicts another's."""
+    reports = range(len(reading.infos))
+    book = _facts(reading, model, [placement.map for placement in placed.placements], reports)
+    order = next(iter(reading.run(causality.run_task, [causality.plan(book, len(reports))])))
+    clocks, hosts = align.host_clocks(reading.infos, reading.placements)
+    names = causality.report_names(reading.infos, model.processes)
+    return begun(causality.moved(placed, order, names, [hosts[clock] for clock in clocks]), reading.results)
+
+
+def _facts(reading: _Reading, model: object_model.ObjectModel, clocks: Sequence[ClockMap], hosts: Sequence[int]) -> FactBook:
+    threads = {result.task: threads_of(result, model) for result in reading.results if result.facts}
+    return FactBook(reading.results, clocks, hosts, threads,
+                    {(process.report, process.pid): number for number, process in enumerate(model.processes)})
+
+
+def threads_of(result: extract.Extracted, model: object_model.ObjectModel) -> np.ndarray:
+    """The thread index of each local object of a result."""
+    if result.report == relate.TRACE:
+        return np.arange(model.tree.threads)
+    return np.array([model.rows[result.report, key] for key in result.objects], np.int64)
+
+
+def _wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator:
+    tables = {table for kind in kinds for table in kind.tables}
+    return (part for table, part in info.parts.items() if table in tables)
+
+
+def _distinct(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
+    """The reports without repetitions, and a warning for each of those."""
+    paths: dict[Path, Path] = {}
+    warnings = []
+    for report in map(Path, reports):
+        try:
+            real = report.resolve()
+        except (OSError, RuntimeError):
+            raise Nsys2prvError(f"{report}: is a link that leads nowhere") from None
+        if real in paths:
+            warnings.append(f"{report}: given twice, read once")
+        paths.setdefault(real, report)
+    if not paths:
+        raise Nsys2prvError("no report given")
+    return list(paths.values()), warnings
+
+
+def _nothing(reading: _Reading) -> str:
+    names = ", ".join(info.name for info in reading.infos[:3]) + (", …" if len(reading.infos) > 3 else "")
+    lost: Counter[str] = Counter()
+    for result in reading.results:
+        for (_, reason), count in result.dropped.items():
+            lost[reason] += count
+    why = f" ({', '.join(f'{count} {reason}' for reason, count in lost.items())})" if lost else ""
+    return f"{names}: nothing to write: no events of the kinds asked for{why}; see what the reports hold with --list"
+
+
+@contextmanager
+def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
+    """A folder for temporary files, removed whatever happens."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
