@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nsys2prv import __version__
+from nsys2prv.allocator import keep_freed_memory
 from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
 
@@ -65,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
+    keep_freed_memory()
     given = list(sys.argv[1:] if arguments is None else arguments)
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_DFL:

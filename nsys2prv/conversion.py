@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -15,7 +15,7 @@ from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import comments
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.model.types import counter_types, event_types
-from nsys2prv.paraver.output import PartWriter, join, trace_paths
+from nsys2prv.paraver.output import Output, trace_paths
 from nsys2prv.paraver.pcf import write_pcf
 from nsys2prv.preparation import Job, Plan, prepare, temporary_folder
 from nsys2prv.relations import all_relations
@@ -125,30 +125,18 @@ def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> write.Manifest:
 
 def _write(job: Job, manifest: write.Manifest, head: str, prv: Path, compress: bool) -> int:
     """Write the .prv under a temporary name; returns its number of lines."""
-    with PartWriter(prv, compress) as writer:
-        writer.write(head.encode())
-    saved = job.folder / "manifest"
+    saved, output = job.folder / "manifest", Output(prv, job.folder / "places", compress)
     manifest.save(saved)
-    windows = range(len(manifest.bounds))
-    function = partial(_write_window, saved, job.folder, compress)
+    output.begin(head.encode(), len(manifest.bounds))
     lines = 0
     with job.workers.progress.bar("writing", sum(run.rows for run in manifest.runs), "lines") as bar:
-        def parts() -> Iterator[Path]:
-            nonlocal lines
-            for result in job.workers.run(function, windows):
-                lines += result.lines
-                bar.update(result.lines)
-                yield result.path
-
         try:
-            join(parts(), prv)
+            for written in job.workers.run(partial(write.write_window, saved, output), range(len(manifest.bounds))):
+                lines += written
+                bar.update(written)
         finally:
             write.forget(saved)
     return lines
-
-
-def _write_window(saved: Path, folder: Path, compress: bool, number: int) -> write.WindowResult:
-    return write.write_window(saved, number, folder / f"window-{number}", compress)
 
 
 def _date(placed: Timeline) -> str:

@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from typing import TypeVar
 
+from nsys2prv.allocator import keep_freed_memory
 from nsys2prv.errors import Nsys2prvError
 
 T, R = TypeVar("T"), TypeVar("R")
@@ -38,7 +39,12 @@ def make_executor(jobs: int) -> Executor:
     if jobs <= 1:
         return SerialExecutor()
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_watch_parent)
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker)
+
+
+def _begin_worker() -> None:
+    keep_freed_memory()
+    _watch_parent()
 
 
 def _watch_parent() -> None:

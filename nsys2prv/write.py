@@ -14,7 +14,7 @@ from nsys2prv.catalogue import DomainCode, Layout, NameSet, catalogue
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import OPEN
 from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text, merged, words_of
-from nsys2prv.paraver.output import PartWriter
+from nsys2prv.paraver.output import Output
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillReader, fields_present
 from nsys2prv.store.sampled import SampleTable, joined, without_holes
 
@@ -92,24 +92,18 @@ def _weight(run: Run) -> float:
     return run.rows * max(1, len(run.shape.metrics) / VALUES_PER_RECORD)
 
 
-@dataclass(frozen=True)
-class WindowResult:
-    """A window's text as a file, and how many lines it has."""
-
-    path: Path
-    lines: int
-
-
-def write_window(manifest_path: Path, number: int, part: Path, compress: bool) -> WindowResult:
-    """Format one window into a file of its own."""
+def write_window(manifest_path: Path, output: Output, number: int) -> int:
+    """Format one window and put it into its place; returns its number of lines."""
     formatter = _formatter(manifest_path)
-    batches = formatter.batches(number)
-    with PartWriter(part, compress) as writer:
-        for text in merged(batches):
-            writer.write(text)
-    lines = sum(len(batch.times) for batch in batches)
+    batches: list[Batch] = []
+
+    def pieces() -> Iterator[np.ndarray]:
+        batches.extend(formatter.batches(number))
+        yield from merged(batches)
+
+    output.put(number, pieces())
     formatter.reader.release()
-    return WindowResult(part, lines)
+    return sum(len(batch.times) for batch in batches)
 
 
 @lru_cache(maxsize=1)

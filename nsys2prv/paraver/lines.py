@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import polars as pl
 
 WORD = 4
 #: Lines formatted at a time: their words stay in the processor's cache.
@@ -172,8 +173,8 @@ def merged(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
             mine = np.flatnonzero(owners == number)
             batch = batches[number]
             batch.shape.format(batch.columns, lines[mine] - starts[number], out, at[mine])
-        text = out.view(np.uint8)
-        yield text[text != 0]
+        text = pl.Series(out.view(np.uint8))
+        yield text.filter(text != 0).to_numpy()  # many times as fast as numpy's own indexing
 
 
 def _order(times: np.ndarray) -> np.ndarray:

@@ -1,12 +1,13 @@
-"""Putting the text of a trace into files: parts written apart, then joined under a temporary name and moved into place."""
+"""Putting the text of a trace into its file, of which every part is written where it belongs."""
 
 from __future__ import annotations
 
-import os
-import shutil
+import mmap
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -15,63 +16,67 @@ WRITE_BYTES = 1 << 20
 GZIP_LEVEL = 1
 
 
-class PartWriter:
-    """A file of text, or of one gzip member (Paraver reads a file of many members)."""
-
-    def __init__(self, path: Path, compress: bool) -> None:
-        self._file = path.open("wb", buffering=0)
-        self._gzip = None
-        if compress:
-            from isal import isal_zlib
-
-            self._gzip = isal_zlib.compressobj(GZIP_LEVEL, isal_zlib.DEFLATED, 31)
-
-    def write(self, text: np.ndarray | bytes) -> None:
-        data = memoryview(text).cast("B")
-        for start in range(0, len(data), WRITE_BYTES):
-            piece = data[start:start + WRITE_BYTES]
-            self._put(self._gzip.compress(piece) if self._gzip else piece)
-
-    def _put(self, data: bytes | memoryview) -> None:
-        view = memoryview(data)
-        while len(view):
-            view = view[self._file.write(view):]
-
-    def __enter__(self) -> PartWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if self._gzip and kind is None:
-                self._put(self._gzip.flush())
-        finally:
-            self._file.close()
+#: How often a part looks whether those before it know their sizes, in seconds.
+LOOK_SECONDS = 0.0005
+_FAILED = -1
 
 
-def join(parts: Iterable[Path], target: Path) -> None:
-    """Append the parts to `target` in order, removing each once it is copied."""
-    with target.open("ab", buffering=0) as out:
-        for part in parts:
-            with part.open("rb", buffering=0) as source:
-                _copy(source, out, part.stat().st_size)
-            part.unlink()
+@dataclass(frozen=True)
+class Output:
+    """A file that processes of one machine write together, part by part: each knows its place once those before it know their sizes.
 
+    places: a file with the place of each part (int64; 0 until known). compress: each part is a gzip member of its own, and Paraver reads
+    a file of many.
+    """
 
-def _copy(source, out, size: int) -> None:
-    """Copy inside the kernel where it can."""
-    done = 0
-    if hasattr(os, "sendfile"):
-        try:
-            while done < size:
-                sent = os.sendfile(out.fileno(), source.fileno(), done, min(WRITE_BYTES, size - done))
-                if not sent:
-                    break
-                done += sent
-            return
-        except OSError:
-            if done:
+    path: Path
+    places: Path
+    compress: bool
+
+    def begin(self, head: bytes, parts: int) -> None:
+        """Make the file with its first bytes, in front of so many parts."""
+        data = b"".join(_members([head], self.compress))
+        self.path.write_bytes(data)
+        np.append(len(data), np.zeros(parts, np.int64)).tofile(self.places)
+
+    def put(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
+        """Write part `number` (from 0), behind all before it. Waits until their sizes are known, so those must be under way."""
+        with self.places.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            places = np.frombuffer(mapped, np.int64)
+            try:
+                data = _members(pieces, self.compress)
+                while not places[number]:
+                    time.sleep(LOOK_SECONDS)
+                place = int(places[number])
+                if place == _FAILED:
+                    raise OSError(f"{self.path}: a part before this one was not written")
+                places[number + 1] = place + sum(map(len, data))
+            except BaseException:
+                places[number + 1] = _FAILED
                 raise
-    shutil.copyfileobj(source, out, WRITE_BYTES)
+            finally:
+                del places
+        with self.path.open("r+b", buffering=0) as out:
+            out.seek(place)
+            for piece in data:
+                for start in range(0, len(piece), WRITE_BYTES):
+                    _write(out, piece[start:start + WRITE_BYTES])
+
+
+def _members(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memoryview]:
+    """The bytes to write."""
+    views = [memoryview(piece).cast("B") for piece in pieces]
+    if not compress:
+        return views
+    from isal import isal_zlib
+
+    gzip = isal_zlib.compressobj(GZIP_LEVEL, isal_zlib.DEFLATED, 31)
+    return [memoryview(data) for data in (*map(gzip.compress, views), gzip.flush()) if data]
+
+
+def _write(out: FileIO, data: memoryview) -> None:
+    while len(data):
+        data = data[out.write(data):]
 
 
 def trace_paths(output: str | Path, compress: bool) -> tuple[Path, Path, Path]:
