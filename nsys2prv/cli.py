@@ -54,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
     how = main.add_argument_group("how to write")
     how.add_argument("-z", "--compress", action="store_true", help="write .prv.gz")
     how.add_argument("-j", "--jobs", type=int, default=0, metavar="N", help="worker processes; one per CPU by default")
+    how.add_argument("--engine", default="processes", metavar="NAME",
+                     help="who works: processes (default) or threads of this machine, dask (a cluster), mpi (the ranks of this MPI job)")
+    how.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask cluster that is running; without it --engine dask starts its own")
     how.add_argument("--tmp", type=Path, metavar="DIR", help="folder for temporary files; the output's by default")
     tell = main.add_argument_group("information")
     tell.add_argument("--list", action="store_true", help="print what each report holds and convert nothing")
@@ -140,7 +143,8 @@ def _run(options: argparse.Namespace) -> int:
     signal.siginterrupt(signal.SIGINT, True)
     summary = convert(reports, output, Options(tuple(",".join(options.trace).split(",")), options.compress,
                                                options.kernel_names == "full", options.jobs, options.tmp, options.quiet,
-                                               dict(options.min_duration), options.kernel_rules, options.align, options.causal))
+                                               dict(options.min_duration), options.kernel_rules, options.align, options.causal,
+                                               options.engine, options.scheduler))
     for warning in summary.warnings:
         print(f"nsys2prv: warning: {warning}", file=sys.stderr)
     if not options.quiet:

@@ -9,13 +9,13 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from nsys2prv import align, write
+from nsys2prv import align, engines, write
 from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import comments
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.model.types import counter_types, event_types
-from nsys2prv.paraver.output import Output, trace_paths
+from nsys2prv.paraver.output import Parts, Placed, trace_paths
 from nsys2prv.paraver.pcf import write_pcf
 from nsys2prv.preparation import Job, Plan, prepare, temporary_folder
 from nsys2prv.relations import all_relations
@@ -30,7 +30,7 @@ class Options:
     than one needs the usual `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's.
     min_duration: such names -> ns; shorter ranges of these kinds are dropped. kernel_rules: a file of rules of kernel classes that
     come before nsys2prv's own. align: how to align the clocks of hosts, one of align.METHODS or a clock file. causal: move ranks where
-    their events still contradict each other."""
+    their events still contradict each other. engine: who does the work, one of engines.ENGINES; scheduler: address of Dask's."""
 
     kinds: tuple[str, ...] = ()
     compress: bool = False
@@ -42,6 +42,8 @@ class Options:
     kernel_rules: Path | None = None
     align: str = align.AUTO
     causal: bool = False
+    engine: str = engines.DEFAULT
+    scheduler: str | None = None
 
 
 def convert(reports: Sequence[str | Path], output: str | Path, options: Options = Options()) -> Summary:
@@ -53,11 +55,12 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
     plan = Plan.of(options.kinds, options.min_duration, options.kernel_rules, options.align, options.causal, options.full_kernel_names)
     prv, pcf, row = trace_paths(output, options.compress)
     outputs = prv, pcf, row, pcf.with_suffix(".clock.yaml")
-    _check_outputs(output, outputs, options.tmp)
+    engines.check(options.engine, options.scheduler)
     try:
-        with (temporary_folder(options.tmp or prv.parent, prv.name) as folder,
-              prepare(reports, plan, folder, options.jobs, options.quiet) as job):
-            return _convert(job, outputs, options.compress)
+        with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
+            _check_outputs(output, outputs, options.tmp)
+            with temporary_folder(options.tmp or prv.parent, prv.name) as folder:
+                return _convert(prepare(reports, plan, folder, pool, options.quiet), outputs, options.compress)
     except OSError as error:
         inside = str(error.filename or "").startswith(str((options.tmp or prv.parent) / f".{prv.name}."))
         raise Nsys2prvError(f"{prv if inside or not error.filename else error.filename}: {error.strerror or error}") from error
@@ -125,15 +128,18 @@ def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> write.Manifest:
 
 def _write(job: Job, manifest: write.Manifest, head: str, prv: Path, compress: bool) -> int:
     """Write the .prv under a temporary name; returns its number of lines."""
-    saved, output = job.folder / "manifest", Output(prv, job.folder / "places", compress)
+    saved = job.folder / "manifest"
     manifest.save(saved)
+    output = (Placed if job.workers.pool.one_machine else Parts)(prv, job.folder, compress)
     output.begin(head.encode(), len(manifest.bounds))
     lines = 0
     with job.workers.progress.bar("writing", sum(run.rows for run in manifest.runs), "lines") as bar:
         try:
-            for written in job.workers.run(partial(write.write_window, saved, output), range(len(manifest.bounds))):
-                lines += written
-                bar.update(written)
+            written = job.workers.run(partial(write.write_window, saved, output), range(len(manifest.bounds)), what=lambda _: str(prv))
+            for number, count in enumerate(written):
+                output.collect(number)
+                lines += count
+                bar.update(count)
         finally:
             write.forget(saved)
     return lines

@@ -6,11 +6,11 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord
+from nsys2prv.engines import alone
+from nsys2prv.engines.pool import Pool
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
 from nsys2prv.events.extraction import Settings
 from nsys2prv.events.kind import EventKind
-from nsys2prv.executor import available_cpus, in_order, make_executor
 from nsys2prv.facts import FactBook
 from nsys2prv.model import devices as device_model
 from nsys2prv.model import names as name_model
@@ -64,15 +65,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Workers:
-    """Who does the work: `jobs` processes (1: this one), and where progress is shown."""
+    """Who does the work, and where progress is shown."""
 
-    executor: Executor
-    jobs: int
+    pool: Pool
     progress: Progress
 
-    def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
-        """Results of pure functions over files, in the order of the tasks."""
-        return in_order(self.executor, function, tasks, 2 * self.jobs if ahead is None else ahead)
+    def run(self, function: Callable, tasks: Sequence, ahead: int | None = None,
+            what: Callable[[Any], str] = lambda _: "nsys2prv") -> Iterator:
+        """Results of pure functions over files, in the order of the tasks. what: names a task for people."""
+        return self.pool.in_order(function, tasks, 2 * self.pool.jobs if ahead is None else ahead, what)
 
 
 @dataclass
@@ -132,12 +133,11 @@ class _Reading:
     results: list[extract.Extracted] = field(default_factory=list)
 
     def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
-        return self.workers.run(function, tasks, ahead)
+        return self.workers.run(function, tasks, ahead, lambda _: ", ".join(info.name for info in self.infos[:3]))
 
 
-@contextmanager
-def prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, jobs: int = 0, quiet: bool = True) -> Iterator[Job]:
-    """The job of these reports; its worker processes end with the context. jobs: processes, 0 for one per CPU.
+def prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool = True) -> Job:
+    """The job of these reports, read by the pool's workers, or by this process where that is not worth it.
 
     folder: of temporary files, see :func:`temporary_folder`. Raises Nsys2prvError with one line for people when a report cannot be
     read, NothingToWrite when there is no event of the kinds asked for.
@@ -147,19 +147,18 @@ def prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, jobs: int =
     opened = progress.over(prepared(paths, folder), "opening reports", len(paths))
     infos = object_model.order_reports([inspect(path, source) for path, source in opened])
     rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
-    jobs = 1 if rows < SMALL_JOB_ROWS else jobs or available_cpus()
-    with make_executor(jobs) as executor:
-        clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in infos]
-        job = _prepared(_Reading(infos, place(clocks), plan, folder, Workers(executor, jobs, progress)))
-        job.warnings = [*warnings, *plan.selection.warnings]
-        yield job
+    workers = Workers(alone() if rows < SMALL_JOB_ROWS else pool, progress)
+    clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in infos]
+    job = _prepared(_Reading(infos, place(clocks), plan, folder, workers))
+    job.warnings = [*warnings, *plan.selection.warnings]
+    return job
 
 
 def _prepared(reading: _Reading) -> Job:
     _extract(reading)
     if not any(result.runs for result in reading.results):
         raise NothingToWrite(_nothing(reading))
-    reading.results = separate_overlaps(reading.results, partial(reading.run, ahead=reading.workers.jobs))
+    reading.results = separate_overlaps(reading.results, partial(reading.run, ahead=reading.workers.pool.jobs))
     model = object_model.build(reading.infos, [placement.machine for placement in reading.placements],
                                [(result.report, key) for result in reading.results for key in result.objects])
     reading.results, notes = device_model.written_once(reading.results, model.rows)
@@ -179,7 +178,7 @@ def _extract(reading: _Reading) -> None:
     with reading.workers.progress.bar("reading", sum(task.rows for task in first + second), "rows") as bar:
         for stage in (first, second):
             tasks = extract.with_launches(stage, reading.results) if stage is second else stage
-            for result in reading.run(extract.run_task, tasks):
+            for result in reading.workers.run(extract.run_task, tasks, what=lambda task: str(task.info.path)):
                 reading.results.append(result)
                 bar.update(result.rows)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -106,17 +106,24 @@ def write_window(manifest_path: Path, output: Output, number: int) -> int:
     return sum(len(batch.times) for batch in batches)
 
 
-@lru_cache(maxsize=1)
+#: The formatter that each thread used last, by its manifest.
+_FORMATTERS: dict[tuple[Path, int], Formatter] = {}
+
+
 def _formatter(path: Path) -> Formatter:
-    with path.open("rb") as file:
-        return Formatter(pickle.load(file))
+    key = path, threading.get_ident()
+    if key not in _FORMATTERS:
+        for other in [other for other in list(_FORMATTERS) if other[1] == key[1]]:
+            _FORMATTERS.pop(other).reader.close()
+        with path.open("rb") as file:
+            _FORMATTERS[key] = Formatter(pickle.load(file))
+    return _FORMATTERS[key]
 
 
 def forget(path: Path) -> None:
     """Let go of the files that windows written in this process keep open."""
-    if _formatter.cache_info().currsize:
-        _formatter(path).reader.close()
-        _formatter.cache_clear()
+    for key in [key for key in list(_FORMATTERS) if key[0] == path]:
+        _FORMATTERS.pop(key).reader.close()
 
 
 class Formatter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,25 +24,42 @@ _FAILED = -1
 
 @dataclass(frozen=True)
 class Output:
-    """A file that processes of one machine write together, part by part: each knows its place once those before it know their sizes.
+    """A file that several processes write, part by part. compress: each part is a gzip member of its own; Paraver reads files of many.
 
-    places: a file with the place of each part (int64; 0 until known). compress: each part is a gzip member of its own, and Paraver reads
-    a file of many.
+    folder: for temporary files, seen by all of them.
     """
 
     path: Path
-    places: Path
+    folder: Path
     compress: bool
 
     def begin(self, head: bytes, parts: int) -> None:
         """Make the file with its first bytes, in front of so many parts."""
-        data = b"".join(_members([head], self.compress))
-        self.path.write_bytes(data)
-        np.append(len(data), np.zeros(parts, np.int64)).tofile(self.places)
+        self.path.write_bytes(b"".join(_members([head], self.compress)))
 
     def put(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
-        """Write part `number` (from 0), behind all before it. Waits until their sizes are known, so those must be under way."""
-        with self.places.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        """Write part `number`, from 0 on."""
+        raise NotImplementedError
+
+    def collect(self, number: int) -> None:
+        """Called once for every part that is written, in order, by the process that began the file."""
+
+
+class Placed(Output):
+    """Processes of one machine write each part where it belongs, once the sizes of those before it are known."""
+
+    @property
+    def _places(self) -> Path:
+        """A file with the place of each part (int64; 0 until known)."""
+        return self.folder / "places"
+
+    def begin(self, head: bytes, parts: int) -> None:
+        super().begin(head, parts)
+        np.append(self.path.stat().st_size, np.zeros(parts, np.int64)).tofile(self._places)
+
+    def put(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
+        """Waits until all parts before it have their sizes, so those must be under way."""
+        with self._places.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
             places = np.frombuffer(mapped, np.int64)
             try:
                 data = _members(pieces, self.compress)
@@ -58,9 +76,24 @@ class Output:
                 del places
         with self.path.open("r+b", buffering=0) as out:
             out.seek(place)
-            for piece in data:
-                for start in range(0, len(piece), WRITE_BYTES):
-                    _write(out, piece[start:start + WRITE_BYTES])
+            _write(out, data)
+
+
+class Parts(Output):
+    """Each part is a file of its own until it is appended: for processes of several machines that share a file system."""
+
+    def _part(self, number: int) -> Path:
+        return self.folder / f"part-{number}"
+
+    def put(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
+        with self._part(number).open("wb", buffering=0) as out:
+            _write(out, _members(pieces, self.compress))
+
+    def collect(self, number: int) -> None:
+        part = self._part(number)
+        with self.path.open("ab", buffering=0) as out, part.open("rb", buffering=0) as source:
+            shutil.copyfileobj(source, out, WRITE_BYTES)
+        part.unlink()
 
 
 def _members(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memoryview]:
@@ -74,9 +107,12 @@ def _members(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memor
     return [memoryview(data) for data in (*map(gzip.compress, views), gzip.flush()) if data]
 
 
-def _write(out: FileIO, data: memoryview) -> None:
-    while len(data):
-        data = data[out.write(data):]
+def _write(out: FileIO, data: Iterable[memoryview]) -> None:
+    for piece in data:
+        for start in range(0, len(piece), WRITE_BYTES):
+            left = piece[start:start + WRITE_BYTES]
+            while len(left):
+                left = left[out.write(left):]
 
 
 def trace_paths(output: str | Path, compress: bool) -> tuple[Path, Path, Path]:

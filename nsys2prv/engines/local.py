@@ -1,0 +1,64 @@
+"""Workers on this machine: its own processes, or this process for one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from multiprocessing import connection
+from typing import TypeVar
+
+from nsys2prv.allocator import keep_freed_memory
+from nsys2prv.engines.pool import Pool
+
+R = TypeVar("R")
+
+
+class SerialExecutor(Executor):
+    """Runs each task where it is submitted."""
+
+    def submit(self, function: Callable[..., R], /, *args: object, **kwargs: object) -> Future[R]:
+        future: Future[R] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@contextmanager
+def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
+    """`jobs` worker processes, or this process for one. Workers start afresh and use one thread each."""
+    if jobs <= 1:
+        yield Pool(SerialExecutor(), 1)
+        return
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    with ExitStack() as stack:
+        def started(number: int) -> Executor:
+            context = multiprocessing.get_context("spawn")
+            return stack.enter_context(ProcessPoolExecutor(number, mp_context=context, initializer=_begin_worker))
+
+        # What killed a worker most likely was memory: the next ones are fewer.
+        yield Pool(started(jobs), jobs, renew=lambda: started(max(1, jobs // 2)))
+
+
+def _begin_worker() -> None:
+    keep_freed_memory()
+    _watch_parent()
+
+
+def _watch_parent() -> None:
+    """End this worker when its parent is gone, however that went."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    if parent is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        threading.Thread(target=wait, daemon=True).start()

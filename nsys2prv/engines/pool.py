@@ -1,0 +1,83 @@
+"""Running tasks in order on an executor, again where a worker was lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from nsys2prv.errors import Nsys2prvError
+
+T, R = TypeVar("T"), TypeVar("R")
+#: How often a task is tried alone after a worker was lost at it or beside it.
+ATTEMPTS = 2
+
+
+@dataclass
+class _Submitted(Generic[T, R]):
+    task: T
+    future: Future[R]
+
+
+@dataclass
+class Pool:
+    """Workers. jobs: how many. one_machine: whether all of them are on this one. renew: gives an executor instead of a broken one.
+
+    lost: the engine's exceptions that say that a worker is gone.
+    """
+
+    executor: Executor
+    jobs: int
+    one_machine: bool = True
+    renew: Callable[[], Executor] | None = None
+    lost: tuple[type[Exception], ...] = (BrokenExecutor,)
+
+    def in_order(self, function: Callable[[T], R], tasks: Iterable[T], ahead: int, what: Callable[[T], str] = str) -> Iterator[R]:
+        """Results in the order of the tasks, with at most `ahead` tasks submitted beyond the one awaited.
+
+        Where a worker is lost, the tasks that it leaves undone are done again. what: names a task for people, should it be the one.
+        """
+        waiting: deque[_Submitted[T, R]] = deque()
+        try:
+            for task in tasks:
+                waiting.append(self._submitted(function, task))
+                if len(waiting) > ahead:
+                    yield self._first(function, waiting, what)
+            while waiting:
+                yield self._first(function, waiting, what)
+        finally:
+            for submitted in waiting:
+                submitted.future.cancel()
+
+    def _submitted(self, function: Callable[[T], R], task: T) -> _Submitted[T, R]:
+        try:
+            return _Submitted(task, self.executor.submit(function, task))
+        except self.lost as error:
+            broken: Future[R] = Future()
+            broken.set_exception(error)
+            return _Submitted(task, broken)
+
+    def _first(self, function: Callable[[T], R], waiting: deque[_Submitted[T, R]], what: Callable[[T], str]) -> R:
+        """The result of the first task, which waits no longer."""
+        first = waiting.popleft()
+        try:
+            return first.future.result()
+        except self.lost:
+            result = self._alone(function, first.task, what)
+        for submitted in waiting:
+            if not submitted.future.done() or submitted.future.exception() is not None:
+                submitted.future = self._submitted(function, submitted.task).future
+        return result
+
+    def _alone(self, function: Callable[[T], R], task: T, what: Callable[[T], str]) -> R:
+        """The result of a task that has the new workers to itself: if one is lost again, it is for this task."""
+        for _ in range(ATTEMPTS if self.renew else 0):
+            self.executor = self.renew()
+            try:
+                return self.executor.submit(function, task).result()
+            except self.lost:
+                continue
+        raise Nsys2prvError(f"{what(task)}: a worker process ended at it, again and again: killed, most likely for lack of memory "
+                            "(try -j 1), or started from a script without `if __name__ == \"__main__\":`") from None

@@ -1,0 +1,172 @@
+"""Whoever does the work, the bytes are the same; what a lost worker leaves undone is done again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from nsys2prv import Options, convert, engines, preparation
+from nsys2prv.engines import cpus
+from nsys2prv.engines.local import SerialExecutor
+from nsys2prv.engines.pool import Pool
+from nsys2prv.errors import Nsys2prvError, UsageError
+from nsys2prv.paraver.output import Parts, Placed
+
+SAMPLES = sorted((Path(__file__).parents[1] / "sample_reports" / "training").glob("rank*.sqlite"))
+
+
+@pytest.fixture
+def every_job_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "SMALL_JOB_ROWS", 0)
+
+
+def trace(folder: Path, **options: object) -> list[bytes]:
+    folder.mkdir()
+    convert(SAMPLES, folder / "out.prv", Options(**options))
+    return [path.read_bytes() for path in sorted(folder.iterdir())]
+
+
+@pytest.mark.usefixtures("every_job_is_large")
+def test_engines_give_the_same_bytes(tmp_path: Path) -> None:
+    alone = trace(tmp_path / "alone")
+    assert len(alone) == 4
+    for name, options in {"processes": {"jobs": 3}, "threads": {"engine": "threads", "jobs": 3},
+                          "dask": {"engine": "dask", "jobs": 2}}.items():
+        assert trace(tmp_path / name, **options) == alone, name
+
+
+@pytest.mark.usefixtures("every_job_is_large")
+def test_a_running_dask_cluster(tmp_path: Path) -> None:
+    from distributed import LocalCluster
+
+    alone = trace(tmp_path / "alone")
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        assert trace(tmp_path / "cluster", engine="dask", scheduler=cluster.scheduler_address) == alone
+    assert not list(tmp_path.glob("*/.*"))
+
+
+def test_no_dask_scheduler_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nsys2prv.engines import dask
+
+    monkeypatch.setattr(dask, "TIMEOUT", "0.2s")
+    with pytest.raises(Nsys2prvError, match="no Dask scheduler answers there"):
+        convert(SAMPLES, tmp_path / "out.prv", Options(engine="dask", scheduler="tcp://127.0.0.1:9"))
+
+
+@pytest.mark.skipif(shutil.which("mpiexec") is None, reason="no MPI here")
+def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py.MPI", reason="no mpi4py that fits the MPI here", exc_type=ImportError)
+    alone = trace(tmp_path / "alone")
+    program = ("import nsys2prv.preparation as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli import main; "
+               "sys.exit(main(['-q', '--engine', 'mpi', '-m', *sys.argv[1:]]))")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    (tmp_path / "ranks").mkdir()
+    subprocess.run(["mpiexec", "-n", "3", sys.executable, "-c", program, *map(str, SAMPLES), str(tmp_path / "ranks" / "out.prv")],
+                   env=environment, check=True, timeout=120, capture_output=True)
+    assert [path.read_bytes() for path in sorted((tmp_path / "ranks").iterdir())] == alone
+
+
+@pytest.mark.parametrize(("engine", "scheduler", "problem"), [
+    ("spark", None, "none of processes, threads, dask, mpi"), ("threads", "tcp://here:1", "--scheduler is where --engine dask")])
+def test_engines_that_there_are_not(engine: str, scheduler: str | None, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=problem):
+        convert(SAMPLES, tmp_path / "out.prv", Options(engine=engine, scheduler=scheduler))
+
+
+def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nsys2prv.engines.dask", None)
+    with pytest.raises(UsageError, match=r"pip install nsys2prv\[dask\]"):
+        engines.workers("dask", 1)
+
+
+def die_once(marks: Path, task: int) -> int:
+    """Kills its process at task 3, the first time."""
+    if task == 3 and not (marks / "died").exists():
+        (marks / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    (marks / f"{task}-{os.getpid()}").touch()
+    return task * task
+
+
+def die(task: int) -> int:
+    if task == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
+    with engines.workers("processes", 2) as pool:
+        assert list(pool.in_order(partial(die_once, tmp_path), range(8), 4)) == [task * task for task in range(8)]
+    assert (tmp_path / "died").exists()
+
+
+def test_a_task_that_kills_every_worker_is_named() -> None:
+    with engines.workers("processes", 2) as pool, pytest.raises(Nsys2prvError, match=r"^report 2: a worker process ended at it"):
+        list(pool.in_order(die, range(8), 4, lambda task: f"report {task}"))
+
+
+class Refusing(SerialExecutor):
+    """Takes no task, as an executor whose worker ended does."""
+
+    def submit(self, function: object, /, *args: object, **kwargs: object) -> Future:
+        raise BrokenProcessPool
+
+
+def test_an_executor_that_breaks_between_two_tasks_is_replaced() -> None:
+    pool = Pool(Refusing(), 1, renew=SerialExecutor)
+    assert list(pool.in_order(abs, range(3), 0)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", [Placed, Parts])
+@pytest.mark.parametrize("compress", [False, True])
+def test_parts_follow_one_another(kind: type, compress: bool, tmp_path: Path) -> None:
+    import gzip
+
+    output = kind(tmp_path / "file", tmp_path, compress)
+    output.begin(b"head\n", 3)
+    for number in range(3):
+        output.put(number, [b"part %d\n" % number * 100_000, b"", b"."])
+        output.collect(number)
+    found = (tmp_path / "file").read_bytes()
+    assert (gzip.decompress(found) if compress else found) == b"head\n" + b"".join(b"part %d\n" % n * 100_000 + b"." for n in range(3))
+
+
+def test_a_part_after_one_that_failed_is_not_waited_for(tmp_path: Path) -> None:
+    output = Placed(tmp_path / "file", tmp_path, False)
+    output.begin(b"", 3)
+    output._places.write_bytes(b"\x01" + bytes(31))  # the first place is known
+
+    def broken():
+        yield b"x"
+        raise ValueError("no text")
+
+    with pytest.raises(ValueError, match="no text"):
+        output.put(0, broken())
+    with pytest.raises(OSError, match="a part before this one was not written"):
+        output.put(1, [b"y"])
+
+
+@pytest.mark.parametrize(("membership", "files", "most"), [
+    ("0::/job/step\n", {"job/cpu.max": "150000 100000\n", "job/step/cpu.max": "max 100000\n"}, 1),
+    ("0::/job\n", {"job/cpu.max": "50000 100000\n"}, 1),
+    ("4:cpu,cpuacct:/job\n", {"cpu/job/cpu.cfs_quota_us": "100000\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, 1),
+    ("4:cpu,cpuacct:/job\n", {"cpu/job/cpu.cfs_quota_us": "-1\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, 10_000),
+    ("0::/\n", {}, 10_000),
+])
+def test_processors_of_a_control_group(membership: str, files: dict[str, str], most: int, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    (tmp_path / "self").write_text(membership)
+    expected = min(len(os.sched_getaffinity(0)), most)
+    assert cpus.available_cpus(tmp_path / "self", tmp_path / "groups") == expected
