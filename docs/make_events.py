@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nsys2prv.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
-from nsys2prv.catalogue.counters import HASHED, counter_tables
+from nsys2prv.catalogue.counters import counter_tables, hashed_types
 from nsys2prv.events import all_kinds
 from nsys2prv.relations import all_relations
 
@@ -20,6 +20,7 @@ Types with an NVTX domain in their code are base + 100 · n, where n is the doma
 for the domains listed at the end, else one that the domain's name alone decides, so that it is the same in every trace.
 *Optional* types stand only in the records of events that have the attribute.
 
+A change of state is one record that stands until the next one of its row, with 0 at the end of the trace: show it with *Last Evt Val*.
 A sample of counters is one record with all numbers of its instant; each holds until the next record of its row that has it, and is 0 at
 the end of the trace. The type of a counter depends on its name alone. A device has one row, whichever reports hold its samples.
 """
@@ -48,7 +49,7 @@ def _relations() -> Iterator[str]:
 
 def _layouts(names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        if name in HASHED:
+        if name in hashed_types():
             yield from _counters(name)
             continue
         layout = catalogue().layouts[name]
@@ -59,7 +60,7 @@ def _layouts(names: Iterable[str]) -> Iterator[str]:
 
 
 def _counters(layout: str) -> Iterator[str]:
-    table, (first, last) = counter_tables()[layout], HASHED[layout]
+    table, (first, last) = counter_tables()[layout], hashed_types()[layout]
     where = f"[Types of {catalogue().layouts[layout].title}](#types-of-{catalogue().layouts[layout].title.replace(' ', '-').lower()}); "
     yield f"{where if table.labels else ''}{'other names' if table.labels else 'names'}: {first} to {last}, by a hash of the name.\n"
 

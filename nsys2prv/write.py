@@ -196,6 +196,10 @@ class Formatter:
         objects = self.manifest.objects(records["object"], source)
         domain = self.manifest.domains(records["domain"], source) if layout.has_domain else None
         if shape.stream == END:
+            if layout.holds:
+                # Every part of a table closes what it saw; once is enough.
+                objects, first = np.unique(objects, return_index=True)
+                times = times[first]
             return self._end_batch(shape, layout, times, objects, domain)
         values = [self.manifest.names[f.values.name](records[f.name], source) if isinstance(f.values, NameSet) else records[f.name]
                   for f in fields_present(layout, shape.present)]

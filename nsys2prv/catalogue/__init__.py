@@ -70,12 +70,18 @@ class Field:
 
 @dataclass(frozen=True)
 class Layout:
-    """The event types that stand together in one record. `nests`: ranges of it lie within each other on one object."""
+    """The event types that stand together in one record. `nests`: ranges of it lie within each other on one object.
+
+    `holds`: its rows have no ends; each stands until the next one of its object, the last until the end of the trace.
+    `hashed`: of counters, first and last event type of names that `counters.yaml` does not list.
+    """
 
     name: str
     title: str
     fields: tuple[Field, ...]
     nests: bool = False
+    holds: bool = False
+    hashed: tuple[int, int] | None = None
 
     @property
     def has_domain(self) -> bool:
@@ -126,7 +132,9 @@ def catalogue() -> Catalogue:
         found = (data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}) | spec["fields"]
         return tuple(field(key, found[key]) for key in in_order(found))
 
-    layouts = {name: Layout(name, spec["title"], fields(spec), spec.get("nests", False)) for name, spec in data["layouts"].items()}
+    layouts = {name: Layout(name, spec["title"], fields(spec), spec.get("nests", False), spec.get("holds", False),
+                           tuple(spec["hashed"]) if "hashed" in spec else None)
+               for name, spec in data["layouts"].items()}
     lines = {name: LineKind(name, spec.get("tag"), spec["label"]) for name, spec in data["lines"].items()}
     return Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]))
 

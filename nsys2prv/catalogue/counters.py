@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
+from nsys2prv.catalogue import catalogue
 from nsys2prv.catalogue.hashing import hashed_numbers
 from nsys2prv.data import data_text, parsed
 
-#: Event types of names that ``counters.yaml`` does not list, by layout: first and last.
-HASHED = {"gpu_metric": (99000, 99999), "network_metric": (99000, 99999), "generic_counter": (92000, 98999),
-          "nvtx_payload": (92000, 98999)}
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before Nsight's display factor.
 REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
 #: Units that older sets leave out of the names.
@@ -35,9 +33,15 @@ class CounterTable(NamedTuple):
 
 
 @cache
+def hashed_types() -> dict[str, tuple[int, int]]:
+    """Event types of names that ``counters.yaml`` does not list, by layout: first and last."""
+    return {name: layout.hashed for name, layout in catalogue().layouts.items() if layout.hashed}
+
+
+@cache
 def counter_tables() -> dict[str, CounterTable]:
-    """The tables of ``counters.yaml`` by layout."""
-    tables = {}
+    """The tables of ``counters.yaml`` by layout of counters, empty for one that it does not have."""
+    tables = {name: CounterTable({}, {}) for name in hashed_types()}
     for layout, entries in parsed(data_text(__package__, "counters.yaml")).items():
         known: dict[tuple[str, str], str] = {}
         for names in entries.values():
@@ -96,7 +100,7 @@ def counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], i
     for layout, labels in names.items():
         for label in set(labels):
             if (layout, label) not in codes:
-                unlisted.setdefault(HASHED[layout], []).append((layout, label))
+                unlisted.setdefault(hashed_types()[layout], []).append((layout, label))
     for (first, last), keys in unlisted.items():
         numbers = hashed_numbers((f"{layout}\0{label}" for layout, label in keys), first, last)
         codes.update({(layout, label): numbers[f"{layout}\0{label}"] for layout, label in keys})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +22,8 @@ def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[st
     open_ended: a row without an end lasts to the end of the trace.
     """
     layout = catalogue().layouts[rows.layout]
+    if layout.holds:
+        rows = replace(rows, end=rows.begin + 1)
     kept, end = _sane_times(rows, open_ended, dropped, repaired)
     if len(kept):
         carried = _carried(layout, rows.columns, kept)
@@ -102,7 +105,8 @@ def _spill_events(rows: Rows, layout: Layout, present: int, kept: np.ndarray, en
     first, greatest = int(records["object"].min()), int(records["object"].max())
     object_ = first if first == greatest else -1
     yield writer.append(Shape(BEGIN, layout.name, present), records, last, object_)
-    yield writer.append(Shape(END, layout.name, present), ends_of(records, layout), last, object_)
+    ends = closings_of(records, layout) if layout.holds else ends_of(records, layout)
+    yield writer.append(Shape(END, layout.name, present), ends, last, object_)
 
 
 def ends_of(begins: np.ndarray, layout: Layout) -> np.ndarray:
@@ -112,6 +116,14 @@ def ends_of(begins: np.ndarray, layout: Layout) -> np.ndarray:
     ends["time"] = begins["end"][order]
     for name in ends.dtype.names[1:]:
         ends[name] = begins[name][order]
+    return ends
+
+
+def closings_of(begins: np.ndarray, layout: Layout) -> np.ndarray:
+    """End records at the end of the trace, one for each object of the begin records."""
+    objects = np.unique(begins["object"])
+    ends = np.zeros(len(objects), end_dtype(layout))
+    ends["time"], ends["object"] = OPEN, objects
     return ends
 
 

@@ -20,7 +20,7 @@ from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
 from tools.trace_reader import Trace
 
 from nsys2prv.catalogue import catalogue
-from nsys2prv.catalogue.counters import HASHED, counter_codes, counter_tables, known_label, labels_of
+from nsys2prv.catalogue.counters import counter_codes, counter_tables, hashed_types, known_label, labels_of
 from nsys2prv.catalogue.hashing import hashed_numbers
 from nsys2prv.store import runs
 from nsys2prv.summary import Summary
@@ -80,7 +80,7 @@ def test_numbers_of_counters_are_free_and_their_labels_unique() -> None:
     assert not others & set(codes)
     for code in codes:
         assert 9400 <= code <= 9499 or 90000 <= code <= 91899
-        assert not any(first <= code <= last for first, last in HASHED.values())
+        assert not any(first <= code <= last for first, last in hashed_types().values())
 
 
 def test_a_name_means_the_same_whatever_its_spelling() -> None:
