@@ -77,7 +77,7 @@ def _convert(job: Job, outputs: tuple[Path, Path, Path, Path], compress: bool) -
         lines = _write(job, manifest, head, prv, compress or outputs[0].suffix == ".gz")
         present = {run.shape.name for result in job.results for run in result.runs}
         kinds = [kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)]
-        types = event_types([layout for kind in kinds for layout in kind.layouts], job.values, dict(job.domain_codes),
+        types = event_types([layout for kind in kinds for layout in kind.layouts if layout in present], job.values, dict(job.domain_codes),
                             counter_types(metrics, manifest.counter_codes))
         with pcf.open("wb") as file:
             write_pcf(types, file)

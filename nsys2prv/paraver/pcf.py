@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import BinaryIO
 
 import polars as pl
@@ -46,16 +47,18 @@ class EventType:
 def write_pcf(types: Iterable[EventType], file: BinaryIO) -> None:
     """Write the file. There is no STATES section as long as the trace has no states: POP's BasicAnalysis tells by it.
 
-    The colour column is 0 for types with named values and 7 for counters.
+    The colour column is 0 for types with named values and 7 for counters. Types in a row that share one frame of labels share its lines.
     """
     file.write(OPTIONS.encode())
-    for event_type in types:
-        if event_type.labels is None:
-            precision = f"PRECISION {event_type.precision}\n" if event_type.precision else ""
-            file.write(f"\nEVENT_TYPE\n7 {event_type.code} {clean(event_type.label)}\n{precision}".encode())
+    for named, alike in groupby(types, key=lambda found: id(found.labels) if found.labels is not None else -found.code):
+        group = list(alike)
+        if named < 0:
+            precision = f"PRECISION {group[0].precision}\n" if group[0].precision else ""
+            file.write(f"\nEVENT_TYPE\n7 {group[0].code} {clean(group[0].label)}\n{precision}".encode())
             continue
-        file.write(f"\nEVENT_TYPE\n0 {event_type.code} {clean(event_type.label)}\nVALUES\n0 {END}\n".encode())
-        for piece in event_type.labels.iter_slices(PIECE_ROWS):
+        heads = "".join(f"0 {event_type.code} {clean(event_type.label)}\n" for event_type in group)
+        file.write(f"\nEVENT_TYPE\n{heads}VALUES\n0 {END}\n".encode())
+        for piece in group[0].labels.iter_slices(PIECE_ROWS):
             piece.select(pl.format("{} {}", "value", "label")).write_csv(file, include_header=False, quote_style="never")
 
 
