@@ -14,7 +14,7 @@ from nsys2prv.catalogue.counters import Metric, labels_of
 from nsys2prv.columns import factorize, factorize_together
 from nsys2prv.events.extraction import NIC, SWITCH, DeviceKey, Extraction, present
 from nsys2prv.events.kind import Counters, EventKind, Rows
-from nsys2prv.events.sampling import groups, not_negative, pivot
+from nsys2prv.events.sampling import groups, intervals, not_negative, pivot
 from nsys2prv.report.sqlite import NULL, Part
 
 NICS, SWITCHES, CONGESTION = "NET_NIC_METRIC", "NET_IB_SWITCH_METRIC", "NET_IB_SWITCH_CONGESTION_EVENT"
@@ -59,7 +59,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
     for number, rows in groups(port_of):
         port = int(ports[number])
         key = _key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
-        time, series, values = _intervals(start[rows], end[rows], metric[rows], value[rows])
+        time, series, values = intervals(start[rows], end[rows], metric[rows], value[rows])
         yield pivot(extraction, LAYOUT, extraction.device(key), time, series, metrics, values)
 
 
@@ -67,16 +67,6 @@ def _capture_begin(extraction: Extraction) -> int:
     """When the capture began, in the report's time: the first sample of each metric begins long before."""
     report = extraction.report
     return (report.utc_ns if report.utc_ns is not None else NULL) if report.absolute else 0
-
-
-def _intervals(start: np.ndarray, end: np.ndarray, metric: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Samples at their starts, and zeros at the ends after which no sample of the same metric follows at once."""
-    order = np.lexsort((start, metric))
-    start, end, metric, value = start[order], end[order], metric[order], value[order]
-    follows = np.append((metric[1:] == metric[:-1]) & (start[1:] <= end[:-1]), False)
-    close = np.flatnonzero(~follows & (end > start))
-    return (np.concatenate([start, end[close]]), np.concatenate([metric, metric[close]]),
-            np.concatenate([value, np.zeros(len(close), np.int64)]))
 
 
 def _metrics(extraction: Extraction, lists: np.ndarray, indices: np.ndarray) -> tuple[Metric, ...]:

@@ -35,6 +35,16 @@ def pivot(extraction: Extraction, layout: str, object_: int, time: np.ndarray, c
     return Counters(layout, time[begins], object_, metrics, values)
 
 
+def intervals(start: np.ndarray, end: np.ndarray, metric: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Samples at their starts, and zeros at the ends after which no sample of the same metric follows at once: time, metric, value."""
+    order = np.lexsort((start, metric))
+    start, end, metric, value = start[order], end[order], metric[order], value[order]
+    follows = np.append((metric[1:] == metric[:-1]) & (start[1:] <= end[:-1]), False)
+    close = np.flatnonzero(~follows & (end > start))
+    return (np.concatenate([start, end[close]]), np.concatenate([metric, metric[close]]),
+            np.concatenate([value, np.zeros(len(close), np.int64)]))
+
+
 def not_negative(extraction: Extraction, values: np.ndarray) -> np.ndarray:
     """The values, those that a trace cannot hold made ones that it can, and counted."""
     negative, great = (int(np.count_nonzero(wrong)) for wrong in (values < 0, values > GREATEST))
