@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
                       help="kernel labels: the short name made readable (default), or the full demangled name")
     what.add_argument("--kernel-rules", type=Path, metavar="FILE",
                       help="rules that tell the class of kernels, put before nsys2prv's own (docs/kernel-classes.md)")
+    what.add_argument("--callstack", type=int, default=1, metavar="N", help="functions of each CPU sample: the innermost, and its callers")
     what.add_argument("--align", default="auto", metavar="METHOD",
                       help="how to align the clocks of hosts: auto (default: by all that their processes did together), mpi or nccl (by "
                            "that alone), utc (by UTC alone), none (local times as they are), or a clock file as written beside a trace")
@@ -141,10 +142,10 @@ def _run(options: argparse.Namespace) -> int:
 
     # polars installs a handler of its own, under which a waiting program does not notice an interruption.
     signal.siginterrupt(signal.SIGINT, True)
-    summary = convert(reports, output, Options(tuple(",".join(options.trace).split(",")), options.compress,
-                                               options.kernel_names == "full", options.jobs, options.tmp, options.quiet,
-                                               dict(options.min_duration), options.kernel_rules, options.align, options.causal,
-                                               options.engine, options.scheduler))
+    summary = convert(reports, output, Options(
+        kinds=tuple(",".join(options.trace).split(",")), compress=options.compress, full_kernel_names=options.kernel_names == "full",
+        jobs=options.jobs, tmp=options.tmp, quiet=options.quiet, min_duration=dict(options.min_duration), kernel_rules=options.kernel_rules,
+        align=options.align, causal=options.causal, callstack=options.callstack, engine=options.engine, scheduler=options.scheduler))
     for warning in summary.warnings:
         print(f"nsys2prv: warning: {warning}", file=sys.stderr)
     if not options.quiet:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from nsys2prv import align, engines, write
+from nsys2prv import engines, write
 from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import comments
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.model.types import counter_types, event_types
+from nsys2prv.options import Options
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
 from nsys2prv.paraver.pcf import write_pcf
 from nsys2prv.preparation import Job, Plan, prepare, temporary_folder
@@ -24,35 +24,13 @@ from nsys2prv.summary import Summary
 from nsys2prv.timeline import Timeline
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to convert. kinds: names as -t takes them, empty for all. jobs: processes, 0 for one per CPU (a script that asks for more
-    than one needs the usual `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's.
-    min_duration: such names -> ns; shorter ranges of these kinds are dropped. kernel_rules: a file of rules of kernel classes that
-    come before nsys2prv's own. align: how to align the clocks of hosts, one of align.METHODS or a clock file. causal: move ranks where
-    their events still contradict each other. engine: who does the work, one of engines.ENGINES; scheduler: address of Dask's."""
-
-    kinds: tuple[str, ...] = ()
-    compress: bool = False
-    full_kernel_names: bool = False
-    jobs: int = 1
-    tmp: Path | None = None
-    quiet: bool = True
-    min_duration: Mapping[str, int] = field(default_factory=dict)
-    kernel_rules: Path | None = None
-    align: str = align.AUTO
-    causal: bool = False
-    engine: str = engines.DEFAULT
-    scheduler: str | None = None
-
-
 def convert(reports: Sequence[str | Path], output: str | Path, options: Options = Options()) -> Summary:
     """Write the trace of these reports to `output` (.prv or .prv.gz, with .pcf and .row beside it).
 
     Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot be written, NothingToWrite
     when there is no event of the kinds asked for. Files under the final names are replaced only by complete ones.
     """
-    plan = Plan.of(options.kinds, options.min_duration, options.kernel_rules, options.align, options.causal, options.full_kernel_names)
+    plan = Plan.of(options)
     prv, pcf, row = trace_paths(output, options.compress)
     outputs = prv, pcf, row, pcf.with_suffix(".clock.yaml")
     engines.check(options.engine, options.scheduler)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +22,7 @@ from nsys2prv.clock.record import ClockRecord
 from nsys2prv.engines import alone
 from nsys2prv.engines.pool import Pool
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
+from nsys2prv.events.cpu_samples import checked
 from nsys2prv.events.extraction import Settings
 from nsys2prv.events.kind import EventKind
 from nsys2prv.facts import FactBook
@@ -29,6 +30,7 @@ from nsys2prv.model import devices as device_model
 from nsys2prv.model import names as name_model
 from nsys2prv.model import objects as object_model
 from nsys2prv.naming.classes import load_rules
+from nsys2prv.options import Options
 from nsys2prv.progress import Progress
 from nsys2prv.report.info import ReportInfo, inspect
 from nsys2prv.report.prepare import prepared
@@ -52,15 +54,14 @@ class Plan:
     full_kernel_names: bool = False
 
     @classmethod
-    def of(cls, kinds: Sequence[str] = (), min_duration: Mapping[str, int] | None = None, kernel_rules: Path | None = None,
-           align_by: str = align.AUTO, causal: bool = False, full_kernel_names: bool = False) -> Plan:
-        """Raises UsageError, or Nsys2prvError for a file of rules or clocks that cannot be read. Arguments as in conversion.Options."""
-        selection = select(kinds)
-        settings = Settings(least=least_durations(min_duration or {}), rules=load_rules(kernel_rules))
-        method = align.asked(align_by)
-        if causal and method == align.NONE:
+    def of(cls, options: Options) -> Plan:
+        """Raises UsageError, or Nsys2prvError for a file of rules or clocks that cannot be read."""
+        settings = Settings(least=least_durations(options.min_duration), rules=load_rules(options.kernel_rules),
+                            callstack=checked(options.callstack))
+        method = align.asked(options.align)
+        if options.causal and method == align.NONE:
             raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")
-        return cls(selection, settings, method, causal, full_kernel_names)
+        return cls(select(options.kinds), settings, method, options.causal, options.full_kernel_names)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import ALL, EventKind
 
 #: Names that other converters take and this version has no kind for yet.
-UNTRANSLATED = ("openacc", "openmp", "memory_usage", "cpu_raw_counters")
+UNTRANSLATED = tuple(name for name in ("openacc", "openmp", "memory_usage", "cpu_raw_counters")
+                     if not any(kind.called(name) for kind in all_kinds()))
 
 
 @dataclass(frozen=True)

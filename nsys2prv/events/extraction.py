@@ -89,11 +89,13 @@ class Settings:
     """What is asked of reading. lines: whether the calls that lines begin at are in the trace.
 
     least: kind -> duration in ns; its shorter ranges are dropped. rules: of kernel classes (None: those that come with nsys2prv).
+    callstack: frames of each CPU sample.
     """
 
     lines: bool = True
     least: Mapping[str, int] = field(default_factory=dict)
     rules: tuple[Rule, ...] | None = None
+    callstack: int = 1
 
 
 class Extraction:

@@ -41,10 +41,10 @@ class Lines:
 class Rows:
     """The normal form: events of one layout.
 
-    begin, end: local ns (end may be NULL or OPEN where the layout's kind allows it; it says nothing where the layout holds). object: index into the extraction's
-    objects. columns: one int64 column per field of the layout: a number (ABSENT where an optional one is lacking), a value of
-    a closed set, or an index into the extraction's names of that set. domain: index into the extraction's NVTX domains, for
-    layouts whose event types depend on it.
+    begin, end: local ns (end may be NULL or OPEN where the layout's kind allows it; it says nothing where the layout holds). object:
+    index into the extraction's objects. columns: one int64 column per field of the layout: a number (ABSENT where an optional one is
+    lacking), a value of a closed set, or an index into the extraction's names of that set. domain: index into the extraction's NVTX
+    domains, for layouts whose event types depend on it.
     """
 
     layout: str

@@ -1,8 +1,8 @@
 """An independent reader of Paraver traces: it knows the formats of .prv, .pcf and .row, and nothing of who wrote them.
 
-It reads events as Paraver's "Stacked Val" does: on each row, a value of a type begins a range within those already open,
-0 ends the innermost. Types without a list of values are plain numbers. What breaks the formats, or what Paraver would
-accept and then show wrongly, is collected in :attr:`Trace.violations`.
+It reads events as Paraver's "Stacked Val" does: on each row, a value of a type begins a range within those already open, 0 ends
+the innermost. Of a type of states (HOLDING) a value ends the one before. Types without a list of values are plain numbers. What
+breaks the formats, or what Paraver would accept and then show wrongly, is collected in :attr:`Trace.violations`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from tools.trace import Comm, Interval, Row, Sample, State, Trace
 
 ERROR_CODES = 63000020
 """The one type whose values need no label: its known error codes have one, others are shown as numbers."""
+
+HOLDING = frozenset({67000000, 67000001})
+"""Types of states: a value stands until the next one of its row."""
 
 LAST_LABELLED = 2**31 - 1
 LAST_EXACT = 2**53
@@ -271,6 +274,8 @@ class _Body:
                 if value not in named and code != ERROR_CODES:
                     self.complain("value without a label", line)
                 stack = self.stacks[row, code]
+                if code in HOLDING and stack:
+                    self._end(row, code, time, line)
                 stack.append((value, time, pairs))
                 self.trace.deepest[code] = max(self.trace.deepest[code], len(stack))
             else:
@@ -278,6 +283,8 @@ class _Body:
 
     def _end(self, row: Row, code: int, time: int, line: str) -> None:
         stack = self.stacks[row, code]
+        if not stack and code in HOLDING:
+            return
         if not stack:
             self.complain("end of a range that never began", line)
             return

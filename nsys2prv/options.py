@@ -1,0 +1,35 @@
+"""What can be asked of a conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsys2prv import align, engines
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to convert.
+
+    kinds: names as -t takes them, empty for all. jobs: workers, 0 for one per CPU (a script that asks for more than one needs the usual
+    `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's. min_duration: such names -> ns; shorter ranges
+    of these kinds are dropped. kernel_rules: a file of rules of kernel classes that come before nsys2prv's own. align: how to align the
+    clocks of hosts, one of align.METHODS or a clock file. causal: move ranks where their events still contradict each other.
+    callstack: frames of each CPU sample. engine: who does the work, one of engines.ENGINES; scheduler: address of Dask's.
+    """
+
+    kinds: tuple[str, ...] = ()
+    compress: bool = False
+    full_kernel_names: bool = False
+    jobs: int = 1
+    tmp: Path | None = None
+    quiet: bool = True
+    min_duration: Mapping[str, int] = field(default_factory=dict)
+    kernel_rules: Path | None = None
+    align: str = align.AUTO
+    causal: bool = False
+    callstack: int = 1
+    engine: str = engines.DEFAULT
+    scheduler: str | None = None
