@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nsys2prv.catalogue import FIRST_HASHED_DOMAIN, FORBIDDEN_DOMAINS, LAST_HASHED_DOMAIN, DomainCode, catalogue
-from nsys2prv.catalogue.counters import counter_tables
+from nsys2prv.catalogue.counters import counter_tables, hashed_types
 from nsys2prv.paraver.cfg import __main__ as command
 from nsys2prv.paraver.cfg.catalogue import FILE, View, load
 from nsys2prv.paraver.cfg.files import files_of, stray, table_path
@@ -158,6 +158,7 @@ def _codes() -> set[int]:
     plain = {field.code for field in fields if not isinstance(field.code, DomainCode)}
     by_domain = [field.code for field in fields if isinstance(field.code, DomainCode)]
     plain |= {code for table in counter_tables().values() for code in table.labels}
+    plain |= {code for ends in hashed_types().values() for code in ends}
     return plain | {code.of(*domain) for code in by_domain for domain in FIXED_DOMAINS + OWN_DOMAINS}
 
 
