@@ -1,0 +1,169 @@
+"""Thread states and CPU samples of a trace equal what plain SQL finds in the export, on a folder of real exports.
+
+The folder is named by NSYS2PRV_CORPUS. As in ``test_truth_corpus``, the converter is never compared with itself.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tools.corpus import EXPORTS, UNSET, in_corpus
+from tools.sql_truth import label
+from tools.trace_reader import Trace, read_trace
+
+from nsys2prv import Options, Summary, convert
+from nsys2prv.errors import NothingToWrite
+
+STATE, CPU, FUNCTION, MODULE, CALLER = 67000000, 67000002, 67000100, 67000101, 67000200
+FRAMES = 4
+RUNNING, OFF = "Running", "Off the CPU"
+Thread = tuple[int, int]
+"""Process and thread id."""
+
+OF_PROCESSES = [("PROFILER_OVERHEAD", "globalTid"), ("ProcessStreams", "globalPid"), ("DIAGNOSTIC_EVENT", "globalPid"),
+                ("MPI_RANKS", "globalTid")]
+STATES = """
+SELECT globalTid >> 24 & 0xFFFFFF, globalTid & 0xFFFFFF,
+       CASE WHEN isSchedIn THEN 'Running' WHEN coalesce({threadState}, 0) = 0 THEN 'Off the CPU'
+            ELSE (SELECT label FROM ENUM_SAMPLING_THREAD_STATE WHERE id = {threadState}) END,
+       CASE WHEN isSchedIn THEN cpu + 1 ELSE 0 END, start,
+       lead(start, 1, {end}) OVER (PARTITION BY globalTid ORDER BY start, rowid)
+FROM SCHED_EVENTS WHERE globalTid >> 24 IN ({own})
+"""
+SAMPLES = """
+SELECT globalTid >> 24 & 0xFFFFFF, globalTid & 0xFFFFFF, stackDepth, f.value, m.value, count(*)
+FROM COMPOSITE_EVENTS e JOIN SAMPLING_CALLCHAINS c ON c.id = e.id LEFT JOIN StringIds f ON f.id = symbol
+     LEFT JOIN StringIds m ON m.id = module
+WHERE globalTid >> 24 IN ({own}) AND stackDepth < 4 GROUP BY 1, 2, 3, 4, 5
+"""
+
+
+@dataclass
+class Truth:
+    """states: thread, state, CPU + 1, begin and end (ns since the first event). functions: thread, depth and label -> samples."""
+
+    states: Counter[tuple[Thread, str, int, int, int]] = field(default_factory=Counter)
+    functions: Counter[tuple[Thread, int, str]] = field(default_factory=Counter)
+    modules: Counter[tuple[Thread, str]] = field(default_factory=Counter)
+    others: int = 0
+    duration: int = 0
+
+
+@dataclass
+class Pair:
+    path: Path
+    truth: Truth
+    trace: Trace
+    summary: Summary | None = None
+
+
+def truth_of(path: Path) -> Truth:
+    """What is true of an export."""
+    connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
+    try:
+        return _truth(connection)
+    finally:
+        connection.close()
+
+
+def _truth(connection: sqlite3.Connection) -> Truth:
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    found = [table for table in ("SCHED_EVENTS", "COMPOSITE_EVENTS") if table in tables]
+    pieces = [f"SELECT {column} >> 24 AS process FROM {table}" for table, column in OF_PROCESSES if table in tables]
+    pieces = pieces if pieces and connection.execute(" UNION ".join(pieces)).fetchone() else [
+        f"SELECT globalTid >> 24 AS process FROM {table}" for table in found]
+    if not found:
+        return Truth()
+    own = " UNION ".join(pieces)
+    times = [connection.execute(f"SELECT min(start), max(start) FROM {table} WHERE globalTid >> 24 IN ({own})").fetchone()
+             for table in found]
+    times = [(first, last) for first, last in times if first is not None]
+    if not times:
+        return Truth()
+    base, end = min(first for first, _ in times), max(last for _, last in times) + 1
+    truth = Truth(duration=end - base)
+    for table in found:
+        truth.others += connection.execute(f"SELECT count(*) FROM {table} WHERE NOT globalTid >> 24 IN ({own})").fetchone()[0]
+    if "SCHED_EVENTS" in found:
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(SCHED_EVENTS)")}
+        query = STATES.format(threadState="threadState" if "threadState" in columns else "NULL", end=end, own=own)
+        if "threadState" not in columns:
+            query = query.replace("(SELECT label FROM ENUM_SAMPLING_THREAD_STATE WHERE id = NULL)", "NULL")
+        truth.states.update(((pid, tid), state, cpu, begin - base, until - base)
+                            for pid, tid, state, cpu, begin, until in connection.execute(query))
+    if "COMPOSITE_EVENTS" in found:
+        for pid, tid, depth, function, module, count in connection.execute(SAMPLES.format(own=own)):
+            name = module.rstrip("/").split("/")[-1]
+            truth.functions[(pid, tid), depth, label(f"unresolved in {name}" if function.startswith("0x") else function)] += count
+            truth.modules[(pid, tid), label(name)] += count if not depth else 0
+    return truth
+
+
+def thread_of(trace: Trace, row: tuple[int, int]) -> Thread:
+    return int(trace.task_name(row).split()[-1]), int(trace.row_name(row).split()[-1])
+
+
+@pytest.fixture(scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    output = tmp_path_factory.mktemp("trace") / "out.prv"
+    truth = truth_of(request.param)
+    try:
+        summary = convert([request.param], output, Options(kinds=("cpu",), callstack=FRAMES))
+    except NothingToWrite:
+        return Pair(request.param, truth, Trace())
+    return Pair(request.param, truth, read_trace(output), summary)
+
+
+def test_the_trace_is_sound_and_others_are_counted(pair: Pair) -> None:
+    assert (pair.summary is not None) == bool(pair.truth.states or pair.truth.functions)
+    assert not pair.trace.violations, str(pair.trace.violations)
+    if pair.summary:
+        assert sum(pair.summary.dropped.values()) == pair.truth.others
+        assert not pair.summary.repaired
+        assert pair.trace.duration == pair.truth.duration
+
+
+def test_every_state_stands_where_it_did(pair: Pair) -> None:
+    found = Counter((thread_of(pair.trace, item.row), pair.trace.label(STATE, item.value), item.others[CPU], item.begin, item.end)
+                    for item in pair.trace.intervals(STATE))
+    assert found == pair.truth.states
+
+
+def test_time_and_turns_by_thread_and_state(pair: Pair) -> None:
+    found, true = defaultdict(Counter), defaultdict(Counter)
+    for item in pair.trace.intervals(STATE):
+        found[thread_of(pair.trace, item.row)].update({item.value: item.end - item.begin, "turns": 1})
+    values = {text: value for value, text in pair.trace.labels.values.get(STATE, {}).items()}
+    for (thread, state, _, begin, end), count in pair.truth.states.items():
+        true[thread].update({values[state]: (end - begin) * count, "turns": count})
+    assert found == true
+
+
+def test_samples_by_function_and_caller(pair: Pair) -> None:
+    found = Counter((thread_of(pair.trace, item.row), 0, pair.trace.label(FUNCTION, item.value)) for item in pair.trace.intervals(FUNCTION))
+    for depth in range(1, FRAMES):
+        found.update((thread_of(pair.trace, item.row), depth, pair.trace.label(CALLER + depth, item.value))
+                     for item in pair.trace.intervals(CALLER + depth))
+    assert found == pair.truth.functions
+
+
+def test_samples_by_module(pair: Pair) -> None:
+    found = Counter((thread_of(pair.trace, item.row), pair.trace.label(MODULE, item.value)) for item in pair.trace.intervals(MODULE))
+    assert found == +pair.truth.modules
+
+
+def test_what_real_exports_hold() -> None:
+    """On which the rules for states, samples and names rest: times, states, cycles and frames of all exports."""
+    assert in_corpus("SELECT 1 FROM (SELECT globalTid, start FROM SCHED_EVENTS GROUP BY 1, 2 HAVING count(*) > 1) UNION SELECT 0") == [
+        (0,)] * len(in_corpus("SELECT count(*) FROM SCHED_EVENTS"))
+    assert {row[0] for row in in_corpus("SELECT DISTINCT threadState FROM SCHED_EVENTS WHERE threadState IS NOT NULL")} == {0, 5}
+    assert {row[0] for row in in_corpus("SELECT DISTINCT threadBlock FROM SCHED_EVENTS")} == {None}
+    assert set(in_corpus("SELECT DISTINCT cpuCycles, threadState FROM COMPOSITE_EVENTS")) == {(1, 1)}
+    assert {row[0] for row in in_corpus("SELECT count(*) FROM COMPOSITE_EVENTS WHERE id NOT IN (SELECT id FROM SAMPLING_CALLCHAINS "
+                                        "WHERE stackDepth = 0)")} == {0}
+    named = "SELECT value GLOB '0x*', unresolved FROM SAMPLING_CALLCHAINS JOIN StringIds t ON t.id = symbol GROUP BY 1, 2"
+    assert {bool(row[1]) for row in in_corpus(named) if row[0]} == {True}
