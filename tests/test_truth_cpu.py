@@ -31,7 +31,7 @@ SELECT globalTid >> 24 & 0xFFFFFF, globalTid & 0xFFFFFF,
        CASE WHEN isSchedIn THEN 'Running' WHEN coalesce({threadState}, 0) = 0 THEN 'Off the CPU'
             ELSE (SELECT label FROM ENUM_SAMPLING_THREAD_STATE WHERE id = {threadState}) END,
        CASE WHEN isSchedIn THEN cpu + 1 ELSE 0 END, start,
-       lead(start, 1, {end}) OVER (PARTITION BY globalTid ORDER BY start, rowid)
+       CASE WHEN {ends} THEN start + 1 ELSE lead(start, 1, {end}) OVER (PARTITION BY globalTid ORDER BY start, rowid) END
 FROM SCHED_EVENTS WHERE globalTid >> 24 IN ({own})
 """
 SAMPLES = """
@@ -79,8 +79,10 @@ def _truth(connection: sqlite3.Connection) -> Truth:
     if not found:
         return Truth()
     own = " UNION ".join(pieces)
-    times = [connection.execute(f"SELECT min(start), max(start) FROM {table} WHERE globalTid >> 24 IN ({own})").fetchone()
-             for table in found]
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(SCHED_EVENTS)")}
+    ends = "NOT isSchedIn AND coalesce(threadState, 0) = 5" if "threadState" in columns else "0"
+    times = [connection.execute(f"SELECT min(start), max(start + ({ends if table == 'SCHED_EVENTS' else '0'})) FROM {table} "
+                                f"WHERE globalTid >> 24 IN ({own})").fetchone() for table in found]
     times = [(first, last) for first, last in times if first is not None]
     if not times:
         return Truth()
@@ -89,8 +91,7 @@ def _truth(connection: sqlite3.Connection) -> Truth:
     for table in found:
         truth.others += connection.execute(f"SELECT count(*) FROM {table} WHERE NOT globalTid >> 24 IN ({own})").fetchone()[0]
     if "SCHED_EVENTS" in found:
-        columns = {row[1] for row in connection.execute("PRAGMA table_info(SCHED_EVENTS)")}
-        query = STATES.format(threadState="threadState" if "threadState" in columns else "NULL", end=end, own=own)
+        query = STATES.format(threadState="threadState" if "threadState" in columns else "NULL", end=end, own=own, ends=ends)
         if "threadState" not in columns:
             query = query.replace("(SELECT label FROM ENUM_SAMPLING_THREAD_STATE WHERE id = NULL)", "NULL")
         truth.states.update(((pid, tid), state, cpu, begin - base, until - base)

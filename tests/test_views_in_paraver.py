@@ -34,8 +34,8 @@ COMPLAINT = re.compile(r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the event
 #: What no sample holds an event of.
 NOT_IN_SAMPLES = {f"{folder}/{name}.cfg" for folder, names in {
     "analysis": "openacc_time_2dh openmp_time_2dh",
-    "basics": "cuda_event_completion cuda_event_result gpu_memory_allocated gpu_memory_freed migration_cause nvtx_category "
-        "nvtx_mark_category nvtx_startend_category openacc_constructs openacc_data_bytes openacc_functions "
+    "basics": "cpu_sample_callers cuda_event_completion cuda_event_result gpu_memory_allocated gpu_memory_freed migration_cause "
+        "nvtx_category nvtx_mark_category nvtx_startend_category openacc_constructs openacc_data_bytes openacc_functions "
         "openacc_names openmp openmp_barriers openmp_implicit_tasks openmp_parallel",
     "hwcounters/nic": "eth-avg-recv-pack-size eth-avg-sent-pack-size ib-avg-recv-pack-size ib-avg-sent-pack-size ib-cnps-recv "
         "ib-cnps-sent",

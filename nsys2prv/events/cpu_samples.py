@@ -63,11 +63,12 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     fields = {"function": _functions(extraction, function, module), "module": _modules(extraction, module),
               "state": np.where((columns["threadState"] <= 0) | (state == RUNNING), ABSENT, state)}
     if depth > 1:
-        for number in range(1, MOST_FRAMES):
-            fields[f"caller_{number}"] = np.full(columns.rows, ABSENT)
+        none = np.full(columns.rows, ABSENT)
+        fields |= {f"caller_{number}": none for number in range(1, MOST_FRAMES)}
         for number, found in enumerate(frames[1:], 1):
             function, module = found.of(columns["id"])
             rows = np.flatnonzero(function != NULL)
+            fields[f"caller_{number}"] = none.copy()
             fields[f"caller_{number}"][rows] = _functions(extraction, function[rows], module[rows])
     start = columns["start"]
     yield Rows(WITH_CALLERS if depth > 1 else LAYOUT, start, start + 1, extraction.threads(columns["globalTid"]), fields)

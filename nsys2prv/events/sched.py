@@ -2,7 +2,8 @@
 
 Nsight Systems records both moments as points, in rows of their own and in any order. Each is a change of state that stands until the
 thread's next one, so that neither has to find the other. A thread is off the CPU for reasons that only some systems record (QNX and
-Windows; on Linux the state is known when a thread ends). Before its first row nothing is known of a thread.
+Windows; on Linux the state is known when a thread ends). Before its first row nothing is known of a thread, and one that has ended
+has no state: its end is told for 1 ns.
 """
 
 from __future__ import annotations
@@ -20,10 +21,8 @@ from nsys2prv.report.sqlite import NULL, Part
 TABLE = "SCHED_EVENTS"
 LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"
 #: Values of the catalogue's set `thread_state`.
-OFF, RUNNING, READY, OTHER_STATE = 1, 2, 20, 99
+OFF, RUNNING, TERMINATED, READY, OTHER_STATE = 1, 2, 6, 20, 99
 OTHER_REASON = 999
-#: Nsight's value for a thread that runs, or would if it were let.
-RUNS = 1
 #: Rows at the begin of a table that tell whether the system records reasons.
 LOOKED_AT = 100_000
 NO_KIND_OF_EVENT = "rows that are neither in nor out"
@@ -39,13 +38,17 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         return
     runs, reason = columns["isSchedIn"] != 0, columns["threadBlock"]
     state = known_states(columns["threadState"])
-    state[state == RUNNING] = READY
-    state[state == 0] = OFF
-    fields = {"state": np.where(runs, RUNNING, state), "cpu": np.where(runs, np.maximum(columns["cpu"], -1) + 1, 0)}
+    # A thread off the CPU that is said to run was put off it, and waits for another turn.
+    state = np.select([runs, state == RUNNING, state == 0], [RUNNING, READY, OFF], state)
+    fields = {"state": state, "cpu": np.where(runs, np.maximum(columns["cpu"], -1) + 1, 0)}
     with_reason = _reasons_recorded(extraction) or bool((reason != NULL).any())
     if with_reason:
         fields["reason"] = np.where(runs, 0, _known(reason, "thread_block", OTHER_REASON))
-    yield Rows(WITH_REASON if with_reason else LAYOUT, columns["start"], columns["start"], extraction.threads(columns["globalTid"]), fields)
+    start, thread = columns["start"], extraction.threads(columns["globalTid"])
+    ended = np.flatnonzero((state == TERMINATED) & (start != NULL))
+    start, thread = np.append(start, start[ended] + 1), np.append(thread, thread[ended])
+    fields = {name: np.append(column, np.zeros(len(ended), np.int64)) for name, column in fields.items()}
+    yield Rows(WITH_REASON if with_reason else LAYOUT, start, start, thread, fields)
 
 
 def known_states(states: np.ndarray) -> np.ndarray:

@@ -73,6 +73,11 @@ def test_states_and_reasons_where_a_system_records_them(tmp_path: Path) -> None:
                               ("Another state", "End", 60)]
 
 
+def test_a_thread_that_has_ended_has_no_state(tmp_path: Path) -> None:
+    trace, _ = states(tmp_path, [turn(10, 1), turn(20, 0, threadState=5), turn(15, 1, tid=PID + 1), turn(90, 0, tid=PID + 1)])
+    assert found(trace, STATE) == [("Running", 0, 10), ("Terminated", 10, 11), ("Running", 5, 80), ("Off the CPU", 80, 81)]
+
+
 def test_reasons_far_behind_rows_without_one_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsys2prv.events.sched.LOOKED_AT", 2)
     trace, _ = states(tmp_path, [turn(10, 1, threadBlock=None), turn(20, 0), turn(30, 1), turn(40, 0, threadBlock=4)])

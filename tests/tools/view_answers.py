@@ -35,7 +35,7 @@ ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "cfgs"
 VIEWS = load(FOLDER / FILE)
 PARAMEDIR = shutil.which("paramedir")
-SAMPLES = {folder: sorted((ROOT / "sample_reports" / folder).glob("*.sqlite")) for folder in ("training", "graphs", "cluster")}
+SAMPLES = {folder: sorted((ROOT / "sample_reports" / folder).glob("*.sqlite")) for folder in ("training", "graphs", "cluster", "machine")}
 needs_paraver = pytest.mark.skipif(PARAMEDIR is None, reason="paramedir, Paraver's command line program, is not on the PATH")
 RECORDS = ROOT / "tests" / "view_answers"
 #: Characters of a timeline that is recorded: those of every event would be most of it.
