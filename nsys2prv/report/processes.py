@@ -13,7 +13,7 @@ TELLING = (("PROFILER_OVERHEAD", "globalTid"), ("ProcessStreams", "globalPid"), 
 def profiled(database: Database) -> frozenset[int]:
     """globalPid of every process that the report profiles; none where it does not tell.
 
-    In real exports (2021.2 to 2026.2) every process with rows in tables of traced calls is among these.
+    In exports as Nsight Systems 2021.2 to 2026.2 wrote them every process with rows in tables of traced calls is among these.
     """
     return frozenset(number & PROCESS_MASK for table, column in TELLING for (number,) in database.small(table, column)
                      if isinstance(number, int))
