@@ -34,7 +34,7 @@ def _describe(path: Path, source: Path) -> str:
     rows.append("  translated:")
     rows += [f"    {kind.name:<22} {sum(tables.values()):>11,} {kind.title} ({', '.join(t for t, n in tables.items() if n)})"
              for kind, tables in kinds if any(tables.values())] or ["    nothing"]
-    translated = {table for kind in all_kinds() for table in kind.tables}
+    translated = {table for kind in all_kinds() for table in (*kind.tables, *kind.beside)}
     others = [(table, count, purpose(table)) for table, count in sorted(counts.items()) if table not in translated and count]
     others = [item for item in others if item[2]]
     if others:

@@ -121,6 +121,6 @@ def _short(module: str) -> str:
 
 
 KINDS = (
-    EventKind("cpu_samples", "CPU samples", "host thread", (TABLE,), (LAYOUT, WITH_CALLERS), extract, groups=("cpu",),
-              where=SAMPLES, lasting=False),
+    EventKind("cpu_samples", "CPU samples", "host thread", (TABLE,), (LAYOUT, WITH_CALLERS), extract, beside=(CHAINS,),
+              groups=("cpu",), where=SAMPLES, lasting=False),
 )

@@ -9,7 +9,7 @@ DESCRIPTIVE = ("ENUM_", "TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "Strin
                "NIC_ID_MAP", "NET_IB_", "GENERIC_EVENT_SOURCES", "GENERIC_EVENT_TYPE", "UCP_WORKERS")
 #: Tables that `nsys stats` and scripts leave behind in an export.
 LEFT_BEHIND = ("NvtxPushPopRanges", "DomainStrings", "MemcpyOperationStrings", "estEnd", "me", "ms")
-CALL_CHAINS = ("SAMPLING_CALLCHAINS", "OSRT_CALLCHAINS", "CUDA_CALLCHAINS")
+CALL_CHAINS = ("OSRT_CALLCHAINS", "CUDA_CALLCHAINS")
 
 
 def purpose(table: str) -> str:

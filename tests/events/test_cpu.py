@@ -159,6 +159,14 @@ def test_the_number_of_frames_has_bounds(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err.splitlines()[-1] == "nsys2prv: error: --callstack 99: a sample has from 1 to 32 frames in a trace"
 
 
+def test_the_list_says_what_becomes_of_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples(tmp_path, FRAMES, 4)
+    assert main(["--list", str(tmp_path / "r.sqlite")]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[:2] for line in out.splitlines() if "(COMPOSITE_EVENTS)" in line] == [["cpu_samples", "4"]]
+    assert "SAMPLING_CALLCHAINS" not in out
+
+
 def test_parts_of_samples_find_their_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frames = [(sample, depth, (MAIN, ADDRESS, OUTER)[(sample + depth) % 3], LIBC)
               for sample in range(1, 500) for depth in range(sample % 4)]
