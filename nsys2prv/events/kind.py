@@ -77,8 +77,8 @@ class EventKind:
     """The declaration of a kind of event.
 
     name: on the command line. title: for people. row: whose row it sits on, for people. tables: where its rows come from,
-    each read in parts; beside: tables that these refer to, looked up; where: which of their rows, if not all, in SQL with their columns in braces. layouts: the record layouts
-    it yields (catalogue). extract: a part of a table -> normal form.
+    each read in parts; where: which of their rows, if not all, in SQL with their columns in braces; beside: further tables, in which
+    what these refer to is looked up. layouts: the record layouts it yields (catalogue). extract: a part of a table -> normal form.
     groups: further command-line names that include it; along: names that bring it along, but do not mean it where something is
     left out or given a least duration. open_ended: a range without an end lasts to the end of the trace.
     lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds
