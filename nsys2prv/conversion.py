@@ -14,7 +14,7 @@ from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import comments
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.model.types import counter_types, event_types
-from nsys2prv.options import Options
+from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
 from nsys2prv.paraver.pcf import write_pcf
 from nsys2prv.preparation import Job, Plan, prepare, temporary_folder
@@ -24,7 +24,7 @@ from nsys2prv.summary import Summary
 from nsys2prv.timeline import Timeline
 
 
-def convert(reports: Sequence[str | Path], output: str | Path, options: Options = Options()) -> Summary:
+def convert(reports: Sequence[str | Path], output: str | Path, options: Options = DEFAULTS) -> Summary:
     """Write the trace of these reports to `output` (.prv or .prv.gz, with .pcf and .row beside it).
 
     Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot be written, NothingToWrite

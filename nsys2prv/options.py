@@ -33,3 +33,7 @@ class Options:
     callstack: int = 1
     engine: str = engines.DEFAULT
     scheduler: str | None = None
+
+
+#: What is done unless something else is asked for.
+DEFAULTS = Options()
