@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from nsys2prv.catalogue import calls as call_lines
+from nsys2prv.catalogue.calls import CallTable
 from nsys2prv.catalogue.hashing import hashed_numbers
 from nsys2prv.data import data_text, data_texts, parsed
 
@@ -99,17 +101,23 @@ class LineKind:
 
 @dataclass(frozen=True)
 class Catalogue:
+    """calls: tables whose layouts and name sets come from one line each."""
+
     layouts: dict[str, Layout]
     lines: dict[str, LineKind]
     name_sets: dict[str, NameSet]
     value_sets: dict[str, ValueSet]
     domains: tuple[str, ...]
+    calls: dict[str, CallTable]
 
 
 @cache
 def catalogue() -> Catalogue:
     """What the files in ``events`` say together."""
     data = _sections()
+    calls = call_lines.call_tables(data.get("calls", {}))
+    _add(data, "layouts", call_lines.layouts(calls))
+    _add(data, "name_sets", call_lines.name_sets(calls))
     value_sets = {name: ValueSet(name, tuple(sorted(labels.items()))) for name, labels in data["value_sets"].items()}
     name_sets = {name: NameSet(name, **spec) for name, spec in data["name_sets"].items()}
 
@@ -136,7 +144,7 @@ def catalogue() -> Catalogue:
                            tuple(spec["hashed"]) if "hashed" in spec else None)
                for name, spec in data["layouts"].items()}
     lines = {name: LineKind(name, spec.get("tag"), spec["label"]) for name, spec in data["lines"].items()}
-    return Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]))
+    return Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]), calls)
 
 
 def _sections() -> dict[str, Any]:
@@ -147,11 +155,15 @@ def _sections() -> dict[str, Any]:
             if isinstance(entries, list):
                 found.setdefault(section, []).extend(entries)
                 continue
-            known = found.setdefault(section, {})
-            if twice := known.keys() & entries.keys():
-                raise ValueError(f"{section}: {', '.join(sorted(twice))} stands in two files")
-            known.update(entries)
+            _add(found, section, entries)
     return found
+
+
+def _add(found: dict[str, Any], section: str, entries: dict[str, Any]) -> None:
+    known = found.setdefault(section, {})
+    if twice := known.keys() & entries.keys():
+        raise ValueError(f"{section}: {', '.join(sorted(twice))} stands there twice")
+    known.update(entries)
 
 
 @cache
