@@ -37,6 +37,16 @@ class StreamKey(NamedTuple):
     lane: int = 0
 
 
+class QueueKey(NamedTuple):
+    """Work of a process on a GPU that is in no CUDA stream. queue: the word for it, of people. gpu: as the report numbers it, or ABSENT.
+    `lane` as above."""
+
+    pid: int
+    queue: str
+    gpu: int
+    lane: int = 0
+
+
 class DeviceKey(NamedTuple):
     """A device that belongs to no process, with its samples. kind: one of DEVICE_KINDS. name: what tells it from others of its kind
     on its machine, and for people; for a GPU nothing. number: of the GPU as the report numbers it, or of the port."""
@@ -47,9 +57,9 @@ class DeviceKey(NamedTuple):
 
 
 #: In the order of their rows. A switch is one for the whole job, all others are their machine's.
-DEVICE_KINDS = ("gpu", "nic", "switch", "source")
-GPU, NIC, SWITCH, SOURCE = DEVICE_KINDS
-ObjectKey = ThreadKey | StreamKey | DeviceKey
+DEVICE_KINDS = ("gpu", "gpu_contexts", "nic", "switch", "source")
+GPU, GPU_CONTEXTS, NIC, SWITCH, SOURCE = DEVICE_KINDS
+ObjectKey = ThreadKey | StreamKey | QueueKey | DeviceKey
 
 
 class Names:
@@ -183,6 +193,11 @@ class Extraction:
         values, codes = factorize_together(*clean)
         keys = (StreamKey(int(pid), int(device), int(stream)) for pid, device, stream in zip(*values, strict=True))
         return self.objects.number(keys)[codes]
+
+    def queues(self, ids: np.ndarray, queue: str, gpus: np.ndarray) -> np.ndarray:
+        """Objects of the queues of this word by globalPid or globalTid and number of the GPU."""
+        values, codes = factorize_together(np.where(ids == NULL, 0, ids) & PROCESS_MASK, present(gpus))
+        return self.objects.number(QueueKey(int(pid), queue, int(gpu)) for pid, gpu in zip(*values, strict=True))[codes]
 
     def device(self, key: DeviceKey) -> int:
         """The object of a device."""

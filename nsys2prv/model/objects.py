@@ -1,7 +1,7 @@
 """Nodes, tasks and threads of the trace, from the objects that the reports' events sit on.
 
 One task per process that has events, in rank order; within a task the host threads come first, then one thread per
-(device, stream), then devices with samples. A process is known by its machine, its report and its pid: pids repeat between hosts and
+(device, stream), then one per GPU and sort of other work, then devices with samples. A process is known by its machine, its report and its pid: pids repeat between hosts and
 containers. A device is one row of the trace whatever reports have samples of it: a GPU's is in the first task that works on it, all
 others' are in the first task of their host, a switch's in the first task of all.
 """
@@ -12,7 +12,17 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.events.extraction import DEVICE_KINDS, GPU, SWITCH, DeviceKey, ObjectKey, StreamKey, ThreadKey
+from nsys2prv.events.extraction import (
+    DEVICE_KINDS,
+    GPU,
+    GPU_CONTEXTS,
+    SWITCH,
+    DeviceKey,
+    ObjectKey,
+    QueueKey,
+    StreamKey,
+    ThreadKey,
+)
 from nsys2prv.model.natural import natural_key
 from nsys2prv.paraver.objects import Node, ObjectTree, Task, Thread
 from nsys2prv.report.info import PROCESS_MASK, ReportInfo, pid_of, tid_of
@@ -20,6 +30,8 @@ from nsys2prv.report.launcher import distinguishing
 
 #: Stands for the pid of a task that a host without any process in the trace gets for the rows of its devices.
 NO_PROCESS = 0
+#: Rows of physical GPUs, and what they are called; "Metrics GPU0" is what POP's BasicAnalysis parses.
+OF_GPU = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
 
 
 @dataclass(frozen=True)
@@ -118,14 +130,15 @@ def _place_devices(devices: list[tuple[int, DeviceKey]], processes: list[Ordered
     placed: dict[tuple[int, int], list[tuple[tuple, _Device]]] = defaultdict(list)
     for report, key in devices:
         machine = machines[report]
-        identity = gpus.identity(report, key.number) if key.kind == GPU else (None if key.kind == SWITCH else machine, *key)
+        gpu = gpus.identity(report, key.number) if key.kind in OF_GPU else None
+        identity = (key.kind, *gpu) if gpu is not None else (None if key.kind == SWITCH else machine, *key)
         if identity not in known:
             owner, number = first_on[machine], 0
-            if key.kind == GPU:
-                owner, number = users.get(identity, (owner, gpus.number_of(report, key.number)))
+            if gpu is not None:
+                owner, number = users.get(gpu, (owner, gpus.number_of(report, key.number)))
             elif key.kind == SWITCH:
                 owner = processes[0]
-            known[identity] = _Device(f"Metrics GPU{number}" if key.kind == GPU else key.name, [])
+            known[identity] = _Device(OF_GPU[key.kind].format(number) if gpu is not None else key.name, [])
             order = (DEVICE_KINDS.index(key.kind), number, natural_key(key.name), key.number)
             placed[owner.report, owner.pid].append((order, known[identity]))
         known[identity].found.append((report, key))
@@ -183,7 +196,9 @@ class _Gpus:
         self._numbers = {machine: _gpu_numbers(gpus) for machine, gpus in keys.items()}
 
     def number(self, report: int, key: ObjectKey) -> int:
-        """The device number of a stream's row (0 for a host thread)."""
+        """The device number of the row of a stream or queue (0 for a host thread)."""
+        if isinstance(key, QueueKey):
+            return key.gpu if key.gpu < 0 else self.number_of(report, key.gpu)
         if not isinstance(key, StreamKey):
             return 0
         info, machine = self._infos[report], self._machines[report]
@@ -226,6 +241,8 @@ def _thread_order(key: ObjectKey, process: Ordered, info: ReportInfo, gpus: _Gpu
     if isinstance(key, ThreadKey):
         main = tid_of(key.tid) != pid_of(process.pid)
         return (0, main, natural_key(info.threads.get(key.tid, "")), tid_of(key.tid), key.tid, key.lane)
+    if isinstance(key, QueueKey):
+        return (2, key.queue, gpus.number(process.report, key), key.gpu, key.lane)
     return (1, gpus.number(process.report, key), key.device, key.stream, key.lane)
 
 
@@ -233,6 +250,8 @@ def _thread_name(key: ObjectKey, info: ReportInfo, task: int, thread: int, devic
     """The name of a row; those of streams are what POP's BasicAnalysis parses."""
     if isinstance(key, StreamKey):
         return f"CUDA-D{device}.S{key.stream}"
+    if isinstance(key, QueueKey):
+        return f"{key.queue} GPU{device}" if device >= 0 else f"{key.queue} GPU"
     name = info.threads.get(key.tid) or info.processes.get(key.tid & PROCESS_MASK) or ""
     label = f"THREAD 1.{task}.{thread}"
     return f"{label} {name} {tid_of(key.tid)}" if name else f"{label} {tid_of(key.tid)}"
