@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import MOST, causal_lines, table
+from nsys2prv.diagnostics_text import lost, said
 from nsys2prv.views import first_views
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ class Summary:
             ranks=len(model.tree.tasks), hosts=len(model.tree.nodes), devices=model.devices, threads=model.tree.threads,
             duration=duration, lines=lines, order=model.ranked, clock=clock, events=dict(events), dropped=dict(dropped),
             repaired=dict(repaired), sizes={path: path.stat().st_size for path in outputs},
-            notes=[note for result in results for note in result.notes], placed=_placed(infos, placements),
+            notes=[*(note for result in results for note in result.notes), *said(infos)], placed=_placed(infos, placements),
             clocks=[*(table(placed.record, MOST) if placed.record else []), *causal_lines(placed.causal)],
-            warnings=[*placed.warnings, *_warnings(infos, placements, selection, results), *_too_long(duration)],
+            warnings=[*lost(infos), *placed.warnings, *_warnings(infos, placements, selection, results), *_too_long(duration)],
             views=first_views(present))
 
     def details(self) -> str:

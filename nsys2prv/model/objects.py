@@ -1,9 +1,9 @@
 """Nodes, tasks and threads of the trace, from the objects that the reports' events sit on.
 
 One task per process that has events, in rank order; within a task the host threads come first, then one thread per
-(device, stream), then one per GPU and sort of other work, then devices with samples. A process is known by its machine, its report and its pid: pids repeat between hosts and
-containers. A device is one row of the trace whatever reports have samples of it: a GPU's is in the first task that works on it, all
-others' are in the first task of their host, a switch's in the first task of all.
+(device, stream), then one per GPU and sort of other work, then devices with samples. A process is known by its machine, its report
+and its pid: pids repeat between hosts and containers. A device is one row of the trace whatever reports have samples of it: a GPU's
+is in the first task that works on it, all others' are in the first task of their host, a switch's in the first task of all.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nsys2prv.report.diagnostics import Message, messages
 from nsys2prv.report.launcher import launcher_ranks
 from nsys2prv.report.sqlite import Database, Part
 
@@ -38,7 +39,7 @@ class ReportInfo:
     absolute: event times already are UTC (exported with --ts-normalize).
     parts: the rows of every table that has any. ranks: MPI rank of a process. launcher_ranks: rank by
     each variable of the launcher's environment.
-    cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported.
+    cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported. messages: of Nsight Systems about losses and the like.
     """
 
     path: Path
@@ -61,6 +62,7 @@ class ReportInfo:
     domains: dict[tuple[int, int], str] = field(default_factory=dict)
     categories: dict[tuple[int, int, int], str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
 
     @property
     def name(self) -> str:
@@ -118,6 +120,7 @@ def _inspect(database: Database, source: Path | None) -> ReportInfo:
         graph_granularity=_graph_granularity(database),
         domains=domains,
         categories=categories,
+        messages=messages(database),
     )
 
 

@@ -1,0 +1,86 @@
+"""Which process's context a GPU works for (``--gpuctxsw``), on a row for each physical GPU.
+
+The table has moments, by tag (ENUM_GPU_CTX_SWITCH): a context is on the GPU from the start of its restore to the end of its save. Rows
+lie in no certain order, so the end of each is looked up by context among all of the table's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.columns import OPEN, factorize
+from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction, present
+from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.sampling import groups
+from nsys2prv.report.info import pid_of
+from nsys2prv.report.sqlite import NULL, Columns, Part, quoted
+
+TABLES = ("GPU_CONTEXT_SWITCH_EVENTS", "FECS_EVENTS")
+SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
+KEY = ("gpuId", "vmId", "contextId")
+LOST = "contexts whose switch out is not in the report, closed where they are switched in again"
+BEFORE = "switches out of contexts that were on the GPU before the report begins"
+
+
+def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    table = extraction.database.tables[part.table]
+    if part.first == table.first_rowid:
+        _count_earlier(extraction, part.table)
+    columns = extraction.read(part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}")
+    columns = columns.where(columns["timestamp"] != NULL)
+    if not columns.rows:
+        return
+    ends = _ends(extraction, part.table, columns)
+    if extraction.least:
+        long = extraction.long_enough(columns["timestamp"], np.where(ends == OPEN, NULL, ends))
+        columns, ends = columns.where(long), ends[long]
+    for gpu, rows in groups(columns["gpuId"]):
+        pids, codes = factorize(columns["globalPid"][rows])
+        begin = columns["timestamp"][rows]
+        device = extraction.device(DeviceKey(GPU_CONTEXTS, number=max(gpu, 0)))
+        yield Rows("gpu_context", begin, ends[rows], np.full(len(begin), device), {
+            "process": extraction.name("gpu_contexts", codes, text=[_owner(extraction, int(pid)) for pid in pids]),
+            "context": present(columns["contextId"][rows]),
+        })
+
+
+def _owner(extraction: Extraction, pid: int) -> str:
+    if pid == NULL:
+        return "unknown process"
+    return f"{extraction.report.processes.get(pid) or 'process'} {pid_of(pid)}"
+
+
+def _ends(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
+    """When each context leaves the GPU (local ns), OPEN for those that stay: the next switch of it after its begin."""
+    low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
+    keys = ", ".join(f"coalesce({quoted(name)}, 0) AS {quoted(name)}" for name in KEY)
+    wanted = f"FROM {quoted(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
+    # Behind the last begin one moment of each context suffices: memory is that of the rows around this part.
+    moments = extraction.database.select(
+        f"SELECT {keys}, timestamp, tag {wanted} AND timestamp BETWEEN {low} AND {high} UNION ALL "
+        f"SELECT {keys}, min(timestamp), tag {wanted} AND timestamp > {high} GROUP BY gpuId, vmId, contextId")
+    asked = pl.DataFrame({"row": np.arange(begins.rows), **{name: np.where(begins[name] == NULL, 0, begins[name]) for name in KEY},
+                          "after": begins["timestamp"] + 1})
+    moments = moments.with_columns(after=pl.col("timestamp")).sort("timestamp")
+    found = asked.sort("after").join_asof(moments, on="after", by=list(KEY), strategy="forward", check_sortedness=False).sort("row")
+    lost = int((found["tag"] == RESTORE_START).sum())
+    if lost:
+        extraction.repaired[LOST] += lost
+    return found["timestamp"].fill_null(OPEN).to_numpy()
+
+
+def _count_earlier(extraction: Extraction, table: str) -> None:
+    """Contexts of which the table has a switch out first are counted as dropped."""
+    first = (f"SELECT tag, min(timestamp) FROM {quoted(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}) "
+             "GROUP BY gpuId, vmId, contextId")
+    count = extraction.database.query(f"SELECT count(*) FROM ({first}) WHERE tag = {SAVE_END}")[0][0]
+    if count:
+        extraction.dropped[BEFORE] += count
+
+
+KINDS = (
+    EventKind("gpu_contexts", "Contexts on GPUs", "physical GPU", TABLES, ("gpu_context",), extract, open_ended=True),
+)
