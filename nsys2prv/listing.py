@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import textwrap
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from nsys2prv.events import all_kinds
 from nsys2prv.report.info import ReportInfo, inspect, pid_of
 from nsys2prv.report.prepare import prepared
 from nsys2prv.report.sqlite import Database
-from nsys2prv.report.tables import purpose
+from nsys2prv.report.tables import order, reason
+
+#: Of the lists of tables.
+WIDTH = 140
 
 
 def describe(path: str | Path) -> str:
@@ -34,13 +38,24 @@ def _describe(path: Path, source: Path) -> str:
     rows.append("  translated:")
     rows += [f"    {kind.name:<22} {sum(tables.values()):>11,} {kind.title} ({', '.join(t for t, n in tables.items() if n)})"
              for kind, tables in kinds if any(tables.values())] or ["    nothing"]
-    translated = {table for kind in all_kinds() for table in (*kind.tables, *kind.beside)}
-    others = [(table, count, purpose(table)) for table, count in sorted(counts.items()) if table not in translated and count]
-    others = [item for item in others if item[2]]
-    if others:
-        rows.append("  not translated:")
-        rows += [f"    {table:<44} {count:>11,} rows: {reason}" for table, count, reason in others]
+    rows += _untranslated({table: count for table, count in counts.items() if count})
     return "\n".join(rows)
+
+
+def _untranslated(counts: dict[str, int]) -> list[str]:
+    """The tables with rows that no kind of event reads, by the reason why."""
+    translated = {table for kind in all_kinds() for table in (*kind.tables, *kind.beside)}
+    found: dict[str, list[str]] = {}
+    for table in sorted(counts.keys() - translated):
+        found.setdefault(reason(table), []).append(table)
+    lines = []
+    for why in sorted(found, key=order):
+        enums = [table for table in found[why] if table.startswith("ENUM_")]
+        named = [f"{table} ({counts[table]:,})" for table in found[why] if table not in enums]
+        named += [f"{len(enums)} tables ENUM_..."] if enums else []
+        lines += [f"    {why}:", *textwrap.wrap(", ".join(named), WIDTH,
+                                               initial_indent=" " * 6, subsequent_indent=" " * 6, break_long_words=False)]
+    return ["  not translated, with their rows:", *lines] if lines else []
 
 
 def _span(info: ReportInfo) -> str:

@@ -1,23 +1,36 @@
-"""What the tables of an export are for, and why some are not translated."""
+"""What the tables of an export are for where no kind of event reads them: the data of ``tables.yaml``."""
 
 from __future__ import annotations
 
-#: Tables that describe the report or hold what other tables refer to: no events of their own.
-DESCRIPTIVE = ("ENUM_", "TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "StringIds", "ThreadNames", "PROCESSES", "ProcessStreams",
-               "ANALYSIS_", "NVTX_PAYLOAD_", "NVTX_SCOPES", "DYNAMIC_NVTXPAYLOAD_",
-               "NVTX_EVENTS_PAYLOAD_SCHEMAS", "NVTX_EXPORT_TRANSLATION", "SystemInfo", "UnwindMethodType", "MPI_RANKS", "MPI_COMMUNICATORS",
-               "NIC_ID_MAP", "NET_IB_", "GENERIC_EVENT_SOURCES", "GENERIC_EVENT_TYPE", "UCP_WORKERS")
-#: Tables that `nsys stats` and scripts leave behind in an export.
-LEFT_BEHIND = ("NvtxPushPopRanges", "DomainStrings", "MemcpyOperationStrings", "estEnd", "me", "ms")
-CALL_CHAINS = ("OSRT_CALLCHAINS", "CUDA_CALLCHAINS")
+from functools import cache
+
+from nsys2prv.data import data_text, parsed
+
+#: Of tables that ``tables.yaml`` does not know.
+UNKNOWN = "unknown to this version"
 
 
-def purpose(table: str) -> str:
-    """Why a table that no kind of event reads is not translated; "" for tables that hold no events."""
-    if table.startswith(DESCRIPTIVE):
-        return ""
-    if table in LEFT_BEHIND or table.endswith("Stats"):
-        return "derived from other tables by nsys stats"
-    if table in CALL_CHAINS:
-        return "call stacks, which Paraver has no place for"
-    return "this version has no kind of event for it"
+@cache
+def _reasons() -> tuple[dict[str, str], dict[str, str]]:
+    """Name -> reason, and the beginning of a name -> reason, the longest first."""
+    names: dict[str, str] = {}
+    beginnings: dict[str, str] = {}
+    for reason, tables in parsed(data_text(__package__, "tables.yaml")).items():
+        for table in tables:
+            known = beginnings if table.endswith("*") else names
+            if table.rstrip("*") in known:
+                raise ValueError(f"tables.yaml: {table} stands there twice")
+            known[table.rstrip("*")] = reason
+    return names, dict(sorted(beginnings.items(), key=lambda item: -len(item[0])))
+
+
+def reason(table: str) -> str:
+    """Why a table that no kind of event reads is not translated."""
+    names, beginnings = _reasons()
+    return names.get(table) or next((text for start, text in beginnings.items() if table.startswith(start)), UNKNOWN)
+
+
+def order(text: str) -> int:
+    """The place of a reason: unknown tables first, then as ``tables.yaml`` has them from its end, where those with events are."""
+    known = list(parsed(data_text(__package__, "tables.yaml")))
+    return -known.index(text) if text in known else -len(known)
