@@ -16,7 +16,7 @@ from nsys2prv.report.info import ReportInfo, pid_of
 from nsys2prv.report.sqlite import NULL, Part
 
 TABLE, FILES = "OSRT_FILE_ACCESS_EVENTS", "OSRT_FILE_ACCESS_DESCRIPTORS"
-ACTIONS, UNKNOWN = (1, 2, 3, 4, 6), 99
+ACTIONS, UNKNOWN = range(1, 7), 99
 NO_FILE = "unknown file"
 _HOST_BITS = ~0xFFFF_FFFF_FFFF
 
