@@ -225,12 +225,13 @@ TRANSLATED = {
 }
 MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 OF_DEVICES = ("GPU_METRICS", "NET_NIC_METRIC", "NET_IB_SWITCH_METRIC", "NET_IB_SWITCH_CONGESTION_EVENT", "GENERIC_EVENTS")
-NOT_TRANSLATED = ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD")
+OF_THE_PROFILER = ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD")
 
 
 def test_no_table_of_the_truth_is_passed_over(cluster: SampleSet) -> None:
-    """Those of MPI have a test above, those of devices in ``test_truth_cluster_metrics``, those of NVTX and CUDA events below."""
-    tested = {*TRANSLATED, *MPI_TABLES, *OF_DEVICES, *NOT_TRANSLATED, "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"}
+    """Those of MPI have a test above, those of devices in ``test_truth_cluster_metrics``, those of the profiler in
+    ``test_truth_profiler``, those of NVTX and CUDA events below."""
+    tested = {*TRANSLATED, *MPI_TABLES, *OF_DEVICES, *OF_THE_PROFILER, "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"}
     for rank in cluster.truth["ranks"]:
         assert not rank["tables"].keys() - tested
         assert rank["event_rows"] == sum(table["rows"] for table in rank["tables"].values())

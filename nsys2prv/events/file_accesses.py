@@ -63,5 +63,5 @@ def global_pids(report: ReportInfo) -> dict[int, int]:
 
 
 KINDS = (
-    EventKind("file_accesses", "File accesses", "host thread", (TABLE,), ("file_access",), extract, groups=("osrt",)),
+    EventKind("file_accesses", "File accesses", "host thread", (TABLE,), ("file_access",), extract),
 )
