@@ -32,8 +32,9 @@ GRAPH = 63000008
 #: What paramedir says of a view or record that it does not like; it exits with 0 all the same.
 COMPLAINT = re.compile(r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the events|Some of the events|multiple instances|0 objects")
 #: What no sample holds an event of: Windows' graphics and driver, and tables whose whole schema no public export has.
-WITHOUT_SAMPLE = ("dx11_debug", "dx12", "dx12_debug", "dx12_gpu", "jpeg", "syscalls", "video_engine", "wddm_dma", "wddm_paging", "wddm_queue")
-NOT_IN_SAMPLES = {path for name in WITHOUT_SAMPLE for path in (f"basics/{name}.cfg", f"analysis/{name}_time_2dh.cfg")} | {f"{folder}/{name}.cfg" for folder, names in {
+WITHOUT_SAMPLE = {path for name in "dx11_debug dx12 dx12_debug dx12_gpu jpeg syscalls video_engine wddm_dma wddm_paging wddm_queue".split()
+                  for path in (f"basics/{name}.cfg", f"analysis/{name}_time_2dh.cfg")}
+NOT_IN_SAMPLES = WITHOUT_SAMPLE | {f"{folder}/{name}.cfg" for folder, names in {
     "analysis": "openacc_time_2dh openmp_time_2dh",
     "basics": "cpu_sample_callers cuda_event_completion cuda_event_result gpu_memory_allocated gpu_memory_freed migration_cause "
         "nvtx_category nvtx_mark_category nvtx_startend_category openacc_constructs openacc_data_bytes openacc_functions "
