@@ -32,7 +32,8 @@ GRAPH = 63000008
 #: What paramedir says of a view or record that it does not like; it exits with 0 all the same.
 COMPLAINT = re.compile(r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the events|Some of the events|multiple instances|0 objects")
 #: What no sample holds an event of: Windows' graphics and driver, and tables whose whole schema no public export has.
-WITHOUT_SAMPLE = {path for name in "dx11_debug dx12 dx12_debug dx12_gpu jpeg syscalls video_engine wddm_dma wddm_paging wddm_queue".split()
+WITHOUT_SAMPLE = {path for name in ("dx11_debug", "dx12", "dx12_debug", "dx12_gpu", "jpeg", "syscalls", "video_engine", "wddm_dma",
+                                    "wddm_paging", "wddm_queue")
                   for path in (f"basics/{name}.cfg", f"analysis/{name}_time_2dh.cfg")}
 NOT_IN_SAMPLES = WITHOUT_SAMPLE | {f"{folder}/{name}.cfg" for folder, names in {
     "analysis": "openacc_time_2dh openmp_time_2dh",

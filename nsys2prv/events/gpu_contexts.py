@@ -1,7 +1,8 @@
 """Which process's context a GPU works for (``--gpuctxsw``), on a row for each physical GPU.
 
-The table has moments, by tag (ENUM_GPU_CTX_SWITCH): a context is on the GPU from the start of its restore to the end of its save. Rows
-lie in no certain order, so the end of each is looked up by context among all of the table's.
+The table has moments, by tag (ENUM_GPU_CTX_SWITCH): a context is on the GPU from the start of its restore to the end of its save. A GPU
+works for one context at a time: where the save is lost, the restore of the next one ends it. Rows lie in no certain order, so the end
+of each is looked up among all of the table's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nsys2prv.report.sqlite import NULL, Columns, Part, quoted
 TABLES = ("GPU_CONTEXT_SWITCH_EVENTS", "FECS_EVENTS")
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
 KEY = ("gpuId", "vmId", "contextId")
-LOST = "contexts whose switch out is not in the report, closed where they are switched in again"
+LOST = "contexts whose switch out is not in the report, closed where the next is switched in"
 BEFORE = "switches out of contexts that were on the GPU before the report begins"
 
 
@@ -54,22 +55,31 @@ def _owner(extraction: Extraction, pid: int) -> str:
 
 
 def _ends(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
-    """When each context leaves the GPU (local ns), OPEN for those that stay: the next switch of it after its begin."""
+    """When each context leaves the GPU (local ns), OPEN for those that stay."""
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
     keys = ", ".join(f"coalesce({quoted(name)}, 0) AS {quoted(name)}" for name in KEY)
     wanted = f"FROM {quoted(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
     # Behind the last begin one moment of each context suffices: memory is that of the rows around this part.
     moments = extraction.database.select(
         f"SELECT {keys}, timestamp, tag {wanted} AND timestamp BETWEEN {low} AND {high} UNION ALL "
-        f"SELECT {keys}, min(timestamp), tag {wanted} AND timestamp > {high} GROUP BY gpuId, vmId, contextId")
-    asked = pl.DataFrame({"row": np.arange(begins.rows), **{name: np.where(begins[name] == NULL, 0, begins[name]) for name in KEY},
-                          "after": begins["timestamp"] + 1})
-    moments = moments.with_columns(after=pl.col("timestamp")).sort("timestamp")
-    found = asked.sort("after").join_asof(moments, on="after", by=list(KEY), strategy="forward", check_sortedness=False).sort("row")
-    lost = int((found["tag"] == RESTORE_START).sum())
+        f"SELECT {keys}, min(timestamp), tag {wanted} AND timestamp > {high} "
+        f"GROUP BY gpuId, vmId, tag, CASE WHEN tag = {SAVE_END} THEN contextId END").sort("timestamp")
+    asked = pl.DataFrame({**{name: np.where(begins[name] == NULL, 0, begins[name]) for name in KEY}, "after": begins["timestamp"] + 1})
+    saved = _next(asked, moments.filter(pl.col("tag") == SAVE_END), KEY)
+    restored = _next(asked, moments.filter(pl.col("tag") == RESTORE_START), KEY[:2])
+    reset = _next(asked, moments.filter(pl.col("tag") == ENGINE_RESET), KEY[:2])
+    left = np.minimum(saved, reset)
+    lost = int((restored < left).sum())
     if lost:
         extraction.repaired[LOST] += lost
-    return found["timestamp"].fill_null(OPEN).to_numpy()
+    return np.minimum(left, restored)
+
+
+def _next(asked: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -> np.ndarray:
+    """For each row asked for, the first moment of the same key from `after` on, else OPEN."""
+    found = asked.with_row_index("row").sort("after").join_asof(
+        moments.select(*by, "timestamp", after="timestamp"), on="after", by=list(by), strategy="forward", check_sortedness=False)
+    return found.sort("row")["timestamp"].fill_null(OPEN).to_numpy()
 
 
 def _count_earlier(extraction: Extraction, table: str) -> None:

@@ -74,9 +74,9 @@ def _contexts(scene: Scene) -> dict[str, Any]:
         if step:
             tell(SAVE_END, other, back)
             hold(other, out + 10, back)
+        else:
+            hold(other, out + 10, back + 10)
         since = back + 10
         tell(RESTORE_START, own, since)
-    first, second = (int(begin) + _SWITCH + 10 for begin, _ in scene.steps[:2].tolist())
-    hold(other, first, second)
     insert_rows(scene.report, "GPU_CONTEXT_SWITCH_EVENTS", rows)
     return {"by_process": totals(held)["GPU"], "before": 1, "lost": 1, "open": {str(rank.pid): since}}
