@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 FAR_APART = 86_400 * 1_000_000_000
 #: Paraver keeps times as doubles, exact up to this (ns).
 EXACT_TIMES = 2**53
+#: So many kinds that were asked for and are not there are told one by one.
+FEW_ABSENT = 8
 
 
 @dataclass
@@ -107,8 +109,10 @@ def _warnings(infos: list[ReportInfo], placements: list[Placement], selection: S
     for result in results:
         found.update(result.events)
     dropped = {kind for result in results for kind, _ in result.dropped}
-    warnings = [f"{kind.name}: no report holds any" for kind in selection.kinds
-                if kind.name in selection.asked - dropped and not any(found[layout] for layout in kind.layouts)]
+    absent = [kind.name for kind in selection.kinds
+              if kind.name in selection.asked - dropped and not any(found[layout] for layout in kind.layouts)]
+    # A group may stand for many kinds, of which a report has few.
+    warnings = [f"{name}: no report holds any" for name in (absent if len(absent) <= FEW_ABSENT else [", ".join(absent)])]
     unplaced = [info.name for info, placement in zip(infos, placements, strict=True) if placement.method == UNPLACED]
     if unplaced and len(infos) > 1:
         warnings.append(f"{_some(unplaced)}: no clock in the report; placed at the start of the others")

@@ -99,18 +99,21 @@ def test_file_accesses_of_exports(exported: tuple[sqlite3.Connection, Trace]) ->
     assert found == expected
 
 
-def test_calls_of_libraries_of_exports(exported: tuple[sqlite3.Connection, Trace]) -> None:
-    """Every table of the lines that an export has rows of."""
+def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -> None:
+    """Every table of the lines that an export has rows of, by process, thread or queue, name and duration."""
     connection, trace = exported
     have = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     for table in have & LINES.keys():
         line = LINES[table]
+        assert (line.names == ("nameId",) and line.lasting) or not connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone(), table
+        place = f"'{line.queue} GPU' || {line.gpu}" if line.queue else "globalTid & 0xFFFFFF"
         rows = connection.execute(
-            f"SELECT globalTid >> 24 & 0xFFFFFF, globalTid & 0xFFFFFF, value, max(end - start, 1) FROM {table} "
+            f"SELECT globalTid >> 24 & 0xFFFFFF, {place}, value, max(end - start, 1) FROM {table} "
             "JOIN StringIds ON StringIds.id = nameId").fetchall() if line.names == ("nameId",) and line.lasting else []
-        expected = Counter((pid, tid, label(name), duration) for pid, tid, name, duration in rows)
-        items = trace.intervals(line.code)
-        found = Counter((*where(trace, item), trace.label(line.code, item.value), item.end - item.begin) for item in items)
+        expected = Counter((pid, str(where_), label(name), duration) for pid, where_, name, duration in rows)
+        found = Counter((int(trace.task_name(item.row).split()[-1]),
+                         trace.row_name(item.row) if line.queue else trace.row_name(item.row).split()[-1],
+                         trace.label(line.code, item.value), item.end - item.begin) for item in trace.intervals(line.code))
         assert found == expected, table
 
 
