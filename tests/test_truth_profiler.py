@@ -149,3 +149,13 @@ def test_messages_do_not_make_the_trace_longer_than_the_capture(tmp_path: Path) 
         ("Profiling has started.", 0), ("Profiling has stopped.", 95), ("made", 95), ("set up", 0)]
     assert list(summary.repaired.values()) == [2]
     assert sorted(trace.label(SEVERITY, item.value) for item in trace.intervals(SEVERITY)) == ["Info"] * 3 + ["Unknown"]
+
+
+@pytest.mark.parametrize("row", [{"timestamp": 5}, {"text": "lost"}, {"severity": 2, "text": "Not all"},
+                                 {"globalPid": "x", "timestamp": "y", "severity": "z", "source": None, "text": None}])
+def test_messages_without_their_columns_end_in_no_traceback(tmp_path: Path, row: Row) -> None:
+    report = make_export(tmp_path / "r.sqlite", {MESSAGES: [row], KERNEL: [kernel(20, 60)], "StringIds": strings("k"),
+                                                 "OSRT_FILE_ACCESS_EVENTS": [{"startedAt": 20, "endedAt": 30}]})
+    trace, summary = convert_and_read([report], tmp_path / "o.prv")
+    assert len(trace.intervals(SEVERITY)) == summary.events.get("diagnostic", 0) == (row.get("timestamp") == 5)
+    assert len(trace.intervals(68007000)) == 1

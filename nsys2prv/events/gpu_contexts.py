@@ -28,6 +28,9 @@ BEFORE = "switches out of contexts that were on the GPU before the report begins
 
 def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     table = extraction.database.tables[part.table]
+    if not extraction.has(part.table, "tag", "timestamp", *KEY):
+        extraction.dropped["switches of contexts whose table lacks columns"] += part.last - part.first + 1
+        return
     if part.first == table.first_rowid:
         _count_earlier(extraction, part.table)
     columns = extraction.read(part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}")
@@ -57,7 +60,7 @@ def _owner(extraction: Extraction, pid: int) -> str:
 def _ends(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
     """When each context leaves the GPU (local ns), OPEN for those that stay."""
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
-    keys = ", ".join(f"coalesce({quoted(name)}, 0) AS {quoted(name)}" for name in KEY)
+    keys = ", ".join(f"CAST(coalesce({name}, 0) AS INTEGER) AS {name}" for name in KEY)
     wanted = f"FROM {quoted(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
     # Behind the last begin one moment of each context suffices: memory is that of the rows around this part.
     moments = extraction.database.select(

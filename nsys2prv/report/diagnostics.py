@@ -86,6 +86,8 @@ def main_process(database: Database) -> int | None:
 
 def capture_span(database: Database) -> tuple[int, int]:
     """When the capture started and stopped (local ns), by the messages that say so; without one, no bound."""
+    if not database.has(TABLE, "timestamp", "text"):
+        return -TIME_LIMIT, TIME_LIMIT
     bounds = database.query(f"SELECT min(CASE WHEN text LIKE 'Profiling has started%' THEN timestamp END), "
                             f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {TABLE}")[0]
     first, last = (bound if isinstance(bound, int) else None for bound in bounds)

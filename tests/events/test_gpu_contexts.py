@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read, found
-from tools.exports import Row, global_pid, make_export
+from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
 
 from nsys2prv import extract
 
@@ -68,3 +68,17 @@ def test_short_ones_are_dropped_when_asked(tmp_path: Path) -> None:
     trace, summary = converted(tmp_path, rows, min_duration={"gpu_contexts": 100})
     assert [end - begin for _, begin, end in found(trace, CODE)] == [490]
     assert summary.dropped == {("gpu_contexts", "shorter than 100 ns"): 1}
+
+
+def test_damage_ends_in_no_traceback(tmp_path: Path) -> None:
+    rows = [moment(RESTORE_START, 0), moment(SAVE_END, 5), {**moment(RESTORE_START, 10), "gpuId": "x", "contextId": None},
+            {**moment(SAVE_END, 20), "timestamp": "late"}, {**moment(RESTORE_START, 30), "timestamp": None}]
+    trace, summary = converted(tmp_path, rows)
+    assert found(trace, CODE)[0][1:] == (0, 5)
+    assert sum(summary.repaired.values()) >= 1
+
+
+def test_a_table_without_its_columns_is_counted(tmp_path: Path) -> None:
+    report = make_export(tmp_path / "r.sqlite", {TABLE: [{"tag": 8, "timestamp": 5}], KERNEL: [kernel(0, 9)], "StringIds": strings("k")})
+    _, summary = convert_and_read([report], tmp_path / "o.prv")
+    assert list(summary.dropped.values()) == [1]
