@@ -9,9 +9,8 @@ from nsys2prv.errors import UsageError
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import ALL, EventKind
 
-#: Names that other converters take and this version has no kind for yet.
-UNTRANSLATED = tuple(name for name in ("openacc", "openmp", "memory_usage", "cpu_raw_counters")
-                     if not any(kind.called(name) for kind in all_kinds()))
+#: Names that other converters take; a warning tells of those that no kind here is called.
+KNOWN_ELSEWHERE = ("openacc", "openmp", "memory_usage", "cpu_raw_counters")
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,13 @@ class Selection:
 
 def names() -> list[str]:
     """Every name that -t takes."""
-    kinds = all_kinds()
-    called = {name for kind in kinds for name in (kind.name, *kind.groups, *kind.along)}
-    return sorted({*called, *UNTRANSLATED, ALL})
+    called = {name for kind in all_kinds() for name in (kind.name, *kind.groups, *kind.along)}
+    return sorted({*called, *KNOWN_ELSEWHERE, ALL})
+
+
+def untranslated() -> list[str]:
+    """Names that -t takes although no kind is called so."""
+    return [name for name in KNOWN_ELSEWHERE if not any(kind.called(name) for kind in all_kinds())]
 
 
 def select(words: Iterable[str]) -> Selection:
@@ -40,11 +43,12 @@ def select(words: Iterable[str]) -> Selection:
     left_out: set[str] = set()
     asked: set[str] = set()
     warnings = []
+    missing = untranslated()
     given = [word.strip() for word in words if word.strip()]
     for word in given:
         negative, name = word.startswith("-"), word.lstrip("-")
         members = {kind.name for kind in kinds if kind.called(name) or (name in kind.along and not negative)}
-        if name in UNTRANSLATED:
+        if name in missing:
             if not negative:
                 warnings.append(f"{name}: this version does not translate it yet")
         elif not members:
