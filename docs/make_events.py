@@ -49,7 +49,7 @@ def _relations() -> Iterator[str]:
 
 def _layouts(names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        if name in hashed_types():
+        if name in counter_tables():
             yield from _counters(name)
             continue
         layout = catalogue().layouts[name]
@@ -60,9 +60,14 @@ def _layouts(names: Iterable[str]) -> Iterator[str]:
 
 
 def _counters(layout: str) -> Iterator[str]:
-    table, (first, last) = counter_tables()[layout], hashed_types()[layout]
+    table = counter_tables()[layout]
     where = f"[Types of {catalogue().layouts[layout].title}](#types-of-{catalogue().layouts[layout].title.replace(' ', '-').lower()}); "
-    yield f"{where if table.labels else ''}{'other names' if table.labels else 'names'}: {first} to {last}, by a hash of the name.\n"
+    if layout in hashed_types():
+        first, last = hashed_types()[layout]
+        hashed = f"{'other names' if table.labels else 'names'}: {first} to {last}, by a hash of the name."
+        yield f"{where if table.labels else ''}{hashed}\n"
+    else:
+        yield f"{where.rstrip('; ')}.\n"
 
 
 def _counter_tables() -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from nsys2prv.extract import Extracted
 from nsys2prv.facts import FactBook, FactFile, read_facts
 from nsys2prv.relations import all_relations
-from nsys2prv.store.normal import spill, spill_lines
+from nsys2prv.store.normal import spill, spill_counters, spill_lines
 from nsys2prv.store.runs import BEGIN, SpillWriter
 
 #: Stands for the report of runs that are in trace time: the last of the clock maps is the identity.
@@ -52,6 +52,10 @@ def run_task(task: RelationTask) -> Extracted:
             runs = list(spill(rows, False, writer, dropped, repaired))
             result.runs += runs
             result.events[rows.layout] += sum(run.rows for run in runs if run.shape.stream == BEGIN)
+        for counters in related.counters:
+            runs = list(spill_counters(counters, writer, dropped))
+            result.runs += runs
+            result.events[counters.layout] += sum(run.values for run in runs)
         for lines in related.lines:
             result.runs += spill_lines(lines, writer)
     finally:

@@ -1,4 +1,4 @@
-"""Names of sampled numbers and their event types: the data of ``counters.yaml``."""
+"""Names of sampled numbers and their event types: ``counters.yaml``, and the sections `counters` of the files in ``events``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from nsys2prv.catalogue import catalogue
 from nsys2prv.catalogue.hashing import hashed_numbers
-from nsys2prv.data import data_text, parsed
+from nsys2prv.data import data_text, data_texts, parsed
 
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before Nsight's display factor.
 REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
@@ -40,9 +40,12 @@ def hashed_types() -> dict[str, tuple[int, int]]:
 
 @cache
 def counter_tables() -> dict[str, CounterTable]:
-    """The tables of ``counters.yaml`` by layout of counters, empty for one that it does not have."""
-    tables = {name: CounterTable({}, {}) for name in hashed_types()}
-    for layout, entries in parsed(data_text(__package__, "counters.yaml")).items():
+    """The tables of listed names by layout of counters, empty for one that has none."""
+    tables = {name: CounterTable({}, {}) for name, layout in catalogue().layouts.items() if not layout.fields}
+    listed = parsed(data_text(__package__, "counters.yaml"))
+    for topic in data_texts(f"{__package__}.events", ".yaml"):
+        listed |= parsed(topic).get("counters", {})
+    for layout, entries in listed.items():
         known: dict[tuple[str, str], str] = {}
         for names in entries.values():
             for name in names:

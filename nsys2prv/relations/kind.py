@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from nsys2prv.clock.observations import Calls, Messages
-from nsys2prv.events.kind import Lines, Rows
+from nsys2prv.events.kind import Counters, Lines, Rows
 
 #: Columns of facts whose names begin so hold local times (ns) and local objects; a relation sees trace times and thread indices.
 TIME, OBJECT = "time_", "object_"
@@ -20,7 +20,7 @@ DEVICES = 1 << 12
 
 @dataclass
 class Related:
-    """Records and lines in trace time (ns), on objects that are thread indices of the trace; and what to say of them.
+    """Records, counters and lines in trace time (ns), on objects that are thread indices of the trace; and what to say of them.
 
     Fields of the rows' layouts are plain numbers or values of closed sets.
     """
@@ -28,6 +28,7 @@ class Related:
     rows: list[Rows] = field(default_factory=list)
     lines: list[Lines] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    counters: list[Counters] = field(default_factory=list)
 
 
 @dataclass
