@@ -84,6 +84,8 @@ class EventKind:
     lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds
     with the same word get rows of their own.
     lasting: its rows last; False for points in time, which have no least duration.
+    sampled: its rows on a device tell of the device, the same in all reports that have them, so one report's are written; False: they
+    tell of the report's own processes.
     provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.
     provides_regions: fills the index of NCCL calls where it is selected, see :mod:`nsys2prv.events.nccl_regions`.
     """
@@ -101,6 +103,7 @@ class EventKind:
     open_ended: bool = False
     lanes: str = ""
     lasting: bool = True
+    sampled: bool = True
     provides_launches: bool = False
     needs_launches: bool = False
     provides_regions: bool = False

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.extract import Extracted
 from nsys2prv.store.runs import BEGIN, COUNTER
@@ -42,6 +43,7 @@ def written_once(results: Sequence[Extracted], rows: Mapping[tuple[int, object],
 
 
 def _of_devices(result: Extracted, rows: Mapping[tuple[int, object], int]):
-    """The runs of devices, each with its thread."""
+    """The runs of devices that tell of the device itself, each with its thread."""
+    own = {layout for kind in all_kinds() if not kind.sampled for layout in kind.layouts}
     threads = {number: rows[result.report, key] for number, key in enumerate(result.objects) if isinstance(key, DeviceKey)}
-    return [(run, threads[run.object]) for run in result.runs if run.object in threads]
+    return [(run, threads[run.object]) for run in result.runs if run.object in threads and run.shape.name not in own]
