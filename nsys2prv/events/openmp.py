@@ -1,0 +1,178 @@
+"""OpenMP events on the host threads that they happen on, as OpenMP's tools interface (OMPT) reports them to Nsight Systems.
+
+Tables and columns: NVIDIA's "SQLite Schema Reference", OPENMP_EVENT_KIND_*. Kinds: Nsight's ENUM_OPENMP_* tables, which are OMPT's.
+A capture that stops early leaves ranges without an end, or with one on another clock; they end with their parallel region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.catalogue import ValueSet, catalogue
+from nsys2prv.events.extraction import Extraction, present
+from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.report.info import PROCESS_MASK
+from nsys2prv.report.sqlite import NULL, Columns, Part
+
+PREFIX = "OPENMP_EVENT_KIND_"
+UNKNOWN = 99
+#: ompt_task_flag_t: what a task is, below the bits that say how it runs.
+TASK_TYPE, IMPLICIT = 0x1F, 2
+#: ompt_sync_region_t.
+BARRIERS = (1, 2, 3, 4, 8, 9, 10)
+#: A range longer than this (ns) has no end on the report's clock, where the report does not say how long it lasts.
+LONGEST = 1 << 53
+#: Regions asked for in one statement.
+BATCH = 10_000
+WITH_REGION = "ranges without an end, closed with their parallel region"
+
+
+@dataclass(frozen=True)
+class Construct:
+    """Rows of a table that become records of a layout.
+
+    value: the column that says of what kind each is, with the bits of `mask`; or the value of all. fields: the layout's other
+    fields and their columns. where: which kinds are meant, if not all.
+    """
+
+    table: str
+    layout: str
+    value: str | int
+    fields: Mapping[str, str] = field(default_factory=dict)
+    where: Callable[[np.ndarray], np.ndarray] | None = None
+    mask: int = -1
+
+
+def _is_barrier(kind: np.ndarray) -> np.ndarray:
+    return np.isin(kind, BARRIERS)
+
+
+def _is_no_barrier(kind: np.ndarray) -> np.ndarray:
+    return ~_is_barrier(kind)
+
+
+def _is_implicit(kind: np.ndarray) -> np.ndarray:
+    return kind == IMPLICIT
+
+
+def _is_not_implicit(kind: np.ndarray) -> np.ndarray:
+    return kind != IMPLICIT
+
+
+PARALLEL, TASK, MUTEX = {"parallel": "parallelId"}, {"task": "taskId"}, {"mutex": "waitId"}
+IN_REGION = PARALLEL | TASK
+RANGES = (
+    Construct("PARALLEL", "openmp_parallel", 28, PARALLEL),
+    Construct("TASK", "openmp_implicit_task", "kind", IN_REGION, _is_implicit, TASK_TYPE),
+    Construct("TASK", "openmp_task", "kind", IN_REGION, _is_not_implicit, TASK_TYPE),
+    Construct("SYNC_REGION", "openmp_barrier", "kind", IN_REGION, _is_barrier),
+    Construct("SYNC_REGION", "openmp_sync_region", "kind", IN_REGION, _is_no_barrier),
+    Construct("SYNC_REGION_WAIT", "openmp_sync_wait", "kind", IN_REGION),
+    Construct("MASTER", "openmp_master", 32, IN_REGION),
+    Construct("REDUCTION", "openmp_reduction", 33, IN_REGION),
+    Construct("WORKSHARE", "openmp_workshare", "kind", IN_REGION | {"count": "count"}),
+    Construct("MUTEX_WAIT", "openmp_mutex_wait", "kind", MUTEX | TASK),
+    Construct("CRITICAL_SECTION", "openmp_critical_section", "kind", MUTEX),
+    Construct("THREAD", "openmp_thread", "threadType", {"number": "threadId"}),
+)
+POINTS = (
+    Construct("TASK_CREATE", "openmp_task_create", 15, {"task": "newTaskId", "parent": "parentTaskId"}),
+    Construct("TASK_SCHEDULE", "openmp_task_schedule", "priorTaskStatus", PARALLEL | {"task": "priorTaskId", "next": "nextTaskId"}),
+    Construct("CANCEL", "openmp_cancel", 17, TASK),
+    Construct("MUTEX_RELEASED", "openmp_mutex_released", "kind", MUTEX | TASK),
+    Construct("LOCK_INIT", "openmp_lock_init", "kind", MUTEX),
+    Construct("LOCK_DESTROY", "openmp_lock_destroy", "kind", MUTEX),
+    Construct("DISPATCH", "openmp_dispatch", "kind", IN_REGION),
+    Construct("FLUSH", "openmp_flush", 26, {"number": "threadId"}),
+)
+
+
+def reader(declared: tuple[Construct, ...], lasting: bool) -> Callable[[Extraction, Part], Iterator[Rows]]:
+    """The extraction of these constructs; those that do not last have their begin alone."""
+
+    def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+        constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
+        wanted = {column for construct in constructs for column in (construct.value, *construct.fields.values()) if isinstance(column, str)}
+        columns = extraction.read(part, ("start", "end", "globalTid", *sorted(wanted)), short=True)
+        if lasting:
+            columns.integers["end"] = _ends(extraction, part, columns)
+            if extraction.least:
+                columns = columns.where(extraction.long_enough(columns["start"], columns["end"]))
+        else:
+            columns.integers["end"] = np.where(columns["start"] == NULL, NULL, columns["start"] + 1)
+        if not columns.rows:
+            return
+        for construct in constructs:
+            yield from _records(extraction, construct, columns)
+
+    return extract
+
+
+def _records(extraction: Extraction, construct: Construct, columns: Columns) -> Iterator[Rows]:
+    kind = np.full(columns.rows, construct.value) if isinstance(construct.value, int) else _masked(columns[construct.value], construct.mask)
+    if construct.where is not None:
+        chosen = construct.where(kind)
+        columns, kind = columns.where(chosen), kind[chosen]
+    if not columns.rows:
+        return
+    known = catalogue().layouts[construct.layout].fields[0].values
+    assert isinstance(known, ValueSet)
+    fields = {"event": np.where(np.isin(kind, [value for value, _ in known.labels]), kind, UNKNOWN)}
+    fields |= {name: present(columns[column]) for name, column in construct.fields.items()}
+    yield Rows(construct.layout, columns["start"], columns["end"], extraction.threads(columns["globalTid"]), fields)
+
+
+def _masked(kind: np.ndarray, mask: int) -> np.ndarray:
+    return np.where(kind == NULL, UNKNOWN, kind & mask)
+
+
+def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
+    """The ends of ranges; of one that has none, or one on another clock, its parallel region's, else NULL."""
+    begin, end = columns["start"], columns["end"]
+    longest = extraction.report.duration_ns or LONGEST
+    # As unsigned numbers, differences are right whatever the times.
+    too_long = (end > begin) & ((end - begin).view(np.uint64) > np.uint64(longest))
+    lost = np.flatnonzero((begin != NULL) & ((end == NULL) | too_long | ((end == 0) & (begin > 0))))
+    if not len(lost):
+        return end
+    closed = end.copy()
+    closed[lost] = NULL
+    if "parallelId" in columns.integers and part.table != PREFIX + "PARALLEL":
+        found = _region_ends(extraction, columns["globalTid"][lost], columns["parallelId"][lost], longest)
+        closed[lost] = np.where((found > begin[lost]), found, NULL)
+        if known := int((closed[lost] != NULL).sum()):
+            extraction.repaired[WITH_REGION] += known
+    return closed
+
+
+def _region_ends(extraction: Extraction, thread: np.ndarray, region: np.ndarray, longest: int) -> np.ndarray:
+    """The end of each (process of a globalTid, parallelId), NULL where the report has none that can be."""
+    table = PREFIX + "PARALLEL"
+    part = extraction.report.parts.get(table)
+    ids = np.unique(region[region != NULL]).tolist()
+    if part is None or not ids or not extraction.has(table, "start", "end", "parallelId", "globalTid"):
+        return np.full(len(region), NULL)
+    pieces = []
+    for first in range(0, len(ids), BATCH):
+        where = f"{{parallelId}} IN ({', '.join(map(str, ids[first:first + BATCH]))}) AND {{end}} - {{start}} BETWEEN 0 AND {longest}"
+        found = extraction.database.read(part, ("end", "parallelId", "globalTid"), (), where)
+        pieces.append(pl.DataFrame({"process": found["globalTid"] & PROCESS_MASK, "region": found["parallelId"], "until": found["end"]}))
+    known = pl.concat(pieces).group_by("process", "region").agg(pl.col("until").max())
+    asked = pl.DataFrame({"process": thread & PROCESS_MASK, "region": region})
+    return asked.join(known, on=["process", "region"], how="left", maintain_order="left")["until"].fill_null(NULL).to_numpy()
+
+
+def _kind(name: str, title: str, declared: tuple[Construct, ...], lasting: bool) -> EventKind:
+    tables = tuple(dict.fromkeys(PREFIX + construct.table for construct in declared))
+    return EventKind(name, title, "host thread", tables, tuple(construct.layout for construct in declared), reader(declared, lasting),
+                     groups=() if lasting else ("openmp",), open_ended=lasting, lasting=lasting)
+
+
+KINDS = (
+    _kind("openmp", "OpenMP regions, tasks and waiting", RANGES, True),
+    _kind("openmp_points", "OpenMP events without duration", POINTS, False),
+)
