@@ -14,6 +14,8 @@ from nsys2prv.events.kind import Counters, Lines, Rows
 TIME, OBJECT = "time_", "object_"
 #: Models of parallel programs, as --align names them.
 MPI, NCCL = "mpi", "nccl"
+#: What a relation goes by that no parallel program's rules are behind.
+NO_MODEL = ""
 #: A task has fewer devices than this.
 DEVICES = 1 << 12
 

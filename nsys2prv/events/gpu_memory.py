@@ -1,0 +1,112 @@
+"""Allocations and releases of memory through CUDA, and operations on memory pools (``--cuda-memory-usage``), on the calling threads.
+
+What is in use at each moment follows from all of a GPU's rows together: the relation ``gpu_memory`` tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from nsys2prv.columns import ABSENT, factorize_together
+from nsys2prv.events.extraction import GPU, DeviceKey, Extraction, correlation_ids, number, present
+from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.report.info import pid_of
+from nsys2prv.report.sqlite import NULL, Columns, Part, decoded
+
+USAGE, POOLS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_GPU_MEMORY_POOL_EVENTS"
+#: memoryOperationType, ENUM_CUDA_DEV_MEM_EVENT_OPER.
+ALLOCATION, RELEASE = 0, 1
+#: Values of the catalogue's memory_kind, Nsight's plus one: memory of the host, and what is neither.
+HOST_KINDS, UNKNOWN_MEMORY = (1, 2), 8
+UNKNOWN = 99
+POOL_FIELDS = {"pool_size": "localMemoryPoolSize", "pool_used": "localMemoryPoolUtilizedSize",
+               "threshold": "localMemoryPoolReleaseThreshold"}
+#: Facts of each allocation and release; `memory`: memory_kind of the catalogue.
+FACTS = "gpu_memory"
+
+
+def usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    columns = extraction.read(part, ("start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType",
+                                     "correlationId", *POOL_FIELDS.values()), ("name",))
+    if not columns.rows:
+        return
+    operation, size = columns["memoryOperationType"], number(columns["bytes"])
+    kind = columns["memKind"]
+    memory = np.where((kind >= 0) & (kind < UNKNOWN_MEMORY), kind + 1, UNKNOWN_MEMORY)
+    on_host = np.isin(memory, HOST_KINDS)
+
+    def if_(which: np.ndarray, wanted: int) -> np.ndarray:
+        return np.where(which & (operation == wanted), size, ABSENT)
+
+    known = (operation == ALLOCATION) | (operation == RELEASE)
+    extraction.fact(FACTS, {"time_at": columns["start"], "object_gpu": gpus(extraction, columns["globalPid"], columns["deviceId"]),
+                            "process": columns["globalPid"], "address": columns["address"], "bytes": size,
+                            "memory": memory.astype(np.int8), "operation": np.where(known, operation, -1).astype(np.int8)})
+    yield Rows("memory_usage", columns["start"], _point(columns["start"]), _threads(extraction, columns), {
+        "operation": np.where(known, operation + 1, UNKNOWN),
+        "memory": memory,
+        "allocated": if_(~on_host, ALLOCATION),
+        "freed": if_(~on_host, RELEASE),
+        "host_allocated": if_(on_host, ALLOCATION),
+        "host_freed": if_(on_host, RELEASE),
+        "variable": _variables(extraction, columns),
+        **_common(columns),
+    })
+
+
+def pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    columns = extraction.read(part, ("start", "globalPid", "deviceId", "operationType", "poolType", "minBytesToKeep", "correlationId",
+                                     *POOL_FIELDS.values()))
+    if not columns.rows:
+        return
+    operation, kind = columns["operationType"], columns["poolType"]
+    yield Rows("memory_pool", columns["start"], _point(columns["start"]), _threads(extraction, columns), {
+        "operation": np.where(np.isin(operation, (1, 2, 3)), operation, UNKNOWN),
+        "type": np.where(np.isin(kind, (1, 2)), kind, ABSENT),
+        "kept": present(columns["minBytesToKeep"]),
+        **_common(columns),
+    })
+
+
+def gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -> np.ndarray:
+    """Objects of physical GPUs by globalPid and CUDA ordinal, which is taken for the GPU's number where the report ties them not."""
+    known = extraction.report.cuda_gpus
+    (processes, ordinals), codes = factorize_together(np.where(process == NULL, 0, process), np.where(device == NULL, 0, device))
+    found = [extraction.device(DeviceKey(GPU, number=known.get((pid_of(int(pid)), int(ordinal)), int(ordinal))))
+             for pid, ordinal in zip(processes, ordinals, strict=True)]
+    return np.array(found, np.int64)[codes]
+
+
+def _common(columns: Columns) -> dict[str, np.ndarray]:
+    fields = {field: present(columns[column]) for field, column in POOL_FIELDS.items()}
+    return fields | {"device": present(columns["deviceId"]), "correlation": correlation_ids(columns["correlationId"])}
+
+
+def _point(start: np.ndarray) -> np.ndarray:
+    return np.where(start == NULL, NULL, start + 1)
+
+
+def _threads(extraction: Extraction, columns: Columns) -> np.ndarray:
+    """The thread of the call that did it, else the process's main one."""
+    found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    return extraction.threads(np.where(found.hit, found.calls["thread"], extraction.main_threads(columns["globalPid"])))
+
+
+def _variables(extraction: Extraction, columns: Columns) -> np.ndarray:
+    codes, distinct = columns.texts["name"]
+    named = (distinct.bin.size() > 0).to_numpy()[codes]
+    if not named.any():
+        return np.full(columns.rows, ABSENT)
+    result = np.full(columns.rows, ABSENT)
+    result[named] = extraction.name("memory_variable", codes[named], text=decoded(distinct))
+    return result
+
+
+KINDS = (
+    EventKind("memory_usage", "Allocations and releases of memory", "host thread; memory in use: physical GPU", (USAGE,),
+              ("memory_usage",), usage, lasting=False, needs_launches=True),
+    EventKind("memory_pools", "Memory pool operations", "host thread", (POOLS,), ("memory_pool",), pools, groups=("memory_usage",),
+              lasting=False, needs_launches=True),
+)
