@@ -28,9 +28,6 @@ FOLDER = ROOT / "cfgs"
 VIEWS = load(FOLDER / FILE)
 BY_PATH = {view.path: view for view in VIEWS}
 KERNEL, NCCL, GRAPH, MEMORY = 63000006, 63000007, 63000008, 63000001
-#: BSC's types of events that are not translated yet: OpenMP, OpenACC, memory usage.
-RESERVED = {60000001, 60000002, 60000003, *(group + kind for group in (66000000, 66100000, 66200000) for kind in range(3)), 66300001,
-            66500001, 66500002}
 FIXED_DOMAINS = [(name, number) for number, name in enumerate(catalogue().domains)]
 OWN_DOMAINS = [("own", number) for number in range(FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN + 1) if number not in FORBIDDEN_DOMAINS]
 
@@ -118,7 +115,7 @@ def test_a_view_reads_back_as_it_was_meant(view: View) -> None:
 
 # ------------------------------------------------------------------------------------------------------- event types
 def test_event_types_are_those_of_the_events() -> None:
-    known, tags = _codes() | RESERVED, {line.tag for line in catalogue().lines.values()}
+    known, tags = _codes(), {line.tag for line in catalogue().lines.values()}
     for view in VIEWS:
         assert set(_listed(view)) <= known, view.path
         for window in _singles(view):

@@ -36,13 +36,10 @@ WITHOUT_SAMPLE = {path for name in ("dx11_debug", "dx12", "dx12_debug", "dx12_gp
                                     "wddm_paging", "wddm_queue")
                   for path in (f"basics/{name}.cfg", f"analysis/{name}_time_2dh.cfg")}
 NOT_IN_SAMPLES = WITHOUT_SAMPLE | {f"{folder}/{name}.cfg" for folder, names in {
-    "analysis": "openacc_time_2dh openmp_time_2dh",
-    "basics": "cpu_sample_callers cuda_event_completion cuda_event_result gpu_memory_allocated gpu_memory_freed migration_cause "
-        "nvtx_category nvtx_mark_category nvtx_startend_category openacc_constructs openacc_data_bytes openacc_functions "
-        "openacc_names openmp openmp_barriers openmp_implicit_tasks openmp_parallel",
+    "basics": "cpu_sample_callers cuda_event_completion cuda_event_result migration_cause nvtx_category nvtx_mark_category "
+        "nvtx_startend_category",
     "hwcounters/nic": "eth-avg-recv-pack-size eth-avg-sent-pack-size ib-avg-recv-pack-size ib-avg-sent-pack-size ib-cnps-recv "
         "ib-cnps-sent",
-    "views": "gpu_memory_usage",
 }.items() for name in names.split()}
 
 

@@ -44,7 +44,8 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         "device": np.where((device == NVIDIA) | (device == NULL), present(columns["cuDeviceId"]), ABSENT),
         "device_type": np.where((device >= 0) & (device < LAST_DEVICE), device + 1, ABSENT),
     }
-    fields |= {field: present(columns[column]) for field, column in numbers.items()}
+    # A 0 within a range would end that for Paraver.
+    fields |= {field: np.where(columns[column] > 0, columns[column], ABSENT) for field, column in numbers.items()}
     fields |= {field: names_of(extraction, f"openacc_{field}", columns[column]) for field, column in names.items()}
     yield Rows(layout, columns["start"], columns["end"], extraction.threads(columns["globalTid"]), fields)
 

@@ -15,10 +15,13 @@ from . import Scene
 
 USAGE, POOL = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_GPU_MEMORY_POOL_EVENTS"
 CPU_FAULTS, GPU_FAULTS = "CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
-PINNED, DEVICE, MANAGED, STATIC = 1, 2, 4, 5
+PAGEABLE, PINNED, DEVICE, ARRAY, MANAGED, STATIC, MANAGED_STATIC, UNKNOWN = range(8)
 ALLOCATED, FREED = 0, 1
 BASE = 0x7F40_0000_0000
 MIB = 1 << 20
+LABELS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device static", "Managed static", "Unknown")
+"""Of memory, by ENUM_CUDA_MEM_KIND."""
+ONCE = (PAGEABLE, ARRAY, MANAGED_STATIC, UNKNOWN)
 CALLS = {(DEVICE, ALLOCATED): "cudaMalloc", (DEVICE, FREED): "cudaFree", (PINNED, ALLOCATED): "cudaMallocHost",
          (PINNED, FREED): "cudaFreeHost"}
 
@@ -32,6 +35,8 @@ def add(scene: Scene) -> dict[str, Any]:
     early = steps[:1, 0] // 2
     usage.events(early, 0x100, 64 * MIB, STATIC, ALLOCATED, name="lookup_table")
     usage.events(early + 10, 0x200, 512 * MIB, MANAGED, ALLOCATED)
+    for number, kind in enumerate(ONCE, 1):
+        usage.events(early + 10 + number, 0x200 + number, number * 4096, kind, ALLOCATED)
     usage.events(early + 20, 0x300, 3 * MIB, DEVICE, FREED)  # from before the capture
     usage.events(early + 30, 0x400, 8 * MIB, DEVICE, ALLOCATED)
     sizes = (1 + np.arange(len(steps)) % 5) * 16 * MIB
@@ -45,14 +50,14 @@ def add(scene: Scene) -> dict[str, Any]:
     usage.events((steps[:, 0] + length * 3 // 4)[-1:], 0x1000, 4 * MIB, DEVICE, ALLOCATED)
     largest = int(sizes.max())
     return {"allocated": usage.bytes[ALLOCATED], "freed": usage.bytes[FREED], "unknown_releases": 1, "missing_releases": 1,
-            "most_in_use": {"Pinned": MIB, "Device": 8 * MIB + largest + 2 * MIB, "Managed": 512 * MIB, "Device static": 64 * MIB},
+            "most_in_use": {
+                **{LABELS[kind]: number * 4096 for number, kind in enumerate(ONCE, 1)},
+                "Pinned": MIB, "Device": 8 * MIB + largest + 2 * MIB, "Managed": 512 * MIB, "Device static": 64 * MIB},
             "pool": _pool(scene), "cpu_faults": _cpu_faults(scene), "gpu_faults": _gpu_faults(scene)}
 
 
 class _Usage:
     """Writes allocations and releases, and the calls behind them. bytes: by operation and kind of memory."""
-
-    LABELS = {PINNED: "Pinned", DEVICE: "Device", MANAGED: "Managed", STATIC: "Device static"}
 
     def __init__(self, scene: Scene) -> None:
         self.report = scene.report
@@ -70,7 +75,7 @@ class _Usage:
             "pc": 0, "bytes": size, "memKind": memory, "memoryOperationType": operation, "name": name, "correlationId": correlation,
             "streamId": 7, **more})
         found = self.bytes[operation]
-        found[self.LABELS[memory]] = found.get(self.LABELS[memory], 0) + int(size.sum())
+        found[LABELS[memory]] = found.get(LABELS[memory], 0) + int(size.sum())
 
     def _calls(self, start: Ints, function: str) -> Ints:
         """CUDA API calls around these moments, on the backward thread; returns their correlation ids."""
