@@ -1,6 +1,6 @@
 """Memory: allocations and releases through CUDA, a memory pool, and page faults on unified memory.
 
-In every step the backward thread takes and returns device memory (at one address, of changing size) and pinned memory. What is taken
+In every step a data loader takes and returns device memory (at one address, of changing size) and pinned memory. What is taken
 at the beginning stays; one release is of memory from before the capture, and one release is missing.
 """
 
@@ -78,12 +78,12 @@ class _Usage:
         found[LABELS[memory]] = found.get(LABELS[memory], 0) + int(size.sum())
 
     def _calls(self, start: Ints, function: str) -> Ints:
-        """CUDA API calls around these moments, on the backward thread; returns their correlation ids."""
+        """CUDA API calls around these moments, on a data loader; returns their correlation ids."""
         report = self.report
         ids = report.correlation + 1 + np.arange(len(start))
         report.correlation += len(start) + 1
         report.insert("CUPTI_ACTIVITY_KIND_RUNTIME", [function], {
-            "eventClass": 0, "globalTid": report.rank.global_tid(Thread.AUTOGRAD), "correlationId": ids[:, None],
+            "eventClass": 0, "globalTid": report.rank.global_tid(Thread.LOADER_0), "correlationId": ids[:, None],
             "nameId": report.export.string(function), "returnValue": 0}, start[:, None] - 2_000, start[:, None] + 3_000)
         return ids
 
