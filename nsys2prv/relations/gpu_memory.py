@@ -8,12 +8,12 @@ A release gives back what its allocation took, whatever the release itself says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from nsys2prv.catalogue.counters import Metric, counter_tables
-from nsys2prv.columns import ABSENT
 from nsys2prv.events.gpu_memory import ALLOCATION, FACTS, RELEASE
 from nsys2prv.events.kind import Counters
 from nsys2prv.relations.kind import NO_MODEL, Related, Relation
@@ -25,23 +25,59 @@ BASE = 66500010
 #: Beyond it (bytes) numbers are damage.
 GREATEST = 1 << 52
 OWNER = ("report", "process", "address")
+EVENT = ("time_at", "operation", "object_gpu", "memory", "bytes")
+#: Rows looked at together.
+PIECE_ROWS = 500_000
 
 
 def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
-    rows = facts[FACTS].filter((pl.col("time_at") != NULL) & pl.col("operation").is_in([ALLOCATION, RELEASE]))
+    changes, unknown, replaced = [], 0, 0
+    for rows in _pieces(facts[FACTS]):
+        found = _resolved(rows)
+        changes.append(found.changes)
+        unknown += found.unknown
+        replaced += found.replaced
+    return Related(notes=list(_notes(unknown, replaced)), counters=list(_counters(pl.concat(changes))) if changes else [])
+
+
+def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The rows with times in pieces of about PIECE_ROWS, each with all rows of its addresses."""
+    usable = (pl.col("time_at") != NULL) & pl.col("operation").is_in([ALLOCATION, RELEASE])
+    count = -(-rows.height // PIECE_ROWS)
+    for number in range(count):
+        mine = pl.col("address").hash() % count == number
+        yield rows.lazy().filter(usable & mine).select(*OWNER, *EVENT).collect()
+
+
+@dataclass(frozen=True)
+class _Resolved:
+    """changes: frame of object_gpu, memory, time_at and delta (bytes). unknown: releases without their allocation. replaced: allocations
+    at addresses in use."""
+
+    changes: pl.DataFrame
+    unknown: int
+    replaced: int
+
+
+def _resolved(rows: pl.DataFrame) -> _Resolved:
+    """What allocations and releases change, each seen with the row before it at its address."""
     # Of an address, a release comes before an allocation at the same time.
-    rows = rows.select(*OWNER, "time_at", "operation", "object_gpu", "memory", pl.col("bytes").clip(0, GREATEST)).sort(
-        *OWNER, "time_at", "operation", descending=[False] * 4 + [True])
-    same = pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in OWNER)
-    follows = (same & (pl.col("operation").shift(1) == ALLOCATION)).fill_null(False)
-    rows = rows.with_columns(live=follows, gpu_before=pl.col("object_gpu").shift(1), memory_before=pl.col("memory").shift(1),
-                             bytes_before=pl.col("bytes").shift(1))
-    taken = rows.filter(pl.col("operation") == ALLOCATION).select("object_gpu", "memory", "time_at", delta="bytes")
-    given = rows.filter("live").select(object_gpu="gpu_before", memory="memory_before", time_at="time_at", delta=-pl.col("bytes_before"))
-    changes = pl.concat([taken, given]).group_by("object_gpu", "memory", "time_at").agg(pl.col("delta").sum())
-    unknown = rows.filter((pl.col("operation") == RELEASE) & ~pl.col("live")).height
-    replaced = rows.filter((pl.col("operation") == ALLOCATION) & pl.col("live")).height
-    return Related(notes=list(_notes(unknown, replaced)), counters=list(_counters(changes)))
+    rows = rows.sort(*OWNER, "time_at", "operation", descending=[False] * 4 + [True])
+    allocates = rows["operation"].to_numpy() == ALLOCATION
+    same = np.ones(max(rows.height - 1, 0), bool)
+    for name in OWNER:
+        column = rows[name].to_numpy()
+        same &= column[1:] == column[:-1]
+    ends = np.flatnonzero(same & allocates[:-1])
+    live = np.zeros(rows.height, bool)
+    live[ends + 1] = True
+    size = rows["bytes"].to_numpy().clip(0, GREATEST)
+    begins = np.flatnonzero(allocates)
+    whose = np.concatenate([begins, ends])
+    when = np.concatenate([begins, ends + 1])
+    changes = pl.DataFrame({"object_gpu": rows["object_gpu"].gather(whose), "memory": rows["memory"].gather(whose),
+                            "time_at": rows["time_at"].gather(when), "delta": np.concatenate([size[begins], -size[ends]])})
+    return _Resolved(changes, int((~allocates & ~live).sum()), int((allocates & live).sum()))
 
 
 def _notes(unknown: int, replaced: int) -> Iterator[str]:
@@ -52,16 +88,15 @@ def _notes(unknown: int, replaced: int) -> Iterator[str]:
 
 
 def _counters(changes: pl.DataFrame) -> Iterator[Counters]:
-    """The totals from the changes: per GPU, a record at each time at which one of them changed."""
-    totals = changes.sort("object_gpu", "memory", "time_at").with_columns(
-        total=pl.col("delta").cum_sum().over("object_gpu", "memory"))
+    """The totals from the changes, of each GPU and kind of memory: a record at each time at which it changed."""
     labels = counter_tables()[LAYOUT].labels
-    for (gpu,), found in totals.group_by("object_gpu", maintain_order=True):
-        times, instant = np.unique(found["time_at"].to_numpy(), return_inverse=True)
-        kinds, kind = np.unique(found["memory"].to_numpy(), return_inverse=True)
-        values = np.full((len(times), len(kinds)), ABSENT)
-        values[instant.reshape(-1), kind.reshape(-1)] = found["total"].clip(0, GREATEST).to_numpy()
-        yield Counters(LAYOUT, times, int(gpu), tuple(Metric(labels[BASE + int(number)]) for number in kinds), values)
+    for (gpu, memory), found in sorted(changes.partition_by("object_gpu", "memory", as_dict=True, include_key=False).items()):
+        time = found["time_at"].to_numpy()
+        order = np.argsort(time, kind="stable")
+        time = time[order]
+        total = np.cumsum(found["delta"].to_numpy()[order]).clip(0, GREATEST)
+        last = np.append(time[1:] != time[:-1], True)
+        yield Counters(LAYOUT, time[last], int(gpu), (Metric(labels[BASE + int(memory)]),), total[last][:, None])
 
 
 RELATIONS = (
