@@ -133,7 +133,7 @@ def _masked(kind: np.ndarray, mask: int) -> np.ndarray:
 def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
     """The ends of ranges; of one that has none, or one on another clock, its parallel region's, else NULL."""
     begin, end = columns["start"], columns["end"]
-    longest = extraction.report.duration_ns or LONGEST
+    longest = max(extraction.report.duration_ns or 0, 0) or LONGEST
     # As unsigned numbers, differences are right whatever the times.
     too_long = (end > begin) & ((end - begin).view(np.uint64) > np.uint64(longest))
     lost = np.flatnonzero((begin != NULL) & ((end == NULL) | too_long | ((end == 0) & (begin > 0))))
