@@ -24,6 +24,8 @@ FIRST = (
     ("basics/cuda_event_calls.cfg", ("cuda_event",)),
     ("views/osrt_calls.cfg", ("osrt",)),
     ("views/pthreads.cfg", ("pthread",)),
+    ("basics/openacc_constructs.cfg", ("openacc_other", "openacc_data", "openacc_launch")),
+    ("basics/openmp.cfg", ("openmp_parallel", "openmp_implicit_task", "openmp_barrier")),
 )
 MOST_FIRST = 5
 WORKSPACES = "workspaces"
