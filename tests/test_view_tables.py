@@ -16,8 +16,8 @@ from nsys2prv.paraver.cfg.model import asks
 
 SAMPLE = "machine"
 #: Calls of these do not lie within each other, so that the innermost one is the only one.
-CALLS = {"opengl": ("OPENGL_API", "nameId"), "vulkan": ("VULKAN_API", "nameId"), "cublas": ("CUBLAS_EVENTS", "nameId"),
-         "cudnn": ("CUDNN_EVENTS", "nameId"), "video_decoder": ("NVVIDEO_DECODER_API", "nameId"),
+CALLS = {"opengl": ("OPENGL_API", "nameId"), "vulkan": ("VULKAN_API", "nameId"),
+         "video_decoder": ("NVVIDEO_DECODER_API", "nameId"),
          "opengl_gpu": ("OPENGL_WORKLOAD", "nameId"), "vulkan_gpu": ("VULKAN_WORKLOAD", "coalesce(textId, nameId)")}
 COMPLAINT = re.compile(r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the events|Some of the events|multiple instances|0 objects")
 #: Real exports with file accesses, overhead and messages; with overhead of CUPTI.

@@ -79,7 +79,7 @@ def test_numbers_of_counters_are_free_and_their_labels_unique() -> None:
     assert len(set(labels)) == len(labels)
     assert not others & set(codes)
     # Those of layouts that topics list lie among the numbers of their topic.
-    for code in (code for layout in HASHED for code in tables[layout].labels):
+    for code in (code for layout in ("gpu_metric", "network_metric", "generic_counter", "nvtx_payload") for code in tables[layout].labels):
         assert 9400 <= code <= 9499 or 90000 <= code <= 91899
         assert not any(first <= code <= last for first, last in hashed_types().values())
 

@@ -11,7 +11,7 @@ from ..added import insert_rows, totals
 from ..cluster import Thread
 from . import Scene
 
-GL, GL_WORKLOAD, GL_DEBUG, VULKAN, VULKAN_WORKLOAD, VULKAN_DEBUG, ENCODER, DECODER, CUDNN, CUBLAS = 2, 5, 4, 53, 54, 66, 83, 86, 28, 29
+GL, GL_WORKLOAD, GL_DEBUG, VULKAN, VULKAN_WORKLOAD, VULKAN_DEBUG, ENCODER, DECODER = 2, 5, 4, 53, 54, 66, 83, 86
 """ENUM_NSYS_EVENT_CLASS."""
 
 FRAMES = 3
@@ -30,8 +30,6 @@ def add(scene: Scene) -> dict[str, Any]:
     for at in begins[::FRAMES]:
         drawn.plain("NVVIDEO_DECODER_API", DECODER, Thread.LOADER_0, at, ("cuvidDecodePicture", "cuvidMapVideoFrame64"))
         drawn.plain("NVVIDEO_ENCODER_API", ENCODER, Thread.LOADER_1, at, ("nvEncEncodePicture",))
-        drawn.plain("CUDNN_EVENTS", CUDNN, Thread.LOADER_0, at + 300_000, ("cudnnConvolutionForward",))
-        drawn.plain("CUBLAS_EVENTS", CUBLAS, Thread.LOADER_0, at + 600_000, ("cublasGemmEx", "cublasSgemm_v2"))
     return drawn.write() | {"frames": len(begins)}
 
 
