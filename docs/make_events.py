@@ -37,8 +37,12 @@ def _kinds() -> Iterator[str]:
         groups = ", ".join(f"`{group}`" for group in kind.groups)
         along = ", ".join(f"`{name}`" for name in kind.along)
         included = (f"; included in {groups}" if groups else "") + (f"; comes along with {along}" if along else "")
-        yield f"`-t {kind.name}`{included}. Row: {kind.row}. Tables: {', '.join(f'`{table}`' for table in (*kind.tables, *kind.beside))}.\n"
+        yield f"`-t {kind.name}`{included}. Row: {kind.row}. {_tables((*kind.tables, *kind.beside))}.\n"
         yield from _layouts(kind.layouts)
+
+
+def _tables(names: tuple[str, ...]) -> str:
+    return f"Tables: {', '.join(f'`{name}`' for name in names)}" if names else "It follows from the events of other kinds"
 
 
 def _relations() -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nsys2prv import align, causality, extract, relate
+from nsys2prv import align, causality, device_states, extract, relate
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
@@ -160,8 +160,10 @@ def _prepared(reading: _Reading) -> Job:
     if not any(result.runs for result in reading.results):
         raise NothingToWrite(_nothing(reading))
     reading.results = separate_overlaps(reading.results, partial(reading.run, ahead=reading.workers.pool.jobs))
-    model = object_model.build(reading.infos, [placement.machine for placement in reading.placements],
-                               [(result.report, key) for result in reading.results for key in result.objects])
+    machines = [placement.machine for placement in reading.placements]
+    seen = [(result.report, key) for result in reading.results for key in result.objects]
+    gpus = device_states.devices(reading.infos, machines, seen, reading.plan.selection)
+    model = object_model.build(reading.infos, machines, [*seen, *gpus])
     reading.results, notes = device_model.written_once(reading.results, model.rows)
     values = _name_values(reading)
     domains = domain_numbers({domain for result in reading.results for domain in result.domains})
@@ -169,7 +171,12 @@ def _prepared(reading: _Reading) -> Job:
     if reading.plan.causal:
         placed = _move(reading, model, placed)
     hosts = [placement.machine for placement in placed.placements]
-    reading.results += reading.run(relate.run_task, relate.plan(_facts(reading, model, placed.clocks, hosts), reading.folder))
+    related = list(reading.run(relate.run_task, relate.plan(_facts(reading, model, placed.clocks, hosts), reading.folder)))
+    if gpus:
+        number = 1 + max(result.task for result in (*reading.results, *related))
+        reading.results += reading.run(device_states.run_task, device_states.plan(
+            reading.results, reading.infos, model.rows, placed.clocks, reading.folder, number), ahead=reading.workers.pool.jobs)
+    reading.results += related
     return Job(reading.infos, reading.plan.selection, reading.results, model, placed, values, sorted(domains.items()),
                reading.folder, reading.workers, notes)
 

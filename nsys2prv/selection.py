@@ -57,7 +57,8 @@ def select(words: Iterable[str]) -> Selection:
             left_out |= members
         else:
             chosen |= members
-            asked |= set() if name == ALL else members
+            # What follows from other kinds is asked for by its own name alone.
+            asked |= set() if name == ALL else {kind.name for kind in kinds if kind.name in members and (kind.tables or kind.name == name)}
     if not any(not word.startswith("-") for word in given):
         chosen = {kind.name for kind in kinds}
     return Selection(tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked - left_out), tuple(warnings))
@@ -74,7 +75,7 @@ def least_durations(given: Mapping[str, int]) -> dict[str, int]:
         if not members:
             raise UsageError(f"{name}={duration}: no such kind of event to give a least duration; see --kinds")
         if not any(kind.lasting for kind in members):
-            raise UsageError(f"{name}={duration}: its events are points in time, without a duration")
+            raise UsageError(f"{name}={duration}: its events are points in time, or follow from others, and take no least duration")
         if not 0 <= duration < 1 << 63:
             raise UsageError(f"{name}={duration}: no duration in ns")
     least: dict[str, int] = {}

@@ -92,6 +92,24 @@ def _weight(run: Run) -> float:
     return run.rows * max(1, len(run.shape.metrics) / VALUES_PER_RECORD)
 
 
+def placed(reader: SpillReader, run: Run, clock: ClockMap, duration: int, first: int, last: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Trace times and records of a run within a window."""
+    slack = clock.slack
+    records = reader.between(run, clock.to_local(first) - slack, None if last is None else clock.to_local(last) + slack)
+    opened = records["time"] == OPEN if run.until == OPEN else None
+    times = clock.to_global(records["time"] if opened is None else np.where(opened, 0, records["time"]))
+    if opened is not None:
+        times[opened] = duration
+    if slack and run.shape.stream == BEGIN:
+        # A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it begins.
+        closed = records["end"] != OPEN
+        times -= closed & (clock.to_global(np.where(closed, records["end"], 0)) <= times) & (times > 0)
+    if slack:
+        inside = (times >= first) & (True if last is None else times < last)
+        times, records = times[inside], records[inside]
+    return times, records
+
+
 def write_window(manifest_path: Path, output: Output, number: int) -> int:
     """Format one window and put it into its place; returns its number of lines."""
     formatter = _formatter(manifest_path)
@@ -153,7 +171,7 @@ class Formatter:
         pieces: dict[Shape, list[tuple[Run, np.ndarray, np.ndarray]]] = {}
         for index in np.flatnonzero(touched):
             run = self.manifest.runs[index]
-            times, records = self._slice(run, first, last)
+            times, records = placed(self.reader, run, self.manifest.clocks[run.report], self.manifest.duration, first, last)
             if len(records):
                 pieces.setdefault(run.shape, []).append((run, times, records))
         ranks = {END: 0, BEGIN: 1, LINE: 2}
@@ -162,24 +180,6 @@ class Formatter:
                    for shape in sorted(pieces, key=lambda shape: (ranks[shape.stream], shape.name, shape.present))]
         batches += self._sample_batches(sampled)
         return batches + self._closing_batches() if last is None else batches
-
-    def _slice(self, run: Run, first: int, last: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Trace times and records of a run within the window."""
-        clock = self.manifest.clocks[run.report]
-        slack = clock.slack
-        records = self.reader.between(run, clock.to_local(first) - slack, None if last is None else clock.to_local(last) + slack)
-        opened = records["time"] == OPEN if run.until == OPEN else None
-        times = clock.to_global(records["time"] if opened is None else np.where(opened, 0, records["time"]))
-        if opened is not None:
-            times[opened] = self.manifest.duration
-        if slack and run.shape.stream == BEGIN:
-            # A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it begins.
-            closed = records["end"] != OPEN
-            times -= closed & (clock.to_global(np.where(closed, records["end"], 0)) <= times) & (times > 0)
-        if slack:
-            inside = (times >= first) & (True if last is None else times < last)
-            times, records = times[inside], records[inside]
-        return times, records
 
     def _batch(self, shape: Shape, pieces: list[tuple[Run, np.ndarray, np.ndarray]]) -> Batch:
         records = np.concatenate([records for _, _, records in pieces])

@@ -49,7 +49,8 @@ class QueueKey(NamedTuple):
 
 class DeviceKey(NamedTuple):
     """A device that belongs to no process, with its samples. kind: one of DEVICE_KINDS. name: what tells it from others of its kind
-    on its machine, and for people; for a GPU nothing. number: of the GPU as the report numbers it, or of the port."""
+    on its machine, and for people; for a GPU nothing, or the globalPid of the one process by whose CUDA ordinal alone it is known.
+    number: of the GPU as the report numbers it, that ordinal, or of the port."""
 
     kind: str
     name: str = ""

@@ -77,13 +77,14 @@ class EventKind:
     """The declaration of a kind of event.
 
     name: on the command line. title: for people. row: whose row it sits on, for people. tables: where its rows come from,
-    each read in parts; where: which of their rows, if not all, in SQL with their columns in braces; beside: further tables, in which
-    what these refer to is looked up. layouts: the record layouts it yields (catalogue). extract: a part of a table -> normal form.
+    each read in parts, or none where it follows from the rows of other kinds; where: which of their rows, if not all, in SQL with
+    their columns in braces; beside: further tables, in which what these refer to is looked up. layouts: the record layouts it yields
+    (catalogue). extract: a part of a table -> normal form.
     groups: further command-line names that include it; along: names that bring it along, but do not mean it where something is
     left out or given a least duration. open_ended: a range without an end lasts to the end of the trace.
     lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds
     with the same word get rows of their own.
-    lasting: its rows last; False for points in time, which have no least duration.
+    lasting: its rows last; False for points in time, and for what follows from other kinds, which take no least duration.
     sampled: its rows on a device tell of the device, the same in all reports that have them, so one report's are written; False: they
     tell of the report's own processes.
     provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.

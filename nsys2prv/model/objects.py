@@ -9,6 +9,7 @@ is in the first task that works on it, all others' are in the first task of thei
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsys2prv.errors import Nsys2prvError
@@ -116,6 +117,14 @@ class _Device:
     found: list[tuple[int, DeviceKey]]
 
 
+def gpu_identity(infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey) -> tuple:
+    """What tells a GPU of a report from all others of the trace; `machines` numbers each report's machine."""
+    if key.name:
+        return (machines[report], report, key.name, key.number)
+    gpu = infos[report].gpus.get(key.number)
+    return (machines[report], gpu.key if gpu is not None and gpu.key else key.number)
+
+
 def _place_devices(devices: list[tuple[int, DeviceKey]], processes: list[Ordered], by_process: dict[tuple[int, int], list[ObjectKey]],
                    machines: list[int], gpus: _Gpus) -> dict[tuple[int, int], list[_Device]]:
     """The rows of devices by (report, pid) of the process whose task they are in, in their order."""
@@ -125,12 +134,14 @@ def _place_devices(devices: list[tuple[int, DeviceKey]], processes: list[Ordered
         first_on.setdefault(machines[process.report], process)
         streams = [key for key in by_process[process.report, process.pid] if isinstance(key, StreamKey)]
         for key in sorted(streams):
-            users.setdefault(gpus.identity_of_stream(process.report, key), (process, gpus.number(process.report, key)))
+            user = process, gpus.number(process.report, key)
+            users.setdefault(gpus.identity_of_stream(process.report, key), user)
+            users.setdefault(gpus.identity(process.report, DeviceKey(GPU, str(key.pid), key.device)), user)
     known: dict[tuple, _Device] = {}
     placed: dict[tuple[int, int], list[tuple[tuple, _Device]]] = defaultdict(list)
     for report, key in devices:
         machine = machines[report]
-        gpu = gpus.identity(report, key.number) if key.kind in OF_GPU else None
+        gpu = gpus.identity(report, key._replace(kind=GPU)) if key.kind in OF_GPU else None
         identity = (key.kind, *gpu) if gpu is not None else (None if key.kind == SWITCH else machine, *key)
         if identity not in known:
             owner, number = first_on[machine], 0
@@ -209,14 +220,13 @@ class _Gpus:
         self._seen.add((machine, report, key.pid, key.device))
         return key.device
 
-    def identity(self, report: int, number: int) -> tuple:
-        """What tells the GPU that the report gives this number from all others of the trace."""
-        gpu = self._infos[report].gpus.get(number)
-        return (self._machines[report], gpu.key if gpu is not None and gpu.key else number)
+    def identity(self, report: int, key: DeviceKey) -> tuple:
+        """What tells a GPU of the report from all others of the trace."""
+        return gpu_identity(self._infos, self._machines, report, key)
 
     def identity_of_stream(self, report: int, key: StreamKey) -> tuple:
         """The same for the GPU of a stream. Where the report does not tie ordinals to GPUs, the ordinal is taken for the number."""
-        return self.identity(report, self._infos[report].cuda_gpus.get((pid_of(key.pid), key.device), key.device))
+        return self.identity(report, DeviceKey(GPU, number=self._infos[report].cuda_gpus.get((pid_of(key.pid), key.device), key.device)))
 
     def number_of(self, report: int, number: int) -> int:
         """The number on its machine of the GPU that the report gives this number."""

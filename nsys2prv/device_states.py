@@ -1,0 +1,144 @@
+"""States of devices: what each physical GPU does, from the operations of all streams of all processes that use it, in trace time.
+
+A GPU counts as one and the same where reports of one machine say so by its UUID or bus location; known by a process's CUDA ordinal
+alone, it is taken for that process's own. Where each task has one GPU of its own the states would only repeat what the rows of its
+streams show, so they are written where a GPU is shared or a task has several, and where they are asked for.
+
+The operations are read from the sorted runs, window by window: memory is that of one window, whatever the length of the trace. GPUs
+that no report has in common are tasks of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.events.device_state import BITS, LAYOUT, NAME
+from nsys2prv.events.extraction import GPU, DeviceKey, ObjectKey, StreamKey
+from nsys2prv.events.kind import Rows
+from nsys2prv.extract import Extracted
+from nsys2prv.model.objects import gpu_identity
+from nsys2prv.relate import TRACE
+from nsys2prv.report.info import ReportInfo, pid_of
+from nsys2prv.selection import Selection
+from nsys2prv.store.normal import spill
+from nsys2prv.store.runs import BEGIN, Run, SpillReader, SpillWriter
+from nsys2prv.store.states import Sweep
+from nsys2prv.write import placed, window_bounds
+
+
+@dataclass(frozen=True)
+class StateTask:
+    """GPUs with all operations on them. runs: each with the thread index of the GPU of each of its local objects (-1: no stream).
+
+    clocks: by report, to trace time.
+    """
+
+    number: int
+    runs: tuple[tuple[Run, np.ndarray], ...]
+    clocks: Mapping[int, ClockMap]
+    spill: Path
+
+
+def devices(infos: Sequence[ReportInfo], machines: Sequence[int], seen: Collection[tuple[int, ObjectKey]],
+            selection: Selection) -> list[tuple[int, DeviceKey]]:
+    """The GPUs whose states are to be written, as objects of the trace: those that have streams among the objects seen."""
+    if not any(kind.name == NAME for kind in selection.kinds):
+        return []
+    streams = {(report, key.pid, device_of(infos[report], key)) for report, key in seen if isinstance(key, StreamKey)}
+    uses = {((report, pid), gpu_identity(infos, machines, report, device)) for report, pid, device in streams}
+    if NAME not in selection.asked and len(uses) == len({process for process, _ in uses}) == len({gpu for _, gpu in uses}):
+        return []
+    return sorted({(report, device) for report, _, device in streams})
+
+
+def device_of(info: ReportInfo, key: StreamKey) -> DeviceKey:
+    """The GPU that a stream of the report is on."""
+    number = info.cuda_gpus.get((pid_of(key.pid), key.device))
+    if number is None and len(info.gpus) == 1:
+        (number,) = info.gpus
+    return DeviceKey(GPU, number=number) if number is not None else DeviceKey(GPU, str(key.pid), key.device)
+
+
+def plan(results: Sequence[Extracted], infos: Sequence[ReportInfo], rows: Mapping[tuple[int, ObjectKey], int], clocks: Sequence[ClockMap],
+         spill_folder: Path, number: int) -> list[StateTask]:
+    """Tasks from `number` on. rows: (report, object key) -> thread index of the trace."""
+    found: dict[int, list[tuple[Run, np.ndarray]]] = defaultdict(list)
+    together = _Sets()
+    for result in sorted(results, key=lambda result: result.task):
+        runs = [run for run in result.runs if run.shape.stream == BEGIN and run.shape.name in BITS]
+        if not runs:
+            continue
+        info = infos[result.report]
+        gpus = np.array([rows[result.report, device_of(info, key)] if isinstance(key, StreamKey) else -1 for key in result.objects])
+        for gpu in np.unique(gpus[gpus >= 0]).tolist():
+            together.join((GPU, gpu), (TRACE, result.report))
+        found[result.report] += [(run, gpus) for run in runs]
+    groups: dict[object, list[int]] = defaultdict(list)
+    for report in found:
+        groups[together.of((TRACE, report))].append(report)
+    return [StateTask(number + place, tuple(entry for report in reports for entry in found[report]),
+                      {report: clocks[report] for report in reports}, spill_folder) for place, reports in enumerate(groups.values())]
+
+
+def run_task(task: StateTask) -> Extracted:
+    """The states of the task's GPUs, as runs in trace time on thread indices."""
+    result = Extracted(task.number, TRACE, 0)
+    writer, reader = SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number), SpillReader()
+    sweeps: dict[int, Sweep] = defaultdict(Sweep)
+    bounds = window_bounds([run for run, _ in task.runs], task.clocks)
+    try:
+        for first, last in zip(bounds, [*bounds[1:], None], strict=True):
+            rows = _window(task, reader, sweeps, first, last)
+            if len(rows.begin):
+                runs = list(spill(rows, False, writer, Counter(), Counter()))
+                result.runs += runs
+                result.events[LAYOUT] += sum(run.rows for run in runs if run.shape.stream == BEGIN)
+            reader.release()
+    finally:
+        writer.close()
+        reader.close()
+    return result
+
+
+def _window(task: StateTask, reader: SpillReader, sweeps: dict[int, Sweep], first: int, last: int | None) -> Rows:
+    """The states of all GPUs that end in a window; `sweeps` go from window to window."""
+    pieces: list[tuple[np.ndarray, ...]] = []
+    for run, gpus in task.runs:
+        clock = task.clocks[run.report]
+        if clock.to_global(np.int64(run.until)) < first or (last is not None and clock.to_global(np.int64(run.first)) > last):
+            continue
+        begin, records = placed(reader, run, clock, 0, first, last)
+        pieces.append((gpus[records["object"]], np.full(len(begin), BITS[run.shape.name]), begin, clock.to_global(records["end"])))
+    none = (np.zeros(0, np.int64),) * 4
+    gpu, bit, begin, end = (np.concatenate(column) for column in zip(*pieces, strict=True)) if pieces else none
+    states = []
+    for number in sorted({*sweeps, *np.unique(gpu).tolist()}):
+        mine = np.flatnonzero(gpu == number)
+        classes = {int(value): mine[bit[mine] == value] for value in np.unique(bit[mine])}
+        begins, ends, values = sweeps[number].until({value: (begin[at], end[at]) for value, at in classes.items()}, last)
+        states.append((begins, ends, np.full(len(begins), number), values))
+    begins, ends, objects, values = (np.concatenate(column) for column in zip(*states, strict=True)) if states else none
+    return Rows(LAYOUT, begins, ends, objects, {"state": values})
+
+
+class _Sets:
+    """Disjoint sets of what is joined."""
+
+    def __init__(self) -> None:
+        self._above: dict[object, object] = {}
+
+    def of(self, member: object) -> object:
+        """What stands for the set of a member."""
+        while (above := self._above.setdefault(member, member)) != member:
+            self._above[member] = self._above[above]
+            member = above
+        return member
+
+    def join(self, one: object, other: object) -> None:
+        self._above[self.of(one)] = self.of(other)
