@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tools.view_answers import (
+    MADE,
     SAMPLES,
     VIEWS,
     Answers,
@@ -57,7 +58,7 @@ def work(answers: Answers) -> list[Work]:
 
 
 @needs_paraver
-@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("sample", [*SAMPLES, *MADE])
 def test_recorded_answers_are_those_that_paraver_gives(sample: str) -> None:
     """Elsewhere, without Paraver, every figure is compared with the record."""
     asked, record = ask(sample), recorded(sample)
@@ -73,7 +74,7 @@ def test_paraver_reads_every_view_without_complaint(answers: Answers) -> None:
 
 def test_every_view_has_a_sample(tmp_path: Path) -> None:
     served = set()
-    for exports in SAMPLES.values():
+    for exports in (*SAMPLES.values(), *(make(tmp_path) for make in MADE.values())):
         convert(exports, tmp_path / "trace.prv", Options(jobs=1, align="utc"))
         lines = (tmp_path / "trace.prv").read_text().splitlines()
         present = {int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]}

@@ -17,13 +17,14 @@ import sqlite3
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.shared_gpus import make_shared_gpus
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 
@@ -36,6 +37,8 @@ FOLDER = ROOT / "cfgs"
 VIEWS = load(FOLDER / FILE)
 PARAMEDIR = shutil.which("paramedir")
 SAMPLES = {folder: sorted((ROOT / "sample_reports" / folder).glob("*.sqlite")) for folder in ("training", "graphs", "cluster", "machine")}
+#: Jobs made for a case that no sample has: name -> what writes its exports into a folder, always the same.
+MADE: dict[str, Callable[[Path], list[Path]]] = {"shared_gpus": lambda folder: make_shared_gpus(folder).exports}
 needs_paraver = pytest.mark.skipif(PARAMEDIR is None, reason="paramedir, Paraver's command line program, is not on the PATH")
 RECORDS = ROOT / "tests" / "view_answers"
 #: Characters of a timeline that is recorded: those of every event would be most of it.
@@ -102,9 +105,9 @@ class Answers:
 @cache
 def ask(sample: str) -> Answers:
     """Converts a sample and has paramedir read every view that has its events in it, once a session; or what it said before."""
-    exports = SAMPLES[sample]
     folder = Path(tempfile.mkdtemp(prefix=f"views-{sample}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    exports = SAMPLES[sample] if sample in SAMPLES else MADE[sample](folder)
     trace = folder / "trace.prv"
     convert(exports, trace, Options(jobs=1, align="utc"))
     lines = trace.read_text().splitlines()
@@ -227,5 +230,5 @@ def innermost(ranges: Iterable[tuple[tuple[int, int], int, int, str]]) -> dict[s
 
 if __name__ == "__main__":
     RECORDS.mkdir(exist_ok=True)
-    for name in SAMPLES:
+    for name in (*SAMPLES, *MADE):
         record(name)
