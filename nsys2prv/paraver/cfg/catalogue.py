@@ -23,7 +23,7 @@ SUFFIX = ".cfg"
 DESCRIPTION_WIDTH = 100
 _VIEW = {"title", "shows", "unit", "any_of", "windows", "histogram"}
 _PLACES = {*grammar.SELECTED, *grammar.COMPOSES}
-_LOOK = {"look", "units", "lines", "open", "draw", "colors", "group"}
+_LOOK = {"look", "units", "lines", "open", "draw", "colors", "group", "scale"}
 _SINGLE = {"title", "level", "types", "values", "tags", "physical", *_PLACES, *_LOOK}
 _COMPOSED = {"title", "level", "op", "of", "factors", *_PLACES, *_LOOK}
 _WORD = re.compile(r"\{(\w+)\}")
@@ -193,7 +193,7 @@ def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes
     _known(spec, _COMPOSED if composed else _SINGLE)
     colors = {int(value): tuple(color) for value, color in spec.get("colors", {}).items()}
     look = Look(spec.get("look", "code"), spec.get("units", "Nanoseconds"), spec.get("lines", False), spec["open"],
-                spec.get("draw", "draw_maximum"), colors, spec.get("group", 0))
+                spec.get("draw", "draw_maximum"), colors, spec.get("group", 0), tuple(map(float, spec["scale"])) if "scale" in spec else None)
     functions = {place: _function(spec[place]) for place in spec if place in _PLACES}
     if composed:
         parents = [names.index(parent) + 1 if parent in names else 0 for parent in spec["of"]]

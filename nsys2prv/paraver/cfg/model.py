@@ -34,7 +34,11 @@ class Filter:
 
 @dataclass(frozen=True)
 class Look:
-    """How a timeline is shown. colors: value -> red, green, blue. group: timelines of one group (from 1) are zoomed together."""
+    """How a timeline is shown. colors: value -> red, green, blue. group: timelines of one group (from 1) are zoomed together.
+
+    scale: the values of the first and the last colour of a gradient, or of a line's bottom and top; None: those met. What is out of
+    the scale of a gradient is shown as nothing.
+    """
 
     style: str = "code"
     units: str = "Nanoseconds"
@@ -43,6 +47,7 @@ class Look:
     draw: str = "draw_maximum"
     colors: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
     group: int = 0
+    scale: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,8 @@ def _of_any(window: Window) -> Iterator[str]:
                                ("draw mode", look.draw, grammar.DRAW_MODES)):
         if value not in known:
             yield f"no {what} {value!r}"
+    if look.scale is not None and not (look.style != "code" and look.scale[0] < look.scale[1]):
+        yield f"scale {look.scale} is not two ascending numbers, or of a look without a scale"
     for value, color in look.colors.items():
         if len(color) != 3 or not all(0 <= part <= 255 for part in color):
             yield f"colour {color} of {value} is not three numbers up to 255"

@@ -13,8 +13,8 @@ _PAIR = re.compile(r"\{([^{},]+), ([^{}]*)\}")
 _COLOR = re.compile(r"\{(\d+):(\d+),(\d+),(\d+)\}")
 _MODULE = re.compile(r"(\w+) (.+?) \{ (\d+), \{ (.*) \} \}")
 #: Tags that say nothing that a view here can vary.
-_FIXED = re.compile(r"window_(id|position_[xy]|width|height|flags_enabled|custom_color_enabled|semantic_scale_min_at_zero|maximum_y|"
-                    r"minimum_y|compute_y_max|scale_relative|end_time_relative|begin_time_relative|object|drawmode_rows|pixel_size|"
+_FIXED = re.compile(r"window_(id|position_[xy]|width|height|flags_enabled|custom_color_enabled|semantic_scale_min_at_zero|"
+                    r"scale_relative|end_time_relative|begin_time_relative|object|drawmode_rows|pixel_size|"
                     r"labels_to_draw|logical_filtered|intracomms_enabled|intercomms_enabled|comm_fromto|comm_tagsize|comm_typeval|"
                     r"shifts)")
 
@@ -108,11 +108,13 @@ def _module(value: str) -> tuple[str, str, tuple[tuple[float, ...], ...]]:
 
 def _assembled(plain: dict[str, str], functions: dict[str, str], parameters: dict, values: dict[str, tuple[float, ...]]) -> Window:
     known = {"name", "type", "factors", "operation", "identifiers", "comm_lines_enabled", "noncolor_mode", "color_mode", "units",
-             "custom_color_palette", "level", "open", "drawmode", "physical_filtered", "synchronize"}
+             "custom_color_palette", "level", "open", "drawmode", "physical_filtered", "synchronize", "maximum_y", "minimum_y",
+             "compute_y_max"}
     for name in plain:
         if name not in known and not _FIXED.fullmatch(f"window_{name}"):
             raise CfgError(f"window_{name}: not a tag of these views")
-    for name in ("name", "type", "units", "level", "noncolor_mode", "comm_lines_enabled", "open", "drawmode"):
+    for name in ("name", "type", "units", "level", "noncolor_mode", "comm_lines_enabled", "open", "drawmode",
+                 "maximum_y", "minimum_y", "compute_y_max"):
         if name not in plain:
             raise CfgError(f"window_{name} is missing")
     single = plain["type"] == "single"
@@ -122,8 +124,9 @@ def _assembled(plain: dict[str, str], functions: dict[str, str], parameters: dic
         raise CfgError(f"no look has colour mode {plain.get('color_mode')}")
     colors = {int(value): (int(red), int(green), int(blue))
               for value, red, green, blue in _COLOR.findall(plain.get("custom_color_palette", ""))}
+    scale = None if _flag("window_compute_y_max", plain["compute_y_max"]) else (float(plain["minimum_y"]), float(plain["maximum_y"]))
     look = Look(looks[0], plain["units"], plain["comm_lines_enabled"] == "true", plain["open"] == "true", plain["drawmode"], colors,
-                int(plain.get("synchronize", 0)))
+                int(plain.get("synchronize", 0)), scale)
     filters = {name: Filter(functions.pop(name), values.pop(name, ())) for name in grammar.FILTERS if name in functions}
     defaults = {**{place: default for place, (_, default) in grammar.SELECTED.items()}, **dict.fromkeys(grammar.COMPOSES, "As Is")}
     chosen = {place: Function(name, parameters.pop((place, name), ())) for place, name in functions.items()

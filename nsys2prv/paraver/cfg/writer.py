@@ -68,6 +68,7 @@ def _composed(window: Composed, number: int, place: int) -> list[str]:
 
 def _shown(window: Window, place: int) -> list[str]:
     look = window.look
+    low, high = look.scale or (0.0, 1.0)
     colored, mode = grammar.LOOKS[look.style]
     lines = ["window_position_x 50", f"window_position_y {50 + place * (HEIGHT + 40)}", f"window_width {WIDTH}", f"window_height {HEIGHT}",
              f"window_comm_lines_enabled {_flag(look.lines)}", "window_flags_enabled false",
@@ -79,7 +80,8 @@ def _shown(window: Window, place: int) -> list[str]:
         lines.append("window_custom_color_palette " + ",".join(f"{{{value}:{','.join(map(str, color))}}}"
                                                                for value, color in look.colors.items()))
     return [*lines, f"window_semantic_scale_min_at_zero {_flag(look.style in ('line', 'fused'))}", f"window_units {look.units}",
-            "window_maximum_y 1", "window_minimum_y 0", "window_compute_y_max true", f"window_level {window.level}",
+            f"window_maximum_y {number_text(high)}", f"window_minimum_y {number_text(low)}",
+            f"window_compute_y_max {_flag(look.scale is None)}", f"window_level {window.level}",
             "window_scale_relative 1", "window_end_time_relative 1", *_selection(window.level), "window_begin_time_relative 0",
             f"window_open {_flag(look.shown)}", f"window_drawmode {look.draw}", f"window_drawmode_rows {look.draw}",
             "window_pixel_size 1", "window_labels_to_draw 1", *([f"window_synchronize {look.group}"] if look.group else [])]
