@@ -13,7 +13,7 @@ from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import comments
 from nsys2prv.errors import Nsys2prvError, UsageError
-from nsys2prv.model.types import counter_types, event_types
+from nsys2prv.model.types import codes_of, counter_types, event_types
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
 from nsys2prv.paraver.pcf import write_pcf
@@ -22,6 +22,7 @@ from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import COUNTER
 from nsys2prv.summary import Summary
 from nsys2prv.timeline import Timeline
+from nsys2prv.views import first_views
 
 
 def convert(reports: Sequence[str | Path], output: str | Path, options: Options = DEFAULTS) -> Summary:
@@ -74,6 +75,9 @@ def _convert(job: Job, outputs: tuple[Path, Path, Path, Path], compress: bool) -
                          [path for path in outputs if path != outputs[3] or placed.record])
     summary.notes += job.notes
     summary.warnings[:0] = job.warnings
+    sampled = {manifest.counter_codes[layout, metric.name] for layout, found in metrics.items() for metric in found}
+    domains = dict(job.domain_codes)
+    summary.views = first_views(codes_of((name for name, count in summary.events.items() if count), domains) | sampled)
     return summary
 
 

@@ -12,7 +12,6 @@ from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import MOST, causal_lines, table
 from nsys2prv.diagnostics_text import lost, said
-from nsys2prv.views import first_views
 
 if TYPE_CHECKING:
     from nsys2prv.clock.placement import Placement
@@ -33,7 +32,8 @@ FEW_ABSENT = 8
 
 @dataclass
 class Summary:
-    """events: written, by layout. dropped, repaired: rows by (kind, reason). sizes: bytes of every file. duration in ns."""
+    """events: written, by layout. dropped, repaired: rows by (kind, reason). sizes: bytes of every file. duration in ns. views: to be
+    opened first."""
 
     ranks: int
     hosts: int
@@ -66,15 +66,13 @@ class Summary:
         placements = placed.placements
         methods = Counter(placement.method for placement in placements)
         clock = ", ".join(f"{method} ({count} reports)" if len(methods) > 1 else method for method, count in methods.items())
-        present = {layout for layout, count in events.items() if count}
         return cls(
             ranks=len(model.tree.tasks), hosts=len(model.tree.nodes), devices=model.devices, threads=model.tree.threads,
             duration=duration, lines=lines, order=model.ranked, clock=clock, events=dict(events), dropped=dict(dropped),
             repaired=dict(repaired), sizes={path: path.stat().st_size for path in outputs},
             notes=[*(note for result in results for note in result.notes), *said(infos)], placed=_placed(infos, placements),
             clocks=[*(table(placed.record, MOST) if placed.record else []), *causal_lines(placed.causal)],
-            warnings=[*lost(infos), *placed.warnings, *_warnings(infos, placements, selection, results), *_too_long(duration)],
-            views=first_views(present))
+            warnings=[*lost(infos), *placed.warnings, *_warnings(infos, placements, selection, results), *_too_long(duration)])
 
     def details(self) -> str:
         """Where each report was placed."""

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nsys2prv.errors import Nsys2prvError
 
-#: View -> record layouts of which it needs one, in the order in which to open them: first what happens when, on all rows; then
-#: what the job waits for; then where its time goes.
-FIRST = (
-    ("views/cuda_activities.cfg", ("cuda_kernel", "nccl_kernel", "cuda_api", "memory_operation", "cuda_graph")),
-    ("views/nvtx_ranges.cfg", ("nvtx_pushpop",)),
-    ("views/nccl_wait.cfg", ("nccl_collective",)),
-    ("views/mpi_messages.cfg", ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")),
-    ("analysis/kernel_time_2dh.cfg", ("cuda_kernel", "cuda_graph")),
-    ("basics/memory_operations.cfg", ("memory_operation",)),
-    ("basics/nccl_kernels.cfg", ("nccl_kernel",)),
-    ("views/nvtx_startend.cfg", ("nvtx_startend",)),
-    ("analysis/api_time_2dh.cfg", ("cuda_api",)),
-    ("basics/cuda_synchronization.cfg", ("cuda_synchronization",)),
-    ("views/nvtx_marks.cfg", ("nvtx_mark",)),
-    ("basics/cuda_event_calls.cfg", ("cuda_event",)),
-    ("views/osrt_calls.cfg", ("osrt",)),
-    ("views/pthreads.cfg", ("pthread",)),
-    ("basics/openacc_constructs.cfg", ("openacc_other", "openacc_data", "openacc_launch")),
-    ("basics/openmp.cfg", ("openmp_parallel", "openmp_implicit_task", "openmp_barrier")),
-)
+if TYPE_CHECKING:
+    from nsys2prv.paraver.cfg.catalogue import View
+
+#: Views that a summary names to be opened first.
 MOST_FIRST = 5
 WORKSPACES = "workspaces"
 
@@ -70,7 +56,7 @@ def workspaces() -> dict[str, str]:
     catalogue = folder() / FILE
     known = frozenset(code for codes in codes_of(catalogue).values() for code in codes)
     found = {view.path: view for view in load(catalogue)}
-    groups = {"nsys2prv": [found[path] for path, _ in FIRST]}
+    groups = {"nsys2prv": in_order(found.values())}
     for path, view in found.items():
         groups.setdefault(f"nsys2prv {path.partition('/')[0]}", []).append(view)
     return {name.replace(" ", "-") + SUFFIX: workspace_text(workspace(name, group, known)) for name, group in groups.items()}
@@ -88,9 +74,20 @@ def fitting(trace: Path) -> list[tuple[str, str, str]]:
     return [(view.path, view.title, why_empty(view.cfg, held, names)) for view in load(catalogue)]
 
 
-def first_views(present: set[str]) -> list[str]:
-    """Up to five views worth opening first on a trace with these record layouts."""
-    return [view for view, layouts in FIRST if present & set(layouts)][:MOST_FIRST]
+def in_order(views: Iterable[View]) -> list[View]:
+    """Those of these views that are to be opened first, in their order."""
+    return sorted((view for view in views if view.first), key=lambda view: (view.first, view.path))
+
+
+def first_views(types: Collection[int]) -> list[str]:
+    """Up to five views worth opening first on a trace with these event types, and with lines of any kind."""
+    from nsys2prv.catalogue import catalogue
+    from nsys2prv.paraver.cfg.catalogue import FILE, load
+    from nsys2prv.paraver.cfg.fits import why_empty
+    from nsys2prv.paraver.contents import Contents
+
+    held = Contents(frozenset(types), frozenset(types), frozenset(line.tag or 0 for line in catalogue().lines.values()))
+    return [view.path for view in in_order(load(folder() / FILE)) if not why_empty(view.cfg, held, {})][:MOST_FIRST]
 
 
 def listed(trace: Path, found: list[tuple[str, str, str]]) -> list[str]:

@@ -27,6 +27,13 @@ def event_types(layouts: Sequence[str], values: Mapping[str, NameValues], domain
     return _with_unique_labels([types[code] for code in sorted(types)])
 
 
+def codes_of(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
+    """The event types that all records of these layouts have; `domains`: the numbers of the NVTX domains of the trace."""
+    codes = [field.code for layout in layouts for field in catalogue().layouts[layout].fields if not field.optional]
+    return {number for code in codes
+            for number in ([code.of(*domain) for domain in domains.items()] if isinstance(code, DomainCode) else [code])}
+
+
 def _with_unique_labels(types: list[EventType]) -> list[EventType]:
     """The types with their code behind a label that an earlier one has: views look types up by label, too."""
     taken: set[str] = set()

@@ -21,7 +21,7 @@ from nsys2prv.paraver.cfg.writer import cfg_text
 FILE, TEMPLATES = "catalogue", "templates.yaml"
 SUFFIX = ".cfg"
 DESCRIPTION_WIDTH = 100
-_VIEW = {"title", "shows", "unit", "any_of", "windows", "histogram"}
+_VIEW = {"title", "shows", "unit", "first", "any_of", "windows", "histogram"}
 _PLACES = {*grammar.SELECTED, *grammar.COMPOSES}
 _LOOK = {"look", "units", "lines", "open", "draw", "colors", "group", "scale"}
 _SINGLE = {"title", "level", "types", "values", "tags", "physical", *_PLACES, *_LOOK}
@@ -32,7 +32,8 @@ _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
 
 @dataclass(frozen=True)
 class View:
-    """A view of the catalogue. needs: in words, the events without which it shows nothing."""
+    """A view of the catalogue. needs: in words, the events without which it shows nothing. first: its place among the views to open
+    first, 0 for the others."""
 
     path: str
     title: str
@@ -40,6 +41,7 @@ class View:
     unit: str
     needs: str
     cfg: Cfg
+    first: int = 0
 
     @property
     def text(self) -> str:
@@ -185,15 +187,16 @@ def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
     table = None if histogram is None else _histogram(histogram, title, places)
     text = "\n".join([*textwrap.wrap(spec["shows"], DESCRIPTION_WIDTH), f"Unit: {spec['unit']}.",
                       *textwrap.wrap(f"Needs: {needs}.", DESCRIPTION_WIDTH)])
-    return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, Cfg(text, tuple(windows), table))
+    return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, Cfg(text, tuple(windows), table), int(spec.get("first", 0)))
 
 
 def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes: _Codes) -> Window:
     composed = "op" in spec
     _known(spec, _COMPOSED if composed else _SINGLE)
     colors = {int(value): tuple(color) for value, color in spec.get("colors", {}).items()}
+    scale = tuple(map(float, spec["scale"])) if "scale" in spec else None
     look = Look(spec.get("look", "code"), spec.get("units", "Nanoseconds"), spec.get("lines", False), spec["open"],
-                spec.get("draw", "draw_maximum"), colors, spec.get("group", 0), tuple(map(float, spec["scale"])) if "scale" in spec else None)
+                spec.get("draw", "draw_maximum"), colors, spec.get("group", 0), scale)
     functions = {place: _function(spec[place]) for place in spec if place in _PLACES}
     if composed:
         parents = [names.index(parent) + 1 if parent in names else 0 for parent in spec["of"]]
