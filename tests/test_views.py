@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nsys2prv.catalogue import FIRST_HASHED_DOMAIN, FORBIDDEN_DOMAINS, LAST_HASHED_DOMAIN, DomainCode, catalogue
 from nsys2prv.catalogue.counters import counter_tables, hashed_types
@@ -19,6 +20,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.model.types import codes_of
 from nsys2prv.paraver.cfg import __main__ as command
 from nsys2prv.paraver.cfg.catalogue import FILE, View, load
+from nsys2prv.paraver.cfg.catalogue import codes_of as codes_named
 from nsys2prv.paraver.cfg.files import files_of, stray, table_path
 from nsys2prv.paraver.cfg.model import Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, asks
 from nsys2prv.paraver.cfg.reader import read_cfg
@@ -131,6 +133,24 @@ def test_event_types_are_those_of_the_events() -> None:
                 assert last in known or last == _last_nvtx(), view.path
 
 
+def test_event_types_are_named_by_layout_and_field(tmp_path: Path) -> None:
+    """So that a number stands in one place. Plain numbers are left where types have a series of them, or are BSC's and not translated."""
+    written(tmp_path, "codes: {kernel: {cuda_kernel: kernel}, SMs: {gpu_metric: 'SMs Active [Throughput %]'}, both: [7, {cuda_api: call}]}")
+    assert codes_named(tmp_path / FILE) == {"kernel": (KERNEL,), "SMs": (9403,), "both": (7, 63000000)}
+    topics = (yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in (FOLDER / FILE).glob("*.yaml")
+              if path.name == "codes.yaml")
+    plain = {number for topic in topics for number in topic["codes"].values() if isinstance(number, int)}
+    fields = {field.code for layout in catalogue().layouts.values() for field in layout.fields}
+    assert plain & (fields | {code for table in counter_tables().values() for code in table.labels}) == set()
+
+
+@pytest.mark.parametrize("spec", ["{cuda_kernel: name}", "{kernel: kernel}", "{nvtx_pushpop: range}", "{gpu_metric: SMs Active}", "x"])
+def test_event_types_that_are_not_there_are_refused(spec: str, tmp_path: Path) -> None:
+    written(tmp_path, f"codes: {{k: {spec}}}")
+    with pytest.raises(CfgError, match=r"own\.yaml: event type 'k'"):
+        codes_named(tmp_path / FILE)
+
+
 def test_lines_of_messages_are_told_by_the_tags_they_do_not_have() -> None:
     (window,) = BY_PATH["views/mpi_messages.cfg"].cfg.windows
     assert window.filters["tag_msg"] == Filter("!=", tuple(sorted(line.tag for line in catalogue().lines.values() if line.tag)))
@@ -149,7 +169,7 @@ def test_every_kind_of_event_has_a_view_to_open_first() -> None:
     """Where its types have fixed numbers: those of samples of plugins and of payloads depend on the program."""
     for kind in (*all_kinds(), *all_relations()):
         for layout in kind.layouts:
-            labels = counter_tables()[layout].labels if layout in HASHED else {}
+            labels = counter_tables()[layout].labels if layout in counter_tables() else {}
             types = codes_of([layout], {"own": LAST_HASHED_DOMAIN}) | set(labels)
             assert first_views(types) or not types or layout in NEVER_FIRST, layout
 
@@ -210,6 +230,8 @@ WRONG = {
     "no level 'tasks'": _with(WINDOW, level="tasks"),
     "level thread is finer than those of its parents":
         replace(GOOD, windows=(replace(WINDOW, level="task"), replace(OTHER, level="task"), BOTH)),
+    "ascending numbers": _with(WINDOW, look=Look("gradient", scale=(100.0, 0.0))),
+    "a look without a scale": _with(WINDOW, look=Look(scale=(0.0, 100.0))),
     "no units 'ns'": _with(WINDOW, look=Look(units="ns")),
     "no condition '=='": _with(WINDOW, filters={"evt_type": Filter("==", (KERNEL,))}),
     "3 values for": _with(WINDOW, filters={"evt_type": Filter("[x,y]", (1, 2, 3))}),
@@ -234,7 +256,7 @@ def test_what_paraver_would_crash_on_or_misread_is_refused(problem: str) -> None
 
 
 def test_a_good_view_is_written_and_read() -> None:
-    look = Look("gradient", "Seconds", True, False, "draw_last", {1: (0, 1, 2)}, 3)
+    look = Look("gradient", "Seconds", True, False, "draw_last", {1: (0, 1, 2)}, 3, (0.5, 200.0))
     functions = {"thread": Function("In Evt Range", ((0.5,), (7.0,))), "topcompose1": Function("Is Equal", ((1.0, 2.0),))}
     table = replace(TABLE, columns=Columns(2.0, 0.0, 9.0), planes=3)
     cfg = replace(_with(WINDOW, look=look, functions=functions, physical=True), histogram=table)

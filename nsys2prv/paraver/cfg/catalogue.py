@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from nsys2prv.catalogue.lookup import code_of
 from nsys2prv.data import parsed
 from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.model import NO_VALUE, Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, Window, check
@@ -97,7 +98,10 @@ def codes_of(path: Path) -> dict[str, tuple[int, ...]]:
         for word, spec in topic.get("codes", {}).items():
             if word in found:
                 raise CfgError(f"{path / name}: another file has the event type {word!r} too")
-            found[word] = tuple(_numbers(spec))
+            try:
+                found[word] = tuple(_numbers(spec))
+            except (KeyError, TypeError, ValueError) as error:
+                raise CfgError(f"{path / name}: event type {word!r}: {error}") from error
     return found
 
 
@@ -146,8 +150,10 @@ def _filled(pattern: Any, words: Mapping[str, Any]) -> Any:
 
 
 def _numbers(spec: Any) -> Iterator[int]:
-    """Numbers of an entry of `codes`: a number, a series, or a list of these."""
-    if isinstance(spec, dict):
+    """Numbers of an entry of `codes`: a field or counter of a layout, a number, a series, or a list of these."""
+    if isinstance(spec, dict) and len(spec) == 1:
+        yield code_of(*next(iter(spec.items())))
+    elif isinstance(spec, dict):
         yield from range(spec["first"], spec["first"] + spec["step"] * spec["count"], spec["step"])
     elif isinstance(spec, list):
         for part in spec:
