@@ -36,8 +36,8 @@ class Filter:
 class Look:
     """How a timeline is shown. colors: value -> red, green, blue. group: timelines of one group (from 1) are zoomed together.
 
-    scale: the values of the first and the last colour of a gradient, or of a line's bottom and top; None: those met. What is out of
-    the scale of a gradient is shown as nothing.
+    scale: the values of the first and the last colour of a gradient, or of a line's bottom and top; None: those met. Values beyond it
+    are drawn orange, with a warning sign in the corner.
     """
 
     style: str = "code"
