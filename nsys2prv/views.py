@@ -80,14 +80,18 @@ def in_order(views: Iterable[View]) -> list[View]:
 
 
 def first_views(types: Collection[int]) -> list[str]:
-    """Up to five views worth opening first on a trace with these event types, and with lines of any kind."""
+    """Up to five views worth opening first on a trace with these event types, and with lines of any kind; where the catalogue names none
+    for them, timelines of the types themselves."""
     from nsys2prv.catalogue import catalogue
     from nsys2prv.paraver.cfg.catalogue import FILE, load
     from nsys2prv.paraver.cfg.fits import why_empty
     from nsys2prv.paraver.contents import Contents
 
     held = Contents(frozenset(types), frozenset(types), frozenset(line.tag or 0 for line in catalogue().lines.values()))
-    return [view.path for view in in_order(load(folder() / FILE)) if not why_empty(view.cfg, held, {})][:MOST_FIRST]
+    views = load(folder() / FILE)
+    plain = sorted((view for view in views if view.cfg.histogram is None), key=lambda view: not view.path.startswith("basics/"))
+    shown = [[view.path for view in chosen if not why_empty(view.cfg, held, {})] for chosen in (in_order(views), plain)]
+    return (shown[0] or shown[1])[:MOST_FIRST]
 
 
 def listed(trace: Path, found: list[tuple[str, str, str]]) -> list[str]:
