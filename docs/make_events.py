@@ -37,6 +37,7 @@ def _kinds() -> Iterator[str]:
         groups = ", ".join(f"`{group}`" for group in kind.groups)
         along = ", ".join(f"`{name}`" for name in kind.along)
         included = (f"; included in {groups}" if groups else "") + (f"; comes along with {along}" if along else "")
+        included += f"; only by that name or `{kind.on_demand}`" if kind.on_demand else ""
         yield f"`-t {kind.name}`{included}. Row: {kind.row}. {_tables((*kind.tables, *kind.beside))}.\n"
         yield from _layouts(kind.layouts)
 

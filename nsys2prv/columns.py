@@ -64,5 +64,22 @@ def read_frame(path: Path) -> pl.DataFrame:
         return pl.read_ipc(file)
 
 
+def over_slices(values: np.ndarray, first: np.ndarray, last: np.ndarray, ufunc: np.ufunc) -> np.ndarray:
+    """``ufunc`` (minimum or maximum) over each ``values[first:last]``, none of them empty.
+
+    O(values * log + slices), however the slices overlap: a slice is covered by two blocks of a power of two, and the blocks of each
+    size are made of those of half of it.
+    """
+    # The exponent is exact for lengths below 2**53.
+    size = np.frexp((last - first).astype(np.float64))[1] - 1
+    result = np.empty(len(first), values.dtype)
+    blocks = values
+    for power in range(int(size.max(initial=-1)) + 1):
+        chosen = np.flatnonzero(size == power)
+        result[chosen] = ufunc(blocks[first[chosen]], blocks[last[chosen] - (1 << power)])
+        blocks = ufunc(blocks[:-(1 << power)], blocks[1 << power:])
+    return result
+
+
 def is_sorted(values: np.ndarray) -> bool:
     return bool((values[1:] >= values[:-1]).all())

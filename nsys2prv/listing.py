@@ -28,7 +28,7 @@ def _describe(path: Path, source: Path) -> str:
     with Database(path) as database:
         counts = {name: database.count(name) for name in info.parts}
         kinds = [(kind, {table: database.count(table, kind.condition(info)) for table in kind.tables if table in counts})
-                 for kind in all_kinds()]
+                 for kind in all_kinds() if not kind.on_demand]
     rows = [f"{source}",
             f"  host {info.host or 'unknown'}; schema {info.schema or 'older than 2.7'}; exported by nsys {info.product or 'unknown'}; "
             f"{_span(info)}",

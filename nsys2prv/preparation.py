@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nsys2prv import align, causality, device_states, extract, relate
+from nsys2prv import align, causality, derive, device_states, extract, relate
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
@@ -61,7 +61,7 @@ class Plan:
         method = align.asked(options.align)
         if options.causal and method == align.NONE:
             raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")
-        return cls(select(options.kinds), settings, method, options.causal, options.full_kernel_names)
+        return cls(select(options.kinds, options.demanded), settings, method, options.causal, options.full_kernel_names)
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,8 @@ def _extract(reading: _Reading) -> None:
             for result in reading.workers.run(extract.run_task, tasks, what=lambda task: str(task.info.path)):
                 reading.results.append(result)
                 bar.update(result.rows)
+    reading.results += reading.run(derive.run_task, derive.plan(reading.results, reading.plan.selection.kinds, reading.folder),
+                                   reading.workers.pool.jobs)
 
 
 def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:

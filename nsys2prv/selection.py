@@ -33,9 +33,10 @@ def untranslated() -> list[str]:
     return [name for name in KNOWN_ELSEWHERE if not any(kind.called(name) for kind in all_kinds())]
 
 
-def select(words: Iterable[str]) -> Selection:
+def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
     """The kinds that a list of names means; `-name` leaves one out, no name at all or only such means everything.
 
+    Kinds on demand are never meant by another name than their own, and come beside what else is asked for. demanded: names of such.
     Raises UsageError for a name that is none.
     """
     kinds = all_kinds()
@@ -44,10 +45,13 @@ def select(words: Iterable[str]) -> Selection:
     asked: set[str] = set()
     warnings = []
     missing = untranslated()
-    given = [word.strip() for word in words if word.strip()]
+    on_demand = {kind.name for kind in kinds if kind.on_demand}
+    given = [word.strip() for word in (*words, *demanded) if word.strip()]
     for word in given:
         negative, name = word.startswith("-"), word.lstrip("-")
         members = {kind.name for kind in kinds if kind.called(name) or (name in kind.along and not negative)}
+        if not negative:
+            members -= on_demand - {name}
         if name in missing:
             if not negative:
                 warnings.append(f"{name}: this version does not translate it yet")
@@ -59,8 +63,8 @@ def select(words: Iterable[str]) -> Selection:
             chosen |= members
             # What follows from other kinds is asked for by its own name alone.
             asked |= set() if name == ALL else {kind.name for kind in kinds if kind.name in members and (kind.tables or kind.name == name)}
-    if not any(not word.startswith("-") for word in given):
-        chosen = {kind.name for kind in kinds}
+    if all(word.startswith("-") or word in on_demand for word in given):
+        chosen |= {kind.name for kind in kinds} - on_demand
     return Selection(tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked - left_out), tuple(warnings))
 
 

@@ -56,7 +56,7 @@ def test_first_fit_over_chunks_is_first_fit(seed: int) -> None:
     begin, end = begin[order], end[order]
     found, ends = [], {}
     for piece in np.array_split(np.arange(120), random.integers(1, 5)):
-        lane, crowded = lanes._lanes(np.zeros(len(piece), np.int64), begin[piece], end[piece], ends)
+        lane, crowded = lanes.first_free(np.zeros(len(piece), np.int64), begin[piece], end[piece], ends)
         assert not crowded
         found += lane.tolist()
     assert found == naive_first_fit(begin, end)

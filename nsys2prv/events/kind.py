@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from nsys2prv.catalogue.counters import Metric
 
@@ -42,7 +43,8 @@ class Rows:
     """The normal form: events of one layout.
 
     begin, end: local ns (end may be NULL or OPEN where the layout's kind allows it; it says nothing where the layout holds). object:
-    index into the extraction's objects. columns: one int64 column per field of the layout: a number (ABSENT where an optional one is
+    index into the extraction's objects. owner: ranges of one owner on one object belong together; those of several get rows of their own
+    where they overlap (derived events only). columns: one int64 column per field of the layout: a number (ABSENT where an optional one is
     lacking), a value of a closed set, or an index into the extraction's names of that set. domain: index into the extraction's NVTX
     domains, for layouts whose event types depend on it.
     """
@@ -54,6 +56,7 @@ class Rows:
     columns: dict[str, np.ndarray]
     domain: np.ndarray | None = None
     lines: Lines | None = None
+    owner: np.ndarray | None = None
 
 
 @dataclass
@@ -89,6 +92,8 @@ class EventKind:
     tell of the report's own processes.
     provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.
     provides_regions: fills the index of NCCL calls where it is selected, see :mod:`nsys2prv.events.nccl_regions`.
+    gathers, derive: facts that it sets aside while reading, and what follows from those of one report taken together, see
+    :mod:`nsys2prv.derive`. on_demand: an option of the command line to ask for it by; -t all does not mean it.
     """
 
     name: str
@@ -108,6 +113,9 @@ class EventKind:
     provides_launches: bool = False
     needs_launches: bool = False
     provides_regions: bool = False
+    gathers: tuple[str, ...] = ()
+    derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows]] | None = None
+    on_demand: str = ""
 
     def called(self, name: str) -> bool:
         """Whether a command-line name means it, by itself or as one of a group."""

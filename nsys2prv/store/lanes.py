@@ -107,7 +107,7 @@ def _find_overlaps(members: Sequence[int], runs: list[tuple[Extracted, Run]], lo
     crowded = 0
     reader = SpillReader()
     for owner, position, object_, begin, end in _chunks([runs[index] for index in members], locals_of, reader):
-        lanes, over = _lanes(object_, begin, end, lane_ends)
+        lanes, over = first_free(object_, begin, end, lane_ends)
         crowded += over
         away = np.flatnonzero(lanes)
         for index in np.unique(owner[away]):
@@ -144,7 +144,7 @@ def _chunks(runs: list[tuple[Extracted, Run]], locals_of: dict[int, np.ndarray],
         reader.release()
 
 
-def _lanes(object_: np.ndarray, begin: np.ndarray, end: np.ndarray, lane_ends: dict[int, list[int]]) -> tuple[np.ndarray, int]:
+def first_free(object_: np.ndarray, begin: np.ndarray, end: np.ndarray, lane_ends: dict[int, list[int]]) -> tuple[np.ndarray, int]:
     """The lane of each row (rows by object, then begin), and how many found all lanes taken. `lane_ends` goes from chunk to chunk."""
     lanes = np.zeros(len(object_), np.int64)
     crowded = 0
