@@ -7,13 +7,17 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from nsys2prv import __version__
 from nsys2prv.allocator import keep_freed_memory
 from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
+
+if TYPE_CHECKING:
+    from nsys2prv.options import Options
 
 DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NVIDIA Nsight Systems reports, one per rank.
 
@@ -47,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--kernel-rules", type=Path, metavar="FILE",
                       help="rules that tell the class of kernels, put before nsys2prv's own (docs/kernel-classes.md)")
     what.add_argument("--callstack", type=int, default=1, metavar="N", help="functions of each CPU sample: the innermost, and its callers")
+    what.add_argument("--project-nvtx", action="append_const", dest="demanded", const="nvtx_on_gpu", default=[],
+                      help="write NVTX push/pop ranges also on the GPU streams that they launched work on, around that work (docs/nvtx.md)")
     what.add_argument("--align", default="auto", metavar="METHOD",
                       help="how to align the clocks of hosts: auto (default: by all that their processes did together), mpi or nccl (by "
                            "that alone), utc (by UTC alone), none (local times as they are), or a clock file as written beside a trace")
@@ -138,14 +144,11 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(f"{output}: the last argument is the trace to write, but this is a report")
     if options.jobs < 0:
         raise UsageError("-j takes a number of processes from 1 on")
-    from nsys2prv.conversion import Options, convert
+    from nsys2prv.conversion import convert
 
     # polars installs a handler of its own, under which a waiting program does not notice an interruption.
     signal.siginterrupt(signal.SIGINT, True)
-    summary = convert(reports, output, Options(
-        kinds=tuple(",".join(options.trace).split(",")), compress=options.compress, full_kernel_names=options.kernel_names == "full",
-        jobs=options.jobs, tmp=options.tmp, quiet=options.quiet, min_duration=dict(options.min_duration), kernel_rules=options.kernel_rules,
-        align=options.align, causal=options.causal, callstack=options.callstack, engine=options.engine, scheduler=options.scheduler))
+    summary = convert(reports, output, _asked(options))
     for warning in summary.warnings:
         print(f"nsys2prv: warning: {warning}", file=sys.stderr)
     if not options.quiet:
@@ -153,6 +156,16 @@ def _run(options: argparse.Namespace) -> int:
         if options.verbose:
             print(summary.details())
     return 0
+
+
+def _asked(arguments: argparse.Namespace) -> Options:
+    """The options of a conversion: arguments by the names of its fields, but for those that stand otherwise on a command line."""
+    from nsys2prv.options import Options
+
+    given = {field.name: getattr(arguments, field.name) for field in fields(Options) if hasattr(arguments, field.name)}
+    given |= {"kinds": tuple(",".join(arguments.trace).split(",")), "full_kernel_names": arguments.kernel_names == "full",
+              "min_duration": dict(arguments.min_duration), "demanded": tuple(arguments.demanded)}
+    return Options(**given)
 
 
 def _list(paths: list[str]) -> int:
@@ -171,7 +184,8 @@ def _kinds() -> int:
 
     for kind in all_kinds():
         print(f"{kind.name:<22} {kind.title}" + (f"; also: {', '.join(kind.groups)}" if kind.groups else "")
-              + (f"; comes along with: {', '.join(kind.along)}" if kind.along else ""))
+              + (f"; comes along with: {', '.join(kind.along)}" if kind.along else "")
+              + (f"; only by its name or {kind.on_demand}" if kind.on_demand else ""))
     if names := untranslated():
         print(f"accepted but not translated by this version: {', '.join(names)}")
     return 0

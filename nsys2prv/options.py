@@ -17,7 +17,9 @@ class Options:
     `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's. min_duration: such names -> ns; shorter ranges
     of these kinds are dropped. kernel_rules: a file of rules of kernel classes that come before nsys2prv's own. align: how to align the
     clocks of hosts, one of align.METHODS or a clock file. causal: move ranks where their events still contradict each other.
-    demanded: kinds of events that are translated on demand only, beside the others. callstack: frames of each CPU sample. engine: who does the work, one of engines.ENGINES; scheduler: address of Dask's.
+    demanded:
+    kinds of events that are translated on demand only, beside the others. callstack: frames of each CPU sample. engine: who does the work,
+    one of engines.ENGINES; scheduler: address of Dask's.
     """
 
     kinds: tuple[str, ...] = ()
