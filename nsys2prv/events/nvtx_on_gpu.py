@@ -95,6 +95,7 @@ def project(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     columns = {name: ranges[name].to_numpy() for name in ("thread", "begin", "end")}
     of_thread = dict(groups(columns["thread"]))
     found = [pl.DataFrame(schema=dict.fromkeys(("range", "object", "begin", "end"), pl.Int64))]
+    twice = False
     operations = operations.sort("call_begin")
     for thread, rows in groups(operations["thread"].to_numpy()):
         if thread not in of_thread:
@@ -103,6 +104,7 @@ def project(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
         begin, end = columns["begin"][chosen], columns["end"][chosen]
         calls = {name: operations[name].to_numpy()[rows] for name in ("call_begin", "call_end", "object_stream", "begin", "end")}
         crossed = _crossed(begin, end, calls["call_begin"], calls["call_end"])
+        twice |= bool(crossed.any())
         for object_, mine in groups(calls["object_stream"]):
             of_stream = {name: column[mine] for name, column in calls.items()}
             for pick, extremes in ((~crossed[mine], _whole), (crossed[mine], _crossing)):
@@ -110,7 +112,8 @@ def project(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
                     place, first, last = extremes(begin, end, {name: column[pick] for name, column in of_stream.items()})
                     found.append(pl.DataFrame({"range": chosen[place], "object": np.full(len(place), object_),
                                                "begin": first, "end": last}))
-    return pl.concat(found).group_by("range", "object").agg(pl.col("begin").min(), pl.col("end").max())
+    projected = pl.concat(found)
+    return projected.group_by("range", "object").agg(pl.col("begin").min(), pl.col("end").max()) if twice else projected
 
 
 def _crossed(begin: np.ndarray, end: np.ndarray, call_begin: np.ndarray, call_end: np.ndarray) -> np.ndarray:

@@ -28,7 +28,11 @@ def nesting_lanes(object_: np.ndarray, owner: np.ndarray, begin: np.ndarray, end
     if len(moved):
         highest = np.zeros(int(object_.max()) + 1, np.int64)
         np.maximum.at(highest, object_, lanes)
-        lanes[moved] = np.minimum(highest[object_[moved]] + further[moved], MOST_LANES - 1)
+        (objects, _, _), codes = factorize_together(object_[moved], lanes[moved], further[moved])
+        number = np.arange(len(objects)) - np.searchsorted(objects, objects, "left")
+        wanted = highest[object_[moved]] + 1 + number[codes]
+        crowded += int(np.count_nonzero(wanted >= MOST_LANES))
+        lanes[moved] = np.minimum(wanted, MOST_LANES - 1)
     return lanes, crowded
 
 

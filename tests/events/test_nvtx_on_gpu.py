@@ -1,0 +1,179 @@
+"""NVTX ranges on GPU streams: equal to plain SQL on exports of all kinds, nested on their rows, and right where clocks jitter."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from tools.conversions import convert_and_read, found
+from tools.corpus import EXPORTS
+from tools.exports import KERNEL, MEMCPY, RUNTIME, Row, call, global_tid, kernel, make_export, strings
+from tools.sql_truth import Truth
+from tools.trace_reader import Trace, read_trace
+
+from nsys2prv import Options, convert
+from nsys2prv.errors import NothingToWrite
+from nsys2prv.events.nvtx_on_gpu import project
+from nsys2prv.selection import select
+from nsys2prv.store.nesting import nesting_lanes
+
+SAMPLES = sorted((Path(__file__).parent.parent.parent / "sample_reports").glob("*/rank*.sqlite"))
+ON_GPU = Options(("cuda", "nvtx"), full_kernel_names=True, demanded=("nvtx_on_gpu",), align="none")
+LABEL = "NVTX on GPU "
+TYPE = 9630
+PROJECTED = """
+WITH launched AS (
+  SELECT process, thread, returned, row, called, start, end FROM event JOIN (
+    SELECT call.process, call.thread, call.correlation, call.start AS called, max(call.end) AS returned
+    FROM call JOIN first_call USING (process, correlation, start, thread) GROUP BY 1, 2, 3, 4) USING (process, correlation)
+  WHERE kind IN ('kernel', 'nccl_kernel', 'memory', 'graph'))
+SELECT range.process >> 24 & 0xFFFFFF, work.row, domain, name, min(work.start) - :base, max(work.end) - :base
+FROM (SELECT rowid AS number, * FROM event WHERE kind = 'pushpop') AS range
+JOIN launched AS work ON work.process = range.process AND range.row = 'thread ' || work.thread
+  AND range.start <= work.called AND work.returned <= range.end
+GROUP BY number, work.row
+"""
+
+
+def projected(trace: Trace) -> Iterator[tuple]:
+    for code, label in trace.labels.types.items():
+        if label.startswith(LABEL):
+            domain = label.removeprefix(LABEL)
+            for item in trace.intervals(code):
+                name = re.sub(r" #\d+$", "", trace.label(code, item.value))
+                yield (int(trace.task_name(item.row).split()[-1]), trace.row_name(item.row), "" if domain == "default domain" else domain,
+                       name, item.begin, item.end)
+
+
+@pytest.mark.parametrize("export", [*EXPORTS, *SAMPLES], ids=lambda path: f"{path.parent.name}-{path.stem}"[-60:])
+def test_equal_to_sql(export: Path, tmp_path: Path) -> None:
+    truth = Truth(export)
+    expected = Counter(truth.rows(PROJECTED, base=truth.base()))
+    expected = Counter({(pid, row, domain, re.sub(r" #\d+$", "", name), begin, end): count
+                        for (pid, row, domain, name, begin, end), count in expected.items()})
+    truth.close()
+    try:
+        convert([export], tmp_path / "o.prv", ON_GPU)
+    except NothingToWrite:
+        assert not expected
+        return
+    trace = read_trace(tmp_path / "o.prv")
+    assert not trace.violations, str(trace.violations)
+    assert Counter(projected(trace)) == expected
+
+
+def pushed(name: str, start: int, end: int | None, tid: int = 4242, **more: object) -> Row:
+    return {"start": start, "end": end, "eventType": 59, "text": name, "globalTid": global_tid(tid), "domainId": 0, "textId": None, **more}
+
+
+def launch(correlation: int, start: int, end: int, tid: int = 4242) -> Row:
+    return call(start, end, correlation, globalTid=global_tid(tid))
+
+
+def work(correlation: int, start: int, end: int, **more: object) -> Row:
+    return kernel(start, end, correlationId=correlation, **more)
+
+
+def on_gpu(folder: Path, ranges: list[Row], calls: list[Row], kernels: list[Row], **more: object) -> Trace:
+    report = make_export(folder / "r.sqlite", {"NVTX_EVENTS": ranges, RUNTIME: calls, KERNEL: kernels, "StringIds": strings("k", "launch"),
+                                               **more})
+    return convert_and_read([report], folder / "o.prv", demanded=("nvtx_on_gpu",))[0]
+
+
+def test_a_range_goes_from_its_first_work_to_its_last_on_each_stream(tmp_path: Path) -> None:
+    copy = {"start": 400, "end": 450, "deviceId": 0, "streamId": 7, "correlationId": 4, "globalPid": kernel(0, 1)["globalPid"],
+            "copyKind": 1, "bytes": 8}
+    trace = on_gpu(tmp_path, [pushed("step", 0, 100), pushed("idle", 45, 50), pushed("last", 60, 90)],
+                   [launch(1, 10, 20), launch(2, 30, 40), launch(3, 65, 70), launch(4, 75, 80)],
+                   [work(1, 200, 250), work(2, 210, 220, streamId=8), work(3, 300, 350)], **{MEMCPY: [copy]})
+    assert found(trace, TYPE) == [("step", 200, 450), ("last", 300, 450), ("step", 210, 220)]
+
+
+def test_a_call_that_outlasts_its_range_counts_for_the_range_around(tmp_path: Path) -> None:
+    trace = on_gpu(tmp_path, [pushed("outer", 0, 100), pushed("inner", 10, 25), pushed("open", 90, None)],
+                   [launch(1, 15, 30), launch(2, 95, 105)], [work(1, 200, 250), work(2, 300, 301)])
+    assert found(trace, TYPE) == [("outer", 200, 250), ("open", 300, 301)]
+
+
+def test_threads_that_share_a_stream_nest_on_rows_of_their_own(tmp_path: Path) -> None:
+    trace = on_gpu(tmp_path,
+                   [pushed("a", 0, 100), pushed("a in", 0, 50), pushed("b", 0, 100, 4243), pushed("b in", 0, 40, 4243),
+                    pushed("c", 500, 600)],
+                   [launch(1, 10, 20), launch(2, 60, 70), launch(3, 10, 20, 4243), launch(4, 60, 70, 4243), launch(5, 510, 520)],
+                   [work(1, 200, 210), work(3, 210, 220), work(2, 220, 230), work(4, 230, 240), work(5, 700, 710)])
+    rows: dict[object, list[str]] = {}
+    for item in sorted(trace.intervals(TYPE), key=lambda item: (item.begin, -item.end)):
+        rows.setdefault(item.row, []).append(trace.label(TYPE, item.value))
+        assert trace.row_name(item.row).endswith(".S7")
+    assert sorted(rows.values()) == [["a", "a in", "c"], ["b", "b in"]]
+
+
+def test_of_ranges_around_the_same_work_the_inner_one_is_on_top(tmp_path: Path) -> None:
+    depth = 40
+    ranges = [pushed(f"level {level:02}", level, 200 - level) for level in reversed(range(depth))]
+    on_gpu(tmp_path, ranges, [launch(1, 90, 95)], [work(1, 300, 310)])
+    trace = read_trace(tmp_path / "o.prv")
+    names = {value: trace.label(TYPE, value) for value in trace.labels.values[TYPE]}
+    lines = (line for line in (tmp_path / "o.prv").read_text().splitlines() if f":{TYPE}:" in line)
+    begun = [names[int(line.rsplit(":", 1)[1])] for line in lines if not line.endswith(":0")]
+    assert begun == [f"level {level:02}" for level in range(depth)]
+
+
+def test_crossing_ranges_of_domains_are_all_there(tmp_path: Path) -> None:
+    created = {"start": 0, "end": None, "eventType": 75, "text": "lib", "globalTid": global_tid(4242), "domainId": 1, "textId": None}
+    trace = on_gpu(tmp_path, [created, pushed("a", 0, 60), pushed("b", 30, 100, domainId=1)],
+                   [launch(1, 10, 20), launch(2, 40, 50), launch(3, 70, 80)], [work(1, 200, 210), work(2, 210, 220), work(3, 220, 230)])
+    other = next(code for code, label in trace.labels.types.items() if label == "NVTX on GPU lib")
+    assert found(trace, TYPE) == [("a", 200, 220)]
+    assert found(trace, other) == [("b", 210, 230)]
+    assert trace.intervals(TYPE)[0].row != trace.intervals(other)[0].row
+
+
+def test_random_ranges_and_calls_by_brute_force() -> None:
+    random = np.random.default_rng(7)
+    for _ in range(60):
+        count = int(random.integers(1, 40))
+        begin, call_begin, start = (random.integers(0, 60, count) for _ in range(3))
+        ranges = pl.DataFrame({"thread": random.integers(0, 3, count), "begin": begin, "end": begin + random.integers(1, 40, count)})
+        calls = pl.DataFrame({"thread": random.integers(0, 3, count), "call_begin": call_begin,
+                              "call_end": call_begin + random.integers(1, 9, count), "object_stream": random.integers(0, 3, count),
+                              "begin": start, "end": start + random.integers(1, 9, count)})
+        expected = {}
+        for number, one in enumerate(ranges.rows()):
+            for thread, first, last, stream, begun, ended in calls.rows():
+                if thread == one[0] and one[1] <= first and last <= one[2]:
+                    known = expected.get((number, stream), (begun, ended))
+                    expected[number, stream] = min(known[0], begun), max(known[1], ended)
+        assert {(number, stream): (first, last) for number, stream, first, last in project(ranges, calls).rows()} == expected
+
+
+def test_only_on_demand() -> None:
+    names = {kind.name for kind in select(()).kinds}
+    assert "nvtx_on_gpu" not in names
+    assert "nvtx_on_gpu" not in {kind.name for kind in select(("nvtx", "all")).kinds}
+    assert {kind.name for kind in select((), ("nvtx_on_gpu",)).kinds} == names | {"nvtx_on_gpu"}
+    assert {kind.name for kind in select(("graphs",), ("nvtx_on_gpu",)).kinds} == {"graphs", "nvtx_on_gpu"}
+    assert {kind.name for kind in select(("nvtx_on_gpu", "graphs")).kinds} == {"graphs", "nvtx_on_gpu"}
+
+
+def test_rows_nest_whatever_the_ranges() -> None:
+    random = np.random.default_rng(3)
+    for _ in range(50):
+        count = int(random.integers(1, 60))
+        begin = random.integers(0, 200, count)
+        end = begin + random.integers(1, 60, count)
+        object_, owner = random.integers(0, 3, count), random.integers(0, 3, count)
+        lanes, crowded = nesting_lanes(object_, owner, begin, end)
+        assert not crowded
+        for row in set(zip(object_.tolist(), lanes.tolist(), strict=True)):
+            mine = [index for index in range(count) if (object_[index], lanes[index]) == row]
+            for one in mine:
+                for other in mine:
+                    assert not begin[one] < begin[other] < end[one] < end[other]
+                    overlap = begin[one] < end[other] and begin[other] < end[one]
+                    assert not overlap or owner[one] == owner[other]
