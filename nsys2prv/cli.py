@@ -51,6 +51,9 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--kernel-rules", type=Path, metavar="FILE",
                       help="rules that tell the class of kernels, put before nsys2prv's own (docs/kernel-classes.md)")
     what.add_argument("--callstack", type=int, default=1, metavar="N", help="functions of each CPU sample: the innermost, and its callers")
+    what.add_argument("--nvtx-rules", metavar="FILE",
+                      help="rules that rename or drop NVTX ranges and marks, put before nsys2prv's own, or `none` to leave all names as "
+                           "they are (docs/nvtx.md)")
     what.add_argument("--project-nvtx", action="append_const", dest="demanded", const="nvtx_on_gpu", default=[],
                       help="write NVTX push/pop ranges also on the GPU streams that they launched work on, around that work (docs/nvtx.md)")
     what.add_argument("--align", default="auto", metavar="METHOD",

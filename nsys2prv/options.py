@@ -18,7 +18,8 @@ class Options:
     of these kinds are dropped. kernel_rules: a file of rules of kernel classes that come before nsys2prv's own. align: how to align the
     clocks of hosts, one of align.METHODS or a clock file. causal: move ranks where their events still contradict each other.
     demanded:
-    kinds of events that are translated on demand only, beside the others. callstack: frames of each CPU sample. engine: who does the work,
+    kinds of events that are translated on demand only, beside the others. callstack: frames of each CPU sample. nvtx_rules: a
+    file of rules of NVTX names that come before nsys2prv's own, or "none" for no rules at all. engine: who does the work,
     one of engines.ENGINES; scheduler: address of Dask's.
     """
 
@@ -34,6 +35,7 @@ class Options:
     causal: bool = False
     demanded: tuple[str, ...] = ()
     callstack: int = 1
+    nvtx_rules: str | Path | None = None
     engine: str = engines.DEFAULT
     scheduler: str | None = None
 

@@ -30,6 +30,7 @@ from nsys2prv.model import devices as device_model
 from nsys2prv.model import names as name_model
 from nsys2prv.model import objects as object_model
 from nsys2prv.naming.classes import load_rules
+from nsys2prv.naming.nvtx import load_rules as load_nvtx_rules
 from nsys2prv.options import Options
 from nsys2prv.progress import Progress
 from nsys2prv.report.info import ReportInfo, inspect
@@ -57,7 +58,7 @@ class Plan:
     def of(cls, options: Options) -> Plan:
         """Raises UsageError, or Nsys2prvError for a file of rules or clocks that cannot be read."""
         settings = Settings(least=least_durations(options.min_duration), rules=load_rules(options.kernel_rules),
-                            callstack=checked(options.callstack))
+                            nvtx_rules=load_nvtx_rules(options.nvtx_rules), callstack=checked(options.callstack))
         method = align.asked(options.align)
         if options.causal and method == align.NONE:
             raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")

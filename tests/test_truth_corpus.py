@@ -55,7 +55,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     output = tmp_path_factory.mktemp("trace") / "out.prv"
     truth = Truth(request.param)
     try:
-        convert([request.param], output, Options(KINDS_OF_TRUTH, full_kernel_names=True))
+        convert([request.param], output, Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none"))
         yield Pair(truth, read_trace(output), True)
     except NothingToWrite:
         yield Pair(truth, Trace(), False)
@@ -226,7 +226,7 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Trut
     if len(chosen) < 2:
         pytest.skip("fewer than two exports without a clock")
     output = tmp_path_factory.mktemp("merged") / "out.prv.gz"
-    convert([path for path, _ in chosen], output, Options(KINDS_OF_TRUTH, full_kernel_names=True))
+    convert([path for path, _ in chosen], output, Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none"))
     yield [truth for _, truth in chosen], read_trace(output)
     for truth in truths:
         truth.close()

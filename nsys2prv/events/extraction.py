@@ -16,6 +16,7 @@ from nsys2prv.columns import ABSENT, OPEN, factorize, factorize_together, write_
 from nsys2prv.durations import duration_text
 from nsys2prv.events.launches import Launches, LaunchIndex
 from nsys2prv.events.nccl_regions import RegionIndex
+from nsys2prv.naming import nvtx
 from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
 from nsys2prv.report.info import PROCESS_MASK, TIME_LIMIT, ReportInfo
 from nsys2prv.report.sqlite import NULL, Columns, Database, Part
@@ -99,14 +100,15 @@ class Numbering(dict):
 class Settings:
     """What is asked of reading. lines: whether the calls that lines begin at are in the trace.
 
-    least: kind -> duration in ns; its shorter ranges are dropped. rules: of kernel classes (None: those that come with nsys2prv).
-    callstack: frames of each CPU sample.
+    least: kind -> duration in ns; its shorter ranges are dropped. rules, nvtx_rules: of kernel classes, of NVTX names (None: those that
+    come with nsys2prv). callstack: frames of each CPU sample.
     """
 
     lines: bool = True
     least: Mapping[str, int] = field(default_factory=dict)
     rules: tuple[Rule, ...] | None = None
     callstack: int = 1
+    nvtx_rules: tuple[nvtx.Rule, ...] | None = None
 
 
 class Extraction:
@@ -167,6 +169,11 @@ class Extraction:
     def classifier(self) -> Classifier:
         """Tells the class of a kernel by its name."""
         return classifier(load_rules() if self.settings.rules is None else self.settings.rules)
+
+    @cached_property
+    def nvtx_rules(self) -> tuple[nvtx.Rule, ...]:
+        """The rules of NVTX names."""
+        return nvtx.load_rules() if self.settings.nvtx_rules is None else self.settings.nvtx_rules
 
     def has(self, table: str, *columns: str) -> bool:
         return self.database.has(table, *columns)

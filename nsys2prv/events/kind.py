@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,6 +57,14 @@ class Rows:
     domain: np.ndarray | None = None
     lines: Lines | None = None
     owner: np.ndarray | None = None
+
+    def where(self, keep: np.ndarray) -> Rows:
+        """The rows for which `keep` is true, with all lines."""
+        if keep.all():
+            return self
+        optional = {name: column[keep] for name in ("domain", "owner") if (column := getattr(self, name)) is not None}
+        return replace(self, begin=self.begin[keep], end=self.end[keep], object=self.object[keep],
+                       columns={name: column[keep] for name, column in self.columns.items()}, **optional)
 
 
 @dataclass

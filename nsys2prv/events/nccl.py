@@ -43,12 +43,11 @@ def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
         fields["communicator"] = communicators(extraction, said["communicator"])
         if layout == "nccl_operation":
             fields["any_domain"] = fields["range"]
-        begin, end, thread, domain = columns["start"], columns["end"], columns["globalTid"], ranges.domain
+        wanted = ranges.wanted
         if extraction.least:
-            long = extraction.long_enough(begin, end)
-            begin, end, thread, domain = (column[long] for column in (begin, end, thread, domain))
-            fields = {name: column[long] for name, column in fields.items()}
-        yield Rows(layout, begin, end, extraction.threads(thread), fields, domain=domain)
+            wanted = wanted & extraction.long_enough(columns["start"], columns["end"])
+        yield Rows(layout, columns["start"], columns["end"], extraction.threads(columns["globalTid"]), fields,
+                   domain=ranges.domain).where(wanted)
 
     return extract
 

@@ -11,11 +11,13 @@ import polars as pl
 from nsys2prv.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.naming.nvtx import renamed
 from nsys2prv.report.info import PROCESS_MASK, ReportInfo
 from nsys2prv.report.sqlite import NULL, Columns, Part, decoded
 
 TABLE = "NVTX_EVENTS"
 NO_TEXT = "(no text)"
+LEFT_OUT = "left out by NVTX rules"
 #: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt file.
 MARK, PUSHPOP, STARTEND = "{eventType} IN (34, 65)", "{eventType} IN (59, 70)", "{eventType} IN (60, 71)"
 
@@ -38,12 +40,14 @@ def _in_nccl(info: ReportInfo) -> str:
 
 @dataclass
 class Named:
-    """Ranges with their names and categories as fields, their domains, and the texts met with each row's index into them."""
+    """Ranges with their names and categories as fields, their domains, and the texts met with each row's index into them (as they are
+    in the report, whatever rules make of them). wanted: whether no rule drops the row."""
 
     fields: dict[str, np.ndarray]
     domain: np.ndarray
     texts: pl.Series
     text_codes: np.ndarray
+    wanted: np.ndarray
 
 
 def named(extraction: Extraction, columns: Columns, field: str) -> Named:
@@ -52,9 +56,23 @@ def named(extraction: Extraction, columns: Columns, field: str) -> Named:
     texts, text_of = _texts(extraction, columns)
     (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
     numbers = extraction.domains.number(domains)
-    fields = {field: extraction.name("nvtx", codes, text=texts.gather(text_codes), domain=numbers[domain_codes]),
-              "category": _categories(extraction, columns, numbers[domain_of])}
-    return Named(fields, numbers[domain_of], texts, text_of)
+    found = renamed(texts.gather(text_codes), pl.Series(domains, dtype=pl.String).gather(domain_codes), extraction.nvtx_rules)
+    kept, code_of = _distinct(pl.DataFrame({"text": found.texts.replace("", NO_TEXT), "domain": numbers[domain_codes]}))
+    fields = {field: extraction.name("nvtx", code_of[codes], text=kept["text"], domain=kept["domain"].to_numpy()),
+              "category": _categories(extraction, columns, numbers[domain_of]), "number": found.numbers[codes]}
+    wanted = found.wanted[codes]
+    if not wanted.all():
+        extraction.dropped[LEFT_OUT] += int(np.count_nonzero(~wanted))
+    return Named(fields, numbers[domain_of], texts, text_of, wanted)
+
+
+def _distinct(names: pl.DataFrame) -> tuple[pl.DataFrame, np.ndarray]:
+    """The names without repetitions, and each name's index among them: a million of a report may be but a few hundred by now."""
+    kept = names.unique(maintain_order=True)
+    if kept.height == names.height:
+        return names, np.arange(names.height)
+    codes = names.join(kept.with_row_index("code"), on=["text", "domain"], how="left", maintain_order="left")["code"]
+    return kept, codes.to_numpy().astype(np.int64)
 
 
 def reader(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
@@ -68,7 +86,8 @@ def reader(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Row
         if layout == "nvtx_startend":
             ranges.fields["any_domain"] = ranges.fields[field]
         end = columns["start"] + 1 if layout == "nvtx_mark" else columns["end"]
-        yield Rows(layout, columns["start"], end, extraction.threads(columns["globalTid"]), ranges.fields, domain=ranges.domain)
+        yield Rows(layout, columns["start"], end, extraction.threads(columns["globalTid"]), ranges.fields,
+                   domain=ranges.domain).where(ranges.wanted)
 
     return extract
 

@@ -50,9 +50,9 @@ def _ranges(extraction: Extraction, part: Part) -> None:
         return
     ranges = named(extraction, columns, "range")
     begin, end = columns["start"], columns["end"]
-    extraction.fact(RANGES, {
-        "thread": columns["globalTid"], "begin": begin, "end": np.where(_usable(end), np.maximum(end, begin + 1), OPEN),
-        "name_nvtx": ranges.fields["range"], "domain": ranges.domain})
+    facts = {"thread": columns["globalTid"], "begin": begin, "end": np.where(_usable(end), np.maximum(end, begin + 1), OPEN),
+             "name_nvtx": ranges.fields["range"], "domain": ranges.domain}
+    extraction.fact(RANGES, {name: column[ranges.wanted] for name, column in facts.items()})
 
 
 def _operations(extraction: Extraction, part: Part) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
 
 from nsys2prv.catalogue import catalogue
-from nsys2prv.data import data_text, parsed
+from nsys2prv.data import data_text
 from nsys2prv.errors import Nsys2prvError
+from nsys2prv.naming.rule_files import document, keys_checked, text_of
 
 SHIPPED = "kernel_rules.yaml"
 #: Of a name no more is looked at, of the kernel's own name less, so that no name is slow.
@@ -121,15 +121,7 @@ def classifier(rules: tuple[Rule, ...]) -> Classifier:
 
 def load_rules(path: Path | None = None) -> tuple[Rule, ...]:
     """The rules of this file, if any, and then those that come with nsys2prv. What is wrong with the file is one line."""
-    if path is None:
-        return _shipped()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise Nsys2prvError(f"{path}: kernel rules must be UTF-8 text") from error
-    return read_rules(text, str(path)) + _shipped()
+    return _shipped() if path is None else read_rules(text_of(path, "kernel"), str(path)) + _shipped()
 
 
 @cache
@@ -139,25 +131,13 @@ def _shipped() -> tuple[Rule, ...]:
 
 def read_rules(text: str, source: str) -> tuple[Rule, ...]:
     """Rules from YAML text; `source` is what errors call it."""
-    try:
-        data = parsed(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error).partition("\n")[0] or "nested too deeply"
-        raise Nsys2prvError(f"{source}: not YAML{where}: {problem}") from error
-    if not isinstance(data, dict) or list(data) != ["rules"] or not isinstance(data["rules"], list):
-        raise Nsys2prvError(f"{source}: kernel rules are a list under the one key `rules`")
-    return tuple(_rule(spec, f"{source}: rule {number}") for number, spec in enumerate(data["rules"], 1))
+    rules = document(text, source, "kernel")["rules"]
+    return tuple(_rule(spec, f"{source}: rule {number}") for number, spec in enumerate(rules, 1))
 
 
 def _rule(spec: Any, where: str) -> Rule:
     """A rule from its keys. `where` begins the message when something is wrong with it."""
-    if not isinstance(spec, dict):
-        raise Nsys2prvError(f"{where}: a rule has keys {', '.join(_KEYS)}")
-    for key in spec:
-        if key not in _KEYS:
-            raise Nsys2prvError(f"{where}: unknown key {str(key)[:40]!r}; a rule has {', '.join(_KEYS)}")
+    keys_checked(spec, _KEYS, where)
     patterns = {key: _pattern(spec[key], f"{where}: {key}") for key in ("name", "full", "shape") if key in spec}
     if not ("name" in patterns or "full" in patterns):
         raise Nsys2prvError(f"{where}: needs `name` or `full`")

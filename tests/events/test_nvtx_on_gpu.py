@@ -23,7 +23,7 @@ from nsys2prv.selection import select
 from nsys2prv.store.nesting import nesting_lanes
 
 SAMPLES = sorted((Path(__file__).parent.parent.parent / "sample_reports").glob("*/rank*.sqlite"))
-ON_GPU = Options(("cuda", "nvtx"), full_kernel_names=True, demanded=("nvtx_on_gpu",), align="none")
+ON_GPU = Options(("cuda", "nvtx"), full_kernel_names=True, demanded=("nvtx_on_gpu",), nvtx_rules="none", align="none")
 LABEL = "NVTX on GPU "
 TYPE = 9630
 PROJECTED = """

@@ -1,0 +1,159 @@
+"""Rules of NVTX names: PyTorch's tails, rules of users, what is wrong with them, and names counted by Python on real exports."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tools.conversions import convert_and_read, found
+from tools.corpus import EXPORTS, need_corpus
+from tools.exports import Row, global_tid, make_export
+from tools.trace_reader import read_trace
+
+from nsys2prv import Options, convert
+from nsys2prv.cli import main
+from nsys2prv.columns import ABSENT
+from nsys2prv.errors import Nsys2prvError
+from nsys2prv.naming.nvtx import load_rules, read_rules, renamed
+
+PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
+DOMAIN = 75
+
+PYTORCH = {
+    "aten::mm": ("aten::mm", ABSENT),
+    "aten::mm, op_id = 7": ("aten::mm", ABSENT),
+    "aten::mm, seq = 5": ("aten::mm", 5),
+    "aten::mm, seq = 5, op_id = 7": ("aten::mm", 5),
+    "aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], [3, 4], []]": ("aten::mm", 5),
+    "aten::mm, seq = 12, sizes = [[2, 3]], input_op_ids = [(3,0), (4,1)]": ("aten::mm", 12),
+    "aten::mm, op_id = 7, seq = 9": ("aten::mm", 9),
+    "autograd::engine::evaluate_function: AddmmBackward0, op_id = 8": ("autograd::engine::evaluate_function: AddmmBackward0", ABSENT),
+    "AddmmBackward, stashed seq=4": ("AddmmBackward", 4),
+    "aten::relu, seq = -1": ("aten::relu", ABSENT),
+    "FSDP::post_forward (encoder.block.0.layer.1), op_id = 3": ("FSDP::post_forward (encoder.block.0.layer.1)", ABSENT),
+    "my range, seq = 5 and more": ("my range, seq = 5 and more", ABSENT),
+    "f(a, op_id = 3)": ("f(a, op_id = 3)", ABSENT),
+    "iteration 17": ("iteration 17", ABSENT),
+    "": ("", ABSENT),
+}
+
+
+def apply(text: str, *names: str, domain: str = "") -> list[tuple[str | None, int]]:
+    """What rules make of names, and the numbers kept; None for a name that is dropped."""
+    result = renamed(pl.Series(names, dtype=pl.String), pl.Series([domain] * len(names), dtype=pl.String), read_rules(text, "rules"))
+    return [(name if wanted else None, number) for name, wanted, number in
+            zip(result.texts, result.wanted.tolist(), result.numbers.tolist(), strict=True)]
+
+
+def test_tails_of_pytorch() -> None:
+    names = list(PYTORCH)
+    assert apply("rules: []", *names) == list(PYTORCH.values())
+    assert apply("rules: []\nbuiltin: no", *names) == [(name, ABSENT) for name in names]
+    assert load_rules("none") == ()
+
+
+def test_rules_of_users_come_first_and_each_sees_what_those_before_left() -> None:
+    text = r"""
+rules:
+  - {match: '^iteration (?<number>\d+)$', replace: iteration}
+  - {match: '^.*layer\.(\d+)\.(?<part>\w+).*$', replace: 'layer ${1} $part'}
+  - {match: a, replace: b}
+  - {match: '^bb', replace: 'c$$'}
+  - {match: noise, drop: yes}
+  - {match: noise, replace: never}
+"""
+    assert apply(text, "iteration 17", "model.layer.3.mlp.x, op_id = 4", "aa, seq = 2", "some noise", "ok") == [
+        ("iterbtion", 17), ("lbyer 3 mlp", ABSENT), ("c$", 2), (None, ABSENT), ("ok", ABSENT)]
+
+
+def test_rules_of_one_domain() -> None:
+    text = "rules: [{match: x, replace: y, domain: ^lib$}, {match: z, drop: yes, domain: ^default domain$}]"
+    assert apply(text, "x", "z", domain="lib") == [("y", ABSENT), ("z", ABSENT)]
+    assert apply(text, "x", "z") == [("x", ABSENT), (None, ABSENT)]
+
+
+def event(name: str, start: int, kind: int = 59, domain: int = 0) -> Row:
+    return {"start": start, "end": start + 5, "eventType": kind, "text": name, "globalTid": global_tid(4242), "domainId": domain,
+            "textId": None}
+
+
+def test_all_sources_of_names_are_renamed_and_dropped_ones_counted(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules: [{match: ' [0-9]+$', replace: ''}, {match: ^gone, drop: yes}, {match: '^lost$', replace: ''}]")
+    rows = [event(f"{name} {number}", 10 * (10 * kind + number), kind) for kind in (59, 60, 34) for number in range(3)
+            for name in ("a", "gone")]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [*rows, event("lost", 9000)]})
+    trace, summary = convert_and_read([report], tmp_path / "o.prv", nvtx_rules=rules)
+    for code in (PUSHPOP, STARTEND, MARK):
+        assert [name for name, *_ in found(trace, code)] == ["a"] * 3 + ["(no text)"] * (code == PUSHPOP)
+    assert {kind: count for (kind, reason), count in summary.dropped.items() if reason == "left out by NVTX rules"} == {
+        "nvtx_pushpop_trace": 3, "nvtx_startend_trace": 3, "nvtx_marks": 3}
+
+
+def test_the_number_of_a_name_stays_on_its_range(tmp_path: Path) -> None:
+    rows = [event("aten::mm, seq = 5, op_id = 1", 0), event("aten::mm, op_id = 2", 10)]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
+    trace, _ = convert_and_read([report], tmp_path / "o.prv")
+    assert found(trace, PUSHPOP) == [("aten::mm", 0, 5), ("aten::mm", 10, 15)]
+    assert [item.others.get(NUMBER) for item in trace.intervals(PUSHPOP)] == [5, None]
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("rules: 3", "list under the one key `rules`"),
+    ("rules: [3]", "rule 1: a rule has keys match, replace, drop, domain"),
+    ("rules: [{match: a}]", "rule 1: needs either `replace` or `drop: yes`"),
+    ("rules: [{match: a, replace: b, drop: yes}]", "needs either"),
+    ("rules: [{replace: b}]", "needs `match`"),
+    ("rules: [{match: '(', replace: b}]", "is no regular expression"),
+    ("rules: [{match: '(?=a)', replace: b}]", "is no regular expression"),
+    ("rules: [{match: 3, replace: b}]", "put it in quotes"),
+    ("rules: [{match: a, replace: 3}]", "'3' is no text"),
+    ("rules: [{match: a, replace: $1}]", "is no group"),
+    ("rules: [{match: (a), replace: '$1b'}]", "write ${1} before"),
+    ("rules: [{match: a, drop: maybe}]", "drop is yes or no"),
+    ("rules: [{match: a, drop: yes, domain: '['}]", "rule 1: domain"),
+    ("rules: [{match: a, drop: yes, dmain: a}]", "unknown key 'dmain'"),
+    ("rules: []\nbuiltin: 3", "builtin is yes or no"),
+    ("rules: [", "not YAML"),
+])
+def test_what_is_wrong_is_one_line(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Nsys2prvError, match=re.escape(said)):
+        read_rules(text, "rules.yaml")
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(text)
+    assert main(["--nvtx-rules", str(rules), "none.sqlite", str(tmp_path / "out.prv")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--nvtx-rules", str(tmp_path / "absent.yaml"), "none.sqlite", str(tmp_path / "out.prv")]) == 1
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
+    need_corpus()
+    met = 0
+    for number, export in enumerate(EXPORTS):
+        connection = sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True)
+        try:
+            names = [name for (name,) in connection.execute(
+                "SELECT text FROM NVTX_EVENTS WHERE eventType = 59 AND (text LIKE '%, op_id = %' OR text LIKE '%, seq = %')")]
+        except sqlite3.OperationalError:
+            continue
+        finally:
+            connection.close()
+        if not names:
+            continue
+        met += len(names)
+        convert([export], tmp_path / f"{number}.prv", Options(("nvtx",)))
+        trace = read_trace(tmp_path / f"{number}.prv")
+        labels = Counter(trace.label(PUSHPOP, item.value) for item in trace.intervals(PUSHPOP))
+        expected = Counter(name.split(", seq = ")[0].split(", op_id = ")[0].strip() for name in names)
+        assert {name: labels[name] for name in expected} == dict(expected)
+        numbers = Counter(item.others[NUMBER] for item in trace.intervals(PUSHPOP) if NUMBER in item.others)
+        assert numbers == Counter(int(found[1]) for name in names if (found := re.search(r", seq = (\d+)", name)))
+    assert met > 10_000
