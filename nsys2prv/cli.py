@@ -54,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--nvtx-rules", metavar="FILE",
                       help="rules that rename or drop NVTX ranges and marks, put before nsys2prv's own, or `none` to leave all names as "
                            "they are (docs/nvtx.md)")
+    what.add_argument("--base-pcf", action="append", type=Path, default=[], metavar="FILE",
+                      help="the .pcf of an earlier trace: names that it has keep their values, others get new ones; repeatable, earlier "
+                           "ones first")
     what.add_argument("--project-nvtx", action="append_const", dest="demanded", const="nvtx_on_gpu", default=[],
                       help="write NVTX push/pop ranges also on the GPU streams that they launched work on, around that work (docs/nvtx.md)")
     what.add_argument("--align", default="auto", metavar="METHOD",
@@ -167,7 +170,7 @@ def _asked(arguments: argparse.Namespace) -> Options:
 
     given = {field.name: getattr(arguments, field.name) for field in fields(Options) if hasattr(arguments, field.name)}
     given |= {"kinds": tuple(",".join(arguments.trace).split(",")), "full_kernel_names": arguments.kernel_names == "full",
-              "min_duration": dict(arguments.min_duration), "demanded": tuple(arguments.demanded)}
+              "min_duration": dict(arguments.min_duration), "demanded": tuple(arguments.demanded), "base_pcf": tuple(arguments.base_pcf)}
     return Options(**given)
 
 

@@ -19,8 +19,8 @@ class Options:
     clocks of hosts, one of align.METHODS or a clock file. causal: move ranks where their events still contradict each other.
     demanded:
     kinds of events that are translated on demand only, beside the others. callstack: frames of each CPU sample. nvtx_rules: a
-    file of rules of NVTX names that come before nsys2prv's own, or "none" for no rules at all. engine: who does the work,
-    one of engines.ENGINES; scheduler: address of Dask's.
+    file of rules of NVTX names that come before nsys2prv's own, or "none" for no rules at all. base_pcf: .pcf files
+    of earlier traces, whose names keep their values here. engine: who does the work, one of engines.ENGINES; scheduler: address of Dask's.
     """
 
     kinds: tuple[str, ...] = ()
@@ -36,6 +36,7 @@ class Options:
     demanded: tuple[str, ...] = ()
     callstack: int = 1
     nvtx_rules: str | Path | None = None
+    base_pcf: tuple[Path, ...] = ()
     engine: str = engines.DEFAULT
     scheduler: str | None = None
 

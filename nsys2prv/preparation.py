@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from nsys2prv import align, causality, derive, device_states, extract, relate
 from nsys2prv.catalogue import catalogue, domain_numbers
@@ -29,6 +30,7 @@ from nsys2prv.facts import FactBook
 from nsys2prv.model import devices as device_model
 from nsys2prv.model import names as name_model
 from nsys2prv.model import objects as object_model
+from nsys2prv.model.base_names import base_names
 from nsys2prv.naming.classes import load_rules
 from nsys2prv.naming.nvtx import load_rules as load_nvtx_rules
 from nsys2prv.options import Options
@@ -53,6 +55,7 @@ class Plan:
     method: str | ClockRecord = align.AUTO
     causal: bool = False
     full_kernel_names: bool = False
+    base: Mapping[str, pl.DataFrame] | None = None
 
     @classmethod
     def of(cls, options: Options) -> Plan:
@@ -62,7 +65,8 @@ class Plan:
         method = align.asked(options.align)
         if options.causal and method == align.NONE:
             raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")
-        return cls(select(options.kinds, options.demanded), settings, method, options.causal, options.full_kernel_names)
+        base = base_names(options.base_pcf) if options.base_pcf else None
+        return cls(select(options.kinds, options.demanded), settings, method, options.causal, options.full_kernel_names, base)
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,7 @@ def _prepared(reading: _Reading) -> Job:
     model = object_model.build(reading.infos, machines, [*seen, *gpus])
     reading.results, notes = device_model.written_once(reading.results, model.rows)
     values = _name_values(reading)
+    notes += [name_model.continued(values.values())] if reading.plan.base is not None else []
     domains = domain_numbers({domain for result in reading.results for domain in result.domains})
     placed = _align(reading, model)
     if reading.plan.causal:
@@ -201,7 +206,7 @@ def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:
     for result in reading.results:
         for name_set, found in result.names.items():
             met.setdefault(name_set, {})[result.task] = name_model.NameFile(found, result.domains)
-    return name_model.assign(catalogue().name_sets, met, labellers)
+    return name_model.assign(catalogue().name_sets, met, labellers, reading.plan.base or {})
 
 
 def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:

@@ -5,15 +5,17 @@ Names come in columns (a frame per reading task) and stay there: a PyTorch run c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
 
 from nsys2prv.catalogue import NameSet
 from nsys2prv.columns import read_frame
+from nsys2prv.model.base_names import NO_NAMES, with_families
 from nsys2prv.naming.kernels import disambiguate, readable_kernel_name
 from nsys2prv.paraver.pcf import safe_labels
 
@@ -38,12 +40,15 @@ class NameFile:
 class NameValues:
     """Values of one set's names. labels: frame of `value` and (safe) `label`. by_task: reading task -> value of each local index.
 
-    domains: NVTX domain -> frame of the values met in it.
+    domains: NVTX domain -> frame of the values met in it. kept: names with their value of an earlier trace; ambiguous: those whose
+    labels do not tell which of several they are there.
     """
 
     labels: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema={"value": pl.Int64, "label": pl.String}))
     by_task: dict[int, np.ndarray] = field(default_factory=dict)
     domains: dict[str, pl.DataFrame] = field(default_factory=dict)
+    kept: int = 0
+    ambiguous: int = 0
 
     def labels_in(self, domain: str) -> pl.DataFrame:
         """The labels of the values met in one NVTX domain."""
@@ -57,23 +62,40 @@ def readable_kernels(texts: list[str], shorts: list[str]) -> list[str]:
 
 
 def assign(sets: Mapping[str, NameSet], met: Mapping[str, Mapping[int, NameFile]],
-           labellers: Mapping[str, Labeller]) -> dict[str, NameValues]:
-    """Give every name met its value. met: set -> reading task -> file of its names.
+           labellers: Mapping[str, Labeller], base: Mapping[str, pl.DataFrame] = MappingProxyType({})) -> dict[str, NameValues]:
+    """Give every name met its value. met: set -> reading task -> file of its names. base: set -> label and value of earlier traces.
 
-    Known names have the value of the catalogue. The others are numbered in the order of their texts, from their set's first
-    value on; sets of one space follow each other without overlap.
+    Known names have the value of the catalogue, others whose label is in the base have that of the base. The rest are numbered in the
+    order of their texts, from their set's first value on, or behind those of the base; sets of one space do not overlap.
     """
     result = {}
     following: dict[str, int] = {}
+    used = {space: _used(sets, base, space) for space in {item.space for item in sets.values()}}
     for name_set in sorted(sets.values(), key=lambda item: (item.space, item.first)):
         first = max(name_set.first, following.get(name_set.space, 0))
         result[name_set.name], following[name_set.space] = _assign_set(
-            name_set, first, met.get(name_set.name, {}), labellers.get(name_set.name))
+            name_set, first, met.get(name_set.name, {}), labellers.get(name_set.name),
+            base.get(name_set.name, NO_NAMES) if base else None, used[name_set.space])
     return result
 
 
-def _assign_set(name_set: NameSet, first: int, files: Mapping[int, NameFile], labeller: Labeller | None) -> tuple[NameValues, int]:
-    """The values of one set, and the first value after them."""
+def continued(values: Iterable[NameValues]) -> str:
+    """For people: how many names have the values of an earlier trace."""
+    found = list(values)
+    kept, ambiguous = sum(item.kept for item in found), sum(item.ambiguous for item in found)
+    return (f"names with the values of earlier traces: {kept:,} of {sum(item.labels.height for item in found):,}"
+            + (f"; {ambiguous:,} with new ones, for several share their labels" if ambiguous else ""))
+
+
+def _used(sets: Mapping[str, NameSet], base: Mapping[str, pl.DataFrame], space: str) -> np.ndarray:
+    """The values that the base has in a space, in order."""
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *(base[name]["value"].to_numpy() for name, name_set in sets.items()
+                                                             if name_set.space == space and name in base)]))
+
+
+def _assign_set(name_set: NameSet, first: int, files: Mapping[int, NameFile], labeller: Labeller | None,
+                base: pl.DataFrame | None, used: np.ndarray) -> tuple[NameValues, int]:
+    """The values of one set, and the first value after them. used: values of the base in the set's space."""
     if not files:
         return NameValues(), first
     distinct = _distinct(files, labeller is not None)
@@ -83,11 +105,35 @@ def _assign_set(name_set: NameSet, first: int, files: Mapping[int, NameFile], la
     distinct = distinct.with_columns(value=pl.coalesce("known", first - 1 + pl.col("known").is_null().cum_sum().cast(pl.Int64)))
     following = first + distinct["known"].null_count()
     values = NameValues()
-    _look_up(values, files, distinct.select("text", "value"))
     labels = distinct["text"] if labeller is None else pl.Series(labeller(distinct["text"].to_list(), distinct["short"].to_list()),
                                                                  dtype=pl.String)
     values.labels = safe_labels(distinct.select("value").with_columns(label=labels))
+    if base is not None:
+        distinct, following = _continued(values, distinct, name_set, base, first, used)
+    _look_up(values, files, distinct.select("text", "value"))
     return values, following
+
+
+def _continued(values: NameValues, distinct: pl.DataFrame, name_set: NameSet, base: pl.DataFrame, first: int,
+               used: np.ndarray) -> tuple[pl.DataFrame, int]:
+    """The names with the values of the base where their labels are there, and the first value after the new ones."""
+    fixed = name_set.known_values()
+    base = with_families(base.filter(~pl.col("value").is_in(list(fixed.values())) & ~pl.col("label").is_in(list(fixed))))
+    known = distinct.select("value", "known")
+    names = with_families(values.labels).join(known, on="value", how="left", maintain_order="left")
+    names = names.join(base.rename({"value": "before", "members": "members_before"}), on="label", how="left", maintain_order="left")
+    same = pl.col("known").is_null() & (pl.col("members") == pl.col("members_before"))
+    names = names.with_columns(kept=pl.coalesce("known", pl.when(same).then("before")))
+    values.kept = names.select((pl.col("known").is_null() & pl.col("kept").is_not_null()).sum()).item()
+    values.ambiguous = names.select((pl.col("before").is_not_null() & pl.col("kept").is_null()).sum()).item()
+    new = names["kept"].null_count()
+    start = max(first, int(base["value"].max() or 0) + 1)
+    if len(used) and np.searchsorted(used, start) != np.searchsorted(used, start + new):
+        start = max(first, int(used[-1]) + 1)
+    names = names.with_columns(now=pl.coalesce("kept", start - 1 + pl.col("kept").is_null().cum_sum().cast(pl.Int64)))
+    values.labels = names.select("label", value="now").select("value", "label").sort("value")
+    distinct = distinct.join(names.select("value", "now"), on="value", how="left", maintain_order="left")
+    return distinct.with_columns(value="now"), max(first, start + new if new else 0)
 
 
 def _distinct(files: Mapping[int, NameFile], shorts: bool) -> pl.DataFrame:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import BinaryIO
 
 import polars as pl
 
+from nsys2prv.errors import Nsys2prvError
 from nsys2prv.paraver.text import CONTROL, LONGEST, clean
 
 END = "End"
@@ -60,6 +63,50 @@ def write_pcf(types: Iterable[EventType], file: BinaryIO) -> None:
         file.write(f"\nEVENT_TYPE\n{heads}VALUES\n0 {END}\n".encode())
         for piece in group[0].labels.iter_slices(PIECE_ROWS):
             piece.select(pl.format("{} {}", "value", "label")).write_csv(file, include_header=False, quote_style="never")
+
+
+@dataclass
+class PcfType:
+    """An event type as a .pcf has it. labels: value -> label."""
+
+    code: int
+    label: str
+    labels: dict[int, str] = field(default_factory=dict)
+
+
+_TYPE = re.compile(r"\d+[ \t]+(\d{1,18})[ \t]+(.*)")
+_VALUE = re.compile(r"(\d{1,18})[ \t]+(.*)")
+
+
+def read_pcf(path: Path) -> list[PcfType]:
+    """The event types of a .pcf, whoever wrote it. Raises one line where it is none."""
+    try:
+        with path.open("rb") as file:
+            trace = file.read(8) == b"#Paraver"
+        text = "" if trace else path.read_bytes().decode("utf-8", "replace")
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: {error.strerror or error}") from error
+    if trace:
+        raise Nsys2prvError(f"{path}: is a trace; give the .pcf beside it")
+    types: list[PcfType] = []
+    block: list[PcfType] = []
+    inside, valued = False, False
+    for line in text.split("\n"):
+        # A section begins with a word at the begin of its line; entries begin with a number.
+        if inside and line[:1].isdigit():
+            if valued and (found := _VALUE.match(line)):
+                for pcf_type in block:
+                    pcf_type.labels[int(found[1])] = found[2].strip()
+            elif not valued and (found := _TYPE.match(line)):
+                block.append(PcfType(int(found[1]), found[2].strip()))
+                types.append(block[-1])
+        elif line.strip() == "VALUES":
+            valued = True
+        elif line[:1].isalpha() and not line.startswith("PRECISION"):
+            inside, valued, block = line.strip() == "EVENT_TYPE", False, []
+    if not types:
+        raise Nsys2prvError(f"{path}: is no .pcf of a Paraver trace: it names no event type")
+    return types
 
 
 def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,65 @@
+"""The names of earlier traces: what values their .pcf files give the open names, for a trace that is to agree with them.
+
+A .pcf has labels, not the names that they were made of. A label that several names of a trace share has numbers behind it (`name`,
+`name #2`), and which name has which cannot be told from another trace: such a family is taken over only where both have equally many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from nsys2prv.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, catalogue
+from nsys2prv.paraver.pcf import PcfType, read_pcf
+
+#: Greater values are none of ours, and leave no room behind them.
+GREATEST = 10**9
+NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64})
+
+
+def base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
+    """Name set -> frame of `label` and `value`, each but once, of these .pcf files; the earlier file decides."""
+    found: dict[str, list[pl.DataFrame]] = {}
+    for path in paths:
+        for name_set, frame in _of_file(read_pcf(path)).items():
+            found.setdefault(name_set, []).append(frame)
+    return {name_set: _each_once(pl.concat(frames)) for name_set, frames in found.items()}
+
+
+def _each_once(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.unique("label", keep="first", maintain_order=True).unique("value", keep="first", maintain_order=True)
+
+
+def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
+    """The names of one file by set, without labels that stand for several values."""
+    fields = [field for layout in catalogue().layouts.values() for field in layout.fields if isinstance(field.values, NameSet)]
+    found: dict[str, list[pl.DataFrame]] = {}
+    for pcf_type in sorted(types, key=lambda item: item.code):
+        labels = pl.DataFrame(list(pcf_type.labels.items()), schema={"value": pl.Int64, "label": pl.String}, orient="row")
+        labels = labels.filter(pl.col("value").is_between(1, GREATEST)).select("label", "value")
+        for name_set in {field.values.name for field in fields if _is_of(pcf_type, field)}:
+            found.setdefault(name_set, []).append(labels)
+    result = {}
+    for name_set, frames in found.items():
+        names = pl.concat([NO_NAMES, *frames]).unique(maintain_order=True)
+        result[name_set] = names.filter(~pl.col("label").is_duplicated())
+    return result
+
+
+def _is_of(pcf_type: PcfType, field: Field) -> bool:
+    """Whether a type of the file is that of a field, in whatever NVTX domain."""
+    if not isinstance(field.code, DomainCode):
+        return pcf_type.code == field.code
+    if pcf_type.code in dict(field.code.named).values():
+        return True
+    number, rest = divmod(pcf_type.code - field.code.base, field.code.of("", 1) - field.code.of("", 0))
+    return rest == 0 and 0 <= number <= LAST_HASHED_DOMAIN and pcf_type.label.startswith(field.label.partition("{domain}")[0])
+
+
+def with_families(names: pl.DataFrame) -> pl.DataFrame:
+    """The labels with `members`: how many share each but for the number behind it."""
+    bare = pl.col("label").str.extract(r"(?s)^(.*) #\d+$", 1)
+    family = pl.when(bare.is_in(names["label"].implode())).then(bare).otherwise("label")
+    return names.with_columns(family=family).with_columns(members=pl.len().over("family")).drop("family")
