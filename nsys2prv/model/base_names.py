@@ -16,24 +16,22 @@ from nsys2prv.paraver.pcf import PcfType, read_pcf
 
 #: Greater values are none of ours, and leave no room behind them.
 GREATEST = 10**9
-NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64})
+NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": pl.Boolean})
 
 
 def base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
-    """Name set -> frame of `label` and `value`, each but once, of these .pcf files; the earlier file decides."""
+    """Name set -> frame of `label`, `value` (each but once) and `sure`: whether the label means this value and no other. The earlier
+    file decides."""
     found: dict[str, list[pl.DataFrame]] = {}
     for path in paths:
         for name_set, frame in _of_file(read_pcf(path)).items():
             found.setdefault(name_set, []).append(frame)
-    return {name_set: _each_once(pl.concat(frames)) for name_set, frames in found.items()}
-
-
-def _each_once(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.unique("label", keep="first", maintain_order=True).unique("value", keep="first", maintain_order=True)
+    return {name_set: pl.concat(frames).unique("value", keep="first", maintain_order=True).with_columns(
+        pl.col("sure") & pl.col("label").is_first_distinct()) for name_set, frames in found.items()}
 
 
 def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
-    """The names of one file by set, without labels that stand for several values."""
+    """The names of one file by set."""
     fields = [field for layout in catalogue().layouts.values() for field in layout.fields if isinstance(field.values, NameSet)]
     found: dict[str, list[pl.DataFrame]] = {}
     for pcf_type in sorted(types, key=lambda item: item.code):
@@ -41,11 +39,8 @@ def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
         labels = labels.filter(pl.col("value").is_between(1, GREATEST)).select("label", "value")
         for name_set in {field.values.name for field in fields if _is_of(pcf_type, field)}:
             found.setdefault(name_set, []).append(labels)
-    result = {}
-    for name_set, frames in found.items():
-        names = pl.concat([NO_NAMES, *frames]).unique(maintain_order=True)
-        result[name_set] = names.filter(~pl.col("label").is_duplicated())
-    return result
+    return {name_set: pl.concat(frames).unique(maintain_order=True).with_columns(sure=~pl.col("label").is_duplicated())
+            for name_set, frames in found.items()}
 
 
 def _is_of(pcf_type: PcfType, field: Field) -> bool:

@@ -118,18 +118,19 @@ def _continued(values: NameValues, distinct: pl.DataFrame, name_set: NameSet, ba
                used: np.ndarray) -> tuple[pl.DataFrame, int]:
     """The names with the values of the base where their labels are there, and the first value after the new ones."""
     fixed = name_set.known_values()
-    base = with_families(base.filter(~pl.col("value").is_in(list(fixed.values())) & ~pl.col("label").is_in(list(fixed))))
+    base = base.filter(~pl.col("value").is_in(list(fixed.values())) & ~pl.col("label").is_in(list(fixed)))
     known = distinct.select("value", "known")
     names = with_families(values.labels).join(known, on="value", how="left", maintain_order="left")
-    names = names.join(base.rename({"value": "before", "members": "members_before"}), on="label", how="left", maintain_order="left")
+    before = with_families(base.filter("sure")).select("label", before="value", members_before="members")
+    names = names.join(before, on="label", how="left", maintain_order="left")
     same = pl.col("known").is_null() & (pl.col("members") == pl.col("members_before"))
     names = names.with_columns(kept=pl.coalesce("known", pl.when(same).then("before")))
     values.kept = names.select((pl.col("known").is_null() & pl.col("kept").is_not_null()).sum()).item()
-    values.ambiguous = names.select((pl.col("before").is_not_null() & pl.col("kept").is_null()).sum()).item()
+    values.ambiguous = names.filter(pl.col("kept").is_null() & pl.col("label").is_in(base["label"].implode())).height
     new = names["kept"].null_count()
     start = max(first, int(base["value"].max() or 0) + 1)
     if len(used) and np.searchsorted(used, start) != np.searchsorted(used, start + new):
-        start = max(first, int(used[-1]) + 1)
+        start = max(start, int(used[-1]) + 1)
     names = names.with_columns(now=pl.coalesce("kept", start - 1 + pl.col("kept").is_null().cum_sum().cast(pl.Int64)))
     values.labels = names.select("label", value="now").select("value", "label").sort("value")
     distinct = distinct.join(names.select("value", "now"), on="value", how="left", maintain_order="left")
