@@ -30,6 +30,10 @@ MOST_NAMES = 256
 WRAPPING = r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)$"
 #: Behind the names of fractions, so that a name is never both a fraction and a whole number.
 FRACTION = " (fraction)"
+#: Columns begin, end, thread and domain, whatever damage there is.
+PLACE = ", ".join(f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}" for name, source, other in (
+    ("begin", "{start}", f"({NULL + 1} - 1)"), ("end", "{end}", f"({NULL + 1} - 1)"), ("thread", "{globalTid}", "0"),
+    ("domain", "{domainId}", "0")))
 
 
 def condition(info: ReportInfo) -> str:
@@ -41,7 +45,11 @@ def condition(info: ReportInfo) -> str:
 def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
     if not (extraction.has(TABLE, "jsonText") or extraction.has(TABLE, "jsonTextId")):
         return
-    leaves = _labelled(extraction, _leaves(extraction, part))
+    yield from counters(extraction, _labelled(extraction, _leaves(extraction, part)))
+
+
+def counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]:
+    """Counters of numbers on their threads: begin, end, thread, label, and where it is real, fraction, else whole."""
     if not leaves.height:
         return
     codes, labels = leaves["label"].rank("dense").to_numpy().astype(np.int64) - 1, leaves["label"].unique().sort()
@@ -61,11 +69,8 @@ def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
     database = extraction.database
     registered = "(SELECT value FROM StringIds WHERE id = {jsonTextId})" if database.has("StringIds", "id", "value") else "NULL"
     text = f"CAST(coalesce({{jsonText}}, {registered}) AS TEXT)"
-    nothing = f"({NULL + 1} - 1)"
-    columns = ", ".join(f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}" for name, source, other in (
-        ("begin", "{start}", nothing), ("end", "{end}", nothing), ("thread", "{globalTid}", "0"), ("domain", "{domainId}", "0")))
     frame = database.select(
-        f"SELECT {database.condition(TABLE, columns)}, {database.condition(TABLE, MARK)} AS mark, CAST(j.fullkey AS BLOB) AS path, "
+        f"SELECT {database.condition(TABLE, PLACE)}, {database.condition(TABLE, MARK)} AS mark, CAST(j.fullkey AS BLOB) AS path, "
         "j.type = 'text' AS words, CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' AS real "
         f"FROM (SELECT *, {database.condition(TABLE, text)} AS payload FROM {database.rows_of(part)} "
         f"WHERE {database.condition(TABLE, extraction.condition)}), json_tree(CASE WHEN json_valid(payload) THEN payload END) j "
@@ -76,20 +81,29 @@ def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
     words = frame["words"].sum()
     if words:
         extraction.dropped["texts in NVTX payloads"] += words
-    frame = frame.filter(~pl.col("words"))
+    frame = lasting(extraction, frame.filter(~pl.col("words")))
+    return frame.with_columns(real=pl.col("real") | pl.col("path").str.contains(r"\.(?:float\d*|double)$"))
+
+
+def lasting(extraction: Extraction, frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows but for ranges that are too short, with the ends of marks."""
     if extraction.least:
         frame = frame.filter(pl.Series(extraction.long_enough(
             frame["begin"].to_numpy(), frame.select(pl.when("mark").then(NULL).otherwise("end")).to_series().to_numpy())))
-    return frame.with_columns(end=pl.when("mark").then(pl.col("begin") + 1).otherwise("end"),
-                              real=pl.col("real") | pl.col("path").str.contains(r"\.(?:float\d*|double)$"))
+    return frame.with_columns(end=pl.when("mark").then(pl.col("begin") + 1).otherwise("end"))
+
+
+def domain_names(extraction: Extraction, leaves: pl.DataFrame) -> pl.Series:
+    """The name of each row's domain, for labels."""
+    domains, codes = domains_of(extraction, leaves["thread"].to_numpy(), leaves["domain"].to_numpy())
+    return pl.Series([name or DEFAULT_DOMAIN for name in domains], dtype=pl.String).gather(codes)
 
 
 def _labelled(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
     """The numbers with their labels: `domain: name`, array places in brackets, `#2` for a name that comes twice in a payload."""
     if not leaves.height:
         return leaves
-    domains, codes = domains_of(extraction, leaves["thread"].to_numpy(), leaves["domain"].to_numpy())
-    domain = pl.Series([name or DEFAULT_DOMAIN for name in domains], dtype=pl.String).gather(codes)
+    domain = domain_names(extraction, leaves)
     name = pl.col("path").str.replace(r"^\$(?:\.data\[\d+\])?\.?", "").str.replace(WRAPPING, "").str.replace_all('"', "")
     name = pl.when(name == "").then(pl.lit("number")).otherwise(name)
     name = pl.when(pl.col("real")).then(name + FRACTION).otherwise(name)
