@@ -32,15 +32,17 @@ from nsys2prv.paraver.cfg.model import asks
 GRAPH = 63000008
 #: What paramedir says of a view or record that it does not like; it exits with 0 all the same.
 COMPLAINT = re.compile(r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the events|Some of the events|multiple instances|0 objects")
-#: What no sample holds an event of: Windows' graphics and driver, and tables whose whole schema no public export has.
+#: What no sample holds an event of, or only on demand: Windows' graphics and driver, and tables whose whole schema no public export has.
 WITHOUT_SAMPLE = {path for name in ("dx11_debug", "dx12", "dx12_debug", "dx12_gpu", "jpeg", "syscalls", "video_engine", "wddm_dma",
                                     "wddm_paging", "wddm_queue")
                   for path in (f"basics/{name}.cfg", f"analysis/{name}_time_2dh.cfg")}
 NOT_IN_SAMPLES = WITHOUT_SAMPLE | {f"{folder}/{name}.cfg" for folder, names in {
+    "analysis": "nvtx_on_gpu_kernels_3dh nvtx_on_gpu_time_2dh nvtx_on_gpu_work_2dh",
     "basics": "cpu_sample_callers cuda_event_completion cuda_event_result migration_cause nvtx_category nvtx_mark_category "
-        "nvtx_startend_category",
+        "nvtx_on_gpu nvtx_startend_category",
     "hwcounters/nic": "eth-avg-recv-pack-size eth-avg-sent-pack-size ib-avg-recv-pack-size ib-avg-sent-pack-size ib-cnps-recv "
         "ib-cnps-sent",
+    "views": "nvtx_on_gpu nvtx_on_gpu_depth",
 }.items() for name in names.split()}
 
 

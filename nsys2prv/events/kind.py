@@ -44,7 +44,7 @@ class Rows:
 
     begin, end: local ns (end may be NULL or OPEN where the layout's kind allows it; it says nothing where the layout holds). object:
     index into the extraction's objects. owner: ranges of one owner on one object belong together; those of several get rows of their own
-    where they overlap (derived events only). columns: one int64 column per field of the layout: a number (ABSENT where an optional one is
+    where they cross (derived events only). columns: one int64 column per field of the layout: a number (ABSENT where an optional one is
     lacking), a value of a closed set, or an index into the extraction's names of that set. domain: index into the extraction's NVTX
     domains, for layouts whose event types depend on it.
     """

@@ -1,7 +1,8 @@
-"""Ranges that share a row of a stream though they come from several threads: rows on which they nest.
+"""Ranges of several threads on one row of a stream: lanes on which they nest.
 
 Paraver shows nested ranges by a stack (Stacked Val): of two that cross, the end of one takes the other away. Ranges of one owner lie
-within each other for the most part; where owners overlap, each has a lane to itself, so that nothing of one seems to lie within another.
+within each other for the most part, and so may those of another within them (a backward pass on a thread of its own within an
+iteration). Where they do not, all that an owner has in one stretch of time moves together.
 """
 
 from __future__ import annotations
@@ -14,57 +15,20 @@ from nsys2prv.store.lanes import MOST_LANES, first_free
 
 def nesting_lanes(object_: np.ndarray, owner: np.ndarray, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, int]:
     """The lane of each range on its object, 0 for the object itself, and how many found no lane on which they nest."""
-    lanes = np.zeros(len(begin), np.int64)
+    layers, lanes = np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
     if not len(begin):
         return lanes, 0
-    crowded = _apart(object_, owner, begin, end, lanes)
-    further = np.zeros(len(begin), np.int64)
-    _, codes = factorize_together(object_, lanes)
-    order = np.lexsort((-end, begin, codes))
-    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-    for rows in np.split(order, starts[1:]):
-        crowded += _uncrossed(rows, begin, end, further)
-    moved = np.flatnonzero(further)
-    if len(moved):
-        highest = np.zeros(int(object_.max()) + 1, np.int64)
-        np.maximum.at(highest, object_, lanes)
-        (objects, _, _), codes = factorize_together(object_[moved], lanes[moved], further[moved])
-        number = np.arange(len(objects)) - np.searchsorted(objects, objects, "left")
-        wanted = highest[object_[moved]] + 1 + number[codes]
-        crowded += int(np.count_nonzero(wanted >= MOST_LANES))
-        lanes[moved] = np.minimum(wanted, MOST_LANES - 1)
+    crowded = sum(_layered(rows, begin, end, layers) for rows in _groups(begin, end, object_, owner))
+    stretch = _stretches(begin, end, object_, owner, layers)
+    crowded += sum(_placed(rows, begin, end, stretch, lanes) for rows in _groups(begin, end, object_))
     return lanes, crowded
 
 
-def _apart(object_: np.ndarray, owner: np.ndarray, begin: np.ndarray, end: np.ndarray, lanes: np.ndarray) -> int:
-    """Fill in lanes on which no owners overlap: all that an owner has in one stretch of time goes to the first that is free."""
-    _, codes = factorize_together(object_, owner)
-    order = np.lexsort((begin, codes))
-    group, first, last = codes[order], begin[order], end[order]
-    # Ends made comparable over groups: each group's lie above those of the group before.
-    times, place = np.unique(last, return_inverse=True)
-    reach = np.maximum.accumulate(group * len(times) + place.reshape(-1)) % len(times)
-    fresh = np.ones(len(order), bool)
-    fresh[1:] = (group[1:] != group[:-1]) | (first[1:] >= times[reach[:-1]])
-    stretch = np.cumsum(fresh) - 1
-    starts = np.flatnonzero(fresh)
-    stops = np.append(starts[1:], len(order)) - 1
-    whole = object_[order[starts]], first[starts], times[reach[stops]]
-    by_time = np.lexsort((-whole[2], whole[1], whole[0]))
-    of_stretch = np.zeros(len(starts), np.int64)
-    of_stretch[by_time], crowded = first_free(*(column[by_time] for column in whole), {})
-    lanes[order] = of_stretch[stretch]
-    return crowded
-
-
-def _uncrossed(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, lanes: np.ndarray) -> int:
-    """Fill in the lanes of rows (by begin, the longer first) on which each nests with all others; returns how many found none."""
-    for lane in range(MOST_LANES):
-        lanes[rows] = lane
-        rows = rows[_crossing(begin[rows], end[rows])]
-        if not len(rows):
-            return 0
-    return len(rows)
+def _groups(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> list[np.ndarray]:
+    """The rows of each group by begin, the longer first."""
+    _, codes = factorize_together(*keys)
+    order = np.lexsort((-end, begin, codes))
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
 
 
 def _crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -77,3 +41,59 @@ def _crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     if len(some):
         found[some] = over_slices(begin[order], first[some], last[some], np.minimum) < begin[some]
     return found
+
+
+def _layered(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers: np.ndarray) -> int:
+    """Fill in layers of an owner's rows in which all nest; returns how many are left over in the last."""
+    for layer in range(MOST_LANES):
+        layers[rows] = layer
+        rows = rows[_crossing(begin[rows], end[rows])]
+        if not len(rows):
+            return 0
+    return len(rows)
+
+
+def _stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
+    """For each row the number of its stretch: the rows of equal keys between two times at which there is none."""
+    _, codes = factorize_together(*keys)
+    order = np.lexsort((begin, codes))
+    group = codes[order]
+    # Ends as numbers that grow from group to group, so that one running maximum serves all.
+    times, place = np.unique(end[order], return_inverse=True)
+    reach = times[np.maximum.accumulate(group * len(times) + place.reshape(-1)) % len(times)]
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = (group[1:] != group[:-1]) | (begin[order][1:] >= reach[:-1])
+    stretch = np.empty(len(order), np.int64)
+    stretch[order] = np.cumsum(fresh) - 1
+    return stretch
+
+
+def _placed(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, stretch: np.ndarray, lanes: np.ndarray) -> int:
+    """Fill in the lanes of an object's rows, stretch by stretch; returns how many find none."""
+    _, unit = np.unique(stretch[rows], return_inverse=True)
+    unit = unit.reshape(-1)
+    for lane in range(MOST_LANES):
+        stays = np.ones(int(unit.max()) + 1, bool)
+        stays[unit[_crossing(begin[rows], end[rows])]] = False
+        if not stays[unit].any():
+            return _apart(rows, begin, end, unit, lanes, lane)
+        lanes[rows] = lane
+        rows, unit = rows[~stays[unit]], unit[~stays[unit]]
+        if not len(rows):
+            return 0
+    return len(rows)
+
+
+def _apart(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, unit: np.ndarray, lanes: np.ndarray, free: int) -> int:
+    """Fill in lanes from `free` on, on which no stretch overlaps another; returns how many rows find none."""
+    numbers, unit = np.unique(unit, return_inverse=True)
+    unit = unit.reshape(-1)
+    first, last = np.full(len(numbers), np.iinfo(np.int64).max), np.full(len(numbers), np.iinfo(np.int64).min)
+    np.minimum.at(first, unit, begin[rows])
+    np.maximum.at(last, unit, end[rows])
+    order = np.lexsort((-last, first))
+    of_unit = np.empty(len(numbers), np.int64)
+    of_unit[order], _ = first_free(np.zeros(len(numbers), np.int64), first[order], last[order], {})
+    wanted = of_unit[unit] + free
+    lanes[rows] = np.minimum(wanted, MOST_LANES - 1)
+    return int(np.count_nonzero(wanted >= MOST_LANES))

@@ -13,6 +13,7 @@ import pytest
 from tools.conversions import convert_and_read, found
 from tools.corpus import EXPORTS
 from tools.exports import KERNEL, MEMCPY, RUNTIME, Row, call, global_tid, kernel, make_export, strings
+from tools.projected_truth import projected
 from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
 
@@ -26,21 +27,9 @@ SAMPLES = sorted((Path(__file__).parent.parent.parent / "sample_reports").glob("
 ON_GPU = Options(("cuda", "nvtx"), full_kernel_names=True, demanded=("nvtx_on_gpu",), nvtx_rules="none", align="none")
 LABEL = "NVTX on GPU "
 TYPE = 9630
-PROJECTED = """
-WITH launched AS (
-  SELECT process, thread, returned, row, called, start, end FROM event JOIN (
-    SELECT call.process, call.thread, call.correlation, call.start AS called, max(call.end) AS returned
-    FROM call JOIN first_call USING (process, correlation, start, thread) GROUP BY 1, 2, 3, 4) USING (process, correlation)
-  WHERE kind IN ('kernel', 'nccl_kernel', 'memory', 'graph'))
-SELECT range.process >> 24 & 0xFFFFFF, work.row, domain, name, min(work.start) - :base, max(work.end) - :base
-FROM (SELECT rowid AS number, * FROM event WHERE kind = 'pushpop') AS range
-JOIN launched AS work ON work.process = range.process AND range.row = 'thread ' || work.thread
-  AND range.start <= work.called AND work.returned <= range.end
-GROUP BY number, work.row
-"""
 
 
-def projected(trace: Trace) -> Iterator[tuple]:
+def on_streams(trace: Trace) -> Iterator[tuple]:
     for code, label in trace.labels.types.items():
         if label.startswith(LABEL):
             domain = label.removeprefix(LABEL)
@@ -53,9 +42,7 @@ def projected(trace: Trace) -> Iterator[tuple]:
 @pytest.mark.parametrize("export", [*EXPORTS, *SAMPLES], ids=lambda path: f"{path.parent.name}-{path.stem}"[-60:])
 def test_equal_to_sql(export: Path, tmp_path: Path) -> None:
     truth = Truth(export)
-    expected = Counter(truth.rows(PROJECTED, base=truth.base()))
-    expected = Counter({(pid, row, domain, re.sub(r" #\d+$", "", name), begin, end): count
-                        for (pid, row, domain, name, begin, end), count in expected.items()})
+    expected = Counter((one.pid, one.row, one.domain, re.sub(r" #\d+$", "", one.name), one.begin, one.end) for one in projected(truth))
     truth.close()
     try:
         convert([export], tmp_path / "o.prv", ON_GPU)
@@ -64,7 +51,7 @@ def test_equal_to_sql(export: Path, tmp_path: Path) -> None:
         return
     trace = read_trace(tmp_path / "o.prv")
     assert not trace.violations, str(trace.violations)
-    assert Counter(projected(trace)) == expected
+    assert Counter(on_streams(trace)) == expected
 
 
 def pushed(name: str, start: int, end: int | None, tid: int = 4242, **more: object) -> Row:
@@ -111,6 +98,14 @@ def test_threads_that_share_a_stream_nest_on_rows_of_their_own(tmp_path: Path) -
         rows.setdefault(item.row, []).append(trace.label(TYPE, item.value))
         assert trace.row_name(item.row).endswith(".S7")
     assert sorted(rows.values()) == [["a", "a in", "c"], ["b", "b in"]]
+
+
+def test_ranges_of_a_thread_lie_within_those_of_another_where_they_do_not_cross(tmp_path: Path) -> None:
+    trace = on_gpu(tmp_path, [pushed("iteration", 0, 100), pushed("backward", 30, 60, 4243), pushed("mm", 40, 50, 4243)],
+                   [launch(1, 10, 20), launch(2, 35, 38, 4243), launch(3, 42, 45, 4243), launch(4, 80, 90)],
+                   [work(1, 200, 210), work(2, 220, 230), work(3, 230, 240), work(4, 250, 260)])
+    assert found(trace, TYPE) == [("iteration", 200, 260), ("backward", 220, 240), ("mm", 230, 240)]
+    assert len({item.row for item in trace.intervals(TYPE)}) == 1
 
 
 def test_of_ranges_around_the_same_work_the_inner_one_is_on_top(tmp_path: Path) -> None:
@@ -163,6 +158,7 @@ def test_only_on_demand() -> None:
 
 def test_rows_nest_whatever_the_ranges() -> None:
     random = np.random.default_rng(3)
+    assert nesting_lanes(*(np.zeros(0, np.int64),) * 4)[1] == 0
     for _ in range(50):
         count = int(random.integers(1, 60))
         begin = random.integers(0, 200, count)
@@ -175,5 +171,3 @@ def test_rows_nest_whatever_the_ranges() -> None:
             for one in mine:
                 for other in mine:
                     assert not begin[one] < begin[other] < end[one] < end[other]
-                    overlap = begin[one] < end[other] and begin[other] < end[one]
-                    assert not overlap or owner[one] == owner[other]

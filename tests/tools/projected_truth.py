@@ -1,0 +1,62 @@
+"""NVTX ranges on the streams that they launched work on, by plain SQL: the definition of nsys's nvtx_gpu_proj_trace, by stream."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tools.sql_truth import Truth
+
+SQL = """
+WITH launched AS (
+  SELECT process, thread, returned, row, called, start, end FROM event JOIN (
+    SELECT call.process, call.thread, call.correlation, call.start AS called, max(call.end) AS returned
+    FROM call JOIN first_call USING (process, correlation, start, thread) GROUP BY 1, 2, 3, 4) USING (process, correlation)
+  WHERE kind IN ('kernel', 'nccl_kernel', 'memory', 'graph'))
+SELECT range.process >> 24 & 0xFFFFFF, work.row, domain, name, min(work.start) - :base, max(work.end) - :base, work.thread, range.start,
+       range.end
+FROM (SELECT rowid AS number, * FROM event WHERE kind = 'pushpop') AS range
+JOIN launched AS work ON work.process = range.process AND range.row = 'thread ' || work.thread
+  AND range.start <= work.called AND work.returned <= range.end
+GROUP BY number, work.row
+"""
+
+
+class Projected(NamedTuple):
+    """A range on a stream (begin, end in trace time), and on its thread (pushed, popped in the export's)."""
+
+    pid: int
+    row: str
+    domain: str
+    name: str
+    begin: int
+    end: int
+    thread: int
+    pushed: int
+    popped: int
+
+
+def projected(truth: Truth) -> list[Projected]:
+    """All projected ranges of an export."""
+    return [Projected(*found) for found in truth.rows(SQL, base=truth.base())]
+
+
+def on_top(ranges: Iterable[Projected]) -> Iterator[tuple[tuple[int, str], int, int, str, int]]:
+    """The stretches of each row in which one range is the innermost: row (process id and name), begin, end, name, depth."""
+    rows: dict[tuple[int, str], list[Projected]] = defaultdict(list)
+    for one in ranges:
+        rows[one.pid, one.row].append(one)
+    for row, found in rows.items():
+        found.sort(key=lambda one: (one.begin, -one.end, one.thread, one.pushed, -one.popped))
+        edges = sorted(edge for place, one in enumerate(found) for edge in ((one.begin, 1, place), (one.end, 0, place)))
+        stack: list[int] = []
+        last = 0
+        for time, begins, place in edges:
+            if stack and time > last:
+                yield row, last, time, found[stack[-1]].name, len(stack)
+            last = time
+            if begins:
+                stack.append(place)
+            else:
+                stack.remove(place)
