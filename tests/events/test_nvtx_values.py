@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
+import pytest
 from events.test_nvtx_payloads import DOMAIN, MARK, STARTEND, event, numbers
 from tools.conversions import convert_and_read
 from tools.exports import Row, make_export
@@ -47,3 +49,19 @@ def test_an_export_without_these_columns(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [event(0, 10)]})
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     assert not trace.samples
+
+
+SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports").glob("*/rank0.sqlite"))
+
+
+@pytest.mark.parametrize("report", SAMPLES, ids=lambda path: path.parent.name)
+def test_numbers_of_the_samples(report: Path, tmp_path: Path) -> None:
+    connection = sqlite3.connect(f"file:{report}?mode=ro", uri=True)
+    whole, real = connection.execute("SELECT sum(coalesce(uint64Value, int64Value, uint32Value, int32Value)), "
+                                     "sum(CAST(round(1000 * coalesce(doubleValue, floatValue)) AS INTEGER)) FROM NVTX_EVENTS").fetchone()
+    connection.close()
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", kinds=("nvtx_values",))
+    sums = {fraction: sum(value for code, label in trace.labels.types.items() if label.endswith("(fraction)") == fraction
+                          for _, value in numbers(trace, label)) for fraction in (False, True)}
+    assert sums == {False: whole, True: real}
+    assert real > 0
