@@ -46,6 +46,7 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
     warnings = []
     missing = untranslated()
     on_demand = {kind.name for kind in kinds if kind.on_demand}
+    demanded = list(demanded)
     given = [word.strip() for word in (*words, *demanded) if word.strip()]
     for word in given:
         negative, name = word.startswith("-"), word.lstrip("-")
@@ -65,6 +66,7 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
             asked |= set() if name == ALL else {kind.name for kind in kinds if kind.name in members and (kind.tables or kind.name == name)}
     if all(word.startswith("-") or word in on_demand for word in given):
         chosen |= {kind.name for kind in kinds} - on_demand
+    left_out -= set(demanded)
     return Selection(tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked - left_out), tuple(warnings))
 
 

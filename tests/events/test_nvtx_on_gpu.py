@@ -18,6 +18,7 @@ from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
+from nsys2prv.cli import main
 from nsys2prv.errors import NothingToWrite
 from nsys2prv.events.nvtx_on_gpu import project
 from nsys2prv.selection import select
@@ -147,12 +148,38 @@ def test_random_ranges_and_calls_by_brute_force() -> None:
         assert {(number, stream): (first, last) for number, stream, first, last in project(ranges, calls).rows()} == expected
 
 
+def test_short_ranges_are_left_out_as_on_their_threads(tmp_path: Path) -> None:
+    report = make_export(tmp_path / "r.sqlite", {
+        "NVTX_EVENTS": [pushed("long", 0, 100), pushed("short", 5, 30)], RUNTIME: [launch(1, 10, 20)], KERNEL: [work(1, 200, 201)],
+        "StringIds": strings("k", "launch")})
+    for kinds in ((), ("nvtx", "kernels")):
+        trace, summary = convert_and_read([report], tmp_path / "o.prv", kinds=kinds, demanded=("nvtx_on_gpu",), min_duration={"nvtx": 50})
+        assert found(trace, TYPE) == [("long", 200, 201)]
+        assert summary.dropped["nvtx_on_gpu", "shorter than 50 ns"] == 1
+
+
+def test_nothing_but_ranges_on_gpus(tmp_path: Path) -> None:
+    report = make_export(tmp_path / "r.sqlite", {
+        "NVTX_EVENTS": [pushed("one", 0, 100)], RUNTIME: [launch(1, 10, 20)], KERNEL: [work(1, 200, 260)],
+        "StringIds": strings("k", "launch")})
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", kinds=("graphs",), demanded=("nvtx_on_gpu",))
+    assert found(trace, TYPE) == [("one", 0, 60)]
+
+
+def test_without_work_there_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [pushed("one", 0, 100)]})
+    assert main(["-q", "--project-nvtx", str(report), str(tmp_path / "o.prv")]) == 0
+    assert "nsys2prv: warning: nvtx_on_gpu: no report holds any" in capsys.readouterr().err.splitlines()
+
+
 def test_only_on_demand() -> None:
     names = {kind.name for kind in select(()).kinds}
     assert "nvtx_on_gpu" not in names
     assert "nvtx_on_gpu" not in {kind.name for kind in select(("nvtx", "all")).kinds}
     assert {kind.name for kind in select((), ("nvtx_on_gpu",)).kinds} == names | {"nvtx_on_gpu"}
     assert {kind.name for kind in select(("graphs",), ("nvtx_on_gpu",)).kinds} == {"graphs", "nvtx_on_gpu"}
+    assert {kind.name for kind in select(("graphs", "-nvtx"), ("nvtx_on_gpu",)).kinds} == {"graphs", "nvtx_on_gpu"}
+    assert "nvtx_on_gpu" not in {kind.name for kind in select(("nvtx_on_gpu", "-nvtx")).kinds}
     assert {kind.name for kind in select(("nvtx_on_gpu", "graphs")).kinds} == {"graphs", "nvtx_on_gpu"}
 
 

@@ -102,6 +102,16 @@ def test_the_number_of_a_name_stays_on_its_range(tmp_path: Path) -> None:
     assert [item.others.get(NUMBER) for item in trace.intervals(PUSHPOP)] == [5, None]
 
 
+def test_examples_of_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "nvtx.md").read_text()
+    first, second = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    name = "aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], []], input_op_ids = [(1,0)]"
+    assert apply(first, "iteration 3", "model.layers.3.mlp.x", name, "nvtx_noise", "a [b]") == [
+        ("iteration", 3), ("layer 3 mlp", ABSENT), ("aten::mm", 5), (None, ABSENT), ("a [b]", ABSENT)]
+    assert apply(first, "a [b]", domain="trainer") == [("a", ABSENT)]
+    assert apply(second, name) == [("aten::mm, sizes = [[2, 3], []]", 5)]
+
+
 @pytest.mark.parametrize(("text", "said"), [
     ("rules: 3", "list under the one key `rules`"),
     ("rules: [3]", "rule 1: a rule has keys match, replace, drop, domain"),
