@@ -12,7 +12,7 @@ from nsys2prv.check.findings import Findings
 from nsys2prv.errors import Nsys2prvError
 
 #: Bytes of text in a block: its columns stay in the processor's cache. The longest line that is taken for one.
-BLOCK, LONGEST_LINE = 1 << 20, 1 << 26
+BLOCK, LONGEST_LINE = 1 << 18, 1 << 26
 GZIP = 31
 
 

@@ -10,7 +10,9 @@ COLON, NEWLINE, MINUS, ZERO = b":\n-0"
 #: Digits of which numbers are made at once, and the most that are read.
 WORD, DIGITS = 8, 24
 LARGEST = 2**63 - 1
-_MASKS = [np.uint64(mask) for mask in (0x0F0F0F0F0F0F0F0F, 0x00FF00FF00FF00FF, 0x0000FFFF0000FFFF, 0x00000000FFFFFFFF)]
+#: By number of digits: where they stand among eight bytes, and what of a byte is the digit. Then every other pair of digits.
+_DIGITS = np.array([0x0F0F0F0F0F0F0F0F << 8 * (WORD - digits) & 2**64 - 1 for digits in range(WORD + 1)], np.uint64)
+_PAIRS = np.uint64(0x000000FF000000FF)
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,14 @@ def lines_of(block: bytes) -> Lines:
 
 def _numbers(padded: np.ndarray, ends: np.ndarray, widths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The numbers that end at these places of the text, and which of them are too large (these are 0)."""
-    # The eight bytes from any place of the text on, as a number.
-    words = np.ndarray(len(padded) - WORD + 1, "<u8", padded, 0, (1,))
+    # The eight bytes from every place of the text on, as numbers; a copy, for picking from a view of overlapping ones costs more.
+    words = np.ndarray(len(padded) - WORD + 1, "<u8", padded, 0, (1,)).copy()
     at = ends + (DIGITS - WORD)
-    numbers = _eight_digits(words[at], widths)
+    numbers = _eight_digits(words.take(at), widths)
     if len(widths) and int(widths.max()) <= WORD:
         return numbers.view(np.int64), np.empty(0, np.int64)
     long = np.flatnonzero(widths > WORD)
-    numbers[long] += _eight_digits(words[at[long] - WORD], widths[long] - WORD) * np.uint64(10**8)
+    numbers[long] += _eight_digits(words.take(at[long] - WORD), widths[long] - WORD) * np.uint64(10**8)
     longer = long[widths[long] > 2 * WORD]
     if not len(longer):
         return numbers.view(np.int64), longer
@@ -90,14 +92,17 @@ def _numbers(padded: np.ndarray, ends: np.ndarray, widths: np.ndarray) -> tuple[
 
 
 def _eight_digits(words: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    """Numbers from the last `widths` of eight bytes of text, the first of which is the lowest byte: neighbours are added in pairs,
-    tens and ones first, then hundreds, then ten thousands."""
-    # A shift by 64 bits leaves 0, in numpy.
-    shift = (WORD - np.minimum(widths, WORD)).astype(np.uint64) << np.uint64(3)
-    words &= _MASKS[0] << shift
-    for mask, power, bits in zip(_MASKS[1:], (10, 100, 10_000), (8, 16, 32), strict=True):
-        upper = words >> np.uint64(bits)
-        words *= np.uint64(power)
-        words += upper
-        words &= mask
+    """Numbers from the last `widths` of eight bytes of text, the first of which is the lowest byte. Neighbours are added in pairs: tens
+    and ones, then hundreds, then ten thousands; the last two steps by one multiplication each, whose upper half is the sum."""
+    words &= _DIGITS.take(widths, mode="clip")
+    upper = words >> np.uint64(8)
+    words *= np.uint64(10)
+    words += upper
+    upper = words >> np.uint64(16)
+    upper &= _PAIRS
+    upper *= np.uint64(1 + (10**4 << 32))
+    words &= _PAIRS
+    words *= np.uint64(10**2 + (10**6 << 32))
+    words += upper
+    words >>= np.uint64(32)
     return words
