@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
   nsys2prv --list rank0.sqlite          what a report holds
   nsys2prv cfgs [DIR]                   list the Paraver views that come with nsys2prv, or copy them to DIR
   nsys2prv cfgs --for out.prv           which of them show something of a trace
+  nsys2prv check out.prv...             whether anything in a trace, whoever wrote it, would crash or mislead Paraver
   nsys2prv clock out.clock.yaml         how the clocks of hosts were aligned; --plot FILE.png draws it
 """
 EPILOG = """Exit status: 0 done, 1 error, 2 usage, 3 the reports hold nothing to write, 130 interrupted."""
@@ -235,5 +237,25 @@ def _clock(arguments: list[str]) -> int:
     return 0
 
 
+def _check(arguments: list[str]) -> int:
+    from nsys2prv.check import check
+    from nsys2prv.check.text import lines
+
+    asked = _Parser("nsys2prv check", allow_abbrev=False,
+                    description="Tell what in Paraver traces, whoever wrote them, would crash, hang or mislead Paraver (docs/checks.md).")
+    asked.add_argument("traces", nargs="+", metavar="TRACE", help="a .prv or .prv.gz; its .pcf and .row are taken from beside it")
+    asked.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
+    asked.add_argument("--json", action="store_true", help="print a JSON list with an object for each trace")
+    options = asked.parse_args(arguments)
+    results = []
+    for trace in options.traces:
+        results.append(check(trace))
+        if not options.json:
+            print("\n".join(lines(results[-1])))
+    if options.json:
+        print(json.dumps([result.data() for result in results], indent=1))
+    return int(any(result.errors or (options.strict and result.warnings) for result in results))
+
+
 #: What stands before everything else on the command line.
-COMMANDS = {"cfgs": _cfgs, "clock": _clock}
+COMMANDS = {"cfgs": _cfgs, "check": _check, "clock": _clock}

@@ -172,7 +172,7 @@ class Events:
     def close(self, name: str, end: float, findings: Findings) -> None:
         """Once all records are read: what is still open, and types without a label."""
         state = self._open
-        types, rows = np.divmod(self._keys.values, self._rows)
+        types = self._keys.values // self._rows
         ranges = self._ranges[types]
         standing = (state.value != 0) & (state.time < end)
         self._report("range-open-at-end", name, standing & ranges, types, findings)
@@ -181,7 +181,8 @@ class Events:
         np.add.at(pairs, types, state.pairs)
         np.add.at(zeros, types, state.zeros)
         # Where most begins have an end of their own, the type's ranges are pairs.
-        paired = (3 * zeros > pairs)[types] & ranges & np.array([code in self._labels.values for code in self.types.values.tolist()], bool)[types]
+        declared = np.array([code in self._labels.values for code in self.types.values.tolist()], bool)
+        paired = (declared & (3 * zeros > pairs))[types]
         self._report("range-unbalanced", name, paired & (state.value == 0) & (state.depth > 0), types, findings)
         numbers = {int(code): number for number, code in enumerate(self.types.values)}
         suspects: dict[int, int] = {}

@@ -13,7 +13,8 @@ MOST_LATE = 1_000_000
 
 
 class Times:
-    """Keeps the time reached so far. first, last: of all records; end: of the trace as Paraver sees it, which communications do not move."""
+    """Keeps the time reached so far. first, last: of all records; end: of the trace as Paraver sees it, which communications do not
+    move."""
 
     def __init__(self, duration: float) -> None:
         self.duration = duration
