@@ -61,6 +61,8 @@ class Events:
         self._values_fit(place, lines, record, values)
         if not sound.all():
             record, types, values = record[sound], types[sound], values[sound]
+        if not len(types):
+            return
         self.pairs += len(types)
         code, new = self.types.numbers(types)
         if len(new):

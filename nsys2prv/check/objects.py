@@ -32,7 +32,7 @@ class Objects:
         if not sound.all():
             place.report("object-wraps", lines[wraps])
             place.report("object-absent", lines[~sound & ~wraps])
-        self.with_cpu += np.count_nonzero(cpu)
+        self.with_cpu += int(np.count_nonzero(cpu))
         self._check_cpus(place, lines, cpu, rows, (cpu >= first_cpu[own]) & (cpu <= last_cpu[own]))
         rows[(cpu != 0) & ~((cpu >= first_cpu[own]) & (cpu <= last_cpu[own]))] = -1
         return rows

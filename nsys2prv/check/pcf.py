@@ -63,6 +63,7 @@ class _Reader:
         self.labels = Labels()
         self._name, self._findings = name, findings
         self._section, self._begun, self._types, self._in_values = "", 0, list[int](), False
+        self._refused = False
         self._texts: dict[str, int] = {}
         self._labelled: set[int] = set()
 
@@ -82,12 +83,13 @@ class _Reader:
         elif text in SECTIONS:
             self.close()
             self._section, self._begun, self._types, self._in_values = text, number, [], False
+            self._refused = False
         elif not text.startswith("#"):
             self._content(text, number)
 
     def close(self) -> None:
         """End a section."""
-        if self._section == "EVENT_TYPE" and not self._types:
+        if self._section == "EVENT_TYPE" and not (self._types or self._refused):
             self._add("event-type-empty", self._begun)
         for code in self._types if self._in_values else ():
             self._zero(code)
@@ -120,6 +122,7 @@ class _Reader:
         match = _TYPE.fullmatch(text)
         if match is None:
             self._add("type-line", number, text)
+            self._refused = True
             return
         code, label = int(match[1]), match[2]
         if code in self.labels.types:
@@ -198,10 +201,12 @@ def _judge_types(labels: Labels, name: str, findings: Findings) -> None:
 
 def judge_groups(labels: Labels, groups: Iterator[frozenset[int]], name: str, findings: Findings) -> None:
     """Types of a group, which views show together, that label a value differently."""
+    said: set[tuple[int, int, int]] = set()
     for group in groups:
         known: dict[int, tuple[int, str]] = {}
         for code in sorted(group & labels.values.keys()):
             for value, label in labels.values[code].items():
                 other, before = known.setdefault(value, (code, label))
-                if value and before != label:
+                if value and before != label and (value, other, code) not in said:
+                    said.add((value, other, code))
                     findings.add("values-overlap", name, labels.lines[code], examples=[f"{value}: {before} of {other}, {label} of {code}"])

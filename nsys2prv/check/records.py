@@ -66,6 +66,8 @@ class Records:
         place.report("state-wraps", lines[value > LAST_STATE])
         kept &= value >= 0
         begin, end, value, rows, lines, is_open = (column[kept] for column in (begin, end, value, rows, lines, is_open))
+        if not len(lines):
+            return
         self.states += len(lines)
         place.report("state-backwards", lines[end < begin])
         place.report("state-zero-length", lines[(end == begin) & ~is_open])

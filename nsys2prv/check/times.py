@@ -21,7 +21,7 @@ class Times:
         self.first: int | None = None
         self.last = 0
         self.end = duration
-        self._reached = 0
+        self._reached = -2**63
         self._late = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def order(self, place: Place, lines: np.ndarray, times: np.ndarray) -> None:
