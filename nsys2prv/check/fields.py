@@ -73,14 +73,14 @@ def lines_of(block: bytes) -> Lines:
 
 def _numbers(padded: np.ndarray, ends: np.ndarray, widths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The numbers that end at these places of the text, and which of them are too large (these are 0)."""
-    # The eight bytes from every place of the text on, as numbers; a copy, for picking from a view of overlapping ones costs more.
-    words = np.ndarray(len(padded) - WORD + 1, "<u8", padded, 0, (1,)).copy()
+    # The eight bytes from every place of the text on, as numbers.
+    words = np.ndarray(len(padded) - WORD + 1, "<u8", padded, 0, (1,))
     at = ends + (DIGITS - WORD)
-    numbers = _eight_digits(words.take(at), widths)
+    numbers = _eight_digits(words[at], widths)
     if len(widths) and int(widths.max()) <= WORD:
         return numbers.view(np.int64), np.empty(0, np.int64)
     long = np.flatnonzero(widths > WORD)
-    numbers[long] += _eight_digits(words.take(at[long] - WORD), widths[long] - WORD) * np.uint64(10**8)
+    numbers[long] += _eight_digits(words[at[long] - WORD], widths[long] - WORD) * np.uint64(10**8)
     longer = long[widths[long] > 2 * WORD]
     if not len(longer):
         return numbers.view(np.int64), longer

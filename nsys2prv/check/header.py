@@ -14,7 +14,7 @@ MAGIC = "#Paraver"
 #: Paraver counts objects in 16 bits.
 MOST_OBJECTS = 65_535
 _HEAD = re.compile(r"#Paraver \(([^)]*)\):\s*(-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)([^:]*):\s*(\d+)(?:\(([^)]*)\))?:\s*(\d+):(.*)", re.DOTALL)
-_APPLICATION = re.compile(r"\s*(\d+)\(([^)]*)\)?")
+_APPLICATION = re.compile(r"\s*(\d+):?\(([^)]*)\)?")
 _COMMUNICATORS = re.compile(r"[,:]\s*(\d+)\s*")
 _DATE = re.compile(r"(\d{1,2}/(\d{1,2}|[A-Z][a-z]{2})/\d{4}|\d{4}/(\d{1,2}|[A-Z][a-z]{2})/\d{1,2}|[A-Z][a-z]{2}/\d{1,2}/\d{4})"
                    r"( (at )?\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?)?")

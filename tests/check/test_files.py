@@ -97,6 +97,31 @@ def test_the_cutter_writes_without_end_on_negative_values(tmp_path: Path, value:
     assert ("negative-value" in {finding.rule for finding in check(prv).findings}) == (value < 0)
 
 
+def test_the_cutter_loses_what_is_not_in_order(tmp_path: Path) -> None:
+    need_paramedir()
+    late = "1:3:1:2:1:60:90:1\n"
+    (tmp_path / "cut.xml").write_text(CUTTER)
+    kept = {}
+    for name, records in (("sorted", [*RECORDS, late]), ("unsorted", [late, *RECORDS])):
+        records = [record for record in records if not record.startswith("1:3:1:2:1:0:")]
+        prv = write_trace(tmp_path, prv=HEADER + COMMUNICATOR + "".join(records))
+        assert ("time-order" in {finding.rule for finding in check(prv).errors}) == (name == "unsorted")
+        assert run_paramedir(tmp_path, "-c", "-o", tmp_path / f"{name}.prv", prv, tmp_path / "cut.xml")[0] == "done"
+        kept[name] = [line for line in (tmp_path / f"{name}.prv").read_text().splitlines() if line.startswith("2:")]
+    assert set(kept["unsorted"]) < set(kept["sorted"])
+
+
+def test_a_header_as_bsc_writes_it(tmp_path: Path) -> None:
+    """No nodes, no CPUs, and a colon before the tasks."""
+    header = HEADER.replace("2(2,1):1:2(2:1,1:2),1", "0:1:2:(2:1,1:1)")
+    prv = write_trace(tmp_path, prv=header + "".join("2:0" + line[3:] for line in RECORDS if line.startswith("2:")))
+    result = check(prv)
+    assert {finding.rule for finding in result.findings} == {"no-resources"}
+    assert result.contents.objects["THREAD"] == 3
+    need_paramedir()
+    assert fate(tmp_path, prv) == "done"
+
+
 def test_numbers_are_read_as_python_reads_them() -> None:
     random = np.random.default_rng(7)
     numbers = [int(random.integers(10 ** int(digits))) * int(random.choice((1, 1, 1, -1))) for digits in random.integers(1, 19, 20_000)]
