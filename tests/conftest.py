@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -9,10 +10,18 @@ from pathlib import Path
 from nsys2prv import Summary, conversion
 from nsys2prv.check import Severity, check
 
-#: Warnings that are true of traces that tests ask for.
-TRUE = {
-    "received-before-sent": "clocks of hosts that a test leaves as they are",
+#: Findings that are true of traces that tests ask for: rule -> the tests (all, if none is named). Clocks of hosts that a test leaves as
+#: they are; exports of different months in one trace.
+TRUE: dict[str, tuple[str, ...]] = {
+    "received-before-sent": (),
+    "time-inexact": ("test_counts_and_durations_add_up_over_exports",),
 }
+
+
+def _true(rule: str) -> bool:
+    tests = TRUE.get(rule)
+    running = os.environ.get("PYTEST_CURRENT_TEST", "")
+    return tests is not None and (not tests or any(f"::{test}" in running for test in tests))
 
 
 def _checked(convert: Callable[..., Summary]) -> Callable[..., Summary]:
@@ -22,7 +31,7 @@ def _checked(convert: Callable[..., Summary]) -> Callable[..., Summary]:
     def wrapper(job: object, outputs: Sequence[Path], *options: object) -> Summary:
         summary = convert(job, outputs, *options)
         findings = [finding for finding in check(outputs[0]).findings if finding.severity is not Severity.REMARK]
-        wrong = [f"{found.file}:{found.line} ({found.count}) {found.rule}: {found.message}" for found in findings if found.rule not in TRUE]
+        wrong = [f"{found.file}:{found.line} ({found.count}) {found.rule}: {found.message}" for found in findings if not _true(found.rule)]
         assert not wrong, "\n".join(wrong)
         return summary
 

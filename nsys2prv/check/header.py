@@ -13,7 +13,9 @@ from nsys2prv.check.findings import Findings
 MAGIC = "#Paraver"
 #: Paraver counts objects in 16 bits.
 MOST_OBJECTS = 65_535
-_HEAD = re.compile(r"#Paraver \(([^)]*)\):\s*(-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)([^:]*):\s*(\d+)(?:\(([^)]*)\))?:\s*(\d+):(.*)", re.DOTALL)
+#: Date, duration, unit, nodes, their CPUs, number of applications, these. (Nodes that begin with 0 are none for Paraver.)
+_HEAD = re.compile(r"#Paraver \(([^)]*)\):\s*(-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)([^:]*):"
+                   r"\s*(0|[1-9]\d*)(?:\(([^)]*)\))?:\s*(\d+):(.*)", re.DOTALL)
 _APPLICATION = re.compile(r"\s*(\d+):?\(([^)]*)\)?")
 _COMMUNICATORS = re.compile(r"[,:]\s*(\d+)\s*")
 _DATE = re.compile(r"(\d{1,2}/(\d{1,2}|[A-Z][a-z]{2})/\d{4}|\d{4}/(\d{1,2}|[A-Z][a-z]{2})/\d{1,2}|[A-Z][a-z]{2}/\d{1,2}/\d{4})"

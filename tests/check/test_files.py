@@ -263,3 +263,44 @@ def test_a_trace_as_extrae_writes_it(tmp_path: Path) -> None:
     assert (result.contents.states, result.contents.events, result.contents.comms, result.contents.pairs) == (6, 8, 1, 20)
     need_paramedir()
     assert fate(tmp_path, prv) == "done"
+
+
+def damaged(text: str, random: np.random.Generator) -> bytes:
+    """A text with some bytes changed, left out or put in, and lines repeated, lost or cut."""
+    content = bytearray(text.encode())
+    for _ in range(int(random.choice((1, 1, 2, 5)))):
+        place, byte = int(random.integers(len(content))), int(random.choice(list(b"0123456789:,-() \n\r\t#c.\xff")))
+        match int(random.integers(4)):
+            case 0:
+                content[place] = byte
+            case 1:
+                content.insert(place, byte)
+            case 2 if len(content) > 1:
+                del content[place]
+            case _:
+                lines = bytes(content).split(b"\n")
+                line = int(random.integers(len(lines)))
+                lines[line] = (lines[line][:2], b"", lines[int(random.integers(len(lines)))])[int(random.integers(3))]
+                content = bytearray(b"\n".join(lines) or b"\n")
+    return bytes(content)
+
+
+def test_whatever_the_damage_there_is_an_answer(tmp_path: Path) -> None:
+    random = np.random.default_rng(11)
+    for _ in range(400):
+        ending, text = (("prv", PRV), ("prv", PRV), ("pcf", PCF), ("row", ROW))[int(random.integers(4))]
+        assert check(write_trace(tmp_path, **{ending: damaged(text, random)})).path == tmp_path / "t.prv"
+
+
+def test_what_paraver_does_not_read_is_found(tmp_path: Path) -> None:
+    """Of traces damaged at random, those that paramedir does not read whole all have an error or a warning."""
+    need_paramedir()
+    random = np.random.default_rng(12)
+    unread = 0
+    for _ in range(120):
+        prv = write_trace(tmp_path, prv=damaged(PRV, random))
+        if fate(tmp_path, prv) != "done":
+            unread += 1
+            result = check(prv)
+            assert result.errors or result.warnings, prv.read_bytes()
+    assert unread > 40
