@@ -14,13 +14,13 @@ from nsys2prv.views import fitting
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 REPORTS = {name: sorted((SAMPLES / name).glob("*.sqlite")) for name in ("cluster", "graphs", "machine")}
 #: The types of their numbers depend on the program: no view can know them.
-WITHOUT_VIEWS = {"generic_events", "nvtx_payloads", "cpu_counters"}
+WITHOUT_VIEWS = set()
 KINDS = [kind.name for kind in all_kinds() if kind.tables]
 
 
 #: Windows' kinds, and those of tables whose whole schema no public export has: no sample holds them.
-NOWHERE = {"dx11", "dx11_gpu", "dx11_debug", "dx12", "dx12_gpu", "dx12_debug", "dx12_memory", "dxgi", "nvapi", "openxr", "sli_transfers", "jpeg",
-           "syscalls", "video_engine", "load_balance", "load_balance_master"}
+NOWHERE = {"dx11", "dx11_gpu", "dx11_debug", "dx12", "dx12_gpu", "dx12_debug", "dx12_memory", "dxgi", "nvapi", "openxr", "sli_transfers",
+           "jpeg", "syscalls", "video_engine", "windows_events", "load_balance", "load_balance_master"}
 WINDOWS = ("wddm", "video_memory")
 
 
