@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from nsys2prv.events import all_kinds
+from nsys2prv.events.kind import EventKind
 from nsys2prv.report.info import ReportInfo, inspect, pid_of
 from nsys2prv.report.prepare import prepared
 from nsys2prv.report.sqlite import Database
@@ -36,10 +37,15 @@ def _describe(path: Path, source: Path) -> str:
             f"  GPUs: {', '.join(f'{gpu.number} {gpu.name}' for gpu in info.gpus.values()) or 'none named'}"]
     rows.append(f"  rank: {_rank(info)}")
     rows.append("  translated:")
-    rows += [f"    {kind.name:<22} {sum(tables.values()):>11,} {kind.title} ({', '.join(t for t, n in tables.items() if n)})"
+    rows += [f"    {kind.name:<22} {sum(tables.values()):>11,} {kind.title} ({', '.join(_read(kind, tables, counts))})"
              for kind, tables in kinds if any(tables.values())] or ["    nothing"]
     rows += _untranslated({table: count for table, count in counts.items() if count})
     return "\n".join(rows)
+
+
+def _read(kind: EventKind, tables: dict[str, int], counts: dict[str, int]) -> list[str]:
+    """The tables with rows that a kind reads."""
+    return [*(table for table, count in tables.items() if count), *(table for table in kind.beside if counts.get(table))]
 
 
 def _untranslated(counts: dict[str, int]) -> list[str]:

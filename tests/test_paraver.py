@@ -171,7 +171,7 @@ def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.skip(NO_CORPUS)
     folder = tmp_path_factory.mktemp("paraver")
     prv = folder / "out.prv"
-    convert([request.param], prv, Options(("cuda", "nvtx"), full_kernel_names=True))
+    convert([request.param], prv, Options(("cuda", "nvtx"), full_kernel_names=True, nvtx_rules="none"))
     trace, truth = read_trace(prv), Truth(request.param)
     ask(folder, prv, TIMELINE.format(code=next(iter(trace.events)), composed="As Is"))
     preferences = folder / ".paraver" / "paraver.xml"

@@ -83,15 +83,15 @@ def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: C
 def _carried(layout: Layout, columns: dict[str, np.ndarray], kept: np.ndarray) -> np.ndarray:
     """For each row the bits of the fields it carries: all that are not optional, and the optional ones that it has.
 
-    A plain number of 0 is not written where rows of the layout follow one another: between them it is 0 anyway.
+    Of the others a plain number of 0 is not written where rows of the layout follow one another: between them it is 0 anyway.
     """
     follow = not layout.nests and not layout.holds
     carried = np.zeros(len(kept), np.int64)
     for bit, field in enumerate(layout.fields):
-        if bit and follow and field.values is None:
-            carried |= (columns[field.name][kept] > 0).astype(np.int64) << bit
-        elif field.optional:
+        if field.optional:
             carried |= (columns[field.name][kept] != ABSENT).astype(np.int64) << bit
+        elif bit and follow and field.values is None:
+            carried |= (columns[field.name][kept] > 0).astype(np.int64) << bit
         else:
             carried |= 1 << bit
     return carried

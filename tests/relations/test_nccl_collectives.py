@@ -91,7 +91,7 @@ def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None
     trace = read_trace(tmp_path / "o.prv")
     found = defaultdict(list)
     for item in trace.intervals(COLLECTIVE):
-        found[item.others[NUMBER]].append((item.row[0], *(item.others[code] for code in (LATE, WAIT, TRANSFER, ALGORITHM, BUS))))
+        found[item.others[NUMBER]].append((item.row[0], *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER, ALGORITHM, BUS))))
     assert len(found) == len(wanted) > 20
     for ours, theirs in zip(sorted(sorted(items) for items in found.values()), sorted(wanted), strict=True):
         assert np.allclose(ours, theirs, rtol=2e-4, atol=1)
