@@ -3,10 +3,14 @@
     from nsys2prv import convert, Options
     summary = convert(["rank0.sqlite", "rank1.sqlite"], "out.prv", Options())
 
+    with nsys2prv.open(["rank0.sqlite", "rank1.sqlite"]) as job:
+        kernels = job.frame("cuda_kernel")
+        results = job.analyse("efficiencies", "overlap")
+
 A trace flows one way through five rooms: :mod:`nsys2prv.report` opens an export, :mod:`nsys2prv.events` reads one kind of
 event into the normal form, :mod:`nsys2prv.clock` places the reports on one timeline, :mod:`nsys2prv.model` numbers objects
 and names, and :mod:`nsys2prv.paraver` knows the trace's formats. :mod:`nsys2prv.preparation` is the road through the first four,
-:mod:`nsys2prv.conversion` the whole of it.
+:mod:`nsys2prv.conversion` the whole of it; :mod:`nsys2prv.analysis` takes what is prepared and writes no trace.
 All times are nanoseconds.
 """
 
@@ -15,9 +19,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "1.0.0.dev0"
-__all__ = ["Options", "Summary", "__version__", "convert"]
+__all__ = ["Opened", "Options", "Summary", "__version__", "convert", "open"]
 
 if TYPE_CHECKING:
+    from nsys2prv.analysis.opened import Opened
+    from nsys2prv.analysis.opened import open_job as open
     from nsys2prv.conversion import Options, Summary, convert
 
 
@@ -27,4 +33,8 @@ def __getattr__(name: str) -> object:
         from nsys2prv import conversion
 
         return getattr(conversion, name)
+    if name in {"Opened", "open"}:
+        from nsys2prv.analysis import opened
+
+        return opened.Opened if name == "Opened" else opened.open_job
     raise AttributeError(f"module 'nsys2prv' has no attribute {name!r}")

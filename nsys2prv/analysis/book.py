@@ -1,0 +1,190 @@
+"""Where the events of a prepared job are, as analyses in worker processes find them; and reading them back in columns."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.analysis.rows import RowTable, row_table
+from nsys2prv.catalogue import NameSet, catalogue
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.columns import ABSENT, OPEN
+from nsys2prv.preparation import Job
+from nsys2prv.relate import TRACE
+from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, SpillReader, SpillWriter, fields_present
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of one device. time: ascending (ns). values: (instants, metrics), NaN where an instant lacks one."""
+
+    thread: int
+    layout: str
+    metrics: tuple[str, ...]
+    time: np.ndarray
+    values: np.ndarray
+
+
+@dataclass
+class Book:
+    """As in preparation.Job; names: per name set and source the value of each local name."""
+
+    runs: list[Run]
+    clocks: list[ClockMap]
+    threads: list[np.ndarray]
+    domains: list[np.ndarray]
+    names: Mapping[str, list[np.ndarray]]
+    rows: RowTable
+    duration: int
+
+    @classmethod
+    def of(cls, job: Job) -> Book:
+        rows = row_table(job)
+        return cls(_by_unit(job, rows), job.clocks, job.threads, job.domains, job.names, rows, job.duration)
+
+    def save(self, path: Path) -> None:
+        with path.open("wb") as file:
+            pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+    @cached_property
+    def layouts(self) -> frozenset[str]:
+        """Record layouts, and kinds of lines, of which there are any."""
+        return frozenset(run.shape.name for run in self.runs)
+
+    def begins(self, layout: str, fields: Sequence[str] = (), unit: int | None = None) -> pl.DataFrame:
+        """Events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the fields asked for.
+
+        A field is a number, a value of a closed set or of a name; ABSENT where an event lacks it. `domain` is an index into the job's
+        domain codes. unit: of which unit of threads, None for all.
+        """
+        return _frame((self._begin_columns(run, records, fields) for run, records in self._read(BEGIN, layout, unit)),
+                      ("begin", "end", "thread", *fields), unit, self.rows)
+
+    def _begin_columns(self, run: Run, records: np.ndarray, fields: Sequence[str]) -> dict[str, np.ndarray]:
+        clock = self.clocks[run.report]
+        opened = records["end"] == OPEN
+        end = clock.to_global(np.where(opened, 0, records["end"]))
+        columns = {"begin": clock.to_global(records["time"].astype(np.int64)), "end": np.where(opened, self.duration, end),
+                   "thread": self.threads[run.source][records["object"]]}
+        layout = catalogue().layouts[run.shape.name]
+        declared = {field.name: field for field in fields_present(layout, run.shape.present)}
+        # Plain numbers that every event has are not stored where they are 0.
+        nothing = {field.name: 0 for field in layout.fields if field.values is None and not field.optional}
+        for name in fields:
+            if name == "domain":
+                columns[name] = self.domains[run.source][records["domain"]]
+            elif name not in declared:
+                columns[name] = np.full(len(records), nothing.get(name, ABSENT))
+            elif isinstance(declared[name].values, NameSet):
+                columns[name] = self.names[declared[name].values.name][run.source][records[name]]
+            else:
+                columns[name] = records[name].astype(np.int64)
+        return columns
+
+    def lines(self, kind: str, unit: int | None = None) -> pl.DataFrame:
+        """Lines of a kind by when they are sent: `sent`, `sender` (thread), `begin`, `thread`, `end` (of the event that the line leads
+        to), `bytes`."""
+        return _frame((self._line_columns(run, records) for run, records in self._read(LINE, kind, unit)),
+                      ("sent", "sender", "begin", "thread", "end", "bytes"), unit, self.rows)
+
+    def _line_columns(self, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
+        clock, threads = self.clocks[run.report], self.threads[run.source]
+        sent, begin, end = (clock.to_global(records[name].astype(np.int64)) for name in ("time", "receive", "until"))
+        return {"sent": sent, "sender": threads[records["sender"]], "begin": begin, "thread": threads[records["receiver"]], "end": end,
+                "bytes": records["size"].astype(np.int64)}
+
+    def samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
+        """The samples of a layout, device by device."""
+        found: dict[int, list[tuple[Run, np.ndarray]]] = {}
+        for run, records in self._read(COUNTER, layout, unit):
+            found.setdefault(int(self.threads[run.source][run.object]), []).append((run, records))
+        for thread, pieces in sorted(found.items()):
+            if unit is not None and self.rows.units[thread] != unit:
+                continue
+            metrics = list(dict.fromkeys(metric for run, _ in pieces for metric in run.shape.metrics))
+            time = np.concatenate([self.clocks[run.report].to_global(records["time"].astype(np.int64)) for run, records in pieces])
+            values = np.full((len(time), len(metrics)), np.nan)
+            start = 0
+            for run, records in pieces:
+                stored = records["values"].astype(np.float64)
+                columns = [metrics.index(metric) for metric in run.shape.metrics]
+                values[start:start + len(records), columns] = np.where(stored > 0, stored - 1, np.nan)
+                start += len(records)
+            values /= 10.0 ** np.array([metric.precision for metric in metrics])
+            order = np.argsort(time, kind="stable")
+            yield Samples(thread, layout, tuple(metric.name for metric in metrics), *_instants(time[order], values[order]))
+
+    def _read(self, stream: str, name: str, unit: int | None) -> Iterator[tuple[Run, np.ndarray]]:
+        reader = SpillReader()
+        try:
+            for run in self._index.get((stream, name, unit), ()):
+                yield run, reader.between(run, run.first, None)
+                reader.release()
+        finally:
+            reader.close()
+
+    @cached_property
+    def _index(self) -> dict[tuple[str, str, int | None], list[Run]]:
+        """Stream, name and unit (None: any) -> the runs that have any such."""
+        of_source = [np.unique(self.rows.units[threads]).tolist() for threads in self.threads]
+        found: dict[tuple[str, str, int | None], list[Run]] = {}
+        for run in self.runs:
+            units = of_source[run.source] if run.object < 0 else [int(self.rows.units[self.threads[run.source][run.object]])]
+            for unit in (None, *units):
+                found.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)
+        return found
+
+
+def _by_unit(job: Job, rows: RowTable) -> list[Run]:
+    """The job's runs; those that hold events of the whole job as runs of one unit each, and without ends, which no analysis asks for."""
+    reader, result = SpillReader(), []
+    for number, run in enumerate(job.runs):
+        if run.report != TRACE or run.shape.stream != BEGIN:
+            result += [] if run.shape.stream == END else [run]
+            continue
+        records = reader.between(run, run.first, None)
+        units = rows.units[job.threads[run.source][records["object"]]]
+        writer = SpillWriter(job.folder / f"units-{number}.bin", run.report, run.source)
+        order = np.argsort(units, kind="stable")
+        for part in np.split(order, np.flatnonzero(np.diff(units[order])) + 1):
+            result.append(writer.append(run.shape, records[part], run.last, int(records["object"][part[0]])))
+        writer.close()
+    reader.close()
+    return result
+
+
+def _instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of equal time made one: of two numbers the greater."""
+    first = np.flatnonzero(np.append(True, time[1:] != time[:-1])) if len(time) else np.zeros(0, np.int64)
+    if len(first) == len(time):
+        return time, values
+    return time[first], np.fmax.reduceat(values, first)
+
+
+def _frame(pieces: Iterable[dict[str, np.ndarray]], names: Sequence[str], unit: int | None, rows: RowTable) -> pl.DataFrame:
+    """The pieces as one frame by their first column, of one unit's threads alone."""
+    found = list(pieces)
+    columns = {name: np.concatenate([np.zeros(0, np.int64), *(piece[name] for piece in found)]) for name in names}
+    found.clear()
+    if unit is not None:
+        mine = rows.units[columns["thread"]] == unit
+        if not mine.all():
+            columns = {name: column[mine] for name, column in columns.items()}
+    first = columns[names[0]]
+    if (first[1:] < first[:-1]).any():
+        order = np.argsort(first, kind="stable")
+        columns = {name: column[order] for name, column in columns.items()}
+    return pl.DataFrame(columns)
+
+
+@lru_cache(maxsize=1)
+def load(path: Path) -> Book:
+    """A book saved by :meth:`Book.save`, kept while the same one is asked for."""
+    with path.open("rb") as file:
+        return pickle.load(file)

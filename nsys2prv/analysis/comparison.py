@@ -1,0 +1,101 @@
+"""Jobs beside each other: scalability of several, and what got faster or slower between two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from nsys2prv.analysis.efficiencies import scalability
+from nsys2prv.analysis.result import Result, Table, ratio
+
+#: Tables of two jobs that are compared: analysis, table, key columns, what counts executions, what is compared.
+COMPARED = (
+    ("kernels", "classes", ("class",), "count", "time_ns"),
+    ("kernels", "kernels", ("kernel",), "count", "time_ns"),
+    ("overlap", "operations", ("operation",), "count", "exposed_ns"),
+    ("operations", "operations", ("operation",), "calls", "gpu_ns"),
+    ("efficiencies", "iterations", ("region",), "", "elapsed_ns"),
+    ("idle", "calls", ("call",), "count", "time_ns"),
+    ("idle", "memory", ("operation", "source", "destination"), "count", "time_ns"),
+    ("idle", "gaps", ("length",), "count", "time_ns"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job's results. job: name, duration_ns, devices, ranks."""
+
+    job: Mapping[str, object]
+    results: Mapping[str, Result]
+
+
+def scaling(runs: Sequence[Run], strong: bool) -> Result:
+    """How efficiencies change over runs, relative to the first. Global efficiency = parallel efficiency x computation scalability."""
+    tables = [run.results["efficiencies"].tables.get("device") for run in runs]
+    rows = [table and table.frame.row(0, named=True) for table in tables]
+    if None in rows:
+        lacking = ", ".join(str(run.job["name"]) for run, row in zip(runs, rows, strict=True) if row is None)
+        return Result("scaling", "Scalability", missing=[f"scalability: no work on devices in {lacking}"])
+    computation = scalability([row["useful_ns"] for row in rows], [row["devices"] for row in rows], strong)
+    frame = pl.DataFrame({
+        "run": [str(run.job["name"]) for run in runs], "devices": [row["devices"] for row in rows],
+        "elapsed_ns": [row["elapsed_ns"] for row in rows], "speedup": [rows[0]["elapsed_ns"] / row["elapsed_ns"] for row in rows],
+        "computation_scalability": computation, **{name: [row[name] for row in rows] for name in (
+            "parallel_efficiency", "load_balance_efficiency", "communication_efficiency", "orchestration_efficiency")}}, strict=False)
+    frame = frame.with_columns(global_efficiency=pl.col("parallel_efficiency") * pl.col("computation_scalability"))
+    kind = "strong scaling: the same problem on more devices" if strong else "weak scaling: a problem that grows with the devices"
+    return Result("scaling", "Scalability", {"scaling": Table(f"Runs relative to the first ({kind})", frame)})
+
+
+def difference(first: Run, second: Run) -> list[Result]:
+    """Two jobs: the counts first, then times by kernel, class, operation and region. Ratios are second / first."""
+    names = str(first.job["name"]), str(second.job["name"])
+    tables = {"job": Table(f"A: {names[0]}; B: {names[1]}", _jobs(first, second))}
+    notes = []
+    counts, differing = [], []
+    for analysis, table, keys, count, value in COMPARED:
+        pair = [run.results[analysis].tables.get(table) if analysis in run.results else None for run in (first, second)]
+        if None in pair:
+            missing = [name for name, found in zip("AB", pair, strict=True) if found is None]
+            if len(missing) == 1:
+                notes.append(f"{analysis}, {table}: {missing[0]} has none, not compared")
+            continue
+        joined = _joined(pair[0].frame, pair[1].frame, keys, count, value)
+        counts.append((f"{analysis}: {table}", int(joined["count_a"].sum()), int(joined["count_b"].sum()), int((
+            joined["count_a"] != joined["count_b"]).sum())))
+        differing.append((analysis, table, pair[0].title, joined))
+    tables["counts"] = Table("Executions", pl.DataFrame(counts, schema={"table": pl.String, "count_a": pl.Int64, "count_b": pl.Int64,
+                                                                       "rows_that_differ": pl.Int64}, orient="row"))
+    for analysis, table, title, joined in differing:
+        tables[f"{analysis}_{table}"] = Table(title, joined)
+    return [Result("difference", "Difference of two jobs", tables, notes)]
+
+
+def _jobs(first: Run, second: Run) -> pl.DataFrame:
+    elapsed = [float(str(run.job["duration_ns"])) / 1e9 for run in (first, second)]
+    rows: list[tuple[str, float | None, float | None]] = [("elapsed (s)", *elapsed)]
+    rows += [(name, float(str(first.job[name])), float(str(second.job[name]))) for name in ("ranks", "devices")]
+    for table in ("device", "host"):
+        pair = [run.results["efficiencies"].tables.get(table) for run in (first, second)]
+        if None not in pair:
+            figures = [found.frame.row(0, named=True) for found in pair]
+            rows += [(f"{table}: {name.replace('_', ' ')}", figures[0][name], figures[1].get(name)) for name in figures[0]
+                     if name.endswith("efficiency")]
+    frame = pl.DataFrame(rows, schema={"figure": pl.String, "a": pl.Float64, "b": pl.Float64}, orient="row")
+    return frame.with_columns(ratio=ratio("b", "a"))
+
+
+def _joined(first: pl.DataFrame, second: pl.DataFrame, keys: Sequence[str], count: str, value: str) -> pl.DataFrame:
+    """Both jobs' rows by key, greatest change first; what one job lacks counts as 0."""
+    def summed(frame: pl.DataFrame, suffix: str) -> pl.DataFrame:
+        counted = pl.col(count).sum() if count else pl.len()
+        grouped = frame.group_by(keys, maintain_order=True)
+        return grouped.agg(counted.cast(pl.Int64).alias(f"count_{suffix}"), pl.col(value).sum().alias(f"{suffix}_ns"))
+
+    joined = summed(first, "a").join(summed(second, "b"), on=keys, how="full", coalesce=True, nulls_equal=True,
+                                       maintain_order="left_right")
+    joined = joined.with_columns(pl.col("count_a", "count_b", "a_ns", "b_ns").fill_null(0))
+    joined = joined.with_columns(change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=ratio("b_ns", "a_ns"))
+    return joined.sort(pl.col("change_ns").abs(), descending=True, maintain_order=True)

@@ -1,0 +1,124 @@
+"""Arithmetic on sets of time intervals. Columns of int64 ns; intervals are half open: begin <= time < end.
+
+A set is a :class:`Spans`: disjoint, ascending, none empty, none touching the next. No loop over intervals anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """A set of times as its maximal intervals."""
+
+    begin: np.ndarray
+    end: np.ndarray
+
+    @property
+    def length(self) -> int:
+        """The time in the set."""
+        return int((self.end - self.begin).sum())
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def until(self, times: np.ndarray) -> np.ndarray:
+        """How much of the set lies before each time."""
+        times = np.asarray(times, np.int64)
+        if not len(self):
+            return np.zeros(times.shape, np.int64)
+        before = np.concatenate([[0], np.cumsum(self.end - self.begin)])
+        index = np.searchsorted(self.begin, times, "right")
+        last = np.maximum(index - 1, 0)
+        return before[index] - np.where(index > 0, np.maximum(self.end[last] - times, 0), 0)
+
+    def within(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """How much of the set lies within each [begin, end)."""
+        return self.until(end) - self.until(begin)
+
+    def contains(self, times: np.ndarray) -> np.ndarray:
+        """Which times are in the set."""
+        if not len(self):
+            return np.zeros(np.shape(times), bool)
+        index = np.searchsorted(self.begin, times, "right") - 1
+        return (index >= 0) & (times < self.end[np.maximum(index, 0)])
+
+
+EMPTY = Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def union(begin: np.ndarray, end: np.ndarray) -> Spans:
+    """The times that lie in any of these intervals, in any order; empty ones say nothing."""
+    begin, end = np.asarray(begin, np.int64), np.asarray(end, np.int64)
+    kept = end > begin
+    if not kept.all():
+        begin, end = begin[kept], end[kept]
+    if not len(begin):
+        return EMPTY
+    if (begin[1:] < begin[:-1]).any():
+        order = np.argsort(begin, kind="stable")
+        begin, end = begin[order], end[order]
+    reached = np.maximum.accumulate(end)
+    first = np.concatenate([[True], begin[1:] > reached[:-1]])
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(begin) - 1)
+    return Spans(begin[first], reached[last])
+
+
+def united(sets: Sequence[Spans]) -> Spans:
+    """The times in any of the sets."""
+    return union(np.concatenate([one.begin for one in sets]), np.concatenate([one.end for one in sets])) if sets else EMPTY
+
+
+def _combined(first: Spans, second: Spans, needed: tuple[bool, bool]) -> Spans:
+    """The times whose membership in the two sets is as `needed`; not outside of both."""
+    edges = _distinct(np.sort(np.concatenate([first.begin, first.end, second.begin, second.end]), kind="stable"))
+    if len(edges) < 2:
+        return EMPTY
+    held = (first.contains(edges[:-1]) == needed[0]) & (second.contains(edges[:-1]) == needed[1])
+    return union(edges[:-1][held], edges[1:][held])
+
+
+def intersection(first: Spans, second: Spans) -> Spans:
+    return _combined(first, second, (True, True))
+
+
+def difference(first: Spans, second: Spans) -> Spans:
+    """The times in the first set that are not in the second."""
+    return _combined(first, second, (True, False))
+
+
+def gaps(spans: Spans, begin: int, end: int) -> Spans:
+    """The times of [begin, end) that are not in the set."""
+    return difference(union(np.array([begin]), np.array([end])), spans)
+
+
+def clipped(spans: Spans, begin: int, end: int) -> Spans:
+    """The part of the set within [begin, end)."""
+    return union(np.maximum(spans.begin, begin), np.minimum(spans.end, end))
+
+
+def concurrency(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many intervals are open from each time of change on: ascending times, and counts (the last is 0)."""
+    kept = end > begin
+    begin, end = np.sort(begin[kept], kind="stable"), np.sort(end[kept], kind="stable")
+    changes = _distinct(np.sort(np.concatenate([begin, end]), kind="stable"))
+    return changes, np.searchsorted(begin, changes, "right") - np.searchsorted(end, changes, "right")
+
+
+def _distinct(ordered: np.ndarray) -> np.ndarray:
+    """Ascending numbers without repetitions."""
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
+def time_by_count(begin: np.ndarray, end: np.ndarray, inside: Spans) -> dict[int, int]:
+    """For how long, within a set, how many of the intervals are open: count -> ns, counts from 1."""
+    times, counts = concurrency(begin, end)
+    if len(times) < 2:
+        return {}
+    lengths = inside.within(times[:-1], times[1:])
+    total = np.bincount(counts[:-1], lengths)
+    return {count: int(total[count]) for count in range(1, len(total)) if total[count]}

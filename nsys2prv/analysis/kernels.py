@@ -1,0 +1,127 @@
+"""Kernels and their classes by time, and how much of the matrix products runs on tensor cores.
+
+Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single executions, the deviation that of a sample. Imbalance: of the
+time that ranks spend in a kernel, the greatest divided by the mean over all ranks with kernels, less 1. Tensor cores by the kernel's name;
+where GPU metrics were sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.analysis.book import Samples
+from nsys2prv.analysis.distributions import RULE, spill, statistics
+from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
+from nsys2prv.analysis.steps import steps
+from nsys2prv.analysis.unit import GEMM, GRAPH, MEMORY, TENSOR_YES, Unit, labels_of
+
+BY = ["what", "name", "class", "tensor"]
+#: Column -> label of the GPU metric (percent) that is brought together with kernels.
+METRICS = {"tensor_active": "Tensor Active [Throughput %]", "sm_active": "SMs Active [Throughput %]"}
+
+
+def collect(unit: Unit) -> dict[str, pl.DataFrame]:
+    kernels = unit.work.filter(pl.col("what") != MEMORY)
+    kernels = kernels.with_columns(task=pl.Series(unit.task_of[kernels["thread"].to_numpy()], dtype=pl.Int32))
+    found = {"kernels": spill(kernels, ["task", *BY], unit.folder / f"kernel-durations-{unit.number}.bin")}
+    measured = [_measured(kernels.filter(pl.col("device") == device), samples) for device, samples in unit.gpu_samples.items()]
+    found["measured"] = pl.concat(measured) if measured else pl.DataFrame()
+    return found
+
+
+def _measured(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
+    """Sums of metrics over the kernels of a device, and over how many ns they are known."""
+    begin, end = kernels["begin"].to_numpy(), kernels["end"].to_numpy()
+    columns: dict[str, pl.Series] = {}
+    for name, label in METRICS.items():
+        if label in samples.metrics:
+            held = steps(samples, samples.metrics.index(label))
+            values, known = held.integral(begin, end), held.known(begin, end)
+        else:
+            values, known = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
+        columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known)}
+    return kernels.with_columns(**columns).group_by(BY, maintain_order=True).agg(pl.col(*columns).sum())
+
+
+def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
+    groups, measured = found["kernels"], found["measured"]
+    total = groups["time_ns"].sum()
+    tasks = groups["task"].n_unique()
+    rows = statistics(groups, BY, modes=True).join(_imbalance(groups, BY, tasks), on=BY, how="left", maintain_order="left")
+    classes = groups.with_columns(pl.when(pl.col("what") == GRAPH).then(pl.lit(0, pl.Int8)).otherwise("class").alias("class"))
+    by_class = statistics(classes, ["class"]).join(_imbalance(classes, ["class"], tasks), on="class", how="left", maintain_order="left")
+    missing = []
+    if measured.height:
+        rows = rows.join(_means(measured, BY), on=BY, how="left", maintain_order="left")
+        means = _means(measured.filter(pl.col("what") != GRAPH), ["class"])
+        by_class = by_class.join(means, on="class", how="left", maintain_order="left")
+    else:
+        missing.append(f"measured activity of tensor cores: {context.absent(('gpu_metric',))}")
+    rows = rows.with_columns(time_share=ratio(pl.col("time_ns"), pl.lit(total)))
+    by_class = by_class.with_columns(time_share=ratio(pl.col("time_ns"), pl.lit(total)))
+    figures = ["count", "time_ns", "time_share", "mean_ns", "median_ns", "min_ns", "max_ns", "deviation_ns", "imbalance"]
+    extra = [name for name in METRICS if name in rows.columns]
+    named = _labelled(context.named(rows, "name", "kernels", "nccl_kernels", "graphs"))
+    named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
+    tables = {
+        "kernels": Table("Kernels", named.select("kernel", "class", "tensor_cores", *figures, *extra), __doc__ or ""),
+        "classes": Table("Classes of kernels", _labelled(by_class.with_columns(what=pl.lit(0))).select("class", *figures, *extra)),
+        "tensor_cores": Table("Matrix products (GEMM) by tensor cores, told from the kernels' names", _tensor_cores(groups))}
+    two = named.filter("two_modes")
+    if two.height:
+        tables["two_modes"] = Table("Kernels whose durations have two modes", two.select(
+            "kernel", "count", "time_ns", "low_ns", "high_ns", "high_share"), RULE)
+    gemm = tables["tensor_cores"].frame
+    if not gemm.height:
+        tables.pop("tensor_cores")
+    elif tasks > 1:
+        tables["tensor_cores_by_rank"] = Table("Share of GEMM time on tensor cores by rank", context.with_task(_tensor_by_task(groups)))
+    notes = [RULE]
+    if "cuda_graph" in context.book.layouts:
+        notes.append("CUDA graphs were traced as a whole: the kernels inside them are in no figure but those of graphs (profile with "
+                     "--cuda-graph-trace=node to see them)")
+    return Result("kernels", ANALYSIS.title, tables, notes, missing)
+
+
+def _imbalance(groups: pl.DataFrame, by: list[str], tasks: int) -> pl.DataFrame:
+    """The greatest time of a task over the mean of all, less 1."""
+    per_task = groups.group_by(*by, "task", maintain_order=True).agg(pl.col("time_ns").sum())
+    return per_task.group_by(by, maintain_order=True).agg(imbalance=pl.col("time_ns").max() * tasks / pl.col("time_ns").sum() - 1)
+
+
+def _means(measured: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Means of the metrics over the kernels' time, as shares."""
+    sums = measured.group_by(by, maintain_order=True).agg(pl.exclude(BY).sum())
+    return sums.select(*by, *(ratio(pl.col(f"{name}_sum") / 100, pl.col(f"{name}_known")).alias(name) for name in METRICS))
+
+
+def _labelled(rows: pl.DataFrame) -> pl.DataFrame:
+    """Classes and tensor cores as texts."""
+    classes, tensor = labels_of("kernel_class"), labels_of("tensor_cores")
+    graph = pl.col("what") == GRAPH
+    columns = [pl.when(graph | (pl.col("class") == 0)).then(pl.lit("CUDA graph")).otherwise(
+        pl.col("class").cast(pl.Int64).replace_strict(classes, default="Other", return_dtype=pl.String)).alias("class")]
+    if "tensor" in rows.columns:
+        columns.append(pl.when(~graph).then(pl.col("tensor").cast(pl.Int64).replace_strict(tensor, default="Unknown",
+                                                                                            return_dtype=pl.String)).alias("tensor"))
+    return rows.with_columns(columns)
+
+
+def _tensor_cores(groups: pl.DataFrame) -> pl.DataFrame:
+    gemm = groups.filter((pl.col("class") == GEMM) & (pl.col("what") != GRAPH))
+    rows = gemm.group_by("tensor", maintain_order=True).agg(pl.col("count").sum(), pl.col("time_ns").sum()).sort("tensor")
+    names = pl.col("tensor").cast(pl.Int64).replace_strict(labels_of("tensor_cores"), default="Unknown", return_dtype=pl.String)
+    return rows.select(names.alias("tensor_cores"), "count", "time_ns", (pl.col("time_ns") / pl.col("time_ns").sum()).alias("time_share"))
+
+
+def _tensor_by_task(groups: pl.DataFrame) -> pl.DataFrame:
+    gemm = groups.filter((pl.col("class") == GEMM) & (pl.col("what") != GRAPH))
+    return gemm.group_by("task", maintain_order=True).agg(
+        gemm_ns=pl.col("time_ns").sum(),
+        tensor_core_share=pl.col("time_ns").filter(pl.col("tensor") == TENSOR_YES).sum() / pl.col("time_ns").sum()).sort("task")
+
+
+ANALYSIS = Analysis("kernels", "Kernels", (("cuda_kernel", "nccl_kernel", "cuda_graph"),), collect, conclude)

@@ -1,0 +1,7 @@
+"""All analyses, in the order in which to read them."""
+
+from __future__ import annotations
+
+from nsys2prv.analysis import collectives, efficiencies, idle, kernels, metrics, operations, overlap
+
+ANALYSES = tuple(module.ANALYSIS for module in (efficiencies, overlap, collectives, kernels, operations, idle, metrics))

@@ -1,0 +1,103 @@
+"""What an analysis declares, what it is told, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from nsys2prv.analysis.book import Book
+from nsys2prv.analysis.unit import Question, Unit
+
+
+@dataclass(frozen=True)
+class Table:
+    """Figures. Columns that end in `_ns` are durations, `_bytes` sizes, `share` and `efficiency` fractions of 1, `_gb_s` 10^9 bytes a
+    second. about: how they are defined."""
+
+    title: str
+    frame: pl.DataFrame
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """tables: by name. notes: on how to read them. missing: what the reports lack, and which figures are not given therefore."""
+
+    name: str
+    title: str
+    tables: dict[str, Table] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What analyses conclude with. labels: name set -> frame of value and label. folded: NVTX names as groups
+    (folding.py). absent: layouts -> why there are none of them."""
+
+    book: Book
+    question: Question
+    labels: Mapping[str, pl.DataFrame]
+    folded: pl.DataFrame
+    absent: Callable[[Sequence[str]], str]
+
+    @property
+    def duration(self) -> int:
+        return self.book.duration
+
+    @property
+    def devices(self) -> pl.DataFrame:
+        """As in rows.RowTable, but the devices with work alone."""
+        used = self.book.rows.threads.filter(pl.col("stream").is_not_null())["device"]
+        return self.book.rows.devices.filter(pl.col("device").is_in(used.unique().to_list()))
+
+    @property
+    def tasks(self) -> pl.DataFrame:
+        """`task`, `rank`, `node` of every task, and `who`, its name in tables."""
+        tasks = self.book.rows.threads.select("task", "rank", "node").unique("task").sort("task")
+        return tasks.with_columns(who=pl.when(pl.col("rank").is_not_null()).then(pl.format("rank {}", "rank"))
+                                  .otherwise(pl.format("task {}", "task")))
+
+    def with_device(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The frame with names of devices in the place of their numbers, and `node`."""
+        names = self.devices.select(pl.col("device").cast(frame["device"].dtype), "label", "node")
+        joined = frame.join(names, on="device", how="left", maintain_order="left").with_columns(device="label").drop("label")
+        return joined.select("node", "device", *(name for name in frame.columns if name not in ("device", "node")))
+
+    def with_task(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The frame with names of ranks in the place of tasks."""
+        names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who")
+        joined = frame.join(names, on="task", how="left", maintain_order="left")
+        return joined.select(pl.col("who").alias("rank"), *(name for name in frame.columns if name != "task"))
+
+    def named(self, frame: pl.DataFrame, column: str, *sets: str) -> pl.DataFrame:
+        """The frame with labels in the place of the values of some name sets."""
+        labels = pl.concat([self.labels[one] for one in sets]).unique("value").select(pl.col("value").cast(frame[column].dtype), "label")
+        joined = frame.join(labels, left_on=column, right_on="value", how="left", maintain_order="left")
+        return joined.with_columns(pl.coalesce("label", pl.format("value {}", column)).alias(column)).drop("label")
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis. needs: groups of layouts, of each of which one must be there. collect: partial frames of one unit, by name.
+    conclude: the tables of the frames of all units, each put together."""
+
+    name: str
+    title: str
+    needs: tuple[tuple[str, ...], ...]
+    collect: Callable[[Unit], dict[str, pl.DataFrame]]
+    conclude: Callable[[Mapping[str, pl.DataFrame], Context], Result]
+
+
+def safe_ratio(part: float, whole: float) -> float | None:
+    """None where there is nothing to divide by."""
+    return part / whole if whole else None
+
+
+def ratio(part: pl.Expr | str, whole: pl.Expr | str) -> pl.Expr:
+    """The same of columns."""
+    part = pl.col(part) if isinstance(part, str) else part
+    whole = pl.col(whole) if isinstance(whole, str) else whole
+    return pl.when(whole != 0).then(part / whole)

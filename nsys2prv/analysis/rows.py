@@ -1,0 +1,107 @@
+"""Whose rows are whose: each thread of the trace with its task, rank, node, device and stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.device_states import device_of
+from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey
+from nsys2prv.model.objects import OF_GPU, gpu_identity
+from nsys2prv.preparation import Job
+
+HOST, STREAM, SAMPLED = "host", "stream", "samples"
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """threads: a row for each thread of the trace, in their order: `thread` (from 0), `row` (its name), `kind` (host, stream, samples),
+    `task` (from 1, as Paraver numbers them), `rank` (null where unknown), `node`, `device` (index into devices, null for none), `stream`.
+    devices: a row for each physical GPU: `device` (from 0), `node`, `gpu` (its number in row names), `label`, `task` (the first with work).
+    units: threads are of one unit where they share a report or a GPU; of each thread, from 0."""
+
+    threads: pl.DataFrame
+    devices: pl.DataFrame
+    units: np.ndarray
+
+    def column(self, name: str) -> np.ndarray:
+        """A column of `threads`, -1 for null."""
+        return self.threads[name].fill_null(-1).to_numpy()
+
+
+def row_table(job: Job) -> RowTable:
+    """The rows of a job."""
+    tree, model = job.model.tree, job.model
+    count = tree.threads
+    kinds, streams, reports = [SAMPLED] * count, [None] * count, [[] for _ in range(count)]
+    for (report, key), thread in model.rows.items():
+        reports[thread].append(report)
+        if isinstance(key, ThreadKey):
+            kinds[thread] = HOST
+        elif isinstance(key, StreamKey):
+            kinds[thread], streams[thread] = STREAM, key.stream
+    tasks = [number for number, task in enumerate(tree.tasks, 1) for _ in task.threads]
+    nodes = [tree.nodes[task.node].name for task in tree.tasks for _ in task.threads]
+    ranks = [process.rank for process, task in zip(model.processes, tree.tasks, strict=True) for _ in task.threads]
+    gpus = _gpus(job)
+    identities: dict[tuple, int] = {}
+    # Those with work first.
+    for thread in sorted(gpus, key=lambda thread: (kinds[thread] != STREAM, thread)):
+        identities.setdefault(gpus[thread], len(identities))
+    devices = [identities[gpus[thread]] if thread in gpus else None for thread in range(count)]
+    threads = pl.DataFrame(
+        {"thread": range(count), "row": [thread.name for task in tree.tasks for thread in task.threads], "kind": kinds, "task": tasks,
+         "rank": ranks, "node": nodes, "device": devices, "stream": streams},
+        schema={"thread": pl.Int64, "row": pl.String, "kind": pl.String, "task": pl.Int64, "rank": pl.Int64, "node": pl.String,
+                "device": pl.Int64, "stream": pl.Int64})
+    return RowTable(threads, _devices(threads), _units(reports, tasks, devices, kinds))
+
+
+def _gpus(job: Job) -> dict[int, tuple]:
+    """Thread -> what tells its GPU from all others of the trace, of streams and of rows of GPUs themselves."""
+    infos, machines = job.infos, [placement.machine for placement in job.placed.placements]
+    found = {}
+    for (report, key), thread in job.model.rows.items():
+        if isinstance(key, StreamKey):
+            found[thread] = gpu_identity(infos, machines, report, device_of(infos[report], key))
+        elif isinstance(key, DeviceKey) and key.kind in OF_GPU:
+            found[thread] = gpu_identity(infos, machines, report, key._replace(kind=GPU))
+    return found
+
+
+def _devices(threads: pl.DataFrame) -> pl.DataFrame:
+    rows = threads.filter(pl.col("device").is_not_null()).sort(pl.col("kind") != STREAM, "thread")
+    rows = rows.unique("device", keep="first").sort("device")
+    # Rows are named by the GPU's number on its machine.
+    rows = rows.with_columns(gpu=pl.col("row").str.extract(r"(?:^CUDA-D| GPU)(-?\d+)").cast(pl.Int64))
+    alone = pl.len().over("node", "gpu") == 1
+    label = pl.format("{} GPU{}", "node", "gpu")
+    label = pl.when(alone).then(label).otherwise(pl.format("{} of task {}", label, "task"))
+    return rows.select("device", "node", "gpu", label.alias("label"), "task")
+
+
+def _units(reports: list[list[int]], tasks: list[int], devices: list[int | None], kinds: list[str]) -> np.ndarray:
+    """Connected components of threads by report, task and GPU."""
+    leader: dict[tuple, tuple] = {}
+
+    def find(key: tuple) -> tuple:
+        leader.setdefault(key, key)
+        while leader[key] != key:
+            leader[key] = leader[leader[key]]
+            key = leader[key]
+        return key
+
+    keys = []
+    for thread, found in enumerate(reports):
+        own = [("device", devices[thread])] if devices[thread] is not None else []
+        if kinds[thread] != SAMPLED:
+            own += [("task", tasks[thread]), *(("report", report) for report in found)]
+        # One report may hold samples of all GPUs of its host, which are to be with the GPUs' work.
+        own = own or [("report", found[0])]
+        for other in own[1:]:
+            leader[find(other)] = find(own[0])
+        keys.append(own[0])
+    numbers: dict[tuple, int] = {}
+    return np.array([numbers.setdefault(find(key), len(numbers)) for key in keys], np.int64)

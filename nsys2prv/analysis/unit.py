@@ -1,0 +1,184 @@
+"""What analyses look at: the events of one unit, threads that share a report or a GPU. What several analyses need is made once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.analysis.book import Book, Samples
+from nsys2prv.analysis.intervals import EMPTY, Spans, union, united
+from nsys2prv.analysis.rows import HOST
+from nsys2prv.catalogue import catalogue
+
+#: What a device does.
+COMPUTE, NCCL, GRAPH, MEMORY = range(4)
+#: Layouts of work on devices -> what it is, and its naming field.
+WORK = {"cuda_kernel": (COMPUTE, "kernel"), "nccl_kernel": (NCCL, "kernel"), "cuda_graph": (GRAPH, "execution"),
+        "memory_operation": (MEMORY, "operation")}
+MPI = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
+#: Numbers of the catalogue: classes of kernels, and whether they use tensor cores.
+GEMM, CONVOLUTION, COMMUNICATION = 1, 3, 10
+TENSOR_YES, TENSOR_NO, TENSOR_UNKNOWN = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of all analyses. useful: `compute` (kernels other than NCCL's, as BSC) or `all-kernels` (as TALP). windows: frame of
+    regions and iterations with `region`, `iteration`, `begin`, `end`; the whole job is the first. bins: of maps over time. synchronising:
+    values of CUDA API calls that wait for the device. io: values of OS runtime calls that wait for files or the network. groups: file
+    of the groups of NVTX names by value (folding.py)."""
+
+    useful: str = "compute"
+    windows: pl.DataFrame = field(default_factory=pl.DataFrame)
+    bins: int = 200
+    synchronising: tuple[int, ...] = ()
+    io: tuple[int, ...] = ()
+    groups: Path | None = None
+
+
+class Unit:
+    """The events of one unit of a book. folder: for what is too much to hand back."""
+
+    def __init__(self, book: Book, number: int, question: Question, folder: Path) -> None:
+        self.book, self.number, self.question, self.folder = book, number, question, folder
+        self.duration = book.duration
+        self._rows = book.rows.threads.filter(pl.Series(book.rows.units == number))
+        self.device_of = book.rows.column("device")
+        self.task_of = book.rows.column("task")
+        self._sets: dict[tuple, Spans] = {}
+        self.cache: dict[str, dict] = {}
+
+    def has(self, *layouts: str) -> bool:
+        return any(layout in self.book.layouts for layout in layouts)
+
+    def begins(self, layout: str, fields: Sequence[str] = ()) -> pl.DataFrame:
+        """Events of a layout, as in Book.begins."""
+        return self.book.begins(layout, fields, self.number)
+
+    @cached_property
+    def tasks(self) -> list[int]:
+        """Tasks with host threads."""
+        return self._rows.filter(pl.col("kind") == HOST)["task"].unique().sort().to_list()
+
+    @cached_property
+    def devices(self) -> list[int]:
+        """Devices with work."""
+        return self.work["device"].unique().sort().to_list()
+
+    @cached_property
+    def work(self) -> pl.DataFrame:
+        """Everything that devices executed, by begin: begin, end, thread, device, what, name (value), class, tensor, bytes, operation
+        (memory operation, or that of an NCCL kernel)."""
+        frames = []
+        for layout, (what, name) in WORK.items():
+            fields = [name, *({"cuda_kernel": ("class", "tensor_cores"), "nccl_kernel": ("class", "tensor_cores", "operation"),
+                               "memory_operation": ("bytes",)}.get(layout, ()))]
+            found = self.begins(layout, fields)
+            known = set(found.columns)
+            frames.append(found.select(
+                "begin", "end", "thread", pl.lit(what, pl.Int8).alias("what"), pl.col(name).cast(pl.Int32).alias("name"),
+                *(pl.col(column).cast(pl.Int8).alias(alias) if column in known else pl.lit(0, pl.Int8).alias(alias)
+                  for column, alias in (("class", "class"), ("tensor_cores", "tensor"))),
+                (pl.col("operation").cast(pl.Int8) if "operation" in known else pl.lit(0, pl.Int8)).alias("operation")))
+        work = pl.concat(frames)
+        threads = work["thread"].to_numpy()
+        work = work.with_columns(thread=pl.col("thread").cast(pl.Int32), device=pl.Series(self.device_of[threads], dtype=pl.Int32))
+        return work.sort("begin", maintain_order=True)
+
+    def device_spans(self, device: int, *what: int) -> Spans:
+        """When a device executes any of these."""
+        key = ("device", device, *sorted(what))
+        if key not in self._sets:
+            if len(what) > 1:
+                self._sets[key] = united([self.device_spans(device, one) for one in what])
+            else:
+                mine = self.work.filter((pl.col("device") == device) & (pl.col("what") == what[0]))
+                self._sets[key] = union(mine["begin"].to_numpy(), mine["end"].to_numpy())
+        return self._sets[key]
+
+    def useful(self, device: int) -> Spans:
+        """When a device is useful, as the question means it."""
+        return self.device_spans(device, *((COMPUTE, GRAPH) if self.question.useful == "compute" else (COMPUTE, NCCL, GRAPH)))
+
+    def active(self, device: int) -> Spans:
+        return self.device_spans(device, COMPUTE, NCCL, GRAPH, MEMORY)
+
+    @cached_property
+    def api(self) -> pl.DataFrame:
+        """CUDA API calls, by begin: begin, end, thread, call (value)."""
+        return self.begins("cuda_api", ("call",)).with_columns(pl.col("thread", "call").cast(pl.Int32))
+
+    def main_thread(self, task: int) -> int:
+        """The first host thread of a task."""
+        return int(self._rows.filter((pl.col("kind") == HOST) & (pl.col("task") == task))["thread"].min())
+
+    def thread_spans(self, layout: str, threads: Sequence[int]) -> Spans:
+        """When any of these threads is in an event of a layout."""
+        key = (layout, *threads)
+        if key not in self._sets:
+            if layout not in self.book.layouts:
+                return EMPTY
+            frame = self.api if layout == "cuda_api" else self._calls(layout)
+            mine = frame.filter(pl.col("thread").is_in(list(threads)))
+            self._sets[key] = union(mine["begin"].to_numpy(), mine["end"].to_numpy())
+        return self._sets[key]
+
+    def _calls(self, layout: str) -> pl.DataFrame:
+        known = self.cache.setdefault("calls", {})
+        if layout not in known:
+            known[layout] = self.begins(layout)
+        return known[layout]
+
+    def mpi_spans(self, threads: Sequence[int]) -> Spans:
+        return united([self.thread_spans(layout, threads) for layout in MPI])
+
+    @cached_property
+    def gpu_samples(self) -> dict[int, Samples]:
+        """Samples of GPU metrics by device."""
+        return {int(self.device_of[found.thread]): found for found in self.book.samples("gpu_metric", self.number)}
+
+    @cached_property
+    def launched(self) -> pl.DataFrame:
+        """Work with the call that launched it, by begin: columns of `work`, and `sent` (begin of the call), `sender` (its thread).
+
+        Work without a known call is not in it."""
+        lines = pl.concat([self.book.lines(kind, self.number).select("sent", pl.col("sender", "thread").cast(pl.Int32), "begin")
+                           for kind in ("launch", "memory")])
+        line = located(*columns_of(lines, "thread", "begin"), *columns_of(self.work, "thread", "begin"))
+        hit = np.flatnonzero(line >= 0)
+        calls = {name: lines[name].to_numpy()[line[hit]] for name in ("sent", "sender")}
+        return self.work.filter(pl.Series(line >= 0)).with_columns(**{name: pl.Series(column) for name, column in calls.items()})
+
+    @cached_property
+    def launching(self) -> np.ndarray:
+        """Of each row of `launched` the row of its call in `api`, -1 for none."""
+        return located(*columns_of(self.api, "thread", "begin"), *columns_of(self.launched, "sender", "sent"))
+
+
+def columns_of(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
+    """Columns without nulls as arrays."""
+    return [frame[name].to_numpy() for name in names]
+
+
+def located(thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """For each (at_thread, at) the first row that has this thread and time, -1 for none."""
+    order, wanted = np.lexsort((time, thread)), np.lexsort((at, at_thread))
+    found = np.full(len(at), -1, np.int64)
+    thread, at_thread = thread[order], at_thread[wanted]
+    for number in np.unique(at_thread):
+        rows = order[slice(*np.searchsorted(thread, (number, number + 1)))]
+        asked = wanted[slice(*np.searchsorted(at_thread, (number, number + 1)))]
+        if len(rows):
+            place = np.minimum(np.searchsorted(time[rows], at[asked]), len(rows) - 1)
+            found[asked] = np.where(time[rows[place]] == at[asked], rows[place], -1)
+    return found
+
+
+def labels_of(value_set: str) -> dict[int, str]:
+    """The labels of a closed set."""
+    return dict(catalogue().value_sets[value_set].labels)

@@ -1,0 +1,254 @@
+"""Figures of the analyses equal what plain SQL and plain Python find in the exports: on the samples, and on a folder of real exports."""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tools.corpus import EXPORTS, UNSET, need_corpus
+from tools.view_answers import SAMPLES
+
+import nsys2prv
+from nsys2prv.analysis.opened import Opened
+from nsys2prv.errors import NothingToWrite
+
+PREFIX = "CUPTI_ACTIVITY_KIND_"
+KERNEL, RUNTIME, MEMCPY, MEMSET, GRAPH = (PREFIX + name for name in ("KERNEL", "RUNTIME", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
+#: Rows of this event class repeat calls.
+BACKTRACES = 67
+#: The kinds that these tests look at.
+KINDS = ("cuda", "nvtx", "mpi")
+
+
+class Export:
+    """An export as plain SQL sees it."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+        self.tables = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")}
+
+    def rows(self, table: str, query: str) -> list[tuple]:
+        """The rows of a query, none where the table is not there."""
+        return self._connection.execute(query).fetchall() if table in self.tables else []
+
+    def columns(self, table: str) -> set[str]:
+        return {row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def figures(durations: Sequence[int]) -> tuple:
+    """As `nsys stats` defines them: count, total, mean, median, least, greatest, deviation of a sample."""
+    deviation = statistics.stdev(durations) if len(durations) > 1 else -1
+    return (len(durations), sum(durations), statistics.fmean(durations), statistics.median(durations), min(durations), max(durations),
+            deviation)
+
+
+def grouped(rows: Iterable[tuple]) -> dict[object, list[int]]:
+    """Durations (at least 1 ns, as in the trace) by name."""
+    found: dict[object, list[int]] = defaultdict(list)
+    for name, start, end in rows:
+        found[name].append(max(end - start, 1))
+    return found
+
+
+def close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
+    """Whether rows of figures are equal, in any order."""
+    def key(row: tuple) -> tuple:
+        return row[0], row[1], row[4], row[5]
+
+    found = sorted((tuple(-1 if value is None else value for value in row) for row in found), key=key)
+    expected = sorted(expected, key=key)
+    return len(found) == len(expected) and all(one == pytest.approx(other, rel=1e-9) for one, other in zip(found, expected, strict=True))
+
+
+FIGURES = ("count", "time_ns", "mean_ns", "median_ns", "min_ns", "max_ns", "deviation_ns")
+
+
+def check_summaries(job: Opened, exports: Sequence[Export]) -> None:
+    """Kernels, API calls and copies."""
+    results = job.analyse("kernels", "idle")
+    kernels, graphs = defaultdict(list), defaultdict(list)
+    calls, copies = defaultdict(list), Counter()
+    for number, export in enumerate(exports):
+        for name, found in grouped(export.rows(KERNEL, f"SELECT demangledName, start, end FROM {KERNEL}")).items():
+            text = export.rows("StringIds", f"SELECT value FROM StringIds WHERE id = {name}")
+            kernels[text[0][0] if text else name] += found
+        for name, found in grouped(export.rows(GRAPH, f"SELECT graphExecId, start, end FROM {GRAPH}")).items():
+            graphs[number, name] += found
+        query = f"SELECT value, start, end FROM {RUNTIME} LEFT JOIN StringIds ON id = nameId WHERE eventClass <> {BACKTRACES}"
+        for name, found in grouped(export.rows(RUNTIME, query)).items():
+            calls[name] += found
+        for kind, size, start, end in export.rows(MEMCPY, f"SELECT copyKind, bytes, start, end FROM {MEMCPY}"):
+            copies[kind, "count"] += 1
+            copies[kind, "bytes"] += size
+            copies[kind, "time"] += max(end - start, 1)
+    tables = results["kernels"].tables
+    if kernels or graphs:
+        frame = tables["kernels"].frame
+        of_graphs = frame.filter(pl.col("class") == "CUDA graph")
+        assert close(frame.filter(pl.col("class") != "CUDA graph").select(FIGURES).rows(), map(figures, kernels.values()))
+        assert of_graphs["time_ns"].sum() == sum(map(sum, graphs.values()))
+        assert tables["classes"].frame["count"].sum() == sum(map(len, [*kernels.values(), *graphs.values()]))
+        assert tables["classes"].frame["time_share"].sum() == pytest.approx(1)
+    if calls:
+        frame = results["idle"].tables["calls"].frame
+        assert (frame["count"].sum(), frame["time_ns"].sum()) == (sum(map(len, calls.values())), sum(map(sum, calls.values())))
+        greatest = max(calls.values(), key=len)
+        assert close(frame.filter(pl.col("count") == len(greatest)).select(FIGURES).rows()[:1], [figures(greatest)]) or len(calls) > 1
+    if copies:
+        frame = results["idle"].tables["memory"].frame.filter(pl.col("operation").str.contains("memcpy|migration"))
+        for column, what in (("count", "count"), ("bytes", "bytes"), ("time_ns", "time")):
+            assert frame[column].sum() == sum(value for (_, which), value in copies.items() if which == what)
+
+
+def work(export: Export) -> dict[tuple, dict[str, list[tuple[int, int]]]]:
+    """Intervals of what each process does on each device, by kind."""
+    found: dict[tuple, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    name = "(SELECT value FROM StringIds WHERE id = demangledName)"
+    for pid, device, start, end, text in export.rows(KERNEL, f"SELECT globalPid, deviceId, start, end, {name} FROM {KERNEL}"):
+        found[pid, device]["nccl" if text.startswith("nccl") else "compute"].append((start, max(end, start + 1)))
+    for table, kind in ((GRAPH, "compute"), (MEMCPY, "memory"), (MEMSET, "memory")):
+        for pid, device, start, end in export.rows(table, f"SELECT globalPid, deviceId, start, end FROM {table}"):
+            found[pid, device][kind].append((start, max(end, start + 1)))
+    return found
+
+
+def busy(pieces: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """Stretches with any of these intervals, by the marks of their ends."""
+    marks = sorted((time, step) for piece in pieces for begin, end in piece for time, step in ((begin, 0), (end, 1)))
+    stretches, open_ = [], 0
+    for time, step in marks:
+        if step == 0:
+            if open_ == 0 and not (stretches and stretches[-1][1] == time):
+                stretches.append((time, time))
+            open_ += 1
+        else:
+            open_ -= 1
+            stretches[-1] = stretches[-1][0], time
+    return stretches
+
+
+def total(stretches: Iterable[tuple[int, int]]) -> int:
+    return sum(end - begin for begin, end in stretches)
+
+
+def check_efficiencies(job: Opened, exports: Sequence[Export]) -> None:
+    """Efficiencies and overlap of jobs whose every (process, device) is a GPU of its own."""
+    by_device = [sets for export in exports for _, sets in sorted(work(export).items())]
+    elapsed = job.duration
+    for useful, kinds in (("compute", ("compute",)), ("all-kernels", ("compute", "nccl"))):
+        results = job.analyse("efficiencies", "overlap", useful=useful)
+        if not by_device:
+            assert "device" not in results["efficiencies"].tables
+            return
+        times = [total(busy(sets[kind] for kind in kinds)) for sets in by_device]
+        active = [total(busy(sets.values())) for sets in by_device]
+        (row,) = results["efficiencies"].tables["device"].frame.rows(named=True)
+        assert row["devices"] == len(by_device)
+        assert row["parallel_efficiency"] == pytest.approx(sum(times) / len(times) / elapsed, rel=1e-9)
+        assert row["orchestration_efficiency"] == pytest.approx(max(active) / elapsed, rel=1e-9)
+        if max(times):
+            assert row["load_balance_efficiency"] == pytest.approx(sum(times) / len(times) / max(times), rel=1e-9)
+            assert row["communication_efficiency"] == pytest.approx(max(times) / max(active), rel=1e-9)
+    *rows, _ = results["overlap"].tables["devices"].frame.rows(named=True) if "devices" in results["overlap"].tables else (None,)
+    for row, sets in zip(rows, by_device, strict=False):
+        compute, communication = busy([sets["compute"]]), busy([sets["nccl"], sets["memory"]])
+        both = total(compute) + total(communication) - total(busy([compute, communication]))
+        assert (row["communication_ns"], row["overlapped_ns"]) == (total(communication), both)
+
+
+def check_operations(job: Opened, exports: Sequence[Export]) -> None:
+    """GPU time, kernels and calls of push/pop ranges, all names together and by name."""
+    expected: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    unclosed: set[str] = set()
+    for export in exports:
+        if "NVTX_EVENTS" not in export.tables:
+            continue
+        columns = export.columns("NVTX_EVENTS")
+        text = "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))" if "textId" in columns else "text"
+        nccl = {(domain, tid >> 24) for domain, tid in export.rows(
+            "NVTX_EVENTS", f"SELECT domainId, globalTid FROM NVTX_EVENTS WHERE eventType = 75 AND {text} = 'NCCL'")}
+        unclosed |= {name or "" for (name,) in export.rows(
+            "NVTX_EVENTS", f"SELECT {text} FROM NVTX_EVENTS WHERE eventType = 59 AND end IS NULL")}
+        query = f"SELECT globalTid, start, end, domainId, {text} FROM NVTX_EVENTS WHERE eventType = 59 AND end IS NOT NULL"
+        ranges = [row for row in export.rows("NVTX_EVENTS", query) if (row[3], row[0] >> 24) not in nccl]
+        launched = launches(export)
+        for tid, start, end, _, name in ranges:
+            figures_ = expected[name or ""]
+            figures_[0] += 1
+            figures_[1] += max(end - start, 1)
+            for sent, time, is_kernel in launched.get(tid, ()):
+                if start <= sent <= end:
+                    figures_[2] += time
+                    figures_[3] += is_kernel
+    results = job.analyse("operations")["operations"]
+    if not expected:
+        assert results.tables == {}
+        return
+    # Ranges that a report does not close last to the end of the trace.
+    frame = results.tables["operations"].frame
+    tree = results.tables["tree"].frame
+    assert tree["calls"].sum() == frame["calls"].sum()
+    assert tree.filter(pl.col("depth") == 0)["host_ns"].sum() == frame["host_exclusive_ns"].sum()
+    assert tree.filter(pl.col("depth") == 0)["gpu_ns"].sum() == frame["gpu_exclusive_ns"].sum()
+    frame = frame.filter(~pl.col("operation").is_in(sorted(unclosed)))
+    expected = {name: found for name, found in expected.items() if name not in unclosed}
+    assert frame["calls"].sum() == sum(found[0] for found in expected.values())
+    assert frame["host_ns"].sum() == sum(found[1] for found in expected.values())
+    assert frame["gpu_ns"].sum() == sum(found[2] for found in expected.values())
+    by_name = {row["operation"]: row for row in frame.rows(named=True)}
+    for name in expected.keys() & by_name.keys():
+        row = by_name[name]
+        assert [row["calls"], row["host_ns"], row["gpu_ns"], row["kernels"]] == expected[name], name
+
+
+def launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
+    """Thread -> launching calls: begin of the call, time of the work, whether it is a kernel or graph."""
+    calls: dict[tuple[int, int], tuple[int, int]] = {}
+    for tid, start, correlation in export.rows(RUNTIME, f"SELECT globalTid, start, correlationId FROM {RUNTIME} WHERE correlationId <> 0"):
+        key = tid >> 24, correlation
+        if key not in calls or start < calls[key][1]:
+            calls[key] = tid, start
+    found: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+    for table in (KERNEL, GRAPH, MEMCPY, MEMSET):
+        for pid, correlation, start, end in export.rows(table, f"SELECT globalPid, correlationId, start, end FROM {table}"):
+            if (pid >> 24, correlation) in calls:
+                tid, sent = calls[pid >> 24, correlation]
+                found[tid].append((sent, max(end - start, 1), table in (KERNEL, GRAPH)))
+    return found
+
+
+@pytest.fixture(scope="module", params=sorted(SAMPLES))
+def sample(request: pytest.FixtureRequest) -> Iterator[tuple[Opened, list[Export]]]:
+    exports = [Export(path) for path in SAMPLES[request.param]]
+    with nsys2prv.open(SAMPLES[request.param], align="utc") as job:
+        yield job, exports
+    for export in exports:
+        export.close()
+
+
+@pytest.mark.parametrize("check", [check_summaries, check_efficiencies, check_operations], ids=lambda check: check.__name__)
+def test_samples(sample: tuple[Opened, list[Export]], check) -> None:
+    check(*sample)
+
+
+@pytest.mark.parametrize("path", EXPORTS or [UNSET], ids=lambda path: path.stem[:60] if path else "none")
+def test_real_exports(path: Path) -> None:
+    need_corpus()
+    export = Export(path)
+    try:
+        with nsys2prv.open(path, kinds=KINDS) as job:
+            check_summaries(job, [export])
+            check_efficiencies(job, [export])
+            check_operations(job, [export])
+    except NothingToWrite:
+        assert not any(export.rows(table, f"SELECT 1 FROM {table} LIMIT 1") for table in (KERNEL, RUNTIME, MEMCPY))
+    finally:
+        export.close()

@@ -1,0 +1,139 @@
+"""Stragglers, what hosts do in gaps, and metrics, recomputed event by event from the frames or the exports of samples."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+import polars as pl
+import pytest
+from tools.view_answers import SAMPLES
+
+import nsys2prv
+from nsys2prv.analysis.opened import Opened
+
+SYNCHRONISING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+#: Of the OS calls in the samples; the others are about locks, memory and time.
+IO = ("open64", "fopen", "close", "read", "fread", "write", "fwrite", "writev", "pwrite64", "poll", "epoll_wait", "accept", "ioctl")
+#: Clocks of the samples run this much apart, which the trace corrects.
+DRIFT = 1e-4
+Interval = tuple[int, int]
+
+
+@pytest.fixture(scope="module", params=["cluster", "training"])
+def job(request: pytest.FixtureRequest) -> Iterator[Opened]:
+    with nsys2prv.open(SAMPLES[request.param]) as opened:
+        yield opened
+
+
+def pairs(frame: pl.DataFrame) -> list[Interval]:
+    return list(frame.select("begin", "end").rows())
+
+
+def device_work(job: Opened) -> dict[int, dict[str, list[Interval]]]:
+    found: dict[int, dict[str, list[Interval]]] = defaultdict(dict)
+    for layout in ("cuda_kernel", "nccl_kernel", "memory_operation"):
+        frame = job.frame(layout, "kernel" if "kernel" in layout else "operation")
+        for (device,), rows in frame.partition_by("device", as_dict=True).items():
+            found[device][layout] = pairs(rows)
+    return found
+
+
+def host_calls(job: Opened, device: int) -> dict[str, list[Interval]]:
+    """What the main thread of the device's one task and the threads that launch on it do."""
+    task = job.devices.filter(pl.col("device") == device)["task"][0]
+    threads = job.rows.filter((pl.col("task") == task) & (pl.col("kind") == "host"))
+    lines = pl.concat([job.lines("launch"), job.lines("memory")])
+    senders = set(lines["sender"].to_list()) | {threads["thread"].min()}
+    rows = threads.filter(pl.col("thread").is_in(sorted(senders)))["row"].to_list()
+
+    def of(layout: str, *fields: str) -> pl.DataFrame:
+        return job.frame(layout, *fields).filter((pl.col("task") == task) & pl.col("row").cast(str).is_in(rows))
+
+    api = of("cuda_api", "call").with_columns(pl.col("call").cast(str))
+    waits = pl.col("call").is_in(SYNCHRONISING)
+    return {"mpi": [one for layout in ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
+                    if layout in job.layouts for one in pairs(of(layout, "call"))],
+            "nccl": pairs(of("nccl_call", "range")), "io": pairs(of("osrt", "call").filter(pl.col("call").cast(str).is_in(IO))),
+            "synchronisation": pairs(api.filter(waits)), "launch": pairs(api.filter(~waits))}
+
+
+def split(kinds: dict[str, list[Interval]], since: int, until: int) -> dict[str, int]:
+    """How long within [since, until) which kind is the first that is open."""
+    edges = sorted({since, until, *(time for found in kinds.values() for one in found for time in one if since < time < until)})
+    times: dict[str, int] = defaultdict(int)
+    near = {name: [one for one in found if one[0] < until and one[1] > since] for name, found in kinds.items()}
+    for begin, end in pairwise(edges):
+        name = next((name for name, found in near.items() if any(first <= begin < last for first, last in found)), "unknown")
+        times[name] += end - begin
+    return times
+
+
+def test_what_hosts_do_in_gaps(job: Opened) -> None:
+    long = job.analyse("idle")["idle"].tables["long_gaps"].frame
+    labels = dict(job.devices.select("label", "device").rows())
+    for row in long.head(6).rows(named=True):
+        times = split(host_calls(job, labels[row["device"]]), row["begin_ns"], row["begin_ns"] + row["time_ns"])
+        for name in ("mpi", "nccl", "io", "synchronisation", "launch", "unknown"):
+            assert row[f"{name}_ns"] == times[name], (row["device"], row["begin_ns"], name)
+
+
+def test_stragglers(job: Opened) -> None:
+    records = job.frame("nccl_collective", "collective", "late", "wait")
+    work = device_work(job)
+    last, late, made, own = (defaultdict(int) for _ in range(4))
+    computing: dict[int, int] = defaultdict(int)
+    for rows in records.partition_by("collective"):
+        found = rows.rows(named=True)
+        latest = max(row["late"] for row in found)
+        for row in found:
+            own[row["task"]] += row["wait"]
+            if row["late"] == latest > 0:
+                last[row["task"]] += 1
+                late[row["task"]] += row["late"]
+                made[row["task"]] += sum(other["wait"] for other in found)
+                kernels = {"compute": work[row["device"]]["cuda_kernel"]}
+                computing[row["task"]] += split(kernels, row["begin"] - row["late"], row["begin"])["compute"]
+    tables = job.analyse("collectives")["collectives"].tables
+    ranks = {f"rank {rank}": task for task, rank in job.rows.select("task", "rank").unique().rows()}
+    for row in tables["stragglers"].frame.rows(named=True):
+        task = ranks[row["rank"]]
+        assert [row["last"], row["late_ns"], row["made_wait_ns"], row["own_wait_ns"]] == [last[task], late[task], made[task], own[task]]
+    for row in tables["meanwhile"].frame.rows(named=True):
+        assert row["computing_ns"] == computing[ranks[row["rank"]]]
+
+
+def test_means_of_gpu_metrics() -> None:
+    """A sample tells of the time since the one before; a GPU in several reports is read from the first."""
+    expected: dict[tuple[str, str], float] = {}
+    for path in SAMPLES["cluster"]:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            if "GPU_METRICS" not in tables:
+                continue
+            query = ("SELECT typeId, metricName, timestamp, value FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId) "
+                     "WHERE metricName LIKE 'Tensor Active%' ORDER BY typeId, metricName, timestamp")
+            series: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+            for type_id, name, time, value in connection.execute(query):
+                series[type_id, name].append((time, value))
+            for key, samples in series.items():
+                area = sum(value * (time - before) for (before, _), (time, value) in pairwise(samples))
+                expected.setdefault((path.name, *key), area / (samples[-1][0] - samples[0][0]))
+        connection.close()
+    with nsys2prv.open(SAMPLES["cluster"]) as job:
+        means = job.analyse("metrics")["metrics"].tables["means"].frame.filter(pl.col("metric").str.starts_with("Tensor Active"))
+    assert means.height
+    assert all(any(mean == pytest.approx(value, rel=DRIFT) for value in expected.values()) for mean in means["mean"])
+
+
+def test_use_of_devices_over_time(job: Opened) -> None:
+    use = job.analyse("metrics", bins=7)["metrics"].tables["use"].frame
+    labels = dict(job.devices.select("device", "label").rows())
+    edges = [number * job.duration // 7 for number in range(8)]
+    for device, found in device_work(job).items():
+        rows = use.filter(pl.col("device") == labels[device]).sort("bin")
+        for number, (begin, end) in enumerate(pairwise(edges)):
+            times = split({"compute": found["cuda_kernel"]}, begin, end)
+            assert rows["compute_share"][number] == pytest.approx(times["compute"] / (end - begin), rel=1e-9)

@@ -1,0 +1,98 @@
+"""The frames of an opened job: its events in trace time, as they stand in the trace that the same reports are converted to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tools.conversions import convert_and_read
+from tools.exports import KERNEL, kernel, make_export, strings
+from tools.trace import Trace
+from tools.view_answers import SAMPLES
+
+import nsys2prv
+from nsys2prv.analysis.opened import Opened
+from nsys2prv.errors import Nsys2prvError, UsageError
+
+#: Layout -> event type of its naming field, which is written for no other layout.
+NAMING = {"cuda_api": 63000000, "cuda_kernel": 63000006, "nccl_kernel": 63000007, "cuda_graph": 63000008, "memory_operation": 63000001,
+          "cuda_synchronization": 63000030, "osrt": 66400000, "mpi_collective": 50000002}
+
+PLACE = ["begin", "end", "rank", "task", "row", "node", "device", "stream"]
+
+
+@pytest.fixture(scope="module", params=sorted(SAMPLES))
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Opened, Trace]]:
+    trace, _ = convert_and_read(SAMPLES[request.param], tmp_path_factory.mktemp("frames") / "trace.prv")
+    with nsys2prv.open(SAMPLES[request.param]) as job:
+        yield job, trace
+
+
+@pytest.mark.parametrize("layout", NAMING)
+def test_events_are_those_of_the_trace(both: tuple[Opened, Trace], layout: str) -> None:
+    job, trace = both
+    code = NAMING[layout]
+    written = Counter((item.row[0], trace.label(code, item.value), item.begin, item.end) for item in trace.intervals(code))
+    if layout not in job.layouts:
+        assert not written
+        return
+    name = job.frame(layout).columns[len(PLACE)]
+    frame = job.frame(layout, name)
+    assert Counter(frame.select("task", name, "begin", "end").rows()) == written
+    assert frame["begin"].is_sorted()
+
+
+def test_a_frame_as_users_see_it(both: tuple[Opened, Trace]) -> None:
+    job, _ = both
+    frame = job.frame("cuda_kernel", "kernel", "class", "grid_x", "correlation")
+    assert frame.columns == [*PLACE, "kernel", "class", "grid_x", "correlation"]
+    assert frame["class"].cast(str).is_in(["GEMM", "Attention", "Convolution", "Normalisation", "Softmax", "Reduction", "Element-wise",
+                                           "Copy/index", "Optimizer", "Communication", "Other"]).all()
+    assert frame["device"].null_count() == 0
+    assert set(frame["device"].unique()) <= set(job.devices["device"])
+    assert frame.select("rank", "task").unique().sort("task")["rank"].to_list() == [task - 1 for task in frame["task"].unique().sort()]
+    values = job.frame("cuda_kernel", "kernel", labels=False)["kernel"]
+    assert values.dtype.is_integer()
+
+
+def test_fields_that_are_called_as_places_are(both: tuple[Opened, Trace]) -> None:
+    job, _ = both
+    assert job.frame("nccl_kernel", "rank", "bytes").columns == [*PLACE, "event_rank", "bytes"]
+    synchronised = job.frame("cuda_synchronization", "type", "stream")
+    assert synchronised["stream"].null_count() == synchronised.height
+    assert synchronised["event_stream"].drop_nulls().len()
+
+
+def test_lines_lead_to_what_was_launched(both: tuple[Opened, Trace]) -> None:
+    job, trace = both
+    lines = job.lines("launch")
+    assert lines.height == sum(1 for line in trace.comms if line.tag == 55001)
+    assert (lines["begin"] >= lines["sent"]).all()
+
+
+def test_what_is_not_there(both: tuple[Opened, Trace]) -> None:
+    job, _ = both
+    with pytest.raises(UsageError, match=r"no such kind of record; this job holds .*cuda_kernel"):
+        job.frame("cuda_kernels")
+    with pytest.raises(UsageError, match="grid: no field of cuda_kernel; it has kernel, class"):
+        job.frame("cuda_kernel", "grid")
+    with pytest.raises(UsageError, match="no such analysis; there are efficiencies"):
+        job.analyse("efficiency")
+    with pytest.raises(UsageError, match="no NVTX range"):
+        job.analyse("efficiencies", region="nothing like this*")
+    assert job.frame("openmp" if "openmp" in job.layouts else "nvtx_payload").height == 0
+
+
+def test_temporary_files_are_removed(tmp_path: Path) -> None:
+    export = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: [kernel(1, 5)]})
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    with nsys2prv.open(export, tmp=folder) as job:
+        assert any(folder.iterdir())
+        assert job.frame("cuda_kernel")["kernel"].to_list() == ["k"]
+    assert not any(folder.iterdir())
+    with pytest.raises(Nsys2prvError, match="no-such"):
+        nsys2prv.open(tmp_path / "no-such.sqlite", tmp=folder)
+    assert not any(folder.iterdir())

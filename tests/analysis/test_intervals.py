@@ -1,0 +1,74 @@
+"""Interval arithmetic equals what sets of single nanoseconds say."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsys2prv.analysis.intervals import Spans, clipped, concurrency, difference, gaps, intersection, time_by_count, union, united
+
+LATEST = 60
+intervals = st.lists(st.tuples(st.integers(0, LATEST), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=12)
+relaxed = settings(max_examples=200, deadline=None, derandomize=True)
+
+
+def columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([begin for begin, _ in pairs], np.int64), np.array([end for _, end in pairs], np.int64)
+
+
+def spans(pairs: list[tuple[int, int]]) -> Spans:
+    return union(*columns(pairs))
+
+
+def times(pairs: list[tuple[int, int]]) -> set[int]:
+    return {time for begin, end in pairs for time in range(begin, end)}
+
+
+def held(found: Spans) -> set[int]:
+    """The times of a set, which must be in normal form."""
+    assert (found.end > found.begin).all()
+    assert (found.begin[1:] > found.end[:-1]).all()
+    return times(list(zip(found.begin.tolist(), found.end.tolist(), strict=True)))
+
+
+@relaxed
+@given(intervals, intervals)
+def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+    one, other = spans(first), spans(second)
+    assert held(one) == times(first)
+    assert one.length == len(times(first))
+    assert held(intersection(one, other)) == times(first) & times(second)
+    assert held(difference(one, other)) == times(first) - times(second)
+    assert held(united([one, other])) == times(first) | times(second)
+
+
+@relaxed
+@given(intervals, st.integers(-5, 80), st.integers(0, 40))
+def test_gaps_and_clips(pairs: list[tuple[int, int]], begin: int, length: int) -> None:
+    window = set(range(begin, begin + length))
+    assert held(gaps(spans(pairs), begin, begin + length)) == window - times(pairs)
+    assert held(clipped(spans(pairs), begin, begin + length)) == window & times(pairs)
+
+
+@relaxed
+@given(intervals, intervals)
+def test_how_much_lies_within(pairs: list[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
+    begin, end = columns(asked)
+    assert spans(pairs).within(begin, end).tolist() == [len(times(pairs) & set(range(*one))) for one in asked]
+    every = np.arange(-3, LATEST + 20)
+    assert spans(pairs).contains(every).tolist() == [time in times(pairs) for time in every.tolist()]
+
+
+@relaxed
+@given(intervals, intervals)
+def test_concurrency(pairs: list[tuple[int, int]], inside: list[tuple[int, int]]) -> None:
+    counts = Counter(time for begin, end in pairs for time in range(begin, end))
+    changes, open_ = concurrency(*columns(pairs))
+    for time in range(LATEST + 20):
+        place = np.searchsorted(changes, time, "right") - 1
+        assert (open_[place] if place >= 0 else 0) == counts[time]
+    expected = Counter(counts[time] for time in times(inside) if counts[time])
+    assert time_by_count(*columns(pairs), spans(inside)) == dict(expected)
