@@ -28,6 +28,8 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
   nsys2prv cfgs --for out.prv           which of them show something of a trace
   nsys2prv check out.prv...             whether anything in a trace, whoever wrote it, would crash or mislead Paraver
   nsys2prv clock out.clock.yaml         how the clocks of hosts were aligned; --plot FILE.png draws it
+  nsys2prv report rank*.sqlite          efficiencies, overlap, stragglers, kernels, idle time in tables; --json FILE
+  nsys2prv diff A B                     two jobs side by side
 """
 EPILOG = """Exit status: 0 done, 1 error, 2 usage, 3 the reports hold nothing to write, 130 interrupted."""
 
@@ -76,6 +78,8 @@ def parser() -> argparse.ArgumentParser:
     tell = main.add_argument_group("information")
     tell.add_argument("--list", action="store_true", help="print what each report holds and convert nothing")
     tell.add_argument("--kinds", action="store_true", help="print the kinds of events that -t takes")
+    tell.add_argument("--report", action="store_true",
+                      help="analyse the job too: print tables as `nsys2prv report` does, and write OUTPUT.report.json")
     tell.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary; warnings and errors only")
     tell.add_argument("-v", "--verbose", action="store_true", help="more about where the reports were placed")
     tell.add_argument("--version", action="version", version=f"nsys2prv {__version__}")
@@ -163,6 +167,8 @@ def _run(options: argparse.Namespace) -> int:
         print(summary.text())
         if options.verbose:
             print(summary.details())
+        if summary.report:
+            print(f"\n{summary.report}")
     return 0
 
 
@@ -257,5 +263,26 @@ def _check(arguments: list[str]) -> int:
     return int(any(result.errors or (options.strict and result.warnings) for result in results))
 
 
+def _report(arguments: list[str]) -> int:
+    from nsys2prv.analysis.command import report
+
+    return _analysed(*report(_Parser("nsys2prv report", allow_abbrev=False, description="Efficiencies, overlap, stragglers, kernels, "
+                                     "operations, idle time and metrics of a job, in tables."), arguments))
+
+
+def _diff(arguments: list[str]) -> int:
+    from nsys2prv.analysis.command import diff
+
+    return _analysed(*diff(_Parser("nsys2prv diff", allow_abbrev=False, description="Two jobs side by side: what got faster and slower."),
+                           arguments))
+
+
+def _analysed(text: str, warnings: list[str]) -> int:
+    for warning in warnings:
+        print(f"nsys2prv: warning: {warning}", file=sys.stderr)
+    print(text)
+    return 0
+
+
 #: What stands before everything else on the command line.
-COMMANDS = {"cfgs": _cfgs, "check": _check, "clock": _clock}
+COMMANDS = {"cfgs": _cfgs, "check": _check, "clock": _clock, "report": _report, "diff": _diff}

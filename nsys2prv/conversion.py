@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from nsys2prv import engines, write
+from nsys2prv.analysis.command import beside
 from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import comments
@@ -23,6 +24,9 @@ from nsys2prv.store.runs import COUNTER
 from nsys2prv.summary import Summary
 from nsys2prv.timeline import Timeline
 from nsys2prv.views import first_views
+
+#: Beside the trace, what --report finds.
+REPORT = ".report.json"
 
 
 def convert(reports: Sequence[str | Path], output: str | Path, options: Options = DEFAULTS) -> Summary:
@@ -39,7 +43,11 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
             _check_outputs(output, outputs, options.tmp)
             with temporary_folder(options.tmp or prv.parent, prv.name) as folder:
-                return _convert(prepare(reports, plan, folder, pool, options.quiet), outputs, options.compress)
+                job = prepare(reports, plan, folder, pool, options.quiet)
+                summary = _convert(job, outputs, options.compress)
+                if options.report:
+                    summary.report = beside(job, reports, pcf.with_suffix(REPORT))
+                return summary
     except OSError as error:
         inside = str(error.filename or "").startswith(str((options.tmp or prv.parent) / f".{prv.name}."))
         raise Nsys2prvError(f"{prv if inside or not error.filename else error.filename}: {error.strerror or error}") from error

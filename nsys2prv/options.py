@@ -21,6 +21,7 @@ class Options:
     kinds of events that are translated on demand only, beside the others. callstack: frames of each CPU sample. nvtx_rules: a
     file of rules of NVTX names that come before nsys2prv's own, or "none" for no rules at all. base_pcf: .pcf files
     of earlier traces, whose names keep their values here. engine: who does the work, one of engines.ENGINES; scheduler: address of Dask's.
+    report: analyse the job too; the tables are in the summary's `report`, everything in <trace>.report.json.
     """
 
     kinds: tuple[str, ...] = ()
@@ -39,6 +40,7 @@ class Options:
     base_pcf: tuple[Path, ...] = ()
     engine: str = engines.DEFAULT
     scheduler: str | None = None
+    report: bool = False
 
 
 #: What is done unless something else is asked for.

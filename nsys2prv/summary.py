@@ -33,7 +33,7 @@ FEW_ABSENT = 8
 @dataclass
 class Summary:
     """events: written, by layout. dropped, repaired: rows by (kind, reason). sizes: bytes of every file. duration in ns. views: to be
-    opened first."""
+    opened first. report: of the analyses, "" where they were not asked for."""
 
     ranks: int
     hosts: int
@@ -52,6 +52,7 @@ class Summary:
     clocks: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     views: list[str] = field(default_factory=list)
+    report: str = ""
 
     @classmethod
     def of(cls, infos: list[ReportInfo], placed: Timeline, selection: Selection, results: list[Extracted],

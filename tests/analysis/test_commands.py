@@ -1,0 +1,115 @@
+"""`nsys2prv report`, `nsys2prv diff` and --report: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from tools.view_answers import SAMPLES
+
+from nsys2prv.cli import main
+
+TRAINING, GRAPHS = (list(map(str, SAMPLES[name])) for name in ("training", "graphs"))
+ANALYSES = ["efficiencies", "overlap", "collectives", "kernels", "operations", "idle", "metrics"]
+
+
+def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", *TRAINING, "--align", "utc", "--json", str(tmp_path / "r.json"), "--region", "iteration*", "-q"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^4 tasks on 2 hosts, 4 GPUs; [\d.]+ ms; [\d,]+ events\n", out)
+    assert re.search(r"^  parallel efficiency +\d+\.\d\d %$", out, re.MULTILINE)
+    assert re.search(r"^  load balance efficiency +97\.32 %$", out, re.MULTILINE)
+    assert "Efficiency of devices by iteration" in out
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert list(written["analyses"]) == ANALYSES
+    assert written["job"]["devices"] == 4
+    device = written["analyses"]["efficiencies"]["tables"]["device"]["columns"]
+    assert device["parallel_efficiency"][0] == pytest.approx(device["useful_ns"][0] / 4 / device["elapsed_ns"][0])
+    assert written["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"] == ["iteration 0", "iteration 1", "iteration 2"]
+
+
+def test_parts_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", *GRAPHS, "--only", "kernels", "--rows", "3", "-q"]) == 0
+    out = capsys.readouterr().out
+    assert "Efficiencies" not in out
+    assert re.search(r"^  \.\.\. \d+ more$", out, re.MULTILINE)
+
+
+def test_runs_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", *TRAINING, "--json", str(tmp_path / "r.json"), "-q"]) == 0
+    folder = tmp_path / "graphs"
+    folder.mkdir()
+    for path in GRAPHS:
+        shutil.copy(path, folder)
+    assert main(["report", *TRAINING, "--only", "overlap", "-q", "--compare", str(tmp_path / "r.json"), str(folder)]) == 0
+    out = capsys.readouterr().out
+    table = out[out.index("Runs relative to the first"):].splitlines()
+    assert re.search(r" 4 +[\d.]+ ms +1 +100\.00 %", table[2])
+    assert re.search(r" 4 +[\d.]+ ms +1 +100\.00 %", table[3])
+    assert re.search(r" 2 +[\d.]+ m?s ", table[4])
+
+
+def test_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, reports in (("a", TRAINING), ("b", TRAINING), ("c", GRAPHS)):
+        assert main(["report", *reports, "--json", str(tmp_path / f"{name}.json"), "-q"]) == 0
+    capsys.readouterr()
+    a, b, c = (str(tmp_path / f"{name}.json") for name in "abc")
+    assert main(["diff", a, b, "--json", str(tmp_path / "same.json")]) == 0
+    same = json.loads((tmp_path / "same.json").read_text())["analyses"]["difference"]["tables"]
+    assert set(same["counts"]["columns"]["rows_that_differ"]) == {0}
+    assert set(same["kernels_kernels"]["columns"]["change_ns"]) == {0}
+    assert main(["diff", a, c, "--json", str(tmp_path / "other.json")]) == 0
+    analyses = [json.loads((tmp_path / f"{name}.json").read_text())["analyses"] for name in "ac"]
+    one, other = (found["kernels"]["tables"]["kernels"]["columns"] for found in analyses)
+    columns = json.loads((tmp_path / "other.json").read_text())["analyses"]["difference"]["tables"]["kernels_kernels"]["columns"]
+    times = [dict(zip(found["kernel"], found["time_ns"], strict=True)) for found in (one, other)]
+    changes = dict(zip(columns["kernel"], columns["change_ns"], strict=True))
+    assert changes == {name: times[1].get(name, 0) - times[0].get(name, 0) for name in times[0].keys() | times[1].keys()}
+    assert [abs(change) for change in columns["change_ns"]] == sorted(map(abs, columns["change_ns"]), reverse=True)
+
+
+def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GRAPHS, str(tmp_path / "with.prv"), "--report"]) == 0
+    out = capsys.readouterr().out
+    assert main([*GRAPHS, str(tmp_path / "without.prv")]) == 0
+    assert (tmp_path / "with.prv").read_bytes() == (tmp_path / "without.prv").read_bytes()
+    assert "Efficiency of devices: the job" in out
+    beside = json.loads((tmp_path / "with.report.json").read_text())["analyses"]
+    assert main(["report", *GRAPHS, "--json", str(tmp_path / "r.json"), "-q"]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["analyses"] == beside
+
+
+@pytest.mark.parametrize(("arguments", "status", "message"), [
+    (["report"], 2, "the following arguments are required: REPORT"),
+    (["report", "no-such.sqlite"], 1, "no-such.sqlite: "),
+    (["report", *GRAPHS, "--only", "speed"], 2, "speed: no such analysis"),
+    (["report", *GRAPHS, "--region", "nowhere*"], 2, "no NVTX range has such a name"),
+    (["report", *GRAPHS, "--bins", "0"], 2, "--bins takes a number from 1 on"),
+    (["report", *GRAPHS, "--useful", "all"], 2, "invalid choice"),
+    (["report", *GRAPHS, "--json", "no/such/folder/r.json"], 1, "no/such/folder/r.json: No such file"),
+    (["report", *GRAPHS, "--tmp", "no/such/folder"], 1, "no/such/folder"),
+    (["diff", GRAPHS[0]], 2, "the following arguments are required: RUN"),
+    (["diff", "a.json", "b.json"], 1, "a.json: No such file"),
+    (["diff", "pyproject.toml", "b.json"], 1, "pyproject.toml: "),
+], ids=lambda value: " ".join(map(str, value))[-40:] if isinstance(value, list) else None)
+def test_one_line_for_what_cannot_be(arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "-q"]) == status
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert error.splitlines()[-1].startswith("nsys2prv: error: ")
+    assert len([line for line in error.splitlines() if not line.startswith("nsys2prv: warning: ")]) == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "nsys2prv report 0"}', '{"format": "nsys2prv report 1"}', "\x00"])
+def test_files_that_no_report_wrote(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.json").write_text(text)
+    assert main(["diff", str(tmp_path / "r.json"), str(tmp_path / "r.json")]) == 1
+    assert "r.json: not written by nsys2prv report --json" in capsys.readouterr().err
+
+
+def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", str(tmp_path), str(tmp_path)]) == 1
+    assert "no reports in this folder" in capsys.readouterr().err
