@@ -1,0 +1,146 @@
+"""Write ``analysis.md`` beside this file: its code is run on a sample and what it prints is put below: ``python docs/make_analysis.py``."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+PAGE = '''# Insight without Paraver
+
+Made by `python docs/make_analysis.py`, which runs the code below on a sample.
+
+The same aligned events that a trace is written from can be looked at directly: in the terminal, as JSON, and as data frames in Python.
+The figures are those that Paraver gives for our views on the same trace.
+
+## In the terminal
+
+```
+nsys2prv report rank*.sqlite                       every analysis as tables
+nsys2prv report rank*.sqlite --only efficiencies,overlap
+nsys2prv report rank*.sqlite --region "step*"      each efficiency of each iteration of these NVTX ranges
+nsys2prv report rank*.sqlite --json report.json    everything, for scripts and for later comparisons
+nsys2prv report rank*.sqlite --compare 8gpus.json 16gpus/ --scaling weak
+nsys2prv diff before.json after.json               two jobs side by side; a job is a report, a folder of reports, or such a JSON file
+nsys2prv -m rank*.sqlite out.prv --report          with a conversion, which reads the reports once for both; writes out.report.json
+```
+
+An analysis whose inputs are missing says which table of the reports it would need, rather than print a figure that misleads.
+
+* `efficiencies`: device parallel efficiency = load balance x communication efficiency x orchestration efficiency, of the job, of nodes,
+  per device, per iteration; of hosts MPI and offload efficiencies.
+* `overlap`: communication that is exposed and that is overlapped by computation, by device, by operation, by class of kernels; kernels at
+  a time during NCCL's; kernels in flight.
+* `collectives`: NCCL per communicator and operation: calls, bytes, waits, bus bandwidth; who arrives last, how long the others wait for
+  it, and what it does meanwhile; MPI calls.
+* `kernels`: kernels and classes: count, mean, median, least, greatest, deviation, imbalance over ranks, tensor cores by name and
+  measured; durations with two modes.
+* `operations`: NVTX ranges, nested: calls, host time, GPU time of the work launched inside, communication, GEMM with and without tensor
+  cores.
+* `idle`: gaps of devices by length and by what the host does in them; launch latency; API calls; memory copies; what Nsight's expert
+  rules look for.
+* `metrics`: GPU metrics and network: means, and maps over time; the use of devices over time.
+
+*Useful* on a device are kernels other than NCCL's (`--useful compute`, as BSC's tools count) or all kernels (`--useful all-kernels`, as
+TALP does). An iteration is from the first rank's begin of a range to the last rank's end; the n-th execution of a name on every rank is
+one iteration. Work that is launched in an iteration and runs after it counts where it runs.
+
+## In Python
+
+Open a job in a `with` statement, or close it; its temporary files go with it. With more than one process (`jobs=0`: one per CPU) a script
+needs the usual `if __name__ == "__main__":`.
+
+```python
+import nsys2prv
+
+job = nsys2prv.open(["sample_reports/training/rank0.sqlite", "sample_reports/training/rank1.sqlite",
+                     "sample_reports/training/rank2.sqlite", "sample_reports/training/rank3.sqlite"])
+print(job.duration, "ns")
+print(job.layouts)
+print(job.devices)
+```
+
+Every kind of record is a frame ([polars](https://docs.pola.rs); `.to_pandas()` makes a pandas one): begin and end in ns since the job's
+first event, aligned over all hosts; where it is; and the fields asked for. Only these are read.
+
+```python
+kernels = job.frame("cuda_kernel", "kernel", "class", "tensor_cores")
+print(kernels.head(3))
+```
+
+Frames are ordinary data. GEMM time of each rank on tensor cores and without:
+
+```python
+import polars as pl
+
+gemm = kernels.filter(pl.col("class") == "GEMM").with_columns(ns=pl.col("end") - pl.col("begin"))
+print(gemm.group_by("rank", "tensor_cores").agg(pl.col("ns").sum()).sort("rank", "tensor_cores"))
+```
+
+The analyses are those of `nsys2prv report`; each gives tables, notes, and what is missing.
+
+```python
+results = job.analyse("efficiencies", "overlap", useful="compute", region="iteration*")
+efficiencies = results["efficiencies"]
+print(efficiencies.tables["device"].frame)
+print(efficiencies.missing)
+```
+
+Columns that end in `_ns` are durations, `_bytes` sizes, `share` and `efficiency` fractions of 1. Iterations:
+
+```python
+print(efficiencies.tables["iterations"].frame.select("region", "elapsed_ns", "parallel_efficiency", "load_balance_efficiency"))
+```
+
+Who arrives last at NCCL collectives, and how long the others wait for it:
+
+```python
+print(job.analyse("collectives")["collectives"].tables["stragglers"].frame.select("rank", "last", "late_ns", "made_wait_ns"))
+```
+
+The tables of the terminal are text of the same frames:
+
+```python
+from nsys2prv.analysis.text import table_lines
+
+print("\\n".join(table_lines(job.analyse("idle")["idle"].tables["gaps"].frame)))
+```
+
+Arithmetic on sets of times, without a loop: how much of each NCCL kernel of the first GPU is beside computation.
+
+```python
+from nsys2prv.analysis.intervals import union
+
+of_gpu = pl.col("device") == 0
+compute = kernels.filter(of_gpu)
+busy = union(compute["begin"].to_numpy(), compute["end"].to_numpy())
+nccl = job.frame("nccl_kernel", "kernel", "bytes").filter(of_gpu)
+print(nccl.with_columns(beside=pl.Series(busy.within(nccl["begin"].to_numpy(), nccl["end"].to_numpy()))).select(
+    "begin", "end", "bytes", "beside").head(3))
+job.close()
+```
+'''
+
+
+def page() -> str:
+    """The text of the page, each piece of Python followed by what it prints."""
+    parts, namespace = [], {}
+    for number, part in enumerate(PAGE.split("```python\n")):
+        if number == 0:
+            parts.append(part)
+            continue
+        code, rest = part.split("```\n", 1)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            exec(code, namespace)
+        output = "\n".join(line.rstrip() for line in said.getvalue().splitlines())
+        parts.append(f"```python\n{code}```\n" + (f"\n```text\n{output}\n```\n" if output else "") + rest)
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    (ROOT / "docs" / "analysis.md").write_text(page(), encoding="utf-8", newline="\n")
