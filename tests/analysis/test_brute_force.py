@@ -137,3 +137,47 @@ def test_use_of_devices_over_time(job: Opened) -> None:
         for number, (begin, end) in enumerate(pairwise(edges)):
             times = split({"compute": found["cuda_kernel"]}, begin, end)
             assert rows["compute_share"][number] == pytest.approx(times["compute"] / (end - begin), rel=1e-9)
+
+
+def test_launches(job: Opened) -> None:
+    """Kernels in flight and launch latencies, from the lines between calls and work."""
+    lines = job.lines("launch").join(job.rows.select("thread", "task"), left_on="sender", right_on="thread")
+    ranks = {f"rank {rank}": task for task, rank in job.rows.select("task", "rank").unique().rows()}
+    results = job.analyse("overlap", "idle")
+    flight = {ranks[row["rank"]]: row for row in results["overlap"].tables["in_flight"].frame.rows(named=True)}
+    latencies = {ranks[row["rank"]]: row for row in results["idle"].tables["latencies"].frame.rows(named=True)}
+    for (task,), rows in lines.partition_by("task", as_dict=True).items():
+        waiting = [(sent, begin) for sent, begin in rows.select("sent", "begin").rows() if begin > sent]
+        steps = sorted([(sent, 1) for sent, _ in waiting] + [(begin, -1) for _, begin in waiting])
+        count = most = 0
+        for _, step in steps:
+            count += step
+            most = max(most, count)
+        assert flight[task]["launched"] == rows.height == latencies[task]["count"]
+        assert flight[task]["most_in_flight"] == most
+        assert flight[task]["mean_in_flight"] == pytest.approx(sum(begin - sent for sent, begin in waiting) / job.duration, rel=1e-9)
+        durations = [begin - sent for sent, begin in rows.select("sent", "begin").rows()]
+        assert latencies[task]["mean_ns"] == pytest.approx(sum(durations) / len(durations), rel=1e-9)
+        assert (latencies[task]["min_ns"], latencies[task]["max_ns"]) == (min(durations), max(durations))
+
+
+def test_measured_activity_of_kernels() -> None:
+    """Each sample holds since the one before; a kernel's mean is over its executions' time."""
+    with nsys2prv.open(SAMPLES["cluster"]) as job:
+        device_of = dict(job.rows.select("thread", "device").rows())
+        held: dict[int, list[tuple[int, int, float]]] = {}
+        for samples in job.samples("gpu_metric"):
+            column = samples.values[:, samples.metrics.index("Tensor Active [Throughput %]")]
+            held[device_of[samples.thread]] = [(begin, end, value) for (begin, end), value in
+                                               zip(pairwise(samples.time.tolist()), column[1:].tolist(), strict=True)]
+        sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for layout in ("cuda_kernel", "nccl_kernel"):
+            for name, device, begin, end in job.frame(layout, "kernel").select("kernel", "device", "begin", "end").rows():
+                for since, until, value in held[device]:
+                    both = max(0, min(end, until) - max(begin, since))
+                    sums[name][0] += both * value / 100
+                    sums[name][1] += both
+        kernels = job.analyse("kernels")["kernels"].tables["kernels"].frame
+    assert kernels["tensor_active"].null_count() == 0
+    for name, mean in kernels.select("kernel", "tensor_active").rows():
+        assert mean == pytest.approx(sums[name][0] / sums[name][1], rel=1e-9), name

@@ -72,7 +72,8 @@ def test_efficiencies_of_devices(two: dict[str, dict[str, Result]], useful: str)
     assert row["communication_efficiency"] == pytest.approx(max(first, second) / max(active), rel=EXACT)
     assert row["orchestration_efficiency"] == pytest.approx(max(active) / 1000, rel=EXACT)
     rows = two[useful]["efficiencies"].tables["devices"].frame
-    assert rows.select("useful_ns", "nccl_ns", "memory_ns", "active_ns").rows() == [(first, 200, 50, 750), (second, 200, 0, 600)]
+    assert rows.select("useful_ns", "nccl_ns", "memory_ns", "exposed_ns", "active_ns").rows() == [
+        (first, 200, 50, 150, 750), (second, 200, 0, 200, 600)]
 
 
 def test_efficiencies_of_hosts(two: dict[str, dict[str, Result]]) -> None:
