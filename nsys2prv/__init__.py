@@ -19,11 +19,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "1.0.0.dev0"
-__all__ = ["Opened", "Options", "Summary", "__version__", "convert", "open"]
+__all__ = ["Opened", "Options", "Summary", "__version__", "convert"]
 
 if TYPE_CHECKING:
     from nsys2prv.analysis.opened import Opened
-    from nsys2prv.analysis.opened import open_job as open
+    from nsys2prv.analysis.opened import open_job as open  # noqa: F401  what __getattr__ gives; not for `import *`
     from nsys2prv.conversion import Options, Summary, convert
 
 

@@ -56,7 +56,9 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             tables["nodes"] = Table("Efficiency of devices by node", _device_efficiencies(nodes, ["node"], context))
         tables["devices"] = Table("Devices: shares of the elapsed time", per_device.filter(whole).drop(WINDOW))
         if jobs.height > 1:
-            tables["iterations"] = Table("Efficiency of devices by iteration", jobs.filter(~whole).sort(WINDOW))
+            iterations = jobs.filter(~whole).sort("iteration")
+            tables["iterations"] = Table("Efficiency of devices by iteration", iterations)
+            tables["over_iterations"] = Table("How efficiencies of devices differ between iterations", _over_iterations(iterations))
             tables["iterations_of_devices"] = Table("Devices by iteration", per_device.filter(~whole))
     else:
         missing.append(f"device efficiencies: {context.absent(tuple(WORK))}")
@@ -65,7 +67,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         figures = _host_efficiencies(hosts, has_mpi, has_api)
         tables["host"] = Table("Efficiency of hosts: the job", figures.filter(whole).drop(WINDOW))
         if figures.height > 1:
-            tables["host_iterations"] = Table("Efficiency of hosts by iteration", figures.filter(~whole).sort(WINDOW))
+            tables["host_iterations"] = Table("Efficiency of hosts by iteration", figures.filter(~whole).sort("iteration"))
         length = pl.col("end") - pl.col("begin")
         ranks = hosts.filter(whole).with_columns(outside_mpi_share=ratio(pl.col("outside_mpi_ns"), length),
                                                  useful_share=ratio(pl.col("useful_ns"), length))
@@ -85,8 +87,24 @@ def _device_rows(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
     devices = devices.with_columns(exposed_ns=pl.col("active_ns") - pl.col("compute_ns"))
     shares = {f"{name}_share": ratio(pl.col(f"{name}_ns"), length) for name in ("useful", "compute", "nccl", "memory", "exposed", "active")}
     rows = devices.with_columns(**shares).with_columns(idle_share=1 - pl.col("active_share"))
-    rows = context.with_device(rows.sort(*WINDOW, "device"))
+    rows = context.with_device(rows.sort("iteration", "device"))
     return rows.select(*WINDOW, "device", *shares, "idle_share", *(name.replace("share", "ns") for name in shares))
+
+
+def _over_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
+    """Mean, deviation (of a sample) and extremes of each figure, and the iterations that have these."""
+    rows = []
+    for name in ("elapsed_ns", *(column for column in iterations.columns if column.endswith("efficiency"))):
+        # Durations in ms, for a column of shares and durations has no unit of its own.
+        figure = (iterations[name] / 1e6 if name == "elapsed_ns" else iterations[name]).drop_nulls()
+        number = iterations.filter(pl.col(name).is_not_null())["iteration"]
+        if len(figure):
+            low, high = figure.arg_min(), figure.arg_max()
+            title = "elapsed (ms)" if name == "elapsed_ns" else name.replace("_", " ")
+            rows.append((title, figure.mean(), figure.std(), figure[low], number[low], figure[high], number[high]))
+    return pl.DataFrame(rows, schema={
+        "figure": pl.String, "mean": pl.Float64, "deviation": pl.Float64, "least": pl.Float64, "least_in_iteration": pl.Int64,
+        "greatest": pl.Float64, "greatest_in_iteration": pl.Int64}, orient="row")
 
 
 def _device_efficiencies(devices: pl.DataFrame, by: list[str], context: Context) -> pl.DataFrame:

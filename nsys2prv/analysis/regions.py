@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.book import Book
@@ -25,10 +26,10 @@ def windows(book: Book, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
         return whole
     expression = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in pattern)
     matching = labels.filter(pl.col("label").str.contains(f"^(?s:{expression})$"))
-    found = []
-    for layout in LAYOUTS if matching.height else ():
-        ranges = book.begins(layout, ("range",))
-        found.append(ranges.filter(pl.col("range").is_in(matching["value"].to_list())))
+    # Unit by unit, for all ranges of a job are many.
+    units = np.unique(book.rows.units).tolist() if matching.height else []
+    found = [book.begins(layout, ("range",), unit).join(matching, left_on="range", right_on="value", how="semi", maintain_order="left")
+             for unit in units for layout in LAYOUTS if layout in book.layouts]
     ranges = pl.concat(found) if found else pl.DataFrame()
     if not ranges.height:
         raise UsageError(f"--region {pattern}: no NVTX range has such a name")

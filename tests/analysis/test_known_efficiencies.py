@@ -114,6 +114,11 @@ def test_iterations(tmp_path: Path) -> None:
         assert row["load_balance_efficiency"] == pytest.approx(sum(times) / 2 / max(times), rel=EXACT)
         assert row["communication_efficiency"] == 1
         assert row["orchestration_efficiency"] == pytest.approx(max(times) / row["elapsed_ns"], rel=EXACT)
+    over = {row["figure"]: row for row in results["efficiencies"].tables["over_iterations"].frame.rows(named=True)}
+    shares = (130 / 200, 70 / 400)
+    parallel = over["parallel efficiency"]
+    assert [parallel[name] for name in ("mean", "least", "greatest")] == pytest.approx([sum(shares) / 2, shares[1], shares[0]], rel=EXACT)
+    assert (parallel["least_in_iteration"], parallel["greatest_in_iteration"]) == (2, 1)
     whole = only(results, "efficiencies", "device")
     assert whole["parallel_efficiency"] == pytest.approx((100 + 200) / 1000, rel=EXACT)
 
