@@ -40,6 +40,7 @@ from nsys2prv.report.prepare import prepared
 from nsys2prv.selection import Selection, least_durations, select
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.store.runs import Run
+from nsys2prv.store.span import within
 from nsys2prv.timeline import Timeline, begun, settled, timeline
 
 #: Reports with fewer rows than this together are not worth starting processes for.
@@ -164,6 +165,7 @@ def _prepared(reading: _Reading) -> Job:
     _extract(reading)
     if not any(result.runs for result in reading.results):
         raise NothingToWrite(_nothing(reading))
+    reading.results = within(reading.results, reading.folder)
     reading.results = separate_overlaps(reading.results, partial(reading.run, ahead=reading.workers.pool.jobs))
     machines = [placement.machine for placement in reading.placements]
     seen = [(result.report, key) for result in reading.results for key in result.objects]

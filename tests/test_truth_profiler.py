@@ -105,7 +105,8 @@ def test_texts_have_no_folder_and_begin_as_the_messages_do(pair: tuple[sqlite3.C
 @pytest.mark.parametrize("name", ["training", "graphs", "cluster", "machine"])
 def test_overhead_of_samples(name: str, tmp_path: Path) -> None:
     truth = json.loads((SAMPLES / name / "truth.json").read_text())
-    trace, _ = convert_and_read([SAMPLES / name / rank["report"] for rank in truth["ranks"]], tmp_path / "o.prv", align="utc")
+    trace, _ = convert_and_read([SAMPLES / name / rank["report"] for rank in truth["ranks"]], tmp_path / "o.prv", align="utc",
+                               kinds=("profiler_overhead",))
     for task, rank in enumerate(truth["ranks"], 1):
         mine = [item for item in trace.intervals(OVERHEAD) if item.row[0] == task]
         tables = [rank["tables"][table] for table in TABLES]
@@ -139,16 +140,28 @@ def message(at: int, text: str, severity: int = 1, pid: int | None = 10, source:
             "globalPid": None if pid is None else global_pid(pid)}
 
 
-def test_messages_do_not_make_the_trace_longer_than_the_capture(tmp_path: Path) -> None:
+def test_messages_do_not_make_the_trace_longer_than_what_it_shows(tmp_path: Path) -> None:
     rows = [message(-900, "set up"), message(5, "Profiling has started."), message(100, "Profiling has stopped.", pid=None),
             message(5000, "made", 77, source=-1)]
     report = make_export(tmp_path / "r.sqlite", {MESSAGES: rows, KERNEL: [kernel(20, 60)], "StringIds": strings("k")})
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
-    assert trace.duration == 96
+    assert trace.duration == 40
     assert sorted((trace.label(TEXT, item.value), item.begin) for item in trace.intervals(TEXT)) == [
-        ("Profiling has started.", 0), ("Profiling has stopped.", 95), ("made", 95), ("set up", 0)]
-    assert list(summary.repaired.values()) == [2]
+        ("Profiling has started.", 0), ("Profiling has stopped.", 39), ("made", 39), ("set up", 0)]
+    assert sorted(summary.repaired.values()) == [2, 4]
     assert sorted(trace.label(SEVERITY, item.value) for item in trace.intervals(SEVERITY)) == ["Info"] * 3 + ["Unknown"]
+
+
+def test_overhead_is_cut_to_what_else_there_is(tmp_path: Path) -> None:
+    """What lies wholly outside is left out and counted."""
+    spans = [(0, 10), (5, 30), (32, 35), (50, 90), (60, 70), (0, 100)]
+    rows = [{"start": start, "end": end, "globalTid": 7 << 24 | 7, "nameId": 1} for start, end in spans]
+    report = make_export(tmp_path / "r.sqlite", {"PROFILER_OVERHEAD": rows, KERNEL: [kernel(20, 60)], "StringIds": strings("k")})
+    trace, summary = convert_and_read([report], tmp_path / "o.prv")
+    assert trace.duration == 40
+    assert sorted((item.begin, item.end) for item in trace.intervals(OVERHEAD)) == [(0, 10), (0, 40), (12, 15), (30, 40)]
+    assert sum(summary.dropped.values()) == 2
+    assert summary.events["profiler_overhead"] == 4
 
 
 @pytest.mark.parametrize("row", [{"timestamp": 5}, {"text": "lost"}, {"severity": 2, "text": "Not all"},

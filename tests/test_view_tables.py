@@ -74,9 +74,8 @@ def test_processes_on_gpus(answers: Answers) -> None:
 def test_share_of_the_profiler(answers: Answers) -> None:
     """Of each thread, time in any work of the profiler, also where it lies within other such work."""
     spans: dict[tuple, list[Work]] = defaultdict(list)
-    for table in ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"):
-        for export, thread, begin, end in answers.sql(f"SELECT globalTid, start, \"end\" FROM {table}"):
-            spans[export, thread].append(Work((export, thread), begin, end, table, False))
+    for one in answers.trace().events[69000000]:
+        spans[one.row].append(Work(one.row, one.begin, one.end, "", False))
     expected = sorted(100 * length(union(ranges)) / answers.duration for ranges in spans.values())
     found = sorted(cell for row in answers.rows("analysis/profiler_overhead_share_2dh.cfg") for cell in row[-1:] if cell)
     assert found == pytest.approx(expected, rel=1e-4)

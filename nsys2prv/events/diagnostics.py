@@ -48,5 +48,5 @@ def _known(column: np.ndarray, values: range) -> np.ndarray:
 
 KINDS = (
     EventKind("diagnostics", "Messages of Nsight Systems", "main thread of the process", (TABLE,), ("diagnostic",), extract,
-              groups=("profiler",), lasting=False),
+              groups=("profiler",), lasting=False, extends=False),
 )

@@ -32,5 +32,6 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 KINDS = (
-    EventKind("profiler_overhead", "Profiler overhead", "host thread", TABLES, ("profiler_overhead",), extract, groups=("profiler",)),
+    EventKind("profiler_overhead", "Profiler overhead", "host thread", TABLES, ("profiler_overhead",), extract,
+              groups=("profiler",), extends=False),
 )
