@@ -16,9 +16,9 @@ import polars as pl
 
 WORD = 4
 #: Lines formatted at a time: their words stay in the processor's cache.
-BLOCK = 4096
+BLOCK = 8192
 #: Lines merged at a time, likewise.
-WINDOW = 32_768
+WINDOW = 131_072
 
 
 def _table(text: Sequence[str]) -> np.ndarray:
