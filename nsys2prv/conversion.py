@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from nsys2prv import engines, write
-from nsys2prv.analysis.command import beside
 from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import comments
@@ -23,7 +22,6 @@ from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import COUNTER
 from nsys2prv.summary import Summary
 from nsys2prv.timeline import Timeline
-from nsys2prv.views import first_views
 
 #: Beside the trace, what --report finds.
 REPORT = ".report.json"
@@ -46,6 +44,8 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
                 job = prepare(reports, plan, folder, pool, options.quiet)
                 summary = _convert(job, outputs, options.compress)
                 if options.report:
+                    from nsys2prv.analysis.command import beside
+
                     summary.report = beside(job, reports, pcf.with_suffix(REPORT))
                 return summary
     except OSError as error:
@@ -85,7 +85,7 @@ def _convert(job: Job, outputs: tuple[Path, Path, Path, Path], compress: bool) -
     summary.warnings[:0] = job.warnings
     sampled = {manifest.counter_codes[layout, metric.name] for layout, found in metrics.items() for metric in found}
     domains = dict(job.domain_codes)
-    summary.views = first_views(codes_of((name for name, count in summary.events.items() if count), domains) | sampled)
+    summary.types = frozenset(codes_of((name for name, count in summary.events.items() if count), domains) | sampled)
     return summary
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,8 @@ FEW_ABSENT = 8
 
 @dataclass
 class Summary:
-    """events: written, by layout. dropped, repaired: rows by (kind, reason). sizes: bytes of every file. duration in ns. views: to be
-    opened first. report: of the analyses, "" where they were not asked for."""
+    """events: written, by layout. dropped, repaired: rows by (kind, reason). sizes: bytes of every file. duration in ns. types: event
+    types in the trace. report: of the analyses, "" where they were not asked for."""
 
     ranks: int
     hosts: int
@@ -51,8 +52,15 @@ class Summary:
     placed: list[str] = field(default_factory=list)
     clocks: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    views: list[str] = field(default_factory=list)
+    types: frozenset[int] = frozenset()
     report: str = ""
+
+    @cached_property
+    def views(self) -> list[str]:
+        """Views to be opened first."""
+        from nsys2prv.views import first_views
+
+        return first_views(self.types)
 
     @classmethod
     def of(cls, infos: list[ReportInfo], placed: Timeline, selection: Selection, results: list[Extracted],
