@@ -61,7 +61,12 @@ def renamed(texts: pl.Series, domains: pl.Series, rules: Sequence[Rule]) -> Rena
     wanted = np.ones(len(texts), bool)
     numbers = np.full(len(texts), ABSENT)
     for rule in rules:
-        hit = texts.str.contains(rule.match)
+        if rule.replace is None or rule.keeps:
+            hit, replaced = texts.str.contains(rule.match), None
+        else:
+            # One search instead of two: what a replacement leaves as it was needs none.
+            replaced = texts.str.replace_all(rule.match, rule.replace)
+            hit = replaced != texts
         if rule.domain:
             hit &= domains.replace("", DEFAULT_DOMAIN).str.contains(rule.domain)
         rows = np.flatnonzero(hit.to_numpy() & wanted)
@@ -74,7 +79,8 @@ def renamed(texts: pl.Series, domains: pl.Series, rules: Sequence[Rule]) -> Rena
         if rule.keeps:
             kept = chosen.str.extract_groups(rule.match).struct.field(NUMBER).cast(pl.Int64, strict=False)
             numbers[rows] = np.where(kept.is_not_null() & (kept >= 0), kept.fill_null(ABSENT), numbers[rows])
-        texts = texts.scatter(rows, chosen.str.replace_all(rule.match, rule.replace).str.strip_chars())
+        changed = chosen.str.replace_all(rule.match, rule.replace) if replaced is None else replaced.gather(rows)
+        texts = texts.scatter(rows, changed.str.strip_chars())
     return Renamed(texts, wanted, numbers)
 
 

@@ -25,6 +25,8 @@ NULL = np.iinfo(np.int64).min
 MAGIC = b"SQLite format 3\x00"
 #: No row takes less space; a table whose rowids span more than the file can hold has gaps.
 LEAST_ROW_BYTES = 4
+#: So many of a column's texts tell whether it is worth looking for those that come again.
+SAMPLE_TEXTS = 1000
 
 
 def database_uri(path: Path) -> str:
@@ -285,9 +287,12 @@ def _integers(series: pl.Series) -> np.ndarray:
 
 
 def _coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
-    """A column of bytes as codes into its distinct values."""
+    """A column of bytes as codes into its values, distinct ones unless most come once."""
     if series.dtype != pl.Binary:
         return np.zeros(len(series), np.int64), pl.Series([b""], dtype=pl.Binary)
+    sample = series.head(SAMPLE_TEXTS)
+    if sample.n_unique() > len(sample) // 2:
+        return np.arange(len(series)), series  # hardly any comes twice
     distinct = series.unique(maintain_order=True)
     codes = series.to_frame("text").join(distinct.to_frame("text").with_row_index("code"), on="text", how="left",
                                          maintain_order="left")["code"]
