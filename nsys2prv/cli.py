@@ -68,6 +68,9 @@ def parser() -> argparse.ArgumentParser:
                            "that alone), utc (by UTC alone), none (local times as they are), or a clock file as written beside a trace")
     what.add_argument("--causal", action="store_true",
                       help="then move ranks, and stretch their times, where something still ends before it can: changes durations")
+    what.add_argument("--states", action=argparse.BooleanOptionalAction, default=False,
+                      help="say of every thread and stream in which state it is at every time (Running, Memory transfer, ...), in Extrae's "
+                           "terms; without them POP's BasicAnalysis takes the trace for one of nsys2prv, with them for one of Extrae")
     how = main.add_argument_group("how to write")
     how.add_argument("-z", "--compress", action="store_true", help="write .prv.gz")
     how.add_argument("-j", "--jobs", type=int, default=0, metavar="N", help="worker processes; one per CPU by default")

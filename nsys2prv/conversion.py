@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from nsys2prv import engines, write
+from nsys2prv.catalogue import catalogue
 from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import comments
@@ -16,10 +17,10 @@ from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.model.types import codes_of, counter_types, event_types
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
-from nsys2prv.paraver.pcf import write_pcf
+from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.preparation import Job, Plan, prepare, temporary_folder
 from nsys2prv.relations import all_relations
-from nsys2prv.store.runs import COUNTER
+from nsys2prv.store.runs import COUNTER, STATE
 from nsys2prv.summary import Summary
 from nsys2prv.timeline import Timeline
 
@@ -67,7 +68,7 @@ def _convert(job: Job, outputs: tuple[Path, Path, Path, Path], compress: bool) -
         types = event_types([layout for kind in kinds for layout in kind.layouts if layout in present], job.values, dict(job.domain_codes),
                             counter_types(metrics, manifest.counter_codes))
         with pcf.open("wb") as file:
-            write_pcf(types, file)
+            write_pcf(types, file, _states(job))
         row.write_bytes(model.tree.row_file().encode())
         if placed.record:
             clock.write_text(placed.record.text(), encoding="utf-8")
@@ -87,6 +88,13 @@ def _convert(job: Job, outputs: tuple[Path, Path, Path, Path], compress: bool) -
     domains = dict(job.domain_codes)
     summary.types = frozenset(codes_of((name for name, count in summary.events.items() if count), domains) | sampled)
     return summary
+
+
+def _states(job: Job) -> list[StateLabel]:
+    """What state records mean, if the trace has any."""
+    if not any(run.shape.stream == STATE for run in job.runs):
+        return []
+    return [StateLabel(state.value, state.label, state.color) for state in catalogue().states]
 
 
 def _metrics(job: Job) -> dict[str, set[Metric]]:

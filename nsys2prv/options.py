@@ -17,11 +17,11 @@ class Options:
     `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's. min_duration: such names -> ns; shorter ranges
     of these kinds are dropped. kernel_rules: a file of rules of kernel classes that come before nsys2prv's own. align: how to align the
     clocks of hosts, one of align.METHODS or a clock file. causal: move ranks where their events still contradict each other.
-    demanded:
-    kinds of events that are translated on demand only, beside the others. callstack: frames of each CPU sample. nvtx_rules: a
-    file of rules of NVTX names that come before nsys2prv's own, or "none" for no rules at all. base_pcf: .pcf files
-    of earlier traces, whose names keep their values here. engine: who does the work, one of engines.ENGINES; scheduler: address of Dask's.
-    report: analyse the job too; the tables are in the summary's `report`, everything in <trace>.report.json.
+    demanded: kinds of events that are translated on demand only, beside the others. callstack: frames of each CPU sample. nvtx_rules: a
+    file of rules of NVTX names that come before nsys2prv's own, or "none" for no rules at all. base_pcf: .pcf files of earlier traces,
+    whose names keep their values here. states: say of every row what state it is in at every time. engine: who does the work, one of
+    engines.ENGINES; scheduler: address of Dask's. report: analyse the job too; the tables are in the summary's `report`, everything in
+    <trace>.report.json.
     """
 
     kinds: tuple[str, ...] = ()
@@ -38,6 +38,7 @@ class Options:
     callstack: int = 1
     nvtx_rules: str | Path | None = None
     base_pcf: tuple[Path, ...] = ()
+    states: bool = False
     engine: str = engines.DEFAULT
     scheduler: str | None = None
     report: bool = False

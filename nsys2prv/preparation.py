@@ -38,6 +38,7 @@ from nsys2prv.progress import Progress
 from nsys2prv.report.info import ReportInfo, inspect
 from nsys2prv.report.prepare import prepared
 from nsys2prv.selection import Selection, least_durations, select
+from nsys2prv.states import stage
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.store.runs import Run
 from nsys2prv.store.span import within
@@ -57,6 +58,7 @@ class Plan:
     causal: bool = False
     full_kernel_names: bool = False
     base: Mapping[str, pl.DataFrame] | None = None
+    states: bool = False
 
     @classmethod
     def of(cls, options: Options) -> Plan:
@@ -67,7 +69,8 @@ class Plan:
         if options.causal and method == align.NONE:
             raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")
         base = base_names(options.base_pcf) if options.base_pcf else None
-        return cls(select(options.kinds, options.demanded), settings, method, options.causal, options.full_kernel_names, base)
+        return cls(select(options.kinds, options.demanded), settings, method, options.causal, options.full_kernel_names, base,
+                   options.states)
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class Job:
         self.domains = [np.array([domain_index[domain] for domain in result.domains], np.int64) for result in by_task]
         self.names = {name: [np.array(found.by_task.get(result.task, ()), np.int64) for result in by_task]
                       for name, found in self.values.items()}
-        self.duration = max(int(self.clocks[run.report].to_global(np.int64(run.last))) for run in self.runs)
+        self.duration = trace_duration(self.results, self.clocks)
 
     @property
     def clocks(self) -> list[ClockMap]:
@@ -185,6 +188,8 @@ def _prepared(reading: _Reading) -> Job:
         reading.results += reading.run(device_states.run_task, device_states.plan(
             reading.results, reading.infos, model.rows, placed.clocks, reading.folder, number), ahead=reading.workers.pool.jobs)
     reading.results += related
+    if reading.plan.states:
+        reading.results += _states(reading, model, placed)
     return Job(reading.infos, reading.plan.selection, reading.results, model, placed, values, sorted(domains.items()),
                reading.folder, reading.workers, notes)
 
@@ -237,10 +242,22 @@ def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) 
     return begun(causality.moved(placed, order, names, [hosts[clock] for clock in clocks]), reading.results)
 
 
+def _states(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) -> list[extract.Extracted]:
+    """The states of all rows."""
+    threads = {result.task: threads_of(result, model) for result in reading.results}
+    tasks = stage.plan(reading.results, model.rows, threads, placed.clocks, trace_duration(reading.results, placed.clocks), reading.folder)
+    return list(reading.run(stage.run_task, tasks, ahead=reading.workers.pool.jobs))
+
+
 def _facts(reading: _Reading, model: object_model.ObjectModel, clocks: Sequence[ClockMap], hosts: Sequence[int]) -> FactBook:
     threads = {result.task: threads_of(result, model) for result in reading.results if result.facts}
     return FactBook(reading.results, clocks, hosts, threads,
                     {(process.report, process.pid): number for number, process in enumerate(model.processes)})
+
+
+def trace_duration(results: Sequence[extract.Extracted], clocks: Sequence[ClockMap]) -> int:
+    """Of the trace (ns), by all that it holds."""
+    return max(int(clocks[run.report].to_global(np.int64(run.last))) for result in results for run in result.runs)
 
 
 def threads_of(result: extract.Extracted, model: object_model.ObjectModel) -> np.ndarray:

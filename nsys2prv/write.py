@@ -15,7 +15,7 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import OPEN
 from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text, merged, words_of
 from nsys2prv.paraver.output import Output
-from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillReader, fields_present
+from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, SpillReader, fields_present
 from nsys2prv.store.sampled import SampleTable, joined, without_holes
 
 #: Records of one window: some tens of MB, whatever the trace.
@@ -152,6 +152,7 @@ class Formatter:
         self.reader = SpillReader()
         addresses = [address.encode() for address in manifest.addresses]
         self._events = Choice(tuple(b"2:" + address + b":" for address in addresses))
+        self._states = Choice(tuple(b"1:" + address + b":" for address in addresses))
         self._senders = Choice(tuple(b"3:" + address + b":" for address in addresses))
         self._receivers = Choice(tuple(b":" + address + b":" for address in addresses))
         self._shapes: dict[tuple, LineShape] = {}
@@ -162,7 +163,7 @@ class Formatter:
         return self.manifest.duration if time == OPEN else int(self.manifest.clocks[run.report].to_global(np.int64(time)))
 
     def batches(self, number: int) -> list[Batch]:
-        """The lines of a window by shape: ends first, so that they come before begins of the same time."""
+        """The lines of a window by shape: states first, then ends, so that they come before begins of the same time."""
         bounds = self.manifest.bounds
         first, last = bounds[number], bounds[number + 1] if number + 1 < len(bounds) else None
         touched = self._until >= first
@@ -174,7 +175,7 @@ class Formatter:
             times, records = placed(self.reader, run, self.manifest.clocks[run.report], self.manifest.duration, first, last)
             if len(records):
                 pieces.setdefault(run.shape, []).append((run, times, records))
-        ranks = {END: 0, BEGIN: 1, LINE: 2}
+        ranks = {STATE: 0, END: 1, BEGIN: 2, LINE: 3}
         sampled = {shape: pieces.pop(shape) for shape in list(pieces) if shape.stream == COUNTER}
         batches = [self._batch(shape, pieces[shape])
                    for shape in sorted(pieces, key=lambda shape: (ranks[shape.stream], shape.name, shape.present))]
@@ -192,6 +193,8 @@ class Formatter:
             tags = records["tag"] if "tag" in records.dtype.names else None
             return self._line_batch(shape, times, objects(records["sender"], source), receive, objects(records["receiver"], source),
                                     records["size"], tags)
+        if shape.stream == STATE:
+            return self._state_batch(shape, times, self.manifest.objects(records["object"], source), records["end"], records["state"])
         layout = catalogue().layouts[shape.name]
         objects = self.manifest.objects(records["object"], source)
         domain = self.manifest.domains(records["domain"], source) if layout.has_domain else None
@@ -245,6 +248,14 @@ class Formatter:
             yield from (Text(b":%d" % tag),) if tags is None else (Text(b":"), Number(words[3]))
 
         return Batch(self._shape((shape, words), pieces), send, [sender, send, send, receiver, receive, receive, size, *own])
+
+    def _state_batch(self, shape: Shape, times: np.ndarray, objects: np.ndarray, ends: np.ndarray, states: np.ndarray) -> Batch:
+        words = tuple(words_of(column.max()) for column in (times, ends, states))
+
+        def pieces() -> Iterator[Piece]:
+            yield from (self._states, Number(words[0]), Text(b":"), Number(words[1]), Text(b":"), Number(words[2]))
+
+        return Batch(self._shape((shape, words), pieces), times, [objects, times, ends, states])
 
     def _sample_batches(self, pieces: dict[Shape, list[tuple[Run, np.ndarray, np.ndarray]]]) -> list[Batch]:
         """Lines of samples: one for each instant of an object, with all its numbers."""

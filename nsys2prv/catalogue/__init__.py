@@ -11,8 +11,10 @@ from functools import cache
 from typing import Any
 
 from nsys2prv.catalogue import calls as call_lines
+from nsys2prv.catalogue import states as row_states
 from nsys2prv.catalogue.calls import CallTable
 from nsys2prv.catalogue.hashing import hashed_numbers
+from nsys2prv.catalogue.states import State, StateRule
 from nsys2prv.data import data_text, data_texts, parsed
 
 DOMAIN_STEP = 100
@@ -76,6 +78,7 @@ class Layout:
 
     `holds`: its rows have no ends; each stands until the next one of its object, the last until the end of the trace.
     `hashed`: of counters, first and last event type of names that `counters.yaml` does not list.
+    `state`: the state that its rows are in meanwhile, None where that tells nothing.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Layout:
     nests: bool = False
     holds: bool = False
     hashed: tuple[int, int] | None = None
+    state: StateRule | None = None
 
     @property
     def has_domain(self) -> bool:
@@ -109,6 +113,7 @@ class Catalogue:
     value_sets: dict[str, ValueSet]
     domains: tuple[str, ...]
     calls: dict[str, CallTable]
+    states: tuple[State, ...]
 
 
 @cache
@@ -140,11 +145,13 @@ def catalogue() -> Catalogue:
         found = (data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}) | spec["fields"]
         return tuple(field(key, found[key]) for key in in_order(found))
 
+    states = row_states.states(data["states"])
     layouts = {name: Layout(name, spec["title"], fields(spec), spec.get("nests", False), spec.get("holds", False),
-                           tuple(spec["hashed"]) if "hashed" in spec else None)
+                           tuple(spec["hashed"]) if "hashed" in spec else None,
+                           row_states.rule(spec.get("state"), data["state_rules"], states))
                for name, spec in data["layouts"].items()}
     lines = {name: LineKind(name, spec.get("tag"), spec["label"]) for name, spec in data["lines"].items()}
-    return Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]), calls)
+    return Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]), calls, states)
 
 
 def _sections() -> dict[str, Any]:

@@ -24,7 +24,7 @@ class CallTable:
     number in the one column of `names` is the name. Without either the label is. time: the columns of begin and end (ns), or of a
     point in time alone. thread: the column of the globalTid (or globalPid). queue: the word for rows of work on GPUs, one for each
     process and GPU (its number in the column `gpu`); "" for calls of host threads. result: column of a result, told where it is above 0.
-    numbers: further columns and the labels of their types. marks: rows without an end are points in time.
+    numbers: further columns and the labels of their types. marks: rows without an end are points in time. state: as in layouts.
     """
 
     name: str
@@ -41,6 +41,7 @@ class CallTable:
     result: str = ""
     numbers: tuple[tuple[str, str], ...] = ()
     marks: bool = False
+    state: Any = None
 
     @property
     def lasting(self) -> bool:
@@ -61,7 +62,8 @@ def _table(name: str, line: Mapping[str, Any]) -> CallTable:
 
 def layouts(tables: Mapping[str, CallTable]) -> dict[str, dict[str, Any]]:
     """The layouts of call tables, as a section ``layouts`` says them. Work on GPUs does not nest: it has rows to spare."""
-    return {name: {"title": call.label, "nests": not call.queue, "fields": _fields(call)} for name, call in tables.items()}
+    return {name: {"title": call.label, "nests": not call.queue, "fields": _fields(call), "state": call.state}
+            for name, call in tables.items()}
 
 
 def _fields(call: CallTable) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -47,12 +47,25 @@ class EventType:
     precision: int = 0
 
 
-def write_pcf(types: Iterable[EventType], file: BinaryIO) -> None:
-    """Write the file. There is no STATES section as long as the trace has no states: POP's BasicAnalysis tells by it.
+@dataclass(frozen=True)
+class StateLabel:
+    """A value of state records. color: red, green, blue."""
+
+    value: int
+    label: str
+    color: tuple[int, int, int]
+
+
+def write_pcf(types: Iterable[EventType], file: BinaryIO, states: Sequence[StateLabel] = ()) -> None:
+    """Write the file. There is no STATES section where the trace has no states: POP's BasicAnalysis tells by it.
 
     The colour column is 0 for types with named values and 7 for counters. Types in a row that share one frame of labels share its lines.
     """
     file.write(OPTIONS.encode())
+    if states:
+        labels = "".join(f"{state.value} {clean(state.label)}\n" for state in states)
+        colors = "".join(f"{state.value} {{{','.join(map(str, state.color))}}}\n" for state in states)
+        file.write(f"\nSTATES\n{labels}\n\nSTATES_COLOR\n{colors}\n".encode())
     for named, alike in groupby(types, key=lambda found: id(found.labels) if found.labels is not None else -found.code):
         group = list(alike)
         if named < 0:

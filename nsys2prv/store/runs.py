@@ -15,12 +15,14 @@ import numpy as np
 from nsys2prv.catalogue import Layout, LineKind, NameSet, catalogue
 from nsys2prv.catalogue.counters import Metric
 
-BEGIN, END, LINE, COUNTER = "begin", "end", "line", "counter"
+BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
 #: Every so many records a run's time is kept in memory, to plan windows and to find a slice without reading the run.
 SAMPLE = 1024
 #: Spill files mapped at a time; each holds a file descriptor, of which systems allow 1024 or fewer.
 OPEN_FILES = 128
 
+#: Records of states: trace time, thread of the trace, value.
+STATE_DTYPE = np.dtype([("time", "<i8"), ("end", "<i8"), ("object", "<u4"), ("state", "<u4")])
 _LINE_COLUMNS = [("time", "<i8"), ("sender", "<u4"), ("receive", "<i8"), ("receiver", "<u4"), ("until", "<i8"), ("size", "<i8")]
 
 
@@ -52,7 +54,7 @@ def fields_present(layout: Layout, present: int) -> list:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a run's records are: begins or ends of a layout with certain fields, lines of a kind, or samples of a layout's metrics.
+    """What a run's records are: begins or ends of a layout with certain fields, lines of a kind, samples of a layout's metrics, or states.
 
     Samples are stored as value + 1 in `present` bytes each, 0 where a record lacks a metric.
     """
@@ -68,6 +70,8 @@ class Shape:
             return line_dtype(catalogue().lines[self.name])
         if self.stream == COUNTER:
             return np.dtype([("time", "<i8"), ("values", f"<u{self.present}", (len(self.metrics),))])
+        if self.stream == STATE:
+            return STATE_DTYPE
         layout = catalogue().layouts[self.name]
         return begin_dtype(layout, self.present) if self.stream == BEGIN else end_dtype(layout)
 
