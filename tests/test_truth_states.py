@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -29,14 +30,15 @@ CONSTRUCTS = {8: SYNCHRONIZATION, 9: SYNCHRONIZATION, 5: ACCELERATOR, 6: TRANSFE
               16: MEMORY, 17: MEMORY, 2: OTHERS, 3: OTHERS, 4: OTHERS}
 WAITING = {"sem_wait", "sem_timedwait", "sem_post", "futex", "waitpid"}
 PAUSES = {"poll", "select", "epoll_wait", "usleep", "sleep", "nanosleep", "clock_nanosleep", "sched_yield", "pause"}
-MAPPING = {"mmap", "mmap64", "munmap", "mprotect", "madvise", "brk"}
+MAPPING = {"mmap", "mmap64", "munmap", "mprotect", "madvise", "brk", "shmat", "shmctl", "shmdt", "shmget"}
 STARTING = {"fork", "clone", "clone3", "execve", "posix_spawn", "popen"}
-MOVING = {"ioctl", "read", "write", "open", "openat", "open64", "openat64", "close", "fgets", "fopen", "fopen64", "fclose", "fcntl",
-          "fwrite", "fread", "fflush", "recvmsg", "sendmsg", "recv", "send", "pread", "pread64", "pwrite", "pwrite64", "writev", "readv",
-          "putc", "fputs", "socket", "connect", "bind", "listen", "accept", "stat64", "fstat64", "pipe2", "pipe", "dup", "fsync",
-          "epoll_ctl", "fgetc", "getdelim", "lseek", "posix_fallocate", "ftruncate", "fputc", "shutdown", "accept4", "socketpair",
-          "sendto", "recvfrom", "eventfd", "truncate", "process_vm_writev", "puts", "fscanf", "fprintf", "printf", "unlink", "stat", "access",
-          "sendfile", "copy_file_range", "fdatasync", "opendir", "readdir", "closedir", "sync", "aio_read", "aio_write"}
+MOVING = {
+    "ioctl", "read", "write", "open", "openat", "open64", "openat64", "close", "fgets", "fopen", "fopen64", "fclose", "fcntl", "fwrite",
+    "fread", "fflush", "recvmsg", "sendmsg", "recv", "send", "pread", "pread64", "pwrite", "pwrite64", "writev", "readv", "putc",
+    "fputs", "socket", "connect", "bind", "listen", "accept", "stat64", "fstat64", "pipe2", "pipe", "dup", "fsync", "epoll_ctl",
+    "fgetc", "getdelim", "lseek", "posix_fallocate", "ftruncate", "fputc", "shutdown", "accept4", "socketpair", "sendto", "recvfrom",
+    "eventfd", "truncate", "process_vm_writev", "puts", "fscanf", "fprintf", "printf", "unlink", "stat", "access", "sendfile",
+    "copy_file_range", "fdatasync", "opendir", "readdir", "closedir", "sync", "aio_read", "aio_write", "fputs_unlocked", "lseek64"}
 
 
 def api_state(name: str) -> int:
@@ -99,9 +101,7 @@ def rows_with_states(trace: Trace) -> dict[Row, int]:
                 if (task, number) not in threads:
                     threads.add((task, number))
                     found[task, thread] = RUNNING
-            elif name.startswith("CUDA-D"):
-                found[task, thread] = IDLE
-            elif re.match(r"(OpenGL|Vulkan|Direct3D 1[12]|Video) GPU", name):
+            elif name.startswith("CUDA-D") or re.match(r"(OpenGL|Vulkan|Direct3D 1[12]|Video) GPU", name):
                 found[task, thread] = IDLE
     return found
 
@@ -125,7 +125,7 @@ def swept(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
         moments = sorted({0, trace.duration, *(one[0] for one in ranges[row]), *(-one[1] for one in ranges[row]), *scheduled[row]})
         waiting, open_ = sorted(ranges[row], reverse=True), list[tuple[int, int, int, int]]()
         states: list[tuple[int, int, int]] = []
-        for begin, end in zip(moments, moments[1:], strict=False):
+        for begin, end in pairwise(moments):
             outside = scheduled[row].get(begin, outside)
             while waiting and waiting[-1][0] <= begin:
                 open_.append(waiting.pop())
@@ -151,8 +151,8 @@ def check(trace: Trace) -> None:
     found, expected = written(trace), swept(trace)
     assert set(found) == set(expected)
     for row, states in found.items():
-        assert states[0][0] == 0 and states[-1][1] == trace.duration, trace.row_name(row)
-        assert all(before[1] == after[0] for before, after in zip(states, states[1:], strict=False)), trace.row_name(row)
+        assert (states[0][0], states[-1][1]) == (0, trace.duration), trace.row_name(row)
+        assert all(before[1] == after[0] for before, after in pairwise(states)), trace.row_name(row)
         assert states == expected[row], trace.row_name(row)
     assert not trace.violations, str(trace.violations)
 

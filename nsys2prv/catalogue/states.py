@@ -1,4 +1,4 @@
-"""States of rows, and which of them the ranges of a layout imply: the sections ``states`` and ``state_rules`` of the files in ``events``."""
+"""States of rows, and which of them the ranges of a layout imply: sections ``states`` and ``state_rules`` of the files in ``events``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class State:
 class StateRule:
     """The state that a row is in within a range. field: of the record, that tells; "" for the one that names the event.
 
-    names: of fields with names, state -> regular expression (blanks are for the eye), of which the first that is found in the name tells; values: of other fields,
-    value -> state. otherwise: the state where neither tells, None for none. yields: it tells only where no other range does.
+    names: of fields with names, states and regular expressions (blanks are for the eye), of which the first that is found in the name
+    tells; values: of other fields, values and states. otherwise: the state where neither tells, None for none. yields: it tells only
+    where no other range does.
     """
 
     otherwise: int | None = None

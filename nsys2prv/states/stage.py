@@ -170,7 +170,7 @@ def _ranges(task: StateTask, number: int, run: Run, layout: Layout, found: np.nd
 
 
 def _moments(task: StateTask, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Begins and ends in trace time, as the writer has them: of a range of which a slowed clock leaves nothing the begin is 1 ns earlier."""
+    """Begins and ends in trace time, as the writer has them: what a slowed clock leaves nothing of begins 1 ns earlier."""
     closed = found["end"] != OPEN
     begin, end = task.clock.to_global(found["time"]), task.clock.to_global(np.where(closed, found["end"], 0))
     if task.clock.slack:
