@@ -68,8 +68,8 @@ def test_any_ranges_in_any_chunks(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(found) == sorted(expected)
 
 
-NAMES = strings("kernel", "cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020", "read", "pthread_mutex_lock", "poll", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)",
-                "cudaMemcpy_v3020", "cudaEventRecord_v3020")
+NAMES = strings("kernel", "cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020", "read", "pthread_mutex_lock", "poll",
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)", "cudaMemcpy_v3020", "cudaEventRecord_v3020")
 
 
 def states_of(folder: Path, **tables: list) -> dict[str, list[list[tuple[int, int, int]]]]:
