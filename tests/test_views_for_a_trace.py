@@ -76,7 +76,8 @@ def test_lines_of_any_shape_are_read(tmp_path: Path) -> None:
         "# a comment:2:3:4:5:6:7:8:9:10:11", "1:1:1:1:1:0:10:1", "2:1:1:1:1:5:7:0:8:12", "2:1:1:1:1:5:4294967295:9223372036854775807",
         "", "2:1:1:1:1:5", "2:1:1:1:1:6:7", "2:1:1:1:1:6:x7:1:12345678901:1", "4:1:1:1:1:5:77:77",
         "3:1:1:1:1:0:0:1:1:1:2:3:3:64:55001", "3:1:1:1:1:0:0:1:1:1:2:3:3:64", "2:1:1:1:2:9:7:0:7:3"]))
-    assert contents(path) == Contents(frozenset({7, 8, 2**32 - 1}), frozenset({7, 8, 2**32 - 1}), frozenset({55001}))
+    assert contents(path) == Contents(frozenset({7, 8, 2**32 - 1}), frozenset({7, 8, 2**32 - 1}), frozenset({55001}),
+                                      frozenset({1}))
 
 
 def test_random_records_are_read_as_by_eye(tmp_path: Path) -> None:

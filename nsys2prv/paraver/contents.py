@@ -1,4 +1,4 @@
-"""Which event types and communication tags a trace holds: one pass over its bytes, in blocks."""
+"""Which event types, communication tags and states a trace holds: one pass over its bytes, in blocks."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from nsys2prv.errors import Nsys2prvError
 #: Bytes read at a time, and the longest line that is taken for one.
 BLOCK, LONGEST_LINE = 1 << 22, 1 << 26
 MAGIC = b"#Paraver"
-COLON, NEWLINE, ZERO, EVENT, LINE = b":\n023"
-#: Place of the first event type and of the tag among the fields of their records, and the digits of the largest type.
-FIRST_TYPE, TAG, DIGITS = 6, 14, 10
+COLON, NEWLINE, ZERO, STATE, EVENT, LINE = b":\n0123"
+#: Place of the first event type, of the tag and of the state among the fields of their records, and the digits of the largest type.
+FIRST_TYPE, TAG, STATE_VALUE, DIGITS = 6, 14, 7, 10
 #: Digits of a 64-bit number.
 LONGEST_NUMBER = 19
 
 
 @dataclass(frozen=True)
 class Contents:
-    """types: event types of the trace; filled: those of them with a value that is not 0; tags: of its communications."""
+    """types: event types of the trace; filled: those of them with a value that is not 0; tags: of its communications; states: of rows."""
 
     types: frozenset[int]
     filled: frozenset[int]
     tags: frozenset[int]
+    states: frozenset[int] = frozenset()
 
 
 def contents(path: Path) -> Contents:
@@ -37,19 +38,20 @@ def contents(path: Path) -> Contents:
     types: set[int] = set()
     filled: set[int] = set()
     tags: set[int] = set()
+    states: set[int] = set()
     try:
         with _opened(path) as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC.decode()}")
             file.readline(LONGEST_LINE)
             for block in _blocks(file, path):
-                for found, more in zip((types, filled, tags), _of_block(block), strict=True):
+                for found, more in zip((types, filled, tags, states), _of_block(block), strict=True):
                     found.update(more.tolist())
     except (EOFError, gzip.BadGzipFile, igzip_lib.IsalError) as error:
         raise Nsys2prvError(f"{path}: the compressed file is damaged: {error}") from None
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
-    return Contents(frozenset(types), frozenset(filled), frozenset(tags))
+    return Contents(frozenset(types), frozenset(filled), frozenset(tags), frozenset(states))
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -72,8 +74,8 @@ def _blocks(file: BinaryIO, path: Path) -> Iterator[np.ndarray]:
         yield np.frombuffer(rest + b"\n", np.uint8)
 
 
-def _of_block(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct types, those with a value that is not 0, and tags of whole lines."""
+def _of_block(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct types, those with a value that is not 0, tags and states of whole lines."""
     ends = np.flatnonzero((block == COLON) | (block == NEWLINE))
     last = np.flatnonzero(block[ends] == NEWLINE)
     first = np.concatenate(([0], last[:-1] + 1))
@@ -82,12 +84,14 @@ def _of_block(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     comms = (kinds == LINE) & (fields > TAG)
     places = first[comms] + TAG
     tags = _distinct(block, ends[places - 1] + 1, ends[places], LONGEST_NUMBER)[0]
+    places = first[(kinds == STATE) & (fields > STATE_VALUE)] + STATE_VALUE
+    states = _distinct(block, ends[places - 1] + 1, ends[places], DIGITS)[0]
     events = (kinds == EVENT) & (fields > FIRST_TYPE + 1)
     pairs = (fields[events] - FIRST_TYPE) // 2
     before = np.cumsum(pairs) - pairs
     places = np.repeat(first[events] + FIRST_TYPE - 2 * before, pairs) + 2 * np.arange(pairs.sum())
     begins, stops = ends[places - 1] + 1, ends[places]
-    return *_distinct(block, begins, stops, DIGITS, block[stops + 1] != ZERO), tags
+    return *_distinct(block, begins, stops, DIGITS, block[stops + 1] != ZERO), tags, states
 
 
 def _distinct(block: np.ndarray, begins: np.ndarray, ends: np.ndarray, digits: int,

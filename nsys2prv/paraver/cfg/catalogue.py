@@ -184,7 +184,7 @@ def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
     for key in keys:
         last = key == keys[-1] and histogram is None
         windows.append(_window({"title": title if last else key, "open": last, **specs[key]}, keys[:len(windows)], windows, codes))
-    needs = _needs([window.get("types") for window in specs.values()], "any_of" in spec, codes)
+    needs = _needs([window.get("types") for window in specs.values()], "any_of" in spec, codes) or "states (--states)"
     if "any_of" in spec:
         windows, numbers = _guarded(windows, spec["any_of"], codes, title, histogram is None)
     else:
@@ -210,6 +210,9 @@ def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes
         factors = spec.get("factors", (1, 1))
         return Composed(spec["title"], level, functions, look, spec["op"], (parents[0], parents[1]), (float(factors[0]), float(factors[1])))
     functions.setdefault("thread", Function("Last Evt Val"))
+    # What stands in a file anyway is no choice of a window.
+    default = "thread", grammar.SELECTED["thread"][1]
+    functions = {place: function for place, function in functions.items() if (place, function.name) != default}
     filters = {name: condition for name, condition in (
         ("evt_type", _types(spec.get("types"), codes)), ("evt_value", _condition(spec.get("values"))),
         ("tag_msg", _condition(spec.get("tags")))) if condition is not None}

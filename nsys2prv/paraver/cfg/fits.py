@@ -1,9 +1,10 @@
-"""Whether a view shows anything of a trace, from the event types and communication tags that the trace holds."""
+"""Whether a view shows anything of a trace, from the event types, communication tags and states that the trace holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from nsys2prv.paraver.cfg.grammar import OF_STATES, SELECTED
 from nsys2prv.paraver.cfg.model import Cfg, Filter, Single
 from nsys2prv.paraver.contents import Contents
 
@@ -29,7 +30,14 @@ def why_empty(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
     reasons = [reason for types in guards for reason in _of_types(types, trace, names, any_suffices=True)]
     reasons += [reason for types in others for reason in _of_types(types, trace, names, any_suffices=False)]
     reasons += [reason for window in singles for reason in _of_tags(window, trace)]
+    if not trace.states and any(_function(window) in OF_STATES for window in singles):
+        reasons.append("no states")
     return "; ".join(dict.fromkeys(reasons))
+
+
+def _function(window: Single) -> str:
+    """What a window takes of a thread's records."""
+    return window.functions["thread"].name if "thread" in window.functions else SELECTED["thread"][1]
 
 
 def _meet(types: Filter, guard: Filter) -> bool:
@@ -56,7 +64,7 @@ def _of_types(types: Filter, trace: Contents, names: Mapping[int, str], any_suff
 
 
 def _of_tags(window: Single, trace: Contents) -> Iterator[str]:
-    if "thread" not in window.functions or window.functions["thread"].name not in OF_COMMUNICATIONS:
+    if _function(window) not in OF_COMMUNICATIONS:
         return
     wanted = window.filters.get("tag_msg", Filter("All"))
     if not any(_passes(wanted, tag) for tag in trace.tags):

@@ -26,6 +26,8 @@ THREAD = _functions(
         "Given Evt Val", "In Evt Val", "Not In Evt Val", "Send BandWidth", "Recv BandWidth", "In Appl ID", "In Task ID",
         "In Thread ID", "In Node ID", "In Cpu ID"), 1),
     **{"In Evt Range": 2})
+#: Those of them that tell of state records.
+OF_STATES = frozenset(("State As Is", "Useful", "State Sign", "Given State", "In State", "Not In State", "State Record Dur."))
 HIGH = _functions("Adding", "AddingSign", "Average", "Maximum", "Minimum", "Mode", "Changed value",
                   **{"Activity": 1, "In Activity": 1, "Thread i": 1, "Add Tasks": 1})
 PROCESSOR = _functions("Active Thd", "Active Thd Sign", **{"Active Thd Val": 1, "Active Thd Val Sign": 1})
