@@ -82,7 +82,8 @@ def innermost(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
         order[tied] = rows[np.lexsort((ranges.state[rows], -ranges.end[rows], ranges.begin[rows], begin[rows]))]
     begin, end, state = begin[order], end[order], ranges.state[order]
     outer = _enclosing(begin, end)
-    changes = np.unique(np.concatenate((begin, end)))
+    changes = np.sort(np.concatenate((begin, end)))  # numpy's unique is many times as slow
+    changes = changes[np.append(True, changes[1:] != changes[:-1])] if len(changes) else changes
     changes = changes[(changes + 1) % keys.span != 0]
     found = np.searchsorted(begin, changes, "right") - 1
     closed = np.flatnonzero(end[found] <= changes)

@@ -109,7 +109,7 @@ def ask(sample: str) -> Answers:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     exports = SAMPLES[sample] if sample in SAMPLES else MADE[sample](folder)
     trace = folder / "trace.prv"
-    convert(exports, trace, Options(jobs=1, align="utc"))
+    convert(exports, trace, Options(jobs=1, align="utc", states=True))
     lines = trace.read_text().splitlines()
     present = {int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]}
     output, tables = _said(folder, trace, present) if PARAMEDIR else _recorded(sample, trace)
