@@ -25,10 +25,25 @@ A sample of counters is one record with all numbers of its instant; each holds u
 the end of the trace. The type of a counter depends on its name alone. A device has one row, whichever reports hold its samples.
 """
 
+STATES = """## States
+
+Records of states are written with `--states`. Values, labels and colours are Extrae's. The innermost of the ranges that imply a state
+tells it: what began last and, of what began together, the shortest. Calls of the operating system and pthread calls tell only where no
+other range does, since they are how others wait. Outside of all a thread is Running, unless its scheduler took it off the CPU
+(Blocked), lets it wait for its turn (Idle) or ended it (Not created); a stream is Idle. A row with states is in one at every time of
+the trace: they neither overlap nor leave gaps. Rows of devices have none, nor the further rows of a thread for ranges that overlap.
+Kinds that `-t` leaves out say nothing of states.
+
+They are not written by default because of what reads traces. POP's BasicAnalysis knows traces of nsys2prv by their lack of states and
+finds in them the useful time of devices and what they spend on communication, NCCL's kernels included. A trace with states it takes for
+one of Extrae: there it tells the programming models by the layout of the .pcf and the GPUs by row names that are Extrae's, so that it
+finds none, and time in NCCL's kernels, here Group Communication, would be no communication of a device.
+"""
+
 
 def page() -> str:
     """The text of the page."""
-    return "\n".join([HEAD, *_kinds(), *_relations(), *_counter_tables(), *_lines(), *_value_sets(), *_domains()])
+    return "\n".join([HEAD, *_kinds(), *_relations(), *_states(), *_counter_tables(), *_lines(), *_value_sets(), *_domains()])
 
 
 def _kinds() -> Iterator[str]:
@@ -50,6 +65,20 @@ def _relations() -> Iterator[str]:
     yield "## Found by comparing the ranks\n"
     for relation in all_relations():
         yield from _layouts(relation.layouts)
+
+
+def _states() -> Iterator[str]:
+    yield f"{STATES}\n| value | state | within |\n|---|---|---|"
+    labels = {state.value: state.label for state in catalogue().states}
+    within: dict[int, list[str]] = {value: [] for value in labels}
+    for layout in catalogue().layouts.values():
+        rule = layout.state
+        for value in labels:
+            if rule is not None and value in {rule.otherwise, *(state for state, _ in rule.names), *(state for _, state in rule.values)}:
+                some = " (some)" if rule.names or rule.values else ""
+                within[value].append(f"{layout.title}{some}")
+    yield from (f"| {value} | {label} | {'; '.join(sorted(within[value]))} |" for value, label in labels.items())
+    yield ""
 
 
 def _layouts(names: Iterable[str]) -> Iterator[str]:

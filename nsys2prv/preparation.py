@@ -189,7 +189,9 @@ def _prepared(reading: _Reading) -> Job:
             reading.results, reading.infos, model.rows, placed.clocks, reading.folder, number), ahead=reading.workers.pool.jobs)
     reading.results += related
     if reading.plan.states:
-        reading.results += _states(reading, model, placed)
+        states = _states(reading, model, placed)
+        reading.results += states
+        notes = [*notes, f"{sum(run.rows for result in states for run in result.runs):,} states of threads and streams"]
     return Job(reading.infos, reading.plan.selection, reading.results, model, placed, values, sorted(domains.items()),
                reading.folder, reading.workers, notes)
 

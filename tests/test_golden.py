@@ -18,6 +18,7 @@ TRACES = {
     "cluster": (sorted((SAMPLES / "cluster").glob("rank*.sqlite")),
                 Options(kinds=("mpi_event_trace", "osrt", "pthread", "metrics", "nccl"))),
     "full-names": ([SAMPLES / "graphs" / "rank1.sqlite"], Options(kinds=("kernels", "graphs"), full_kernel_names=True)),
+    "states": ([SAMPLES / "graphs" / "rank1.sqlite"], Options(kinds=("kernels", "graphs", "memory"), states=True)),
 }
 
 

@@ -147,6 +147,12 @@ def test_views_of_lines_need_lines_of_their_tag() -> None:
     assert _why("views/launch_lines.cfg", {API}) == ""
 
 
+def test_views_of_states_need_states() -> None:
+    assert _why("views/states.cfg", {KERNEL}) == "no states"
+    with_states = Contents(frozenset({KERNEL}), frozenset({KERNEL}), frozenset(), frozenset({0, 1}))
+    assert why_empty(VIEWS["views/states.cfg"].cfg, with_states, {}) == ""
+
+
 def test_the_summary_names_views_that_show_something(trace: tuple[Path, list[str]]) -> None:
     path, named = trace
     shown = {view for view, _, reason in fitting(path) if not reason}

@@ -112,7 +112,7 @@ def ask(sample: str) -> Answers:
     convert(exports, trace, Options(jobs=1, align="utc", states=True))
     lines = trace.read_text().splitlines()
     present = {int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]}
-    output, tables = _said(folder, trace, present) if PARAMEDIR else _recorded(sample, trace)
+    output, tables = said(folder, trace, present) if PARAMEDIR else _recorded(sample, trace)
     return Answers(trace, exports, int(lines[0].split(":")[2].removesuffix("_ns")), present, output, tables)
 
 
@@ -146,7 +146,7 @@ def record(sample: str) -> None:
     (RECORDS / f"{sample}.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
 
 
-def _said(folder: Path, trace: Path, present: set[int]) -> tuple[str, dict[str, str]]:
+def said(folder: Path, trace: Path, present: set[int]) -> tuple[str, dict[str, str]]:
     """paramedir's messages, and its tables by view."""
     chosen = [view for view in VIEWS if not asks(view.cfg, present)]
     command_line = [str(PARAMEDIR), "-npr", str(trace)]

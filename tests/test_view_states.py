@@ -1,0 +1,78 @@
+"""What Paraver shows of states, against the records, which are read by other means, and against SQL on the exports."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from tools.view_answers import SAMPLES, Answers, Work, ask, by_task, length, needs_paraver, said, union, work_of
+
+from nsys2prv import Options, convert
+
+IDLE, RUNNING, GROUP, TRANSFER = 0, 1, 13, 17
+
+
+@pytest.fixture(scope="module", params=sorted(SAMPLES))
+def answers(request: pytest.FixtureRequest) -> Answers:
+    return ask(request.param)
+
+
+def times(answers: Answers) -> list[dict[str, float]]:
+    """Label of a state -> time in it, on each row in order."""
+    return answers.by_row("analysis/state_time_2dh.cfg")
+
+
+def test_time_by_state_is_that_of_the_records(answers: Answers) -> None:
+    trace = answers.trace()
+    expected = {row: defaultdict(float) for row in _rows(answers)}
+    for state in trace.states:
+        expected[state.row][trace.labels.states[state.value]] += state.end - state.begin
+    with_states = {state.row for state in trace.states}
+    for row, found in zip(expected, times(answers), strict=True):
+        assert sum(found.values()) == answers.duration
+        assert found == (expected[row] if row in with_states else {trace.labels.states[IDLE]: answers.duration})
+
+
+def _rows(answers: Answers) -> list[tuple[int, int]]:
+    return [(task, thread) for task, (threads, _) in enumerate(answers.trace().tasks, 1) for thread in range(1, threads + 1)]
+
+
+@needs_paraver
+def test_other_views_are_the_same_without_states(tmp_path: Path) -> None:
+    with_states = ask("training")
+    convert(with_states.exports, tmp_path / "trace.prv", Options(jobs=1, align="utc"))
+    _, without = said(tmp_path, tmp_path / "trace.prv", with_states.present)
+    assert set(without) == set(with_states.tables)
+    assert {view for view, text in without.items() if text != with_states.tables[view]} == {
+        "views/states.cfg", "analysis/state_time_2dh.cfg", "analysis/state_share_2dh.cfg"}
+
+
+def test_shares_add_up(answers: Answers) -> None:
+    for row in answers.by_row("analysis/state_share_2dh.cfg"):
+        assert sum(row.values()) == pytest.approx(100)
+
+
+def test_states_on_streams_are_the_work_on_gpus(answers: Answers) -> None:
+    """Kernels run, NCCL's communicate and memory operations transfer: in each export on all streams together as long as SQL says.
+
+    The rows of one stream never overlap, and nothing but the execution of a whole graph holds other work.
+    """
+    trace = answers.trace()
+    found: dict[int, float] = defaultdict(float)
+    for state in trace.states:
+        if trace.row_name(state.row).startswith("CUDA-D"):
+            found[state.value] += state.end - state.begin
+    work = [one for one in work_of(answers) if one.end > one.begin]
+    if any(one.name.startswith("graph") for one in work):
+        # As long as any stream works some state says so.
+        assert sum(found[state] for state in (RUNNING, GROUP, TRANSFER)) >= max(length(union(one)) for one in by_task(work).values())
+        return
+    assert found[RUNNING] == _sum(one for one in work if one.computes)
+    assert found[GROUP] == _sum(one for one in work if one.name.startswith("nccl"))
+    assert found[TRANSFER] == _sum(one for one in work if one.name.startswith("memory"))
+
+
+def _sum(work: Iterable[Work]) -> int:
+    return sum(one.end - one.begin for one in work)
