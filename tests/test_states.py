@@ -11,13 +11,14 @@ import pytest
 from test_truth_states import ACCELERATOR, BLOCKED, GROUP, IDLE, IO, OTHERS, RUNNING, SYNCHRONIZATION, TRANSFER, check, written
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, MEMCPY, RUNTIME, call, kernel, make_export, os_call, strings
+from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.samples import Options as Job
 from nsys2prv.samples import generate
-from nsys2prv.states import stage
+from nsys2prv.states import innermost, stage
 from nsys2prv.states.innermost import Ranges
 from nsys2prv.store import runs
 
@@ -36,9 +37,12 @@ def naive(ranges: list[tuple[int, int, int, int, bool]], holding: list[tuple[int
     return [(object_, begin, end, states[begin]) for begin, end in pairwise(edges)]
 
 
+@pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize("seed", range(30))
-def test_any_ranges_in_any_chunks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges that overlap as they like, against a look at every nanosecond."""
+def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges that overlap as they like, against a look at every nanosecond. long: as where a stretch is too long for the keys."""
+    if long:
+        monkeypatch.setattr(innermost, "_LARGEST_KEY", 1)
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 150))
     begin = np.sort(random.integers(0, DURATION - 1, count))
@@ -160,6 +164,19 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     begin, end = stage._moments(task, found)
     assert (end[1:] > begin[1:]).all()
     assert (begin[1:] >= end[:-1]).all()
+
+
+def test_years_in_one_report(tmp_path: Path) -> None:
+    """As damage makes them: too long for a number of a thread and a nanosecond."""
+    far, threads = 2**60, range(1, 21)
+    calls = [os_call(begin, begin + 10, 4, tid=tid) for tid in threads for begin in (tid, far + tid)]
+    convert([make_export(tmp_path / "r.sqlite", {"StringIds": NAMES, "OSRT_API": calls})], tmp_path / "o.prv", Options(states=True))
+    found = written(read_trace(tmp_path / "o.prv"))
+    end = far + threads[-1] + 10 - 1
+    assert sorted(found.values()) == sorted(
+        [state for state in ((0, tid - 1, RUNNING), (tid - 1, tid + 9, IO), (tid + 9, far + tid - 1, RUNNING),
+                             (far + tid - 1, far + tid + 9, IO), (far + tid + 9, end, RUNNING)) if state[0] < state[1]]
+        for tid in threads)
 
 
 def test_asking_for_some_kinds_only(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Times are int64 ns. Objects are small indices. All functions are about one stret
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,20 +52,30 @@ class Changes:
 
 
 class Keys:
-    """One number for an object and a time, in the order of object, then time."""
+    """One number for an object and a time of the stretch, in the order of object, then time.
 
-    def __init__(self, first: int, limit: int, objects: int) -> None:
-        self.first, self.span = first, limit - first + 1
+    times: all that may be asked for. Where the stretch is too long for so many objects (damaged reports span years), each time
+    counts as its place among them.
+    """
+
+    def __init__(self, first: int, limit: int, objects: int, times: Sequence[np.ndarray]) -> None:
+        self._first, self._limit = first, limit
+        self._places: np.ndarray | None = None
+        #: Keys of one object; that of the limit is the last.
+        self.span = limit - first + 1
         if self.span * max(objects, 1) >= _LARGEST_KEY:
-            raise OverflowError("too long a stretch of time for so many objects")
+            self._places = np.unique(np.clip(np.concatenate([*times, [first, limit]]), first, limit))
+            self.span = len(self._places)
 
     def of(self, object_: np.ndarray, time: np.ndarray) -> np.ndarray:
-        return object_ * self.span + (np.clip(time, self.first, self.first + self.span - 1) - self.first)
+        inside = np.clip(time, self._first, self._limit)
+        return object_ * self.span + (inside - self._first if self._places is None else np.searchsorted(self._places, inside))
 
     def split(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Objects and times."""
         object_ = keys // self.span
-        return object_, keys - object_ * self.span + self.first
+        place = keys - object_ * self.span
+        return object_, place + self._first if self._places is None else self._places[place]
 
 
 def innermost(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:

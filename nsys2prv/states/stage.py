@@ -110,7 +110,7 @@ def _records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
         ranges, holding = Ranges.joined([ranges, new_ranges]), Ranges.joined([holding, new_holding])
         # What a clock moved to the limit or behind it is for the next chunk.
         begun, held = ranges.chosen(np.flatnonzero(ranges.begin < limit)), holding.chosen(np.flatnonzero(holding.begin < limit))
-        keys = Keys(first, limit, len(threads))
+        keys = Keys(first, limit, len(threads), (begun.begin, begun.end, held.begin))
         layers = [innermost(begun.chosen(np.flatnonzero(begun.yields == yields)), keys) for yields in (False, True)]
         layers.append((keys.of(held.object, held.begin), held.state))
         objects, *columns = records.after(overlaid(layers, outside, keys))
