@@ -13,7 +13,8 @@ from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.events.nccl_regions import RegionIndex, save_regions
 from nsys2prv.report.info import ReportInfo
-from nsys2prv.report.sqlite import Database, Part
+from nsys2prv.report.opening import open_source
+from nsys2prv.report.source import Part
 from nsys2prv.store.normal import spill, spill_counters
 from nsys2prv.store.runs import BEGIN, Run, SpillWriter
 
@@ -70,7 +71,7 @@ def run_task(task: Task) -> Extracted:
     launches = LaunchWriter(task.spill / f"launches-{task.number}.bin")
     writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
     try:
-        with Database(task.info.path) as database:
+        with open_source(task.info.path) as database:
             extraction = Extraction(task.info, database, LaunchIndex(list(task.launches)), task.settings, RegionIndex(task.regions))
             for name, part, wanted in task.parts:
                 extraction.condition = kinds[name].condition(task.info)

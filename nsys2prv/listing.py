@@ -10,8 +10,8 @@ from pathlib import Path
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
 from nsys2prv.report.info import ReportInfo, inspect, pid_of
+from nsys2prv.report.opening import open_source
 from nsys2prv.report.prepare import prepared
-from nsys2prv.report.sqlite import Database
 from nsys2prv.report.tables import order, reason
 
 #: Of the lists of tables.
@@ -26,7 +26,7 @@ def describe(path: str | Path) -> str:
 
 def _describe(path: Path, source: Path) -> str:
     info = inspect(path, source)
-    with Database(path) as database:
+    with open_source(path) as database:
         counts = {name: database.count(name) for name in info.parts}
         kinds = [(kind, {table: database.count(table, kind.condition(info)) for table in kind.tables if table in counts})
                  for kind in all_kinds() if not kind.on_demand]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from nsys2prv.columns import ABSENT, factorize, factorize_together
 from nsys2prv.errors import UsageError
@@ -81,9 +82,8 @@ def _frames(extraction: Extraction, part: Part, depth: int) -> list[Frames]:
     if not (extraction.has(CHAINS, "id", "stackDepth", "symbol", "module") and extraction.has(TABLE, "id")):
         return [nothing] * depth
     names = {"sample": "id", "depth": "stackDepth", "function": "symbol", "module": "module"}
-    columns = ", ".join(f"CAST(coalesce({column}, {NULL + 1} - 1) AS INTEGER) AS {name}" for name, column in names.items())
-    frame = database.select(f"SELECT {columns} FROM {CHAINS} "
-                            f"WHERE id IN (SELECT id FROM {database.rows_of(part)}) AND stackDepth < {depth}")
+    found = database.read_for(part, "id", CHAINS, tuple(names.values()), f"{{stackDepth}} < {depth}")
+    frame = pl.DataFrame({name: found[column] for name, column in names.items()})
     if not frame.height:
         return [nothing] * depth
     by_depth = {number: rows for (number,), rows in frame.sort("sample").partition_by("depth", as_dict=True).items()}

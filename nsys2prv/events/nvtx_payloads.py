@@ -72,8 +72,8 @@ def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
     frame = database.select(
         f"SELECT {database.condition(TABLE, PLACE)}, {database.condition(TABLE, MARK)} AS mark, CAST(j.fullkey AS BLOB) AS path, "
         "j.type = 'text' AS words, CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' AS real "
-        f"FROM (SELECT *, {database.condition(TABLE, text)} AS payload FROM {database.rows_of(part)} "
-        f"WHERE {database.condition(TABLE, extraction.condition)}), json_tree(CASE WHEN json_valid(payload) THEN payload END) j "
+        f"FROM (SELECT *, {database.condition(TABLE, text)} AS payload FROM {database.rows_of(part, extraction.condition)}), "
+        "json_tree(CASE WHEN json_valid(payload) THEN payload END) j "
         "WHERE j.atom IS NOT NULL")
     if not frame.height:
         return frame

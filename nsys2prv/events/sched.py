@@ -67,8 +67,9 @@ def _reasons_recorded(extraction: Extraction) -> bool:
     """Whether the report's system records why threads are off the CPU; it does so for all or for none."""
     found = extraction.kept.get("reasons")
     if found is None:
-        found = extraction.has(TABLE, "threadBlock") and bool(extraction.database.query(
-            f"SELECT EXISTS (SELECT 1 FROM (SELECT threadBlock FROM {TABLE} LIMIT {LOOKED_AT}) WHERE threadBlock IS NOT NULL)")[0][0])
+        first = extraction.report.parts[TABLE].first
+        looked_at = extraction.database.read(Part(TABLE, first, first + LOOKED_AT - 1), ("threadBlock",))
+        found = bool((looked_at["threadBlock"] != NULL).any())
         extraction.kept["reasons"] = found
     return found
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from nsys2prv.report.diagnostics import Message, messages
 from nsys2prv.report.launcher import launcher_ranks
-from nsys2prv.report.sqlite import Database, Part
+from nsys2prv.report.opening import open_source
+from nsys2prv.report.source import Part, Source
 
 PROCESS_MASK = ~0xFFFFFF
 #: Times (ns) beyond it are damage.
@@ -34,7 +35,7 @@ class Gpu:
 class ReportInfo:
     """Facts of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and globalTid.
 
-    path: the SQLite file that is read; source: the report as the user gave it, where that is another file.
+    path: the SQLite file or folder of tables that is read; source: the report as the user gave it, where that is another file.
     utc_ns: UTC (Unix epoch) at event time 0, None where not exported. system_ns: the host's monotonic clock at event time 0.
     absolute: event times already are UTC (exported with --ts-normalize).
     parts: the rows of every table that has any. ranks: MPI rank of a process. launcher_ranks: rank by
@@ -86,11 +87,11 @@ def tid_of(global_tid: int) -> int:
 
 def inspect(path: str | Path, source: Path | None = None) -> ReportInfo:
     """Read the small tables of an export (made from `source`)."""
-    with Database(path) as database:
+    with open_source(path) as database:
         return _inspect(database, source)
 
 
-def _inspect(database: Database, source: Path | None) -> ReportInfo:
+def _inspect(database: Source, source: Path | None) -> ReportInfo:
     export = dict(database.small("META_DATA_EXPORT", "name", "value") or database.small("EXPORT_META_DATA", "name", "value"))
     starts = [(_utc(utc), _integer(system))
               for utc, system in database.small("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs")]
@@ -124,7 +125,7 @@ def _inspect(database: Database, source: Path | None) -> ReportInfo:
     )
 
 
-def _usable(database: Database, table: str) -> bool:
+def _usable(database: Source, table: str) -> bool:
     """Whether a table can be asked for. Conditions look strings up, in both columns of their table."""
     return table != "StringIds" or database.has(table, "id", "value")
 
@@ -140,12 +141,12 @@ def _utc(value: object) -> int | None:
     return number if number is not None and number > 0 else None
 
 
-def _processes(database: Database) -> dict[int, str]:
+def _processes(database: Source) -> dict[int, str]:
     rows = database.small("PROCESSES", "globalPid", "name")
     return {pid: Path(name).name if isinstance(name, str) and name else "" for pid, name in rows if isinstance(pid, int)}
 
 
-def _thread_names(database: Database) -> dict[int, str]:
+def _thread_names(database: Source) -> dict[int, str]:
     """The name of highest priority of each thread."""
     rows = [row for row in database.small("ThreadNames", "globalTid", "nameId", "priority") if isinstance(row[0], int)]
     best: dict[int, tuple[int, int]] = {}
@@ -156,7 +157,7 @@ def _thread_names(database: Database) -> dict[int, str]:
     return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
 
 
-def _gpus(database: Database) -> dict[int, Gpu]:
+def _gpus(database: Source) -> dict[int, Gpu]:
     gpus = {}
     for number, name, uuid, bus in database.small("TARGET_INFO_GPU", "id", "name", "uuid", "busLocation"):
         if isinstance(number, int):
@@ -164,19 +165,19 @@ def _gpus(database: Database) -> dict[int, Gpu]:
     return gpus
 
 
-def _cuda_gpus(database: Database) -> dict[tuple[int, int], int]:
+def _cuda_gpus(database: Source) -> dict[tuple[int, int], int]:
     """(pid, CUDA ordinal) -> GPU number: ordinals differ per process under CUDA_VISIBLE_DEVICES."""
     rows = database.small("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
     return {(pid, ordinal): gpu for pid, ordinal, gpu in rows if all(isinstance(value, int) for value in (pid, ordinal, gpu))}
 
 
-def _graph_granularity(database: Database) -> str:
+def _graph_granularity(database: Source) -> str:
     """"graph", "node" or "": spelt with a process prefix until 2025 and without it since."""
     rows = database.small("META_DATA_CAPTURE", "value", where="{name} LIKE '%CUDA_GRAPH_TRACE_OPTIONS:MODE'")
     return str(rows[0][0] or "").lower() if rows else ""
 
 
-def _nvtx_names(database: Database) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int, int], str]]:
+def _nvtx_names(database: Source) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int, int], str]]:
     """Names of NVTX domains by (globalPid, domainId) and of categories by (globalPid, domainId, category).
 
     A domain may be created on several threads of a process, under the same number; one row is as good as another.

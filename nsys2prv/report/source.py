@@ -1,0 +1,184 @@
+"""What is read of a report, whatever form its export has: which tables and columns there are, and their rows as columns of numbers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+#: Stands for NULL in columns of integers.
+NULL = np.iinfo(np.int64).min
+#: So many of a column's texts tell whether it is worth looking for those that come again.
+SAMPLE_TEXTS = 1000
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's columns (name -> declared type) and the range of its rowids (an empty range when it has no rows).
+
+    rowid: the name by which SQLite knows it here. Where there is none (""), or where rowids lie too far apart to count them off,
+    rows are numbered from 1 in the order in which SQLite walks the table.
+    """
+
+    name: str
+    columns: dict[str, str] = field(default_factory=dict)
+    first_rowid: int = 1
+    last_rowid: int = 0
+    rowid: str = "rowid"
+
+    @property
+    def extent(self) -> int:
+        """An upper bound of its rows; exact where none was deleted."""
+        return max(0, self.last_rowid - self.first_rowid + 1)
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive rows of a table, by rowid, both ends included."""
+
+    table: str
+    first: int
+    last: int
+
+    def split(self, rows: int) -> Iterator[Part]:
+        """Pieces of at most `rows` rows."""
+        for first in range(self.first, self.last + 1, rows):
+            yield Part(self.table, first, min(first + rows - 1, self.last))
+
+
+@dataclass
+class Columns:
+    """Rows of one read. integers: int64 with :data:`NULL` for NULL. texts: each row's code into a series of distinct bytes.
+
+    `damaged` counts the values that were no integers where integers belong; they read as NULL.
+    """
+
+    rows: int
+    integers: dict[str, np.ndarray]
+    texts: dict[str, tuple[np.ndarray, pl.Series]]
+    damaged: int = 0
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.integers[name]
+
+    def where(self, keep: np.ndarray) -> Columns:
+        """The rows for which `keep` is true."""
+        texts = {name: (codes[keep], distinct) for name, (codes, distinct) in self.texts.items()}
+        return Columns(int(keep.sum()), {name: column[keep] for name, column in self.integers.items()}, texts, self.damaged)
+
+
+class Source(ABC):
+    """One export opened for reading. Conditions and queries are in SQL, with SQLite's meaning, whatever the export is.
+
+    tables: by name, those with columns. Whatever reads raises :class:`nsys2prv.errors.Nsys2prvError` where the export is damaged.
+    """
+
+    path: Path
+    tables: Mapping[str, Table]
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the files."""
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether the table exists with all these columns."""
+        return table in self.tables and all(column in self.tables[table] for column in columns)
+
+    def whole(self, table: str) -> Part:
+        return Part(table, self.tables[table].first_rowid, self.tables[table].last_rowid)
+
+    def condition(self, table: str, where: str) -> str:
+        """A condition in SQL from one with the table's columns in braces: those that the export lacks are NULL. "" is true."""
+        return where.format_map(Named(self.tables[table].columns)) if where else "1"
+
+    @abstractmethod
+    def count(self, table: str, where: str = "") -> int:
+        """The number of rows, or of those that meet a condition (as in :meth:`condition`)."""
+
+    @abstractmethod
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
+        """All rows of a small query."""
+
+    @abstractmethod
+    def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
+        """These columns of the rows of a small table that meet a condition, in the order of the rows.
+
+        A column that the export lacks reads as None, a table that it lacks as no rows.
+        """
+
+    @abstractmethod
+    def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
+        """The text of these ids of StringIds; an id without a row is absent."""
+
+    @abstractmethod
+    def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "") -> Columns:
+        """Columns of some rows, in their order: of those that meet `where`, a condition as in :meth:`condition`.
+
+        A column that the export lacks reads as NULL throughout.
+        """
+
+    @abstractmethod
+    def read_for(self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str) -> Columns:
+        """Columns of the rows of another table that share a key with a part's rows and meet a condition, in any order."""
+
+    @abstractmethod
+    def rows_of(self, part: Part, where: str = "") -> str:
+        """The rows of a part that meet a condition as a table expression in SQL, for one :meth:`select`."""
+
+    @abstractmethod
+    def select(self, sql: str) -> pl.DataFrame:
+        """The result of a larger query whose columns each have one type."""
+
+
+class Named(dict):
+    """Column -> its name in SQL; NULL for a column that is not there."""
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        super().__init__((column, quoted(column)) for column in columns)
+
+    def __missing__(self, column: str) -> str:
+        return "NULL"
+
+
+def integers_of(series: pl.Series) -> np.ndarray:
+    return (series.fill_null(NULL) if series.null_count() else series).to_numpy()
+
+
+def coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
+    """A column of bytes as codes into its values, distinct ones unless most come once."""
+    if series.dtype != pl.Binary:
+        return np.zeros(len(series), np.int64), pl.Series([b""], dtype=pl.Binary)
+    sample = series.head(SAMPLE_TEXTS)
+    if sample.n_unique() > len(sample) // 2:
+        return np.arange(len(series)), series  # hardly any comes twice
+    distinct = series.unique(maintain_order=True)
+    codes = series.to_frame("text").join(distinct.to_frame("text").with_row_index("code"), on="text", how="left",
+                                         maintain_order="left")["code"]
+    return codes.to_numpy().astype(np.int64), distinct
+
+
+def decoded(series: pl.Series) -> pl.Series:
+    """Bytes as text; what is no UTF-8 gets replacement characters."""
+    try:
+        return series.cast(pl.String)
+    except pl.exceptions.PolarsError:
+        texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in series]
+        return pl.Series(series.name, texts, dtype=pl.String)
+
+
+def quoted(name: str) -> str:
+    """An SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'

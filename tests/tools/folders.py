@@ -1,0 +1,59 @@
+"""Exports as folders of tables, made from SQLite exports: what `nsys export -t parquetdir` writes of the same report."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+
+#: Declared type -> that of the column; the integers of nsys' files have several.
+TYPES = {"REAL": pl.Float64, "TEXT": pl.String, "BLOB": pl.Binary}
+WRITERS: dict[str, Callable[[pl.DataFrame, Path], object]] = {
+    ".parquet": lambda frame, path: frame.write_parquet(path, row_group_size=50_000),
+    ".arrow": lambda frame, path: frame.write_ipc(path, compression="zstd"),
+}
+
+
+def as_folder(report: Path, folder: Path, suffix: str = ".parquet", narrow: bool = True) -> Path:
+    """The report's tables as files of a new folder. narrow: integers in the smallest type that their column knows, some without a sign."""
+    folder.mkdir(parents=True)
+    with closing(sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)) as connection:
+        connection.text_factory = bytes
+        names = [name.decode() for name, in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for name in names:
+            if not name.startswith("sqlite_"):
+                WRITERS[suffix](_frame(connection, name, narrow), folder / f"{name}{suffix}")
+    return folder
+
+
+def _frame(connection: sqlite3.Connection, table: str, narrow: bool) -> pl.DataFrame:
+    declared = [(row[1].decode(), row[2].decode().upper()) for row in connection.execute(f'PRAGMA table_info("{table}")')]
+    rows = connection.execute(f'SELECT * FROM "{table}"').fetchall()
+    return pl.DataFrame([_column(name, kind, [row[index] for row in rows], narrow) for index, (name, kind) in enumerate(declared)])
+
+
+def _column(name: str, declared: str, values: list, narrow: bool) -> pl.Series:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int} and declared not in TYPES:
+        column = pl.Series(name, values, pl.Int64)
+        if not narrow or column.null_count() == len(column):
+            return column
+        if name.startswith("global"):
+            return column.cast(pl.UInt64, wrap_numerical=True)
+        if name.startswith("is") and column.is_in([0, 1]).all():
+            return column.cast(pl.Boolean)
+        return column.shrink_dtype() if name.endswith("Id") else column
+    if kinds == {float, int} or kinds == {float} or (declared == "REAL" and kinds <= {float}):
+        return pl.Series(name, values, pl.Float64, strict=False)
+    if bytes in kinds or declared in ("TEXT", "BLOB"):
+        texts = [value if value is None or isinstance(value, bytes) else str(value).encode() for value in values]
+        try:
+            if declared != "BLOB":
+                return pl.Series(name, texts, pl.Binary).cast(pl.String)
+        except pl.exceptions.PolarsError:
+            pass
+        return pl.Series(name, texts, pl.Binary)
+    return pl.Series(name, values, TYPES.get(declared, pl.Int64), strict=False)
