@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nsys2prv import __version__
+from nsys2prv import __version__, store_commands
 from nsys2prv.allocator import keep_freed_memory
 from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
@@ -24,6 +24,8 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
 
   nsys2prv -m rank*.sqlite out.prv      convert; out.pcf and out.row are written beside it
   nsys2prv --list rank0.sqlite          what a report holds
+  nsys2prv extract rank*.sqlite -o S    read reports into a store, where they lie
+  nsys2prv merge S1 S2 out.prv          write the trace of stores; they may also be given beside reports
   nsys2prv cfgs [DIR]                   list the Paraver views that come with nsys2prv, or copy them to DIR
   nsys2prv cfgs --for out.prv           which of them show something of a trace
   nsys2prv check out.prv...             whether anything in a trace, whoever wrote it, would crash or mislead Paraver
@@ -43,7 +45,8 @@ def parser() -> argparse.ArgumentParser:
     main = _Parser("nsys2prv", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
                    usage="nsys2prv [-m] [-t KINDS] [options] REPORT... OUTPUT", formatter_class=argparse.RawDescriptionHelpFormatter)
     main.add_argument("paths", nargs="*", metavar="REPORT... OUTPUT",
-                      help="reports (.sqlite, or .nsys-rep where nsys is installed), then the trace to write: out, out.prv or out.prv.gz")
+                      help="reports (.sqlite, folders of nsys export -t parquetdir, or .nsys-rep where nsys is installed) or stores, "
+                           "then the trace to write: out, out.prv or out.prv.gz")
     what = main.add_argument_group("what to translate")
     what.add_argument("-t", "--trace", action="append", default=[], metavar="KINDS",
                       help="comma-separated kinds of events, `all`, or -KIND to leave one out; everything by default. Kinds: see --kinds")
@@ -101,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         command = COMMANDS.get(given[0]) if given else None
-        status = command(given[1:]) if command else _run(parser().parse_args(_joined_kinds(given)))
+        status = command(given[1:]) if command else run(parser().parse_args(joined_kinds(given)))
         sys.stdout.flush()
         return status
     except Nsys2prvError as error:
@@ -134,7 +137,7 @@ def _min_duration(text: str) -> tuple[str, int]:
         raise UsageError(f"--min-duration {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms") from None
 
 
-def _joined_kinds(arguments: list[str]) -> list[str]:
+def joined_kinds(arguments: list[str]) -> list[str]:
     """`-t -nvtx` as one word, for argparse takes `-nvtx` for an option otherwise."""
     joined: list[str] = []
     waiting = iter(arguments)
@@ -147,7 +150,7 @@ def _joined_kinds(arguments: list[str]) -> list[str]:
     return joined
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     if options.kinds:
         return _kinds()
     if options.list:
@@ -155,17 +158,12 @@ def _run(options: argparse.Namespace) -> int:
     if len(options.paths) < 2:
         raise UsageError("give at least one report and the trace to write: nsys2prv REPORT... OUTPUT (more with --help)")
     *reports, output = options.paths
-    if Path(output).suffix.lower() in {".sqlite", ".nsys-rep", ".qdrep"}:
+    if _is_input(Path(output)):
         raise UsageError(f"{output}: the last argument is the trace to write, but this is a report")
-    if options.jobs < 0:
-        raise UsageError("-j takes a number of processes from 1 on")
     from nsys2prv.conversion import convert
 
-    # polars installs a handler of its own, under which a waiting program does not notice an interruption.
-    signal.siginterrupt(signal.SIGINT, True)
-    summary = convert(reports, output, _asked(options))
-    for warning in summary.warnings:
-        print(f"nsys2prv: warning: {warning}", file=sys.stderr)
+    summary = convert(reports, output, as_options(options))
+    warn(summary.warnings)
     if not options.quiet:
         print(summary.text())
         if options.verbose:
@@ -175,14 +173,30 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(arguments: argparse.Namespace) -> Options:
-    """The options of a conversion: arguments by the names of its fields, but for those that stand otherwise on a command line."""
+def as_options(arguments: argparse.Namespace) -> Options:
+    """What was asked for on the command line: arguments by the names of the options' fields, but for those that stand otherwise there."""
+    if arguments.jobs < 0:
+        raise UsageError("-j takes a number of processes from 1 on")
     from nsys2prv.options import Options
 
+    # polars installs a handler of its own, under which a waiting program does not notice an interruption.
+    signal.siginterrupt(signal.SIGINT, True)
     given = {field.name: getattr(arguments, field.name) for field in fields(Options) if hasattr(arguments, field.name)}
     given |= {"kinds": tuple(",".join(arguments.trace).split(",")), "full_kernel_names": arguments.kernel_names == "full",
               "min_duration": dict(arguments.min_duration), "demanded": tuple(arguments.demanded), "base_pcf": tuple(arguments.base_pcf)}
     return Options(**given)
+
+
+def warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"nsys2prv: warning: {warning}", file=sys.stderr)
+
+
+def _is_input(path: Path) -> bool:
+    """Whether this is hardly the trace to write."""
+    from nsys2prv.store.archive import is_archive
+
+    return path.suffix.lower() in {".sqlite", ".nsys-rep", ".qdrep", ".parquetdir", ".arrowdir"} or is_archive(path)
 
 
 def _list(paths: list[str]) -> int:
@@ -288,4 +302,5 @@ def _analysed(text: str, warnings: list[str]) -> int:
 
 
 #: What stands before everything else on the command line.
-COMMANDS = {"cfgs": _cfgs, "check": _check, "clock": _clock, "report": _report, "diff": _diff}
+COMMANDS = {"cfgs": _cfgs, "check": _check, "clock": _clock, "report": _report, "diff": _diff, "extract": store_commands.extract,
+            "merge": store_commands.merge}

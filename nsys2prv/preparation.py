@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from nsys2prv import align, causality, derive, device_states, extract, relate
+from nsys2prv import align, causality, derive, device_states, extract, relate, stored
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
@@ -152,20 +152,61 @@ def prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool,
     folder: of temporary files, see :func:`temporary_folder`. Raises Nsys2prvError with one line for people when a report cannot be
     read, NothingToWrite when there is no event of the kinds asked for.
     """
-    progress = Progress(quiet)
-    paths, warnings = _distinct(reports)
-    opened = progress.over(prepared(paths, folder), "opening reports", len(paths))
-    infos = object_model.order_reports([inspect(path, source) for path, source in opened])
-    rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
-    workers = Workers(alone() if rows < SMALL_JOB_ROWS else pool, progress)
-    clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in infos]
-    job = _prepared(_Reading(infos, place(clocks), plan, folder, workers))
-    job.warnings = [*warnings, *plan.selection.warnings]
+    found = opened(reports, plan, folder, pool, quiet)
+    clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in found.infos]
+    results = [result for _, result in read_all(found, folder, stored.run_task)]
+    reading = _Reading(found.infos, place(clocks), found.plan, folder, found.workers, results)
+    reading.results += reading.run(derive.run_task, derive.plan(results, found.plan.selection.kinds, folder), found.workers.pool.jobs)
+    job = _prepared(reading)
+    job.warnings = found.warnings
     return job
 
 
+@dataclass
+class Opened:
+    """What is known before reading. infos: the reports, in rank order. stored: of reports that are in stores, by number, which one and
+    where in it."""
+
+    infos: list[ReportInfo]
+    plan: Plan
+    workers: Workers
+    warnings: list[str]
+    stored: dict[int, tuple[Path, stored.Held]]
+
+
+def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool) -> Opened:
+    """The reports, or stores of them, looked at; the plan as the stores have it."""
+    progress = Progress(quiet)
+    paths, warnings = _distinct(reports)
+    stores = stored.stores_among(paths)
+    selection, settings = stored.agreed(plan.selection, plan.settings, list(stores.values()))
+    plan = replace(plan, selection=selection, settings=settings)
+    exports = [path for path in paths if path not in stores]
+    infos = [inspect(path, source) for path, source in progress.over(prepared(exports, folder), "opening reports", len(exports))]
+    held = [(store.path, report) for store in stores.values() for report in store.contents.reports]
+    if stores:
+        stored.once([*((report.info, path) for path, report in held), *((info, info.given) for info in infos)])
+    places = {id(report.info): (path, report) for path, report in held}
+    infos = object_model.order_reports([*infos, *(report.info for _, report in held)])
+    rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
+    return Opened(infos, plan, Workers(alone() if rows < SMALL_JOB_ROWS else pool, progress), [*warnings, *plan.selection.warnings],
+                  {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places})
+
+
+def read_all(found: Opened, folder: Path, read: Callable[[Any], extract.Extracted]) -> Iterator[tuple[int, extract.Extracted]]:
+    """What was found in all reports, a task at a time, with the number of its stage. read: does the work of a task."""
+    stages = extract.plan(found.infos, found.plan.selection.kinds, folder, found.plan.settings)
+    results: list[extract.Extracted] = []
+    with found.workers.progress.bar("reading", sum(task.rows for tasks in stages for task in tasks), "rows") as bar:
+        for number, tasks in enumerate(stages):
+            planned = stored.taken(extract.with_launches(tasks, results) if number else tasks, number, found.stored)
+            for result in found.workers.run(read, planned, what=lambda task: str(task.info.path)):
+                results.append(result)
+                bar.update(result.rows)
+                yield number, result
+
+
 def _prepared(reading: _Reading) -> Job:
-    _extract(reading)
     if not any(result.runs for result in reading.results):
         raise NothingToWrite(_nothing(reading))
     reading.results = within(reading.results, reading.folder)
@@ -194,18 +235,6 @@ def _prepared(reading: _Reading) -> Job:
         notes = [*notes, f"{sum(run.rows for result in states for run in result.runs):,} states of threads and streams"]
     return Job(reading.infos, reading.plan.selection, reading.results, model, placed, values, sorted(domains.items()),
                reading.folder, reading.workers, notes)
-
-
-def _extract(reading: _Reading) -> None:
-    first, second = extract.plan(reading.infos, reading.plan.selection.kinds, reading.folder, reading.plan.settings)
-    with reading.workers.progress.bar("reading", sum(task.rows for task in first + second), "rows") as bar:
-        for stage in (first, second):
-            tasks = extract.with_launches(stage, reading.results) if stage is second else stage
-            for result in reading.workers.run(extract.run_task, tasks, what=lambda task: str(task.info.path)):
-                reading.results.append(result)
-                bar.update(result.rows)
-    reading.results += reading.run(derive.run_task, derive.plan(reading.results, reading.plan.selection.kinds, reading.folder),
-                                   reading.workers.pool.jobs)
 
 
 def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:

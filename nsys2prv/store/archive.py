@@ -1,0 +1,58 @@
+"""The file that a store is: a ZIP archive without compression of its own, whose directory has a size and a checksum for each member.
+
+Its first member tells what it is, as in documents of other programs. It comes into being under its name when it is complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+from typing import BinaryIO
+
+#: The first member, and its content.
+TYPE, CONTENT = "mimetype", b"application/x-nsys2prv-store"
+#: Bytes before the name of a ZIP archive's first member.
+_HEAD = 30
+BLOCK = 1 << 20
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file begins like a store, damaged or not."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD + len(TYPE) + len(CONTENT))
+    except OSError:
+        return False
+    return head.startswith(b"PK\x03\x04") and head[_HEAD:].startswith(TYPE.encode()) and CONTENT in head
+
+
+class ArchiveWriter:
+    """Adds members to a new archive. The same members make the same bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._zip = zipfile.ZipFile(path, "w")
+        self.add_bytes(TYPE, CONTENT)
+
+    def add_bytes(self, name: str, content: bytes) -> None:
+        self._zip.writestr(zipfile.ZipInfo(name), content)
+
+    def move_folder(self, folder: Path) -> None:
+        """Add the files of a folder as members of its name, and remove it."""
+        for path in sorted(folder.iterdir()):
+            with path.open("rb") as source, self._zip.open(zipfile.ZipInfo(f"{folder.name}/{path.name}"), "w", force_zip64=True) as target:
+                shutil.copyfileobj(source, target, BLOCK)
+        shutil.rmtree(folder)
+
+    def close(self) -> None:
+        self._zip.close()
+
+
+def open_archive(path: Path) -> zipfile.ZipFile:
+    """Raises zipfile.BadZipFile for an archive that is cut short."""
+    return zipfile.ZipFile(path)
+
+
+def member(archive: zipfile.ZipFile, name: str) -> BinaryIO:
+    """A member to read; its end raises zipfile.BadZipFile where its checksum does not fit."""
+    return archive.open(name)

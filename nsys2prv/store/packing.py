@@ -1,0 +1,159 @@
+"""What a reading task found, packed into a few small files, and unpacked from them elsewhere.
+
+Runs become columns, compressed, whose times are differences: of a record's begin to the one before, of its other times to its begin. Ends
+follow from begins and are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.catalogue import NameSet, catalogue
+from nsys2prv.columns import read_frame, write_frame
+from nsys2prv.extract import Extracted
+from nsys2prv.plain import from_plain, to_plain
+from nsys2prv.store.normal import closings_of, ends_of
+from nsys2prv.store.runs import BEGIN, END, Run, Shape, SpillWriter, fields_present
+
+ENTRY = "result.json"
+#: Times that are stored as the difference to another.
+RELATIVE = {"end": "time", "receive": "time", "until": "receive"}
+INDICES = {"object": "objects", "sender": "objects", "receiver": "objects", "domain": "domains"}
+
+
+@dataclass(frozen=True)
+class PackedRun:
+    """A run as :class:`nsys2prv.store.runs.Run` has it. file: number of the file with its rows, of which `first` is its first."""
+
+    shape: Shape
+    file: int
+    first: int
+    rows: int
+    last: int
+    object: int
+    values: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A result without its files. names, facts: what there are files of."""
+
+    result: Extracted
+    runs: list[PackedRun]
+    names: list[str]
+    facts: list[str]
+
+
+def pack(result: Extracted, folder: Path) -> None:
+    """Write a result to files in a new folder."""
+    folder.mkdir()
+    dtypes: dict[np.dtype, int] = {}
+    columns: dict[int, list[pl.DataFrame]] = {}
+    filled: dict[int, int] = {}
+    runs = []
+    for run in result.runs:
+        number = -1
+        if run.shape.stream != END:
+            number = dtypes.setdefault(run.shape.dtype, len(dtypes))
+            columns.setdefault(number, []).append(_columns(run))
+        runs.append(PackedRun(run.shape, number, filled.get(number, 0), run.rows, run.last, run.object, run.values))
+        filled[number] = filled.get(number, 0) + run.rows
+    for number, frames in columns.items():
+        _write(pl.concat(frames), folder / f"runs-{number}.arrow")
+    for kind, files in (("names", result.names), ("facts", result.facts)):
+        for number, path in enumerate(files.values()):
+            _write(read_frame(path), folder / f"{kind}-{number}.arrow")
+    bare = replace(result, runs=[], names={}, facts={}, launches=[], regions=[])
+    entry = Entry(bare, runs, list(result.names), list(result.facts))
+    (folder / ENTRY).write_text(json.dumps(to_plain(entry, Entry)), encoding="ascii")
+
+
+def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: int) -> Extracted:
+    """The result whose files `opened` gives, as task `number` of this report; its own files are in the folder `spill`.
+
+    Raises an exception of its own choice for files that :func:`pack` did not write.
+    """
+    with opened(ENTRY) as file:
+        entry = from_plain(json.load(file), Entry)
+    result = replace(entry.result, task=number, report=report)
+    for kind, names, target in (("names", entry.names, result.names), ("facts", entry.facts, result.facts)):
+        for index, name in enumerate(names):
+            target[name] = spill / f"stored-{kind}-{number}-{index}.arrow"
+            write_frame(_read(opened, f"{kind}-{index}.arrow"), target[name])
+    limits = {"objects": len(result.objects), "domains": len(result.domains),
+              **{name: _read(opened, f"names-{index}.arrow").height for index, name in enumerate(entry.names)}}
+    frames: dict[int, pl.DataFrame] = {}
+    begins: np.ndarray | None = None
+    writer = SpillWriter(spill / f"runs-{number}.bin", report, number)
+    try:
+        for run in entry.runs:
+            if run.shape.stream == END:
+                layout = catalogue().layouts[run.shape.name]
+                records = closings_of(begins, layout) if layout.holds else ends_of(begins, layout)
+            else:
+                if run.file not in frames:
+                    frames[run.file] = _read(opened, f"runs-{run.file}.arrow")
+                begins = records = _records(run, frames[run.file].slice(run.first, run.rows))
+                _check(run.shape, records, limits)
+            if len(records) != run.rows:
+                raise ValueError("rows are missing")
+            result.runs.append(writer.append(run.shape, records, run.last, run.object, run.values))
+    finally:
+        writer.close()
+    return result
+
+
+def _columns(run: Run) -> pl.DataFrame:
+    """The records of a run in columns."""
+    records = np.fromfile(run.path, run.shape.dtype, run.rows, offset=run.offset)
+    columns = {"time": np.diff(records["time"], prepend=0)}
+    for name in records.dtype.names[1:]:
+        if name == "values":
+            columns |= {f"value {index}": column for index, column in enumerate(records[name].T)}
+        else:
+            columns[name] = records[name] - records[RELATIVE[name]] if name in RELATIVE else records[name]
+    return pl.DataFrame({name: np.ascontiguousarray(column) for name, column in columns.items()})
+
+
+def _records(run: PackedRun, columns: pl.DataFrame) -> np.ndarray:
+    """The records of a run from their columns."""
+    records = np.empty(columns.height, run.shape.dtype)
+    records["time"] = np.cumsum(columns["time"].to_numpy())
+    for name in records.dtype.names[1:]:
+        if name == "values":
+            for index in range(len(run.shape.metrics)):
+                records[name][:, index] = columns[f"value {index}"].to_numpy()
+        else:
+            # In the records' order: a time may be relative to one that is.
+            column = columns[name].to_numpy()
+            records[name] = column + records[RELATIVE[name]] if name in RELATIVE else column
+    return records
+
+
+def _check(shape: Shape, records: np.ndarray, limits: Mapping[str, int]) -> None:
+    """Raise ValueError where records do not ascend by time, or refer to what is not there."""
+    if (np.diff(records["time"]) < 0).any():
+        raise ValueError("times are out of order")
+    fields = fields_present(catalogue().layouts[shape.name], shape.present) if shape.stream == BEGIN else []
+    named = {field.name: field.values.name for field in fields if isinstance(field.values, NameSet)}
+    for name in records.dtype.names:
+        limit = limits.get(INDICES.get(name) or named.get(name, ""))
+        if limit is not None and len(records) and int(records[name].max()) >= limit:
+            raise ValueError(f"{name} is not there")
+
+
+def _write(frame: pl.DataFrame, path: Path) -> None:
+    with path.open("wb") as file:
+        frame.write_ipc(file, compression="zstd")
+
+
+def _read(opened: Callable[[str], BinaryIO], name: str) -> pl.DataFrame:
+    with opened(name) as file:
+        return pl.read_ipc(file.read())

@@ -1,0 +1,60 @@
+"""``nsys2prv extract`` and ``nsys2prv merge``: the two halves of a conversion, for jobs whose reports do not leave their nodes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from nsys2prv.errors import UsageError
+
+#: Options of the conversion by what they say: what to read, how to write what was read, or neither.
+READING = {"trace", "min_duration", "kernel_rules", "nvtx_rules", "callstack", "demanded"}
+WRITING = {"kernel_names", "align", "causal", "base_pcf", "states", "report", "compress", "verbose"}
+OTHER_WORK = {"list", "kinds"}
+
+
+def _options(command: str, description: str, usage: str, left_out: set[str], arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a conversion but those left out, of which a given one is refused."""
+    from nsys2prv.cli import joined_kinds, parser
+
+    options = parser()
+    options.prog, options.description, options.usage, options.epilog = f"nsys2prv {command}", description, usage, None
+    if command == "extract":
+        options.add_argument("-o", "--output", type=Path, required=True, metavar="STORE", help="the store to write")
+    for action in options._actions:
+        if action.dest in left_out:
+            action.help = argparse.SUPPRESS
+    given = options.parse_args(joined_kinds(list(arguments)))
+    refused = [action for action in options._actions if action.dest in left_out and getattr(given, action.dest) != action.default]
+    if refused:
+        name = refused[0].option_strings[-1]
+        other = "nsys2prv merge" if refused[0].dest in WRITING else "nsys2prv extract" if refused[0].dest in READING else "nsys2prv itself"
+        raise UsageError(f"{name} is not of nsys2prv {command}: give it to {other}")
+    return given
+
+
+def extract(arguments: Sequence[str]) -> int:
+    given = _options("extract", "Read reports into a store, from which `nsys2prv merge` writes the trace.",
+                     "nsys2prv extract [options] REPORT... -o STORE", WRITING | OTHER_WORK, arguments)
+    if not given.paths:
+        raise UsageError("give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)")
+    from nsys2prv.cli import as_options, warn
+    from nsys2prv.storing import extract_to
+
+    warn(extract_to(given.paths, given.output, as_options(given)))
+    if not given.quiet:
+        print(f"{given.output}  {given.output.stat().st_size / 1e6:.1f} MB")
+    return 0
+
+
+def merge(arguments: Sequence[str]) -> int:
+    given = _options("merge", "Write one trace of stores that `nsys2prv extract` made. What they were read with holds.",
+                     "nsys2prv merge [options] STORE... OUTPUT", READING | OTHER_WORK, arguments)
+    from nsys2prv.cli import run
+    from nsys2prv.store.archive import is_archive
+
+    for path in map(Path, given.paths[:-1]):
+        if path.exists() and not is_archive(path):
+            raise UsageError(f"{path}: is no store; give stores of nsys2prv extract here, or everything to nsys2prv itself")
+    return run(given)

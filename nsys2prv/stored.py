@@ -1,0 +1,183 @@
+"""Stores: reports that were read elsewhere (``nsys2prv extract``), and take the place of their exports."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
+from pathlib import Path
+
+import polars as pl
+
+from nsys2prv import __version__, extract
+from nsys2prv.catalogue import catalogue
+from nsys2prv.data import data_texts
+from nsys2prv.errors import Nsys2prvError
+from nsys2prv.events import all_kinds
+from nsys2prv.events.extraction import Settings
+from nsys2prv.naming.classes import load_rules
+from nsys2prv.plain import from_plain, to_plain
+from nsys2prv.report.info import ReportInfo
+from nsys2prv.selection import Selection
+from nsys2prv.store.archive import is_archive, member, open_archive
+from nsys2prv.store.packing import unpack
+
+#: Of the form of stores. Raise it with every change of what they hold.
+VERSION = 1
+MANIFEST = "store.json"
+#: Settings of reading, by the options that give them.
+OPTIONS = {"least": "--min-duration", "rules": "--kernel-rules", "callstack": "--callstack"}
+_DAMAGE = (zipfile.BadZipFile, zlib.error, pl.exceptions.PolarsError, pl.exceptions.PanicException, EOFError, NotImplementedError,
+           ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A report of a store. stages: for both stages of reading, the folders of their tasks' results, in order."""
+
+    info: ReportInfo
+    stages: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a store holds. kinds: names of those that were read; asked: named by the user. settings: of reading."""
+
+    kinds: list[str]
+    asked: frozenset[str]
+    settings: Settings
+    reports: list[Held]
+
+
+@dataclass(frozen=True)
+class Store:
+    path: Path
+    contents: Contents
+
+
+@dataclass(frozen=True)
+class StoredTask:
+    """Instead of reading: take the result from a store. planned: the task that reading would be."""
+
+    planned: extract.Task
+    store: Path
+    folder: str
+
+    @property
+    def info(self) -> ReportInfo:
+        return self.planned.info
+
+    @property
+    def rows(self) -> int:
+        return self.planned.rows
+
+
+@cache
+def catalogue_digest() -> str:
+    """Tells event types and layouts of records from those of another version."""
+    package = catalogue.__module__
+    texts = [*data_texts(package, ".yaml"), *data_texts(f"{package}.events", ".yaml")]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def manifest(contents: Contents) -> bytes:
+    """The member that tells what a store holds."""
+    head = {"version": VERSION, "program": __version__, "catalogue": catalogue_digest()}
+    return json.dumps(head | {"contents": to_plain(contents, Contents)}, default=int).encode()
+
+
+def stores_among(paths: Sequence[Path]) -> dict[Path, Store]:
+    """The paths that are stores, opened. Raises one clear line for one that cannot be read by this version."""
+    return {path: _opened(path) for path in paths if is_archive(path)}
+
+
+def _opened(path: Path) -> Store:
+    try:
+        with open_archive(path) as archive, member(archive, MANIFEST) as file:
+            told = json.load(file)
+            if told["version"] != VERSION or told["program"] != __version__ or told["catalogue"] != catalogue_digest():
+                raise Nsys2prvError(f"{path}: this store was made by another nsys2prv ({str(told['program'])[:40]}) than this one "
+                                    f"({__version__}): extract it again, or merge it with that one")
+            contents = from_plain(told["contents"], Contents)
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
+    except _DAMAGE as error:
+        raise damaged(path, error) from None
+    return Store(path, contents)
+
+
+def damaged(path: Path, error: BaseException) -> Nsys2prvError:
+    what = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return Nsys2prvError(f"{path}: this store is damaged or cut short ({what[:120]}); extract it again")
+
+
+def agreed(selection: Selection, settings: Settings, stores: Sequence[Store]) -> tuple[Selection, Settings]:
+    """What to read: as the stores were, where nothing else is asked for. Raises one clear line where they do not fit."""
+    if not stores:
+        return selection, settings
+    first = stores[0]
+    for other in stores[1:]:
+        _same(str(other.path), other.contents, str(first.path), first.contents)
+    asked = Contents([kind.name for kind in selection.kinds], selection.asked, settings, [])
+    if asked != Contents([kind.name for kind in all_kinds()], frozenset(), Settings(rules=load_rules()), []):
+        _same(str(first.path), first.contents, "this command", asked)
+    known = {kind.name: kind for kind in all_kinds()}
+    return (Selection(tuple(known[name] for name in first.contents.kinds), first.contents.asked, selection.warnings),
+            first.contents.settings)
+
+
+def _same(name: str, one: Contents, other_name: str, other: Contents) -> None:
+    different = ["-t"] if one.kinds != other.kinds else []
+    different += [OPTIONS.get(field.name, field.name) for field in fields(Settings)
+                  if getattr(one.settings, field.name) != getattr(other.settings, field.name)]
+    if different:
+        raise Nsys2prvError(f"{name}: was extracted with other options ({', '.join(different)}) than {other_name}")
+
+
+def once(held: Sequence[tuple[ReportInfo, Path]]) -> None:
+    """Raise one clear line where two files, one of them a store, hold the same report."""
+    seen: list[tuple[ReportInfo, Path]] = []
+    for info, path in held:
+        bare = replace(info, path=Path(), source=None)
+        for other, place in seen if info.utc_ns is not None and info.processes else ():
+            if other == bare and place != path:
+                raise Nsys2prvError(f"{path}: holds {info.name}, which {place} holds too")
+        seen.append((bare, path))
+
+
+def taken(tasks: Sequence[extract.Task], stage: int, held: dict[int, tuple[Path, Held]]) -> list[extract.Task | StoredTask]:
+    """The tasks of a stage, those of reports in stores taken from there. held: by the report's number."""
+    folders = {report: iter(found.stages[stage]) for report, (_, found) in held.items()}
+    result: list[extract.Task | StoredTask] = []
+    for task in tasks:
+        if task.report not in held:
+            result.append(task)
+            continue
+        path = held[task.report][0]
+        folder = next(folders[task.report], None)
+        if folder is None:
+            raise damaged(path, ValueError(f"results of {task.info.name} are missing"))
+        result.append(StoredTask(task, path, folder))
+    for report, left in folders.items():
+        if next(left, None) is not None:
+            raise damaged(held[report][0], ValueError(f"more results of {held[report][1].info.name} than tasks"))
+    return result
+
+
+def run_task(task: extract.Task | StoredTask) -> extract.Extracted:
+    """Read the task's parts, or take what a store has of them."""
+    if isinstance(task, extract.Task):
+        return extract.run_task(task)
+    try:
+        with open_archive(task.store) as archive:
+            return unpack(partial(_member, archive, task.folder), task.planned.spill, task.planned.number, task.planned.report)
+    except _DAMAGE as error:
+        raise damaged(task.store, error) from None
+
+
+def _member(archive: zipfile.ZipFile, folder: str, name: str):
+    return member(archive, f"{folder}/{name}")

@@ -1,0 +1,76 @@
+"""Reading alone: from reports to a store, for machines that do not write the trace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from nsys2prv import engines, extract
+from nsys2prv.errors import Nsys2prvError, UsageError
+from nsys2prv.options import DEFAULTS, Options
+from nsys2prv.preparation import Opened, Plan, opened, read_all, temporary_folder
+from nsys2prv.store.archive import ArchiveWriter, is_archive
+from nsys2prv.store.packing import pack
+from nsys2prv.stored import MANIFEST, Contents, Held, manifest
+
+
+def extract_to(reports: Sequence[str | Path], store: str | Path, options: Options = DEFAULTS) -> list[str]:
+    """Read these reports into a store; returns warnings. Of the options those of reading count.
+
+    Raises Nsys2prvError with one line for people. A file of the store's name is replaced by the complete store only.
+    """
+    plan, target = Plan.of(options), Path(store)
+    _check(target)
+    engines.check(options.engine, options.scheduler)
+    try:
+        with engines.workers(options.engine, options.jobs, options.scheduler) as pool, \
+                temporary_folder(options.tmp or target.parent, target.name) as folder:
+            found = opened(reports, plan, folder, pool, options.quiet)
+            if found.stored:
+                raise UsageError(f"{next(iter(found.stored.values()))[0]}: is a store already; give it to nsys2prv merge")
+            new = target.with_name(f".{target.name}.{folder.name[-8:]}.new")
+            try:
+                _write(found, folder, new)
+                new.replace(target)
+            finally:
+                new.unlink(missing_ok=True)
+            return found.warnings
+    except OSError as error:
+        raise Nsys2prvError(f"{error.filename or target}: {error.strerror or error}") from error
+
+
+def _write(found: Opened, folder: Path, path: Path) -> None:
+    held = [Held(info, [[], []]) for info in found.infos]
+    archive = ArchiveWriter(path)
+    try:
+        for stage, result in read_all(found, folder, read_and_pack):
+            packed = folder / f"task-{result.task}"
+            archive.move_folder(packed)
+            held[result.report].stages[stage].append(packed.name)
+        selection = found.plan.selection
+        archive.add_bytes(MANIFEST, manifest(Contents([kind.name for kind in selection.kinds], selection.asked, found.plan.settings, held)))
+    finally:
+        archive.close()
+
+
+def read_and_pack(task: extract.Task) -> extract.Extracted:
+    """Read a task's parts and pack what was found into a folder of the task's number (a pure function over files)."""
+    result = extract.run_task(task)
+    pack(result, task.spill / f"task-{task.number}")
+    for path in {run.path for run in result.runs}.union(result.names.values(), result.facts.values()):
+        path.unlink()
+    result.runs, result.names, result.facts = [], {}, {}
+    return result
+
+
+def _check(target: Path) -> None:
+    """Raise one clear line where the store could not be written, or would replace something else."""
+    if target.is_dir():
+        raise Nsys2prvError(f"{target}: is a folder; give the name of the store to write")
+    if target.exists() and not is_archive(target):
+        raise Nsys2prvError(f"{target}: is there already and is no store; remove it or give another name")
+    if not target.parent.is_dir():
+        raise Nsys2prvError(f"{target.parent}: no such folder; create it or give another one")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise Nsys2prvError(f"{target.parent}: no permission to write there; give another folder")
