@@ -156,4 +156,9 @@ def _write(frame: pl.DataFrame, path: Path) -> None:
 
 def _read(opened: Callable[[str], BinaryIO], name: str) -> pl.DataFrame:
     with opened(name) as file:
-        return pl.read_ipc(file.read())
+        content = file.read()
+    try:
+        return pl.read_ipc(content)
+    except OSError as error:
+        # Of the content, for all of it was read.
+        raise ValueError(str(error)) from None
