@@ -13,7 +13,7 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import OPEN, read_frame
 from nsys2prv.extract import Extracted
 from nsys2prv.relations.kind import OBJECT, TIME
-from nsys2prv.report.sqlite import NULL
+from nsys2prv.report.source import NULL
 
 
 @dataclass(frozen=True)

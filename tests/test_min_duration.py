@@ -14,7 +14,7 @@ from nsys2prv import Summary
 from nsys2prv.cli import main
 from nsys2prv.errors import NothingToWrite, UsageError
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.report.sqlite import NULL
+from nsys2prv.report.source import NULL
 from nsys2prv.selection import least_durations
 
 OSRT, PTHREAD, API, KERNELS, EVENTS, PUSHPOP, MARKS = 66400000, 61000000, 63000000, 63000006, 63000050, 9600, 9620

@@ -12,7 +12,7 @@ from nsys2prv.catalogue.calls import CallTable
 from nsys2prv.columns import ABSENT, factorize
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.report.sqlite import NULL, Columns, Part
+from nsys2prv.report.source import NULL, Columns, Part
 
 
 def extract(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Rows]:

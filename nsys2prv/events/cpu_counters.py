@@ -18,7 +18,7 @@ from nsys2prv.events.extraction import SOURCE, DeviceKey, Extraction
 from nsys2prv.events.gpu_metrics import FLOAT_DECIMALS, scaled
 from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.sampling import groups, intervals, not_negative, pivot
-from nsys2prv.report.sqlite import NULL, Database, Part
+from nsys2prv.report.source import NULL, Part, Source
 
 #: Of 2023 and since; the former knew no SoC.
 COUNTS = ("PERF_EVENT_SOC_OR_CPU_RAW_EVENT", "PERF_EVENT_CPU_RAW_EVENT")
@@ -53,7 +53,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
         yield pivot(extraction, layout, extraction.device(key), time, series, metrics, values)
 
 
-def _rows(database: Database, part: Part, computed: bool) -> pl.DataFrame:
+def _rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
     """start, end, component, number and value of a part's rows; NULL where a row lacks one, in values null."""
     have = database.tables[part.table].columns
     columns = {"start": "start", "end": "end", "component": "componentId", "number": "metricId" if computed else "eventId"}
@@ -65,13 +65,13 @@ def _rows(database: Database, part: Part, computed: bool) -> pl.DataFrame:
     return frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
 
 
-def _names(database: Database) -> dict[int, str]:
+def _names(database: Source) -> dict[int, str]:
     """The names of events and metrics, with their units."""
     rows = database.small(NAMES, "id", "displayName", "name", "unit")
     return {number: f"{shown or name} [{unit}]" if unit else shown or name for number, shown, name, unit in rows if shown or name}
 
 
-def _components(database: Database) -> dict[int, str]:
+def _components(database: Source) -> dict[int, str]:
     """The name of each component, with those that it is part of before it: `CPU socket 0 core 3`."""
     rows = [*database.small(COMPONENTS, "componentId", "name", "instance", "parentId")]
     if not database.has(COMPONENTS, "parentId"):

@@ -18,7 +18,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.profiled import of_profiled
 from nsys2prv.events.sched import RUNNING, known_states
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 TABLE, CHAINS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
 LAYOUT, WITH_CALLERS = "cpu_sample", "cpu_sample_stack"

@@ -12,7 +12,7 @@ from nsys2prv.events.extraction import Extraction, correlation_ids
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.launches import CALL, Launches
 from nsys2prv.report.info import PROCESS_MASK
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 #: Rows of this event class repeat a call that has a row of its own; they come with the collection of backtraces.

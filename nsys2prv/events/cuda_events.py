@@ -11,7 +11,7 @@ from nsys2prv.events.cuda_api import call_names
 from nsys2prv.events.extraction import Extraction, number
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.launches import Found
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 TABLE = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 COMPLETED = 1

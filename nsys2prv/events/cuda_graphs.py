@@ -10,7 +10,7 @@ from nsys2prv.columns import factorize
 from nsys2prv.events.extraction import Extraction, correlation_ids, number
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.lines import launch_lines
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 

@@ -12,7 +12,7 @@ from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.lines import launch_lines
 from nsys2prv.events.nccl_kernels import tie
 from nsys2prv.naming.nccl import is_nccl_kernel
-from nsys2prv.report.sqlite import Part
+from nsys2prv.report.source import Part
 
 TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 #: Field of the layout -> column of the table.

@@ -10,7 +10,7 @@ from nsys2prv.columns import ABSENT
 from nsys2prv.events.extraction import Extraction, correlation_ids, number, present
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.lines import launch_lines
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 COPIES, SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 #: Nsight's ENUM_CUDA_MEMCPY_OPER (by index) -> memory_operation of the catalogue.

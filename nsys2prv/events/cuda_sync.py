@@ -9,7 +9,7 @@ import numpy as np
 from nsys2prv.columns import ABSENT, factorize
 from nsys2prv.events.extraction import Extraction, present
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 TABLE = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENT, STREAM_WAIT_EVENT, STREAM, CONTEXT, EVENT_QUERY, STREAM_QUERY, UNKNOWN = 1, 2, 3, 4, 5, 6, 9

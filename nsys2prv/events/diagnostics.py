@@ -13,7 +13,7 @@ import numpy as np
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.report.diagnostics import NO_PROCESSES, TABLE, capture_span, main_process, shortened
-from nsys2prv.report.sqlite import NULL, Part, decoded
+from nsys2prv.report.source import NULL, Part, decoded
 
 SEVERITIES, SOURCES, UNKNOWN = range(1, 5), range(1, 4), 99
 OUTSIDE = "messages of before or after the capture, put to its begin or end"

@@ -19,7 +19,7 @@ from nsys2prv.events.nccl_regions import RegionIndex
 from nsys2prv.naming import nvtx
 from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
 from nsys2prv.report.info import PROCESS_MASK, TIME_LIMIT, ReportInfo
-from nsys2prv.report.sqlite import NULL, Columns, Database, Part
+from nsys2prv.report.source import NULL, Columns, Part, Source
 
 
 class ThreadKey(NamedTuple):
@@ -119,7 +119,7 @@ class Extraction:
     -> rows. condition: which rows the kind translates. least: ranges shorter than this (ns) are not wanted.
     """
 
-    def __init__(self, report: ReportInfo, database: Database, launches: LaunchIndex | None = None,
+    def __init__(self, report: ReportInfo, database: Source, launches: LaunchIndex | None = None,
                  settings: Settings = Settings(), regions: RegionIndex | None = None) -> None:
         self.report = report
         self.database = database

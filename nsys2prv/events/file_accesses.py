@@ -13,7 +13,7 @@ from nsys2prv.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.report.info import ReportInfo, pid_of
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 TABLE, FILES = "OSRT_FILE_ACCESS_EVENTS", "OSRT_FILE_ACCESS_DESCRIPTORS"
 ACTIONS, UNKNOWN = range(1, 7), 99

@@ -20,7 +20,7 @@ from nsys2prv.events.extraction import GPU, SOURCE, DeviceKey, Extraction
 from nsys2prv.events.gpu_metrics import FLOAT_DECIMALS, FLOATING, scaled, unsigned
 from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.sampling import groups, not_negative, pivot
-from nsys2prv.report.sqlite import NULL, Database, Part, decoded
+from nsys2prv.report.source import NULL, Part, Source, decoded
 
 EVENTS, DATA, FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA", "GENERIC_EVENT_TYPE_FIELDS"
 LAYOUT = "generic_counter"
@@ -29,7 +29,7 @@ NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 
 @dataclass(frozen=True)
-class Source:
+class EventSource:
     """Where events of a type come from. fields: index -> name, and whether in floating point."""
 
     source: str
@@ -50,7 +50,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
         return
     time, field_of, whole, fraction, real = (frame[name].to_numpy() for name in ("time", "field", "whole", "fraction", "real"))
     for number, rows in groups(frame["type"].to_numpy()):
-        source = sources.get(number, Source(f"source {number & (2**64 - 1):#x}", f"source {number & (2**64 - 1):#x}", True, ()))
+        source = sources.get(number, EventSource(f"source {number & (2**64 - 1):#x}", f"source {number & (2**64 - 1):#x}", True, ()))
         if not source.samples:
             extraction.dropped["fields of events that are no samples (ftrace, ETW, hypervisor)"] += len(time[rows])
             continue
@@ -89,7 +89,7 @@ def _texts(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return distinct, codes.reshape(-1)
 
 
-def _from_data(database: Database, part: Part) -> pl.DataFrame:
+def _from_data(database: Source, part: Part) -> pl.DataFrame:
     """Fields of a part of GENERIC_EVENT_DATA with the time and type of their events. Text where numbers belong reads as 0."""
     have = database.tables[DATA].columns
     if not (database.has(EVENTS, "genericEventId", "timestamp", "typeId") and database.has(DATA, "genericEventId", "fieldIdx")):
@@ -107,7 +107,7 @@ def _from_data(database: Database, part: Part) -> pl.DataFrame:
         f"JOIN {EVENTS} e ON e.genericEventId = d.genericEventId").with_columns(pl.col("real").cast(pl.Boolean))
 
 
-def _from_json(database: Database, part: Part) -> pl.DataFrame:
+def _from_json(database: Source, part: Part) -> pl.DataFrame:
     """Numbers in the JSON of a part of GENERIC_EVENTS, numbers written as text among them."""
     if not database.has(EVENTS, "timestamp", "typeId", "data"):
         return pl.DataFrame()
@@ -121,7 +121,7 @@ def _from_json(database: Database, part: Part) -> pl.DataFrame:
     return frame.with_columns(pl.col("real").cast(pl.Boolean), field=decoded(frame["field"]))
 
 
-def _sources(database: Database) -> dict[int, Source]:
+def _sources(database: Source) -> dict[int, EventSource]:
     """typeId -> what its events are."""
     origins = {number: (_name(database, name, data), group)
                for number, name, group, data in database.small("GENERIC_EVENT_SOURCES", "sourceId", "nameId", "sourceGroupId", "data")}
@@ -139,11 +139,11 @@ def _sources(database: Database) -> dict[int, Source]:
         source, group = origins.get(origin, ("", 0))
         source = source or name or f"source {number & (2**64 - 1):#x}"
         row = source if name in ("", source) else name if source in name else f"{source} {name}"
-        found[number] = Source(source, row, group not in NO_SAMPLES, tuple(sorted(fields.get(number, []))))
+        found[number] = EventSource(source, row, group not in NO_SAMPLES, tuple(sorted(fields.get(number, []))))
     return found
 
 
-def _name(database: Database, name: object, data: object) -> str:
+def _name(database: Source, name: object, data: object) -> str:
     """The name of a source or a type: a registered string, else that in its JSON."""
     if isinstance(name, int):
         return database.strings([name]).get(name, "")

@@ -17,7 +17,7 @@ from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction, pres
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.sampling import groups
 from nsys2prv.report.info import pid_of
-from nsys2prv.report.sqlite import NULL, Columns, Part, quoted
+from nsys2prv.report.source import NULL, Columns, Part, quoted
 
 TABLES = ("GPU_CONTEXT_SWITCH_EVENTS", "FECS_EVENTS")
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11

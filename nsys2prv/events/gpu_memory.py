@@ -13,7 +13,7 @@ from nsys2prv.columns import ABSENT, factorize_together
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction, correlation_ids, number, present
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.report.info import pid_of
-from nsys2prv.report.sqlite import NULL, Columns, Part, decoded
+from nsys2prv.report.source import NULL, Columns, Part, decoded
 
 USAGE, POOLS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_GPU_MEMORY_POOL_EVENTS"
 #: memoryOperationType, ENUM_CUDA_DEV_MEM_EVENT_OPER.

@@ -18,7 +18,7 @@ from nsys2prv.columns import factorize
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.sampling import groups, not_negative, pivot
-from nsys2prv.report.sqlite import NULL, Database, Part
+from nsys2prv.report.source import NULL, Part, Source
 
 TABLE, NAMES, FIELDS = "GPU_METRICS", "TARGET_INFO_GPU_METRICS", "GENERIC_EVENT_TYPE_FIELDS"
 LAYOUT = "gpu_metric"
@@ -83,7 +83,7 @@ def scaled(number: np.ndarray) -> np.ndarray:
     return np.rint(np.clip(np.nan_to_num(number), -greatest, greatest) * 10 ** FLOAT_DECIMALS).astype(np.int64)
 
 
-def metric_names(database: Database) -> dict[int, dict[int, tuple[str, int]]]:
+def metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]:
     """typeId -> metricId -> name, and how many bytes it has if it is in floating point, else 0."""
     floating = {(source, number): size for source, number, size, kind in database.small(FIELDS, "typeId", "fieldIdx", "size", "type")
                 if kind in FLOATING and size in (4, 8)}

@@ -14,7 +14,7 @@ from nsys2prv.catalogue.counters import Metric
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
     from nsys2prv.report.info import ReportInfo
-    from nsys2prv.report.sqlite import Part
+    from nsys2prv.report.source import Part
 
 #: The command-line name of all kinds.
 ALL = "all"

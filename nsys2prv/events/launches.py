@@ -13,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from nsys2prv.columns import factorize
-from nsys2prv.report.sqlite import NULL
+from nsys2prv.report.source import NULL
 
 CALL = np.dtype([("begin", "<i8"), ("end", "<i8"), ("thread", "<i8"), ("name", "<i8"), ("result", "<i8")])
 

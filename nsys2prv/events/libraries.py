@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from nsys2prv.columns import factorize
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.report.sqlite import Part
+from nsys2prv.report.source import Part
 
 
 def calls_of(event_class: int) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Lines
-from nsys2prv.report.sqlite import Columns
+from nsys2prv.report.source import Columns
 
 
 def launch_lines(extraction: Extraction, kind: str, columns: Columns, objects: np.ndarray, size: np.ndarray) -> Lines | None:

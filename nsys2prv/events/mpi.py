@@ -19,7 +19,7 @@ from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.naming.mpi import LAYOUTS, function_name, layout_of
 from nsys2prv.report.info import PROCESS_MASK
 from nsys2prv.report.mpi import UNKNOWN, Communicators
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 P2P, COLLECTIVES, START_WAIT, OTHER = "MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS"
 #: Layout of the calls whose names tell nothing, by table.

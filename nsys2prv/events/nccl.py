@@ -18,7 +18,7 @@ from nsys2prv.events.nccl_payloads import payloads
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, TABLE, named, of_nccl
 from nsys2prv.naming.nccl import operation_of
 from nsys2prv.report.info import PROCESS_MASK
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 #: Field of the layouts -> field of the payload.
 RECORDED = {"bytes": "bytes", "reduction": "reduction", "root": "root", "peer": "peer", "ranks": "ranks", "rank": "rank", "group": "group",

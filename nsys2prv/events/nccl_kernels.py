@@ -10,7 +10,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.nccl import communicators
 from nsys2prv.events.nccl_regions import Tied
 from nsys2prv.naming.nccl import RECEIVE, SEND, kernel_operation
-from nsys2prv.report.sqlite import NULL, Columns
+from nsys2prv.report.source import NULL, Columns
 
 #: Field of the layout -> column of the unit of calls.
 FIELDS = {**{name: name for name in ("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused")},

@@ -19,7 +19,7 @@ import polars as pl
 
 from nsys2prv.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.report.sqlite import NULL, Columns, Database, decoded
+from nsys2prv.report.source import NULL, Columns, Source, decoded
 
 #: Field -> the names it has: NCCL's own payload entries first, then those of the advanced trace.
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
@@ -162,7 +162,7 @@ class Entry:
     names: tuple[tuple[int, str], ...] = ()
 
 
-def schemas(database: Database) -> dict[tuple[int, int], tuple[Entry, ...]]:
+def schemas(database: Source) -> dict[tuple[int, int], tuple[Entry, ...]]:
     """The known fields of every schema by (domain id, schema id).
 
     Processes repeat schemas, and the tables do not tell which process a row is of: of a schema defined in two ways nothing is kept.
@@ -188,7 +188,7 @@ def schemas(database: Database) -> dict[tuple[int, int], tuple[Entry, ...]]:
     return {key: tuple(entry for entry in entries.values() if entry) for key, entries in found.items() if key not in clashing}
 
 
-def _binary(database: Database, columns: Columns) -> _Found:
+def _binary(database: Source, columns: Columns) -> _Found:
     """The form binaryData."""
     codes, distinct = columns.texts["binaryData"]
     sizes = distinct.bin.size().to_numpy().astype(np.int64)

@@ -15,7 +15,7 @@ from nsys2prv.columns import factorize, factorize_together
 from nsys2prv.events.extraction import NIC, SWITCH, DeviceKey, Extraction, present
 from nsys2prv.events.kind import Counters, EventKind, Rows
 from nsys2prv.events.sampling import groups, intervals, not_negative, pivot
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 NICS, SWITCHES, CONGESTION = "NET_NIC_METRIC", "NET_IB_SWITCH_METRIC", "NET_IB_SWITCH_CONGESTION_EVENT"
 LAYOUT = "network_metric"

@@ -13,7 +13,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.naming.nvtx import renamed
 from nsys2prv.report.info import PROCESS_MASK, ReportInfo
-from nsys2prv.report.sqlite import NULL, Columns, Part, decoded
+from nsys2prv.report.source import NULL, Columns, Part, decoded
 
 TABLE = "NVTX_EVENTS"
 NO_TEXT = "(no text)"

@@ -20,7 +20,7 @@ from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, of_others
 from nsys2prv.events.sampling import groups, not_negative, pivot
 from nsys2prv.report.info import ReportInfo
-from nsys2prv.report.sqlite import NULL, Part, decoded
+from nsys2prv.report.source import NULL, Part, decoded
 
 LAYOUT = "nvtx_payload"
 DEFAULT_DOMAIN = "default domain"

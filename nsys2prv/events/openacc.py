@@ -14,7 +14,7 @@ from nsys2prv.columns import ABSENT, factorize_together
 from nsys2prv.events.extraction import Extraction, present
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.registered import names_of
-from nsys2prv.report.sqlite import NULL, Columns, Part
+from nsys2prv.report.source import NULL, Columns, Part
 
 OTHER, DATA, LAUNCH = (f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}" for kind in ("OTHER", "DATA", "LAUNCH"))
 LAYOUTS = {OTHER: "openacc_other", DATA: "openacc_data", LAUNCH: "openacc_launch"}

@@ -16,7 +16,7 @@ from nsys2prv.catalogue import ValueSet, catalogue
 from nsys2prv.events.extraction import Extraction, present
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.report.info import PROCESS_MASK
-from nsys2prv.report.sqlite import NULL, Columns, Part
+from nsys2prv.report.source import NULL, Columns, Part
 
 PREFIX = "OPENMP_EVENT_KIND_"
 UNKNOWN = 99

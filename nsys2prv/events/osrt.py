@@ -10,7 +10,7 @@ from nsys2prv.columns import factorize
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.report.info import ReportInfo
-from nsys2prv.report.sqlite import Part
+from nsys2prv.report.source import Part
 
 TABLE = "OSRT_API"
 #: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a process began and ended.

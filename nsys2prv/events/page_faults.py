@@ -14,7 +14,7 @@ from nsys2prv.events.extraction import Extraction, number
 from nsys2prv.events.gpu_memory import gpus
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.registered import names_of
-from nsys2prv.report.sqlite import NULL, Columns, Part
+from nsys2prv.report.source import NULL, Columns, Part
 
 CPU, GPU = "CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 #: Catalogue values are ENUM_CUDA_UNIF_MEM_ACCESS_TYPE's plus one, up to this one.

@@ -8,7 +8,7 @@ from nsys2prv.columns import factorize
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.report.info import PROCESS_MASK, pid_of
 from nsys2prv.report.processes import profiled
-from nsys2prv.report.sqlite import NULL, Columns
+from nsys2prv.report.source import NULL, Columns
 
 #: So many other processes are counted by name; a whole machine has hundreds.
 MOST_NAMED = 8

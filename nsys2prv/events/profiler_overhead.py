@@ -12,7 +12,7 @@ import numpy as np
 from nsys2prv.columns import ABSENT, factorize
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.report.sqlite import Part
+from nsys2prv.report.source import Part
 
 TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 KNOWN, OTHER = range(1, 9), 99

@@ -16,7 +16,7 @@ from nsys2prv.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.profiled import of_profiled
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 TABLE = "SCHED_EVENTS"
 LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"

@@ -17,7 +17,7 @@ from nsys2prv.catalogue.counters import Metric, counter_tables
 from nsys2prv.events.gpu_memory import ALLOCATION, FACTS, RELEASE
 from nsys2prv.events.kind import Counters
 from nsys2prv.relations.kind import NO_MODEL, Related, Relation
-from nsys2prv.report.sqlite import NULL
+from nsys2prv.report.source import NULL
 
 LAYOUT = "memory_in_use"
 #: Event types are this plus the kind of memory.

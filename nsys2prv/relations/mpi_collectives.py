@@ -12,7 +12,7 @@ from nsys2prv.clock.observations import Calls
 from nsys2prv.columns import OPEN
 from nsys2prv.events.mpi import MEETINGS
 from nsys2prv.relations.kind import DEVICES, MPI, Observed, Relation
-from nsys2prv.report.sqlite import NULL
+from nsys2prv.report.source import NULL
 
 
 def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:

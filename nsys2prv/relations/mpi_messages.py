@@ -38,7 +38,7 @@ from nsys2prv.events.mpi import (
     USED,
 )
 from nsys2prv.relations.kind import MPI, Observed, Related, Relation
-from nsys2prv.report.sqlite import NULL
+from nsys2prv.report.source import NULL
 
 #: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
 OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000

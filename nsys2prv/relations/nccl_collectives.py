@@ -28,7 +28,7 @@ from nsys2prv.columns import ABSENT
 from nsys2prv.events.kind import Rows
 from nsys2prv.naming.nccl import GROUP
 from nsys2prv.relations.kind import DEVICES, NCCL, Observed, Related, Relation
-from nsys2prv.report.sqlite import NULL
+from nsys2prv.report.source import NULL
 
 LAYOUT = "nccl_collective"
 SEND_RECEIVE = 15

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nsys2prv.report.sqlite import Database
+from nsys2prv.report.source import Source
 
 TABLE = "DIAGNOSTIC_EVENT"
 #: ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and of ENUM_DIAGNOSTIC_SOURCE_TYPE what runs in the profiled process.
@@ -64,7 +64,7 @@ def shortened(text: str) -> str:
     return f"{sentences[0]}." if len(sentences) > 1 else f"{line[:LONGEST - 1].rstrip()}…"
 
 
-def messages(database: Database) -> tuple[Message, ...]:
+def messages(database: Source) -> tuple[Message, ...]:
     """The distinct messages of a report that are more than information, or tell of a loss."""
     if not database.has(TABLE, "severity", "text"):
         return ()
@@ -74,7 +74,7 @@ def messages(database: Database) -> tuple[Message, ...]:
     return tuple(message for message in found if message.severity > INFO or message.loss or message.fallback)
 
 
-def main_process(database: Database) -> int | None:
+def main_process(database: Source) -> int | None:
     """The globalPid of the report's main process, whose row has the messages that belong to no process: the first with a message of
     its own."""
     if not database.has(TABLE, "timestamp", "source", "globalPid"):
@@ -84,7 +84,7 @@ def main_process(database: Database) -> int | None:
     return rows[0][0] if rows else None
 
 
-def capture_span(database: Database) -> tuple[int, int]:
+def capture_span(database: Source) -> tuple[int, int]:
     """When the capture started and stopped (local ns), by the messages that say so; without one, no bound."""
     if not database.has(TABLE, "timestamp", "text"):
         return -TIME_LIMIT, TIME_LIMIT

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from nsys2prv.report.sqlite import Database
+from nsys2prv.report.source import Source
 
 #: In the order of trust: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
-def launcher_ranks(database: Database) -> dict[str, int]:
+def launcher_ranks(database: Source) -> dict[str, int]:
     """The rank by each of :data:`RANK_VARIABLES` that the report's launch environment holds, in their order.
 
     META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`, with a value `NAME="text"`. A variable with

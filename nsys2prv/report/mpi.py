@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.report.info import ReportInfo
-from nsys2prv.report.sqlite import NULL, Database
+from nsys2prv.report.source import NULL, Source
 
 TABLE = "MPI_COMMUNICATORS"
 WORLD, SELF = "MPI_COMM_WORLD", "MPI_COMM_SELF"
@@ -47,7 +47,7 @@ class Communicators:
     its parent and its members and how many of these there were before.
     """
 
-    def __init__(self, info: ReportInfo, database: Database) -> None:
+    def __init__(self, info: ReportInfo, database: Source) -> None:
         rows = _rows(database)
         self._ranks = info.ranks
         ranks = {row.rank for row in rows}
@@ -98,7 +98,7 @@ class Communicators:
         return np.array([*numbers, 0], np.int64)[communicators]
 
 
-def _rows(database: Database) -> list[_Row]:
+def _rows(database: Source) -> list[_Row]:
     columns = ("rank", "timestamp", "commHandle", "parentHandle", "localRank", "size", "groupRoot", "groupRootUid", "members", "commUid")
     rows = []
     for rank, time, handle, parent, local, size, root, root_uid, members, uid in database.small(TABLE, *columns):

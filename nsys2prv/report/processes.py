@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from nsys2prv.report.info import PROCESS_MASK
-from nsys2prv.report.sqlite import Database
+from nsys2prv.report.source import Source
 
 #: Small tables with rows of the processes that Nsight Systems was loaded into, and their columns of global ids.
 TELLING = (("PROFILER_OVERHEAD", "globalTid"), ("ProcessStreams", "globalPid"), ("DIAGNOSTIC_EVENT", "globalPid"),
            ("MPI_RANKS", "globalTid"))
 
 
-def profiled(database: Database) -> frozenset[int]:
+def profiled(database: Source) -> frozenset[int]:
     """globalPid of every process that the report profiles; none where it does not tell.
 
     In exports as Nsight Systems 2021.2 to 2026.2 wrote them every process with rows in tables of traced calls is among these.

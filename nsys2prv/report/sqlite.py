@@ -18,7 +18,6 @@ import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.source import NULL, Columns, Named, Part, Source, Table, coded, integers_of, quoted
-from nsys2prv.report.source import decoded as decoded
 
 MAGIC = b"SQLite format 3\x00"
 #: No row takes less space; a table whose rowids span more than the file can hold has gaps.

@@ -12,7 +12,7 @@ from nsys2prv.catalogue import Layout, catalogue
 from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.kind import Counters, Lines, Rows
 from nsys2prv.report.info import TIME_LIMIT
-from nsys2prv.report.sqlite import NULL
+from nsys2prv.report.source import NULL
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillWriter, begin_dtype, end_dtype
 
 
