@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import zipfile
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import BinaryIO
 
 import polars as pl
 
@@ -32,7 +34,7 @@ MANIFEST = "store.json"
 #: Settings of reading, by the options that give them.
 OPTIONS = {"least": "--min-duration", "rules": "--kernel-rules", "callstack": "--callstack"}
 _DAMAGE = (zipfile.BadZipFile, zlib.error, pl.exceptions.PolarsError, pl.exceptions.PanicException, EOFError, NotImplementedError,
-           ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+           ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -175,9 +177,12 @@ def run_task(task: extract.Task | StoredTask) -> extract.Extracted:
     try:
         with open_archive(task.store) as archive:
             return unpack(partial(_member, archive, task.folder), task.planned.spill, task.planned.number, task.planned.report)
+    except OSError as error:
+        # Places before the begin of the file, which damage may name.
+        raise damaged(task.store, error) if error.errno == errno.EINVAL else error from None
     except _DAMAGE as error:
         raise damaged(task.store, error) from None
 
 
-def _member(archive: zipfile.ZipFile, folder: str, name: str):
+def _member(archive: zipfile.ZipFile, folder: str, name: str) -> BinaryIO:
     return member(archive, f"{folder}/{name}")

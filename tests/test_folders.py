@@ -142,10 +142,11 @@ def test_whatever_bytes_a_table_has(tmp_path: Path) -> None:
             bytes_of[dice.randrange(len(bytes_of))] = dice.randrange(256)
         (folder / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet").write_bytes(bytes_of)
         try:
-            convert([folder], tmp_path / "out.prv", Options(kinds=("cuda_api", "kernels")))
+            convert([folder], tmp_path / "out.prv", Options(kinds=("cuda_api_trace", "kernels")))
         except Nsys2prvError as error:
             refused.append(str(error))
     assert len(refused) > 5
+    assert all("CUPTI_ACTIVITY_KIND_RUNTIME.parquet: cannot be read as a table" in message for message in refused)
     assert not [message for message in refused if "\n" in message]
 
 

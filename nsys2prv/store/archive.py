@@ -1,4 +1,4 @@
-"""The file that a store is: a ZIP archive without compression of its own, whose directory has a size and a checksum for each member.
+"""The file that a store is: a ZIP archive, whose directory has a size and a checksum for each member.
 
 Its first member tells what it is, as in documents of other programs. It comes into being under its name when it is complete.
 """
@@ -20,6 +20,9 @@ BLOCK = 1 << 20
 def is_archive(path: Path) -> bool:
     """Whether a file begins like a store, damaged or not."""
     try:
+        # Opening what is no file, such as a pipe, may wait for ever.
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             head = file.read(_HEAD + len(TYPE) + len(CONTENT))
     except OSError:
@@ -35,17 +38,25 @@ class ArchiveWriter:
         self.add_bytes(TYPE, CONTENT)
 
     def add_bytes(self, name: str, content: bytes) -> None:
-        self._zip.writestr(zipfile.ZipInfo(name), content)
+        self._zip.writestr(_member_of(name), content)
 
     def move_folder(self, folder: Path) -> None:
         """Add the files of a folder as members of its name, and remove it."""
         for path in sorted(folder.iterdir()):
-            with path.open("rb") as source, self._zip.open(zipfile.ZipInfo(f"{folder.name}/{path.name}"), "w", force_zip64=True) as target:
+            with path.open("rb") as source, \
+                    self._zip.open(_member_of(f"{folder.name}/{path.name}"), "w", force_zip64=True) as target:
                 shutil.copyfileobj(source, target, BLOCK)
         shutil.rmtree(folder)
 
     def close(self) -> None:
         self._zip.close()
+
+
+def _member_of(name: str) -> zipfile.ZipInfo:
+    """A new member; tables are compressed already."""
+    member = zipfile.ZipInfo(name)
+    member.compress_type = zipfile.ZIP_DEFLATED if name.endswith(".json") else zipfile.ZIP_STORED
+    return member
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:
