@@ -33,7 +33,7 @@ from nsys2prv.model import objects as object_model
 from nsys2prv.model.base_names import base_names
 from nsys2prv.naming.classes import load_rules
 from nsys2prv.naming.nvtx import load_rules as load_nvtx_rules
-from nsys2prv.options import Options
+from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.progress import Progress
 from nsys2prv.report.info import ReportInfo, inspect
 from nsys2prv.report.prepare import prepared
@@ -179,7 +179,8 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
     progress = Progress(quiet)
     paths, warnings = _distinct(reports)
     stores = stored.stores_among(paths)
-    selection, settings = stored.agreed(plan.selection, plan.settings, list(stores.values()))
+    usual = Plan.of(DEFAULTS)
+    selection, settings = stored.agreed(plan.selection, plan.settings, list(stores.values()), (usual.selection, usual.settings))
     plan = replace(plan, selection=selection, settings=settings)
     exports = [path for path in paths if path not in stores]
     infos = [inspect(path, source) for path, source in progress.over(prepared(exports, folder), "opening reports", len(exports))]

@@ -21,7 +21,6 @@ from nsys2prv.data import data_texts
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Settings
-from nsys2prv.naming.classes import load_rules
 from nsys2prv.plain import from_plain, to_plain
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.selection import Selection
@@ -117,15 +116,16 @@ def damaged(path: Path, error: BaseException) -> Nsys2prvError:
     return Nsys2prvError(f"{path}: this store is damaged or cut short ({what[:120]}); extract it again")
 
 
-def agreed(selection: Selection, settings: Settings, stores: Sequence[Store]) -> tuple[Selection, Settings]:
-    """What to read: as the stores were, where nothing else is asked for. Raises one clear line where they do not fit."""
+def agreed(selection: Selection, settings: Settings, stores: Sequence[Store],
+           usual: tuple[Selection, Settings]) -> tuple[Selection, Settings]:
+    """What to read: as the stores were, where only the usual is asked for. Raises one clear line where they do not fit."""
     if not stores:
         return selection, settings
     first = stores[0]
     for other in stores[1:]:
         _same(str(other.path), other.contents, str(first.path), first.contents)
     asked = Contents([kind.name for kind in selection.kinds], selection.asked, settings, [])
-    if asked != Contents([kind.name for kind in all_kinds()], frozenset(), Settings(rules=load_rules()), []):
+    if asked != Contents([kind.name for kind in usual[0].kinds], usual[0].asked, usual[1], []):
         _same(str(first.path), first.contents, "this command", asked)
     known = {kind.name: kind for kind in all_kinds()}
     return (Selection(tuple(known[name] for name in first.contents.kinds), first.contents.asked, selection.warnings),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.report.sqlite import Part
+from nsys2prv.report.source import Part
 
 NAME = LAYOUT = "device_state"
 NCCL, MEMORY, COMPUTE = 1, 2, 4

@@ -23,7 +23,7 @@ from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.nvtx import PUSHPOP, TABLE, named
 from nsys2prv.events.sampling import groups
 from nsys2prv.report.info import TIME_LIMIT
-from nsys2prv.report.sqlite import NULL, Part
+from nsys2prv.report.source import NULL, Part
 
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
 #: Pairs of calls and ranges looked at together, of calls in which a range ends.

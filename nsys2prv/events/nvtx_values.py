@@ -15,7 +15,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE
 from nsys2prv.events.nvtx_payloads import FRACTION, LAYOUT, PLACE, counters, domain_names, lasting
-from nsys2prv.report.sqlite import Part
+from nsys2prv.report.source import Part
 
 #: SQLite's integers are signed: of these the greater half reads as negative.
 LARGE = "uint64Value"
