@@ -178,7 +178,7 @@ class Formatter:
         ranks = {STATE: 0, END: 1, BEGIN: 2, LINE: 3}
         sampled = {shape: pieces.pop(shape) for shape in list(pieces) if shape.stream == COUNTER}
         batches = [self._batch(shape, pieces[shape])
-                   for shape in sorted(pieces, key=lambda shape: (ranks[shape.stream], shape.name, shape.present))]
+                   for shape in sorted(pieces, key=lambda shape: (ranks[shape.stream], shape.name, shape.present, shape.wide))]
         batches += self._sample_batches(sampled)
         return batches + self._closing_batches() if last is None else batches
 

@@ -13,7 +13,10 @@ from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.kind import Counters, Lines, Rows
 from nsys2prv.report.info import TIME_LIMIT
 from nsys2prv.report.source import NULL
-from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillWriter, begin_dtype, end_dtype
+from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillWriter, begin_dtype, end_dtype, fields_present
+
+#: The greatest number that is stored in 32 bits.
+MOST_NARROW = (1 << 32) - 1
 
 
 def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[str], repaired: Counter[str]) -> Iterator[Run]:
@@ -101,17 +104,20 @@ def _spill_events(rows: Rows, layout: Layout, present: int, kept: np.ndarray, en
     begin = rows.begin[kept]
     order = _outer_first(begin, end)
     sorted_rows = kept if isinstance(order, slice) else kept[order]
-    records = np.empty(len(kept), begin_dtype(layout, present))
+    # Paraver's tools know no negative values; the few that damage makes say nothing, as 0 does.
+    columns = {field.name: np.maximum(rows.columns[field.name][sorted_rows], 0) for field in fields_present(layout, present)}
+    wide = sum(1 << bit for bit, field in enumerate(layout.fields) if present >> bit & 1 and int(columns[field.name].max()) > MOST_NARROW)
+    records = np.empty(len(kept), begin_dtype(layout, present, wide))
     records["time"], records["end"], records["object"] = begin[order], end[order], rows.object[sorted_rows]
-    for name in records.dtype.names[3:]:
-        column = rows.domain if name == "domain" and layout.has_domain else rows.columns[name]
-        # Paraver's tools know no negative values; the few that damage makes say nothing, as 0 does.
-        records[name] = np.maximum(column[sorted_rows], 0)
+    if layout.has_domain:
+        records["domain"] = rows.domain[sorted_rows]
+    for name, column in columns.items():
+        records[name] = column
     closed = records["end"][records["end"] != OPEN]
     last = max(int(closed.max(initial=NULL)), int(records["time"][-1]) + 1)
     first, greatest = int(records["object"].min()), int(records["object"].max())
     object_ = first if first == greatest else -1
-    yield writer.append(Shape(BEGIN, layout.name, present), records, last, object_)
+    yield writer.append(Shape(BEGIN, layout.name, present, wide=wide), records, last, object_)
     ends = closings_of(records, layout) if layout.holds else ends_of(records, layout)
     yield writer.append(Shape(END, layout.name, present), ends, last, object_)
 

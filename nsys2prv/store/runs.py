@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv.catalogue import Layout, LineKind, NameSet, catalogue
+from nsys2prv.catalogue import Layout, LineKind, catalogue
 from nsys2prv.catalogue.counters import Metric
 
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
@@ -26,12 +26,13 @@ STATE_DTYPE = np.dtype([("time", "<i8"), ("end", "<i8"), ("object", "<u4"), ("st
 _LINE_COLUMNS = [("time", "<i8"), ("sender", "<u4"), ("receive", "<i8"), ("receiver", "<u4"), ("until", "<i8"), ("size", "<i8")]
 
 
-def begin_dtype(layout: Layout, present: int) -> np.dtype:
-    """Records of begins: `present` has a bit for every field of the layout that these records carry."""
+def begin_dtype(layout: Layout, present: int, wide: int) -> np.dtype:
+    """Records of begins: `present` has a bit for every field of the layout that these records carry, `wide` one for every field of
+    which one number needs more than 32 bits."""
     columns = [("time", "<i8"), ("end", "<i8"), ("object", "<u4")]
     if layout.has_domain:
         columns.append(("domain", "<u4"))
-    columns += [(f.name, "<u4" if isinstance(f.values, NameSet) else "<i8") for f in fields_present(layout, present)]
+    columns += [(f.name, "<i8" if wide >> bit & 1 else "<u4") for bit, f in enumerate(layout.fields) if present >> bit & 1]
     return np.dtype(columns)
 
 
@@ -56,13 +57,15 @@ def fields_present(layout: Layout, present: int) -> list:
 class Shape:
     """What a run's records are: begins or ends of a layout with certain fields, lines of a kind, samples of a layout's metrics, or states.
 
-    Samples are stored as value + 1 in `present` bytes each, 0 where a record lacks a metric.
+    present, wide: of begins, see :func:`begin_dtype`. Samples are stored as value + 1 in `present` bytes each, 0 where a record lacks a
+    metric.
     """
 
     stream: str
     name: str
     present: int = 0
     metrics: tuple[Metric, ...] = ()
+    wide: int = 0
 
     @property
     def dtype(self) -> np.dtype:
@@ -73,7 +76,7 @@ class Shape:
         if self.stream == STATE:
             return STATE_DTYPE
         layout = catalogue().layouts[self.name]
-        return begin_dtype(layout, self.present) if self.stream == BEGIN else end_dtype(layout)
+        return begin_dtype(layout, self.present, self.wide) if self.stream == BEGIN else end_dtype(layout)
 
 
 @dataclass(frozen=True)
