@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +44,7 @@ QUIET = {"apps_checked": 1, "help_contents_question": 1, "prev_session_load": 0,
 
 @dataclass(frozen=True)
 class Scene:
-    """A trace: of a sample's ranks and kinds of events; timelines show the part from begin to end of it."""
+    """A trace: of a sample's ranks and kinds of events, and further options; timelines show the part from begin to end of it."""
 
     sample: str
     ranks: int
@@ -52,6 +52,7 @@ class Scene:
     begin: float
     end: float
     views: tuple[str, ...]
+    more: dict[str, object] = field(default_factory=dict)
 
 
 SCENES = (
@@ -71,6 +72,16 @@ SCENES = (
     Scene("cluster", 2, ("kernels", "gpu_metrics", "nic_metrics"), 0.86, 0.98, (
         "hwcounters/sm_active", "hwcounters/tensor_active", "hwcounters/dram_bw_throughput", "hwcounters/PCIe-throughput-added",
         "hwcounters/nic_bytes_sent", "hwcounters/sm_active_per_kernel-2dh")),
+    Scene("training", 2, ("cuda", "nvtx", "nccl"), 0.86, 1, ("views/nvtx_on_gpu", "analysis/nvtx_on_gpu_time_2dh"),
+          {"demanded": ("nvtx_on_gpu",)}),
+    Scene("training", 2, ("cuda", "nccl", "osrt"), 0.86, 1, ("views/states", "analysis/state_time_2dh"), {"states": True}),
+    Scene("training", 4, ("kernels", "memory", "nccl", "device_state"), 0.86, 1, ("model/physical_gpu_state", "model/physical_gpu_state_2dh")),
+    Scene("machine", 2, ("cpu",), 0, 1, ("basics/thread_states", "basics/cpu_sample_functions", "analysis/cpu_samples_2dh")),
+    Scene("machine", 2, ("openmp",), 0, 1, ("basics/openmp", "analysis/openmp_time_2dh")),
+    Scene("machine", 2, ("openacc",), 0, 1, ("basics/openacc_constructs",)),
+    Scene("machine", 2, ("memory_usage",), 0, 1, ("views/gpu_memory_usage", "views/gpu_memory_usage_all_kinds")),
+    Scene("machine", 2, ("gpu_page_faults", "cpu_page_faults", "file_accesses", "gpu_contexts"), 0, 1, (
+        "basics/gpu_page_fault_counts", "basics/file_accesses", "basics/gpu_contexts")),
 )
 
 
@@ -87,7 +98,7 @@ def main(wanted: list[str]) -> int:
                 continue
             trace = folder / f"{scene.sample}{number}.prv"
             reports = sorted((ROOT / "sample_reports" / scene.sample).glob("*.sqlite"))[:scene.ranks]
-            convert(reports, trace, Options(kinds=scene.kinds, jobs=1, quiet=True))
+            convert(reports, trace, Options(kinds=scene.kinds, jobs=1, quiet=True, **scene.more))
             home = _home(folder, trace, ROOT / "cfgs" / f"{views[0]}.cfg")
             for view in views:
                 picture = PICTURES / f"{view}.png"
