@@ -75,7 +75,8 @@ SCENES = (
     Scene("training", 2, ("cuda", "nvtx", "nccl"), 0.86, 1, ("views/nvtx_on_gpu", "analysis/nvtx_on_gpu_time_2dh"),
           {"demanded": ("nvtx_on_gpu",)}),
     Scene("training", 2, ("cuda", "nccl", "osrt"), 0.86, 1, ("views/states", "analysis/state_time_2dh"), {"states": True}),
-    Scene("training", 4, ("kernels", "memory", "nccl", "device_state"), 0.86, 1, ("model/physical_gpu_state", "model/physical_gpu_state_2dh")),
+    Scene("training", 4, ("kernels", "memory", "nccl", "device_state"), 0.86, 1, (
+        "model/physical_gpu_state", "model/physical_gpu_state_2dh")),
     Scene("machine", 2, ("cpu",), 0, 1, ("basics/thread_states", "basics/cpu_sample_functions", "analysis/cpu_samples_2dh")),
     Scene("machine", 2, ("openmp",), 0, 1, ("basics/openmp", "analysis/openmp_time_2dh")),
     Scene("machine", 2, ("openacc",), 0, 1, ("basics/openacc_constructs",)),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from nsys2prv import __version__, store_commands
 from nsys2prv.allocator import keep_freed_memory
+from nsys2prv.cut.arguments import add_cut, cut_of
 from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
 
@@ -50,8 +51,9 @@ def parser() -> argparse.ArgumentParser:
     what = main.add_argument_group("what to translate")
     what.add_argument("-t", "--trace", action="append", default=[], metavar="KINDS",
                       help="comma-separated kinds of events, `all`, or -KIND to leave one out; everything by default. Kinds: see --kinds")
-    what.add_argument("--min-duration", action="append", default=[], metavar="KIND=NS", type=_min_duration,
-                      help="drop ranges of this kind that are shorter: nanoseconds, or with a unit (us, ms, s) as in osrt=10us; repeatable")
+    what.add_argument("--min-duration", action="append", default=[], metavar="[KIND=]NS", type=_min_duration,
+                      help="drop ranges of this kind, or of all, that are shorter: nanoseconds, or with a unit (us, ms, s) as in "
+                           "osrt=10us; repeatable")
     what.add_argument("-m", "--multi-report", action="store_true", help="merge the reports; several are merged with or without it")
     what.add_argument("--kernel-names", choices=("short", "full"), default="short",
                       help="kernel labels: the short name made readable (default), or the full demangled name")
@@ -74,8 +76,10 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--states", action=argparse.BooleanOptionalAction, default=False,
                       help="say of every thread and stream in which state it is at every time (Running, Memory transfer, ...), in Extrae's "
                            "terms; without them POP's BasicAnalysis takes the trace for one of nsys2prv, with them for one of Extrae")
+    add_cut(main)
     how = main.add_argument_group("how to write")
     how.add_argument("-z", "--compress", action="store_true", help="write .prv.gz")
+    how.add_argument("--no-metadata", action="store_true", help="do not write .nsys2prv.json: inputs, options, and what became of all rows")
     how.add_argument("-j", "--jobs", type=int, default=0, metavar="N", help="worker processes; one per CPU by default")
     how.add_argument("--engine", default="processes", metavar="NAME",
                      help="who works: processes (default) or threads of this machine, dask (a cluster), mpi (the ranks of this MPI job)")
@@ -129,10 +133,10 @@ def _terminate(number: int, _: object) -> None:
 
 
 def _min_duration(text: str) -> tuple[str, int]:
-    """KIND=NS as a kind and nanoseconds."""
-    kind, _, duration = text.strip().rpartition("=")
+    """[KIND=]NS as a kind and nanoseconds."""
+    kind, equals, duration = text.strip().rpartition("=")
     try:
-        return kind, parse_duration(duration)
+        return kind if equals else "all", parse_duration(duration)
     except ValueError:
         raise UsageError(f"--min-duration {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms") from None
 
@@ -182,8 +186,9 @@ def as_options(arguments: argparse.Namespace) -> Options:
     # polars installs a handler of its own, under which a waiting program does not notice an interruption.
     signal.siginterrupt(signal.SIGINT, True)
     given = {field.name: getattr(arguments, field.name) for field in fields(Options) if hasattr(arguments, field.name)}
-    given |= {"kinds": tuple(",".join(arguments.trace).split(",")), "full_kernel_names": arguments.kernel_names == "full",
-              "min_duration": dict(arguments.min_duration), "demanded": tuple(arguments.demanded), "base_pcf": tuple(arguments.base_pcf)}
+    given |= {"kinds": tuple(filter(None, ",".join(arguments.trace).split(","))), "full_kernel_names": arguments.kernel_names == "full",
+              "min_duration": dict(arguments.min_duration), "demanded": tuple(arguments.demanded), "base_pcf": tuple(arguments.base_pcf),
+              "cut": cut_of(arguments), "metadata": not arguments.no_metadata}
     return Options(**given)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from nsys2prv import engines, write
+from nsys2prv import engines, metadata, write
 from nsys2prv.catalogue import catalogue
 from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import comments
+from nsys2prv.cut.stage import cut
 from nsys2prv.errors import Nsys2prvError, UsageError
+from nsys2prv.events.sampling import REPEATED
 from nsys2prv.model.types import codes_of, counter_types, event_types
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
@@ -35,35 +38,37 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
     when there is no event of the kinds asked for. Files under the final names are replaced only by complete ones.
     """
     plan = Plan.of(options)
-    prv, pcf, row = trace_paths(output, options.compress)
-    outputs = prv, pcf, row, pcf.with_suffix(".clock.yaml")
+    outputs = _outputs(output, options.compress)
+    prv = outputs[0]
     engines.check(options.engine, options.scheduler)
     try:
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
             _check_outputs(output, outputs, options.tmp)
             with temporary_folder(options.tmp or prv.parent, prv.name) as folder:
-                job = prepare(reports, plan, folder, pool, options.quiet)
-                summary = _convert(job, outputs, options.compress)
+                job = cut(prepare(reports, plan, folder, pool, options.quiet), plan.cut)
+                summary = write_job(job, prv, options)
                 if options.report:
                     from nsys2prv.analysis.command import beside
 
-                    summary.report = beside(job, reports, pcf.with_suffix(REPORT))
+                    summary.report = beside(job, reports, outputs[1].with_suffix(REPORT))
                 return summary
     except OSError as error:
         inside = str(error.filename or "").startswith(str((options.tmp or prv.parent) / f".{prv.name}."))
         raise Nsys2prvError(f"{prv if inside or not error.filename else error.filename}: {error.strerror or error}") from error
 
 
-def _convert(job: Job, outputs: tuple[Path, Path, Path, Path], compress: bool) -> Summary:
+def write_job(job: Job, output: str | Path, options: Options = DEFAULTS) -> Summary:
+    """Write the trace of a job that is prepared by these options. Raises OSError where that cannot be; files are then as they were."""
+    outputs = _outputs(output, options.compress)
     metrics = _metrics(job)
     manifest = _manifest(job, metrics)
     placed, model = job.placed, job.model
 
-    prv, pcf, row, clock = (path.with_name(f".{path.name}.{job.folder.name[-8:]}.new") for path in outputs)
+    prv, pcf, row, clock, told = (path.with_name(f".{path.name}.{job.folder.name[-8:]}.new") for path in outputs)
     try:
         head = model.tree.header(_date(placed), job.duration) + comments(placed.record)
-        lines = _write(job, manifest, head, prv, compress or outputs[0].suffix == ".gz")
-        present = {run.shape.name for result in job.results for run in result.runs}
+        lines, repeated = _write(job, manifest, head, prv, outputs[0].suffix == ".gz")
+        present = {run.shape.name for run in job.runs}
         kinds = [kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)]
         types = event_types([layout for kind in kinds for layout in kind.layouts if layout in present], job.values, dict(job.domain_codes),
                             counter_types(metrics, manifest.counter_codes))
@@ -72,16 +77,20 @@ def _convert(job: Job, outputs: tuple[Path, Path, Path, Path], compress: bool) -
         row.write_bytes(model.tree.row_file().encode())
         if placed.record:
             clock.write_text(placed.record.text(), encoding="utf-8")
-        else:
-            outputs[3].unlink(missing_ok=True)
-        for temporary, final in zip((clock, row, pcf, prv), reversed(outputs), strict=True):
+        sizes = {final: path.stat().st_size for final, path in zip(outputs, (prv, pcf, row, clock), strict=False) if path.exists()}
+        summary = Summary.of(job.infos, placed, job.selection, job.results, model, job.duration, lines, job.written - repeated,
+                             job.left_out + Counter({(layout, REPEATED): count for layout, count in repeated.items()}), sizes)
+        if options.metadata:
+            told.write_text(metadata.text(job, summary, options, outputs[3].name if placed.record else None), encoding="ascii")
+            summary.sizes[outputs[4]] = told.stat().st_size
+        for temporary, final in zip((told, clock, row, pcf, prv), reversed(outputs), strict=True):
             if temporary.exists():
                 temporary.replace(final)
+            else:
+                final.unlink(missing_ok=True)
     finally:
-        for temporary in (prv, pcf, row, clock):
+        for temporary in (prv, pcf, row, clock, told):
             temporary.unlink(missing_ok=True)
-    summary = Summary.of(job.infos, placed, job.selection, job.results, model, job.duration, lines,
-                         [path for path in outputs if path != outputs[3] or placed.record])
     summary.notes += job.notes
     summary.warnings[:0] = job.warnings
     sampled = {manifest.counter_codes[layout, metric.name] for layout, found in metrics.items() for metric in found}
@@ -95,6 +104,12 @@ def _states(job: Job) -> list[StateLabel]:
     if not any(run.shape.stream == STATE for run in job.runs):
         return []
     return [StateLabel(state.value, state.label, state.color) for state in catalogue().states]
+
+
+def _outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
+    """The trace, its labels, its rows, the clocks of its hosts, and of what it was made."""
+    prv, pcf, row = trace_paths(output, compress)
+    return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(metadata.ENDING)
 
 
 def _metrics(job: Job) -> dict[str, set[Metric]]:
@@ -124,23 +139,27 @@ def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> write.Manifest:
         write.window_bounds(job.runs, job.clocks))
 
 
-def _write(job: Job, manifest: write.Manifest, head: str, prv: Path, compress: bool) -> int:
-    """Write the .prv under a temporary name; returns its number of lines."""
+def _write(job: Job, manifest: write.Manifest, head: str, prv: Path, compress: bool) -> tuple[int, Counter[str]]:
+    """Write the .prv under a temporary name; returns its number of lines, and by layout how many sampled numbers were one of several of
+    the same time."""
     saved = job.folder / "manifest"
     manifest.save(saved)
     output = (Placed if job.workers.pool.one_machine else Parts)(prv, job.folder, compress)
     output.begin(head.encode(), len(manifest.bounds))
     lines = 0
+    repeated: Counter[int] = Counter()
     with job.workers.progress.bar("writing", sum(run.rows for run in manifest.runs), "lines") as bar:
         try:
             written = job.workers.run(partial(write.write_window, saved, output), range(len(manifest.bounds)), what=lambda _: str(prv))
-            for number, count in enumerate(written):
+            for number, (count, double) in enumerate(written):
                 output.collect(number)
                 lines += count
+                repeated += double
                 bar.update(count)
         finally:
             write.forget(saved)
-    return lines
+    layouts = {code: layout for (layout, _), code in manifest.counter_codes.items()}
+    return lines, sum((Counter({layouts[code]: count}) for code, count in repeated.items()), Counter())
 
 
 def _date(placed: Timeline) -> str:

@@ -38,6 +38,10 @@ class Source:
     names: dict[str, Path]
 
 
+#: In the account of rows: facts, and what follows from them.
+TOGETHER = "found by several rows together"
+
+
 @dataclass(frozen=True)
 class DeriveTask:
     """One kind in one report."""
@@ -84,12 +88,15 @@ def run_task(task: DeriveTask) -> Extracted:
                     repaired[TOO_MANY] += crowded
             runs = list(spill(rows, kind.open_ended, writer, dropped, repaired))
             result.runs += runs
-            result.events[rows.layout] += sum(run.rows for run in runs if run.shape.stream == BEGIN)
+            made = sum(run.rows for run in runs if run.shape.stream == BEGIN)
+            result.events[rows.layout] += made
+            result.made[kind.name] += made
     finally:
         writer.close()
     result.objects, result.domains = list(common.objects), list(common.domains)
     result.names = {name_set: names.save(task.spill / f"{name_set}-{task.number}.arrow") for name_set, names in common.names.items()}
     result.dropped.update({(kind.name, reason): count for reason, count in dropped.items()})
+    result.beyond[kind.name, TOGETHER] = result.made[kind.name] + dropped.total()
     result.repaired.update({(kind.name, reason): count for reason, count in repaired.items()})
     return result
 

@@ -18,6 +18,11 @@ def parse_duration(text: str) -> int:
     return round(Decimal(match[1]) * UNITS[match[2] or "ns"])
 
 
+def seconds_text(ns: int) -> str:
+    """A time of a trace, in seconds."""
+    return f"{ns / 1e9:.9f}".rstrip("0").rstrip(".") + " s"
+
+
 def duration_text(ns: int) -> str:
     """A duration in the largest unit that gives a whole number."""
     unit, size = next((unit, size) for unit, size in UNITS.items() if ns % size == 0)

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Extraction, ObjectKey, Settings
-from nsys2prv.events.kind import Counters, EventKind
+from nsys2prv.events.kind import Counters, EventKind, Lines
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.events.nccl_regions import RegionIndex, save_regions
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.opening import open_source
 from nsys2prv.report.source import Part
 from nsys2prv.store.normal import spill, spill_counters
-from nsys2prv.store.runs import BEGIN, Run, SpillWriter
+from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
 
 #: Rows read at a time: a few tens of MB whatever the table.
 PART_ROWS = 200_000
 #: Rows of one task: small enough to share the work out, large enough that opening the report again costs nothing.
 TASK_ROWS = 1_000_000
+#: In the account of rows: those that a kind only takes note of while reading.
+FACTS = "facts from which events follow"
 
 
 @dataclass(frozen=True)
 class Task:
-    """Parts of one report to read, as (kind, part, whether its rows are wanted) in this order."""
+    """Parts of one report to read, as (kind, part, whether its rows are wanted) in this order. counting: tables whose rows are counted,
+    with the kind whose parts are theirs."""
 
     number: int
     report: int
@@ -34,6 +37,7 @@ class Task:
     parts: tuple[tuple[str, Part, bool], ...]
     spill: Path
     settings: Settings
+    counting: Mapping[str, str] = field(default_factory=dict)
     launches: tuple[Segment, ...] = ()
     regions: tuple[Path, ...] = ()
 
@@ -46,7 +50,9 @@ class Task:
 class Extracted:
     """What a task found. objects, domains: what the indices in its runs mean; names: the same, per set a file of names
     (Arrow IPC: text, and where any name has one, short and the index of its domain). facts: files for the relations between
-    reports. notes: for the summary. Counts are of rows."""
+    reports. notes: for the summary. Counts are of rows, in the account by (kind, reason) of what became of them: read, made into records,
+    dropped, aside, beyond (see :class:`Extraction`), repaired. tables: rows of tables of which kinds read parts by conditions; of_table:
+    those that they read. lines: that were to be stored; left_out: those that are not, by (kind of lines, reason)."""
 
     task: int
     report: int
@@ -62,6 +68,14 @@ class Extracted:
     events: Counter[str] = field(default_factory=Counter)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     repaired: Counter[tuple[str, str]] = field(default_factory=Counter)
+    read: Counter[str] = field(default_factory=Counter)
+    made: Counter[str] = field(default_factory=Counter)
+    aside: Counter[tuple[str, str]] = field(default_factory=Counter)
+    beyond: Counter[tuple[str, str]] = field(default_factory=Counter)
+    tables: Counter[str] = field(default_factory=Counter)
+    of_table: Counter[str] = field(default_factory=Counter)
+    lines: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 def run_task(task: Task) -> Extracted:
@@ -76,6 +90,8 @@ def run_task(task: Task) -> Extracted:
             for name, part, wanted in task.parts:
                 extraction.condition = kinds[name].condition(task.info)
                 extraction.least = task.settings.least.get(name, 0)
+                if task.counting.get(part.table) == name:
+                    result.tables[part.table] += database.count_of(part)
                 for piece in part.split(PART_ROWS):
                     _extract_piece(extraction, kinds[name], piece, wanted, writer, result)
                     for launched in extraction.launched:
@@ -93,19 +109,40 @@ def run_task(task: Task) -> Extracted:
 
 
 def _extract_piece(extraction: Extraction, kind: EventKind, piece: Part, wanted: bool, writer: SpillWriter, result: Extracted) -> None:
-    extraction.dropped, extraction.repaired = Counter(), Counter()
+    extraction.dropped, extraction.repaired, extraction.aside, extraction.beyond = Counter(), Counter(), Counter(), Counter()
+    extraction.rows_read = 0
     for rows in kind.extract(extraction, piece):
         if wanted and isinstance(rows, Counters):
             runs = list(spill_counters(rows, writer, extraction.dropped))
             result.runs += runs
-            result.events[rows.layout] += sum(run.values for run in runs)
+            made = sum(run.values for run in runs)
+            result.events[rows.layout] += made
+            result.made[kind.name] += made
         elif wanted:
             runs = list(spill(rows, kind.open_ended, writer, extraction.dropped, extraction.repaired))
             result.runs += runs
-            result.events[rows.layout] += sum(run.rows for run in runs if run.shape.stream == BEGIN)
+            made = sum(run.rows for run in runs if run.shape.stream == BEGIN)
+            result.events[rows.layout] += made
+            result.made[kind.name] += made
+            if rows.lines is not None:
+                count_lines(result, rows.lines, runs)
+    if kind.derive:
+        extraction.aside[FACTS] += extraction.rows_read - extraction.dropped.total()
     if wanted:
-        result.dropped.update({(kind.name, reason): count for reason, count in extraction.dropped.items()})
-        result.repaired.update({(kind.name, reason): count for reason, count in extraction.repaired.items()})
+        result.read[kind.name] += extraction.rows_read
+        if not kind.reads_again:
+            result.of_table[piece.table] += extraction.rows_read
+        for account in ("dropped", "repaired", "aside", "beyond"):
+            found: Counter[str] = getattr(extraction, account)
+            getattr(result, account).update({(kind.name, reason): count for reason, count in found.items() if count})
+
+
+def count_lines(result: Extracted, lines: Lines, runs: Iterable[Run]) -> None:
+    """Count the lines that were to be stored, and those that were not."""
+    stored = sum(run.rows for run in runs if run.shape.stream == LINE)
+    result.lines[lines.kind] += len(lines.send)
+    if stored < len(lines.send):
+        result.left_out[lines.kind, "without usable times"] += len(lines.send) - stored
 
 
 def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Path,
@@ -125,10 +162,19 @@ def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Pa
         tasks = []
         for index, info in enumerate(reports):
             for parts in _portions(info, stage, selected):
-                tasks.append(Task(number, index, info, tuple(parts), spill_folder, settings))
+                tasks.append(Task(number, index, info, tuple(parts), spill_folder, settings, _counting(selected)))
                 number += 1
         stages.append(tasks)
     return stages[0], stages[1]
+
+
+def _counting(selected: Iterable[EventKind]) -> dict[str, str]:
+    """The tables of which no kind reads all rows, each with the first kind that reads some."""
+    readers: dict[str, list[EventKind]] = {}
+    for kind in selected:
+        for table in kind.tables:
+            readers.setdefault(table, []).append(kind)
+    return {table: kinds[0].name for table, kinds in readers.items() if all(kind.where for kind in kinds)}
 
 
 def _portions(info: ReportInfo, kinds: list[EventKind], selected: list[EventKind]) -> Iterator[list[tuple[str, Part, bool]]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsys2prv import align, engines
+from nsys2prv.cut.asked import Cut
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Options:
     file of rules of NVTX names that come before nsys2prv's own, or "none" for no rules at all. base_pcf: .pcf files of earlier traces,
     whose names keep their values here. states: say of every row what state it is in at every time. engine: who does the work, one of
     engines.ENGINES; scheduler: address of Dask's. report: analyse the job too; the tables are in the summary's `report`, everything in
-    <trace>.report.json.
+    <trace>.report.json. cut: what is left out. metadata: write beside the trace of what it was made.
     """
 
     kinds: tuple[str, ...] = ()
@@ -39,6 +40,8 @@ class Options:
     nvtx_rules: str | Path | None = None
     base_pcf: tuple[Path, ...] = ()
     states: bool = False
+    cut: Cut = field(default_factory=Cut)
+    metadata: bool = True
     engine: str = engines.DEFAULT
     scheduler: str | None = None
     report: bool = False

@@ -20,6 +20,8 @@ from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord
+from nsys2prv.cut.plan import CutPlan, with_regions
+from nsys2prv.cut.reports import wanted_reports
 from nsys2prv.engines import alone
 from nsys2prv.engines.pool import Pool
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
@@ -40,7 +42,7 @@ from nsys2prv.report.prepare import prepared
 from nsys2prv.selection import Selection, least_durations, select
 from nsys2prv.states import stage
 from nsys2prv.store.lanes import separate_overlaps
-from nsys2prv.store.runs import Run
+from nsys2prv.store.runs import LINE, Run
 from nsys2prv.store.span import within
 from nsys2prv.timeline import Timeline, begun, settled, timeline
 
@@ -59,6 +61,7 @@ class Plan:
     full_kernel_names: bool = False
     base: Mapping[str, pl.DataFrame] | None = None
     states: bool = False
+    cut: CutPlan = field(default_factory=CutPlan)
 
     @classmethod
     def of(cls, options: Options) -> Plan:
@@ -69,8 +72,8 @@ class Plan:
         if options.causal and method == align.NONE:
             raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")
         base = base_names(options.base_pcf) if options.base_pcf else None
-        return cls(select(options.kinds, options.demanded), settings, method, options.causal, options.full_kernel_names, base,
-                   options.states)
+        selection, cut = with_regions(select(options.kinds, options.demanded), CutPlan.of(options.cut))
+        return cls(selection, settings, method, options.causal, options.full_kernel_names, base, options.states, cut)
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ class Job:
     is an index into these lists: threads, of the thread (in model.tree) of each local object; domains, of the local NVTX domains as
     indices into domain_codes; names, per name set, of the values of local names. values: labels of these values.
     domain_codes: (name, number) of every NVTX domain, sorted. placed: the timeline, whose clocks lead to trace time. duration: of the
-    trace (ns). notes, warnings: of preparing. folder: of the temporary files, where the runs are.
+    trace (ns). written: records and sampled numbers by layout, lines by kind; left_out: those that were read and are not written, by
+    (layout or kind of lines, reason). notes, warnings: of preparing. folder: of the temporary files, where the runs are.
     """
 
     infos: list[ReportInfo]
@@ -108,6 +112,8 @@ class Job:
     workers: Workers
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    written: Counter[str] = field(init=False)
+    left_out: Counter[tuple[str, str]] = field(init=False)
     runs: list[Run] = field(init=False)
     threads: list[np.ndarray] = field(init=False)
     domains: list[np.ndarray] = field(init=False)
@@ -123,6 +129,11 @@ class Job:
         self.domains = [np.array([domain_index[domain] for domain in result.domains], np.int64) for result in by_task]
         self.names = {name: [np.array(found.by_task.get(result.task, ()), np.int64) for result in by_task]
                       for name, found in self.values.items()}
+        self.written = sum((result.events for result in self.results), Counter())
+        for run in self.runs:
+            if run.shape.stream == LINE:
+                self.written[run.shape.name] += run.rows
+        self.left_out = sum((result.left_out for result in self.results), Counter())
         self.duration = trace_duration(self.results, self.clocks)
 
     @property
@@ -188,7 +199,7 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
     if stores:
         stored.once([*((report.info, path) for path, report in held), *((info, info.given) for info in infos)])
     places = {id(report.info): (path, report) for path, report in held}
-    infos = object_model.order_reports([*infos, *(report.info for _, report in held)])
+    infos = wanted_reports(object_model.order_reports([*infos, *(report.info for _, report in held)]), plan.cut.cut)
     rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
     return Opened(infos, plan, Workers(alone() if rows < SMALL_JOB_ROWS else pool, progress), [*warnings, *plan.selection.warnings],
                   {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places})

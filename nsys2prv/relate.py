@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsys2prv.extract import Extracted
+from nsys2prv.extract import Extracted, count_lines
 from nsys2prv.facts import FactBook, FactFile, read_facts
 from nsys2prv.relations import all_relations
 from nsys2prv.store.normal import spill, spill_counters, spill_lines
@@ -57,7 +57,9 @@ def run_task(task: RelationTask) -> Extracted:
             result.runs += runs
             result.events[counters.layout] += sum(run.values for run in runs)
         for lines in related.lines:
-            result.runs += spill_lines(lines, writer)
+            runs = list(spill_lines(lines, writer))
+            result.runs += runs
+            count_lines(result, lines, runs)
     finally:
         writer.close()
     result.notes = related.notes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,8 @@ from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import MOST, causal_lines, table
 from nsys2prv.diagnostics_text import lost, said
+from nsys2prv.ledger import Ledger, ledger
+from nsys2prv.model.devices import TWICE
 
 if TYPE_CHECKING:
     from nsys2prv.clock.placement import Placement
@@ -33,8 +34,9 @@ FEW_ABSENT = 8
 
 @dataclass
 class Summary:
-    """events: written, by layout. dropped, repaired: rows by (kind, reason). sizes: bytes of every file. duration in ns. types: event
-    types in the trace. report: of the analyses, "" where they were not asked for."""
+    """events: written, by layout. dropped, repaired: rows by (kind, reason). left_out: records by (layout or kind of lines, reason).
+    ledger: what became of all rows and records. sizes: bytes of every file. duration in ns. types: event types in the trace. report: of
+    the analyses, "" where they were not asked for."""
 
     ranks: int
     hosts: int
@@ -48,6 +50,8 @@ class Summary:
     dropped: dict[tuple[str, str], int]
     repaired: dict[tuple[str, str], int]
     sizes: dict[Path, int]
+    left_out: dict[tuple[str, str], int] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
     notes: list[str] = field(default_factory=list)
     placed: list[str] = field(default_factory=list)
     clocks: list[str] = field(default_factory=list)
@@ -64,24 +68,27 @@ class Summary:
 
     @classmethod
     def of(cls, infos: list[ReportInfo], placed: Timeline, selection: Selection, results: list[Extracted],
-           model: ObjectModel, duration: int, lines: int, outputs: Sequence[Path]) -> Summary:
-        events: Counter[str] = Counter()
+           model: ObjectModel, duration: int, lines: int, events: Counter[str], left_out: Counter[tuple[str, str]],
+           sizes: dict[Path, int]) -> Summary:
         dropped: Counter[tuple[str, str]] = Counter()
         repaired: Counter[tuple[str, str]] = Counter()
         for result in results:
-            events.update(result.events)
             dropped.update(result.dropped)
             repaired.update(result.repaired)
+        account = ledger(results, events, left_out)
         placements = placed.placements
         methods = Counter(placement.method for placement in placements)
         clock = ", ".join(f"{method} ({count} reports)" if len(methods) > 1 else method for method, count in methods.items())
         return cls(
             ranks=len(model.tree.tasks), hosts=len(model.tree.nodes), devices=model.devices, threads=model.tree.threads,
-            duration=duration, lines=lines, order=model.ranked, clock=clock, events=dict(events), dropped=dict(dropped),
-            repaired=dict(repaired), sizes={path: path.stat().st_size for path in outputs},
+            duration=duration, lines=lines, order=model.ranked, clock=clock,
+            events={name: count for name, count in events.items() if name in catalogue().layouts}, dropped=dict(dropped),
+            repaired=dict(repaired), left_out=dict(left_out), ledger=account, sizes=sizes,
             notes=[*(note for result in results for note in result.notes), *said(infos)], placed=_placed(infos, placements),
             clocks=[*(table(placed.record, MOST) if placed.record else []), *causal_lines(placed.causal)],
-            warnings=[*lost(infos), *placed.warnings, *_warnings(infos, placements, selection, results), *_too_long(duration)])
+            warnings=[*lost(infos), *placed.warnings, *_warnings(infos, placements, selection, results), *_too_long(duration),
+                      *(f"{name}: {count:,} rows or records are not accounted for: a mistake of nsys2prv's"
+                        for name, count in account.missing.items())])
 
     def details(self) -> str:
         """Where each report was placed."""
@@ -97,12 +104,19 @@ class Summary:
         rows += [f"  {count:>{width},} {layouts[name].title}" for name, count in self.events.items() if count]
         rows += [f"  {count:,} dropped: {reason} ({kind})" for (kind, reason), count in sorted(self.dropped.items())]
         rows += [f"  {count:,} repaired: {reason} ({kind})" for (kind, reason), count in sorted(self.repaired.items())]
+        rows += [f"  {count:,} left out: {reason} ({_title(name)})" for (name, reason), count in sorted(self.left_out.items())
+                 if reason != TWICE]
         rows += [f"  {note}" for note in self.notes]
         rows += [f"{path}  {_size(size)}" + (f", {self.lines:,} lines" if ".prv" in path.suffixes else "")
                  for path, size in self.sizes.items()]
         if self.views:
             rows.append("views to open first (copy them with: nsys2prv cfgs DIR): " + ", ".join(self.views))
         return "\n".join(rows)
+
+
+def _title(name: str) -> str:
+    """What a layout or a kind of lines is called."""
+    return catalogue().layouts[name].title if name in catalogue().layouts else catalogue().lines[name].label
 
 
 def _placed(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:

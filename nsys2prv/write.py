@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +16,9 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import OPEN
 from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text, merged, words_of
 from nsys2prv.paraver.output import Output
+from nsys2prv.store import placing
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, SpillReader, fields_present
-from nsys2prv.store.sampled import SampleTable, joined, without_holes
+from nsys2prv.store.sampled import SampleTable, joined, numbers, without_holes
 
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000
@@ -97,22 +99,23 @@ def placed(reader: SpillReader, run: Run, clock: ClockMap, duration: int, first:
     slack = clock.slack
     records = reader.between(run, clock.to_local(first) - slack, None if last is None else clock.to_local(last) + slack)
     opened = records["time"] == OPEN if run.until == OPEN else None
-    times = clock.to_global(records["time"] if opened is None else np.where(opened, 0, records["time"]))
+    if run.shape.stream == BEGIN:
+        times = placing.begins(records, clock)
+    else:
+        times = clock.to_global(records["time"] if opened is None else np.where(opened, 0, records["time"]))
     if opened is not None:
         times[opened] = duration
-    if slack and run.shape.stream == BEGIN:
-        # A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it begins.
-        closed = records["end"] != OPEN
-        times -= closed & (clock.to_global(np.where(closed, records["end"], 0)) <= times) & (times > 0)
     if slack:
         inside = (times >= first) & (True if last is None else times < last)
         times, records = times[inside], records[inside]
     return times, records
 
 
-def write_window(manifest_path: Path, output: Output, number: int) -> int:
-    """Format one window and put it into its place; returns its number of lines."""
+def write_window(manifest_path: Path, output: Output, number: int) -> tuple[int, Counter[int]]:
+    """Format one window and put it into its place; returns its number of lines, and by event type how many sampled numbers were one of
+    several of the same time."""
     formatter = _formatter(manifest_path)
+    formatter.repeated.clear()
     batches: list[Batch] = []
 
     def pieces() -> Iterator[np.ndarray]:
@@ -121,7 +124,7 @@ def write_window(manifest_path: Path, output: Output, number: int) -> int:
 
     output.put(number, pieces())
     formatter.reader.release()
-    return sum(len(batch.times) for batch in batches)
+    return sum(len(batch.times) for batch in batches), formatter.repeated.copy()
 
 
 #: The formatter that each thread used last, by its manifest.
@@ -150,6 +153,7 @@ class Formatter:
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.reader = SpillReader()
+        self.repeated: Counter[int] = Counter()
         addresses = [address.encode() for address in manifest.addresses]
         self._events = Choice(tuple(b"2:" + address + b":" for address in addresses))
         self._states = Choice(tuple(b"1:" + address + b":" for address in addresses))
@@ -260,7 +264,10 @@ class Formatter:
     def _sample_batches(self, pieces: dict[Shape, list[tuple[Run, np.ndarray, np.ndarray]]]) -> list[Batch]:
         """Lines of samples: one for each instant of an object, with all its numbers."""
         tables = [self._samples(shape, found) for shape, found in pieces.items()]
-        return [self._sample_batch(part) for table in (joined(tables) if tables else ()) for part in without_holes(table)]
+        made = joined(tables) if tables else []
+        if len(made) != len(tables) or any(table is not before for table, before in zip(made, tables, strict=True)):
+            self.repeated += numbers(tables) - numbers(made)
+        return [self._sample_batch(part) for table in made for part in without_holes(table)]
 
     def _samples(self, shape: Shape, pieces: list[tuple[Run, np.ndarray, np.ndarray]]) -> SampleTable:
         codes = np.array([self.manifest.counter_codes[shape.name, metric.name] for metric in shape.metrics])

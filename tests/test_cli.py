@@ -34,7 +34,7 @@ def test_conversion_ends_with_a_summary(tmp_path: Path, capsys: pytest.CaptureFi
     assert run("-m", *RANKS, tmp_path / "out") == 0
     text = capsys.readouterr().out
     assert "2 tasks on 1 host, 2 GPUs" in text
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.pcf", "out.prv", "out.row"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.nsys2prv.json", "out.pcf", "out.prv", "out.row"]
     assert all(path.name in text for path in tmp_path.iterdir())
 
 

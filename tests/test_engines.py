@@ -38,7 +38,7 @@ def trace(folder: Path, **options: object) -> list[bytes]:
 @pytest.mark.usefixtures("every_job_is_large")
 def test_engines_give_the_same_bytes(tmp_path: Path) -> None:
     alone = trace(tmp_path / "alone")
-    assert len(alone) == 4
+    assert len(alone) == 5
     for name, options in {"processes": {"jobs": 3}, "threads": {"engine": "threads", "jobs": 3},
                           "dask": {"engine": "dask", "jobs": 2}}.items():
         assert trace(tmp_path / name, **options) == alone, name

@@ -14,11 +14,12 @@ GOLDEN = HERE / "golden"
 SAMPLES = HERE.parent / "sample_reports"
 #: Golden trace -> reports and options. Small ones: whoever changes the output should read it.
 TRACES = {
-    "graphs": (sorted((SAMPLES / "graphs").glob("rank*.sqlite")), Options()),
+    "graphs": (sorted((SAMPLES / "graphs").glob("rank*.sqlite")), Options(metadata=False)),
     "cluster": (sorted((SAMPLES / "cluster").glob("rank*.sqlite")),
-                Options(kinds=("mpi_event_trace", "osrt", "pthread", "metrics", "nccl"))),
-    "full-names": ([SAMPLES / "graphs" / "rank1.sqlite"], Options(kinds=("kernels", "graphs"), full_kernel_names=True)),
-    "states": ([SAMPLES / "graphs" / "rank1.sqlite"], Options(kinds=("kernels", "graphs", "memory"), states=True)),
+                Options(kinds=("mpi_event_trace", "osrt", "pthread", "metrics", "nccl"), metadata=False)),
+    "full-names": ([SAMPLES / "graphs" / "rank1.sqlite"],
+                   Options(kinds=("kernels", "graphs"), full_kernel_names=True, metadata=False)),
+    "states": ([SAMPLES / "graphs" / "rank1.sqlite"], Options(kinds=("kernels", "graphs", "memory"), states=True, metadata=False)),
 }
 
 

@@ -39,13 +39,14 @@ def run(*arguments: object) -> int:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """But the one that says of what a trace was made."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith(".nsys2prv.json")}
 
 
 def written(reports: list[Path], folder: Path, **options: object) -> dict[str, bytes] | str:
     folder.mkdir()
     try:
-        convert(reports, folder / "out.prv", Options(**options))
+        convert(reports, folder / "out.prv", Options(**{"metadata": False, **options}))
     except NothingToWrite:
         return "nothing"
     return files(folder)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nsys2prv.catalogue import catalogue
 from nsys2prv.check.body import EVENT_FIELDS
 from nsys2prv.check.findings import Findings
 from nsys2prv.check.index import Index
@@ -182,8 +183,9 @@ class Events:
         pairs, zeros = np.zeros((2, len(self.types)), np.int64)
         np.add.at(pairs, types, state.pairs)
         np.add.at(zeros, types, state.zeros)
-        # Where most begins have an end of their own, the type's ranges are pairs.
-        declared = np.array([code in self._labels.values for code in self.types.values.tolist()], bool)
+        # Where most begins have an end of their own, the type's ranges are pairs; of types known to hold until the next, none is.
+        holding = {field.code for layout in catalogue().layouts.values() if layout.holds for field in layout.fields}
+        declared = np.array([code in self._labels.values and code not in holding for code in self.types.values.tolist()], bool)
         paired = (declared & (3 * zeros > pairs))[types]
         self._report("range-unbalanced", name, paired & (state.value == 0) & (state.depth > 0), types, findings)
         numbers = {int(code): number for number, code in enumerate(self.types.values)}

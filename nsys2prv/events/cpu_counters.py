@@ -31,6 +31,7 @@ DEEPEST = 8
 def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
     computed = part.table in METRICS
     frame = _rows(extraction.database, part, computed)
+    extraction.rows_read += frame.height
     if not frame.height:
         return
     usable = frame.filter((pl.col("start") != NULL) & pl.col("value").is_not_null())
@@ -49,7 +50,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
     components = _components(extraction.database)
     for found, rows in groups(component):
         key = DeviceKey(SOURCE, components.get(found, "CPU" if found == NULL else f"CPU component {found}"))
-        time, series, values = intervals(start[rows], end[rows], codes[rows], value[rows])
+        time, series, values = intervals(extraction, start[rows], end[rows], codes[rows], value[rows])
         yield pivot(extraction, layout, extraction.device(key), time, series, metrics, values)
 
 

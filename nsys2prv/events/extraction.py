@@ -115,8 +115,10 @@ class Extraction:
     """The state of reading one report.
 
     objects, domains: keys -> local index. names: per name set. launched, regions: the indices this extraction
-    fills; launches, nccl: those it may ask. kept: what a kind wants to find again with the next part. dropped and repaired: reason
-    -> rows. condition: which rows the kind translates. least: ranges shorter than this (ns) are not wanted.
+    fills; launches, nccl: those it may ask. kept: what a kind wants to find again with the next part. condition: which rows the kind
+    translates. least: ranges shorter than this (ns) are not wanted. rows_read: of the kind's tables; each becomes a record, or is counted
+    by reason, in `dropped`, or in `aside` where it is no record by design. beyond: records that no row of its own stands for. repaired:
+    reason -> rows.
     """
 
     def __init__(self, report: ReportInfo, database: Source, launches: LaunchIndex | None = None,
@@ -135,13 +137,16 @@ class Extraction:
         self._facts: dict[str, list[pl.DataFrame]] = {}
         self.dropped: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()
+        self.rows_read = 0
+        self.aside: Counter[str] = Counter()
+        self.beyond: Counter[str] = Counter()
         self.condition = ""
         self.least = 0
         self._strings: dict[int, str] = {}
 
     def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str | None = None,
              short: bool = False) -> Columns:
-        """Columns of a part of a table: of the rows that the kind translates, or that meet `where`.
+        """Columns of a part of a table: of the rows that the kind translates, or that meet `where`; it is for the caller to count these.
 
         A value of the wrong type reads as NULL and is counted.
 
@@ -149,6 +154,8 @@ class Extraction:
         come, for the caller to take what else they tell before :meth:`long_enough`.
         """
         columns = self.database.read(part, integers, texts, self.condition if where is None else where)
+        if where is None:
+            self.rows_read += columns.rows
         if columns.damaged:
             self.repaired["values that are no integers"] += columns.damaged
         if self.least and not short and {"start", "end"} <= columns.integers.keys():

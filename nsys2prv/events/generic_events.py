@@ -40,12 +40,21 @@ class EventSource:
 
 def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
     sources = _sources(extraction.database)
+    rows = extraction.database.count_of(part)
+    extraction.rows_read += rows
     if part.table == DATA:
         frame = _from_data(extraction.database, part)
+        if frame.height < rows:
+            extraction.dropped["fields of events that are not there"] += rows - frame.height
+        elif frame.height > rows:
+            extraction.beyond["fields of several events with one id"] += frame.height - rows
     elif extraction.database.tables.get(DATA) is not None and extraction.database.tables[DATA].extent:
+        extraction.aside[f"events, whose fields are rows of {DATA}"] += rows
         return
     else:
         frame = _from_json(extraction.database, part)
+        extraction.aside["events, whose numbers are counted one by one"] += rows
+        extraction.beyond["numbers in events"] += frame.height
     if not frame.height:
         return
     time, field_of, whole, fraction, real = (frame[name].to_numpy() for name in ("time", "field", "whole", "fraction", "real"))

@@ -23,18 +23,28 @@ TABLES = ("GPU_CONTEXT_SWITCH_EVENTS", "FECS_EVENTS")
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
 KEY = ("gpuId", "vmId", "contextId")
 LOST = "contexts whose switch out is not in the report, closed where the next is switched in"
+OTHERS = "moments within a switch, and those at which one out ends"
 BEFORE = "switches out of contexts that were on the GPU before the report begins"
 
 
 def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     table = extraction.database.tables[part.table]
     if not extraction.has(part.table, "tag", "timestamp", *KEY):
-        extraction.dropped["switches of contexts whose table lacks columns"] += part.last - part.first + 1
+        rows = extraction.database.count_of(part)
+        extraction.rows_read += rows
+        extraction.dropped["switches of contexts whose table lacks columns"] += rows
         return
     if part.first == table.first_rowid:
         _count_earlier(extraction, part.table)
     columns = extraction.read(part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}")
-    columns = columns.where(columns["timestamp"] != NULL)
+    rows = extraction.database.count_of(part)
+    extraction.rows_read += rows
+    # Those of contexts that were there before are counted with the first part, wherever they are.
+    extraction.aside[OTHERS] += rows - columns.rows - extraction.dropped[BEFORE]
+    known = columns["timestamp"] != NULL
+    if not known.all():
+        extraction.dropped["rows without usable times"] += int((~known).sum())
+        columns = columns.where(known)
     if not columns.rows:
         return
     ends = _ends(extraction, part.table, columns)

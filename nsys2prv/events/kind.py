@@ -99,6 +99,7 @@ class EventKind:
     sampled: its rows on a device tell of the device, the same in all reports that have them, so one report's are written; False: they
     tell of the report's own processes.
     extends: its rows may make the trace longer; those of False tell of the profiler, see :mod:`nsys2prv.store.span`.
+    reads_again: its rows are rows of other kinds too, of which it tells something more.
     provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.
     provides_regions: fills the index of NCCL calls where it is selected, see :mod:`nsys2prv.events.nccl_regions`.
     gathers, derive: facts that it sets aside while reading, and what follows from those of one report taken together, see
@@ -122,6 +123,7 @@ class EventKind:
     extends: bool = True
     provides_launches: bool = False
     needs_launches: bool = False
+    reads_again: bool = False
     provides_regions: bool = False
     gathers: tuple[str, ...] = ()
     derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows]] | None = None

@@ -24,6 +24,7 @@ from nsys2prv.report.source import NULL, Part
 P2P, COLLECTIVES, START_WAIT, OTHER = "MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS"
 #: Layout of the calls whose names tell nothing, by table.
 BY_TABLE = {P2P: "mpi_point_to_point", START_WAIT: "mpi_point_to_point", COLLECTIVES: "mpi_collective", OTHER: "mpi_other"}
+FURTHER = "further rows of a call: its other requests, or the message that it received"
 #: Rows around a part in which further rows of its calls are looked for.
 NEIGHBOURS = 4096
 
@@ -240,9 +241,12 @@ def _rows(extraction: Extraction, table: str, calls: _Calls, wanted: np.ndarray,
     """The wanted calls by layout. `fields` are those of the table's layout beside the name."""
     layouts = np.array([LAYOUTS.index(layout_of(name, BY_TABLE[table])) for name in calls.names], np.int64)
     of_call = layouts[calls.codes]
+    extraction.aside[FURTHER] += len(wanted) - int(wanted.sum())
     if extraction.least:
         # Short calls are left out of the trace, not of the matching of messages.
-        wanted = wanted & extraction.long_enough(calls.columns["start"], calls.columns["end"])
+        own = np.flatnonzero(wanted)
+        wanted = np.zeros(len(wanted), bool)
+        wanted[own] = extraction.long_enough(calls.columns["start"][own], calls.columns["end"][own])
     for index, layout in enumerate(LAYOUTS):
         rows = np.flatnonzero(wanted & (of_call == index))
         if not len(rows):

@@ -59,7 +59,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
     for number, rows in groups(port_of):
         port = int(ports[number])
         key = _key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
-        time, series, values = intervals(start[rows], end[rows], metric[rows], value[rows])
+        time, series, values = intervals(extraction, start[rows], end[rows], metric[rows], value[rows])
         yield pivot(extraction, LAYOUT, extraction.device(key), time, series, metrics, values)
 
 

@@ -156,5 +156,5 @@ KINDS = (
     EventKind("nvtx_on_gpu", "NVTX push/pop ranges on GPU streams", "GPU stream",
               (TABLE, cuda_kernels.TABLE, cuda_memory.COPIES, cuda_memory.SETS, cuda_graphs.TABLE), ("nvtx_on_gpu",), extract,
               groups=("nvtx",), where=PUSHPOP, needs_launches=True, gathers=(RANGES, OPERATIONS), derive=derive,
-              on_demand="--project-nvtx"),
+              reads_again=True, on_demand="--project-nvtx"),
 )

@@ -18,7 +18,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.gpu_metrics import FLOAT_DECIMALS, scaled
 from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, of_others
-from nsys2prv.events.sampling import groups, not_negative, pivot
+from nsys2prv.events.sampling import ZEROS, groups, not_negative, pivot
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.source import NULL, Part, decoded
 
@@ -45,6 +45,9 @@ def condition(info: ReportInfo) -> str:
 def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
     if not (extraction.has(TABLE, "jsonText") or extraction.has(TABLE, "jsonTextId")):
         return
+    rows = extraction.database.count_of(part, extraction.condition)
+    extraction.rows_read += rows
+    extraction.aside["payloads, whose numbers are counted one by one"] += rows
     yield from counters(extraction, _labelled(extraction, _leaves(extraction, part)))
 
 
@@ -60,6 +63,7 @@ def counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]
         distinct, column = factorize(codes[rows])
         metrics = tuple(Metric(label, FLOAT_DECIMALS if label.endswith(FRACTION) else 0) for label in labels.gather(distinct).to_list())
         times, ended = _zeros(begin[rows], end[rows], column)
+        extraction.beyond[ZEROS] += len(times)
         yield pivot(extraction, LAYOUT, int(extraction.threads(np.array([tid]))[0]), np.concatenate([begin[rows], times]),
                     np.concatenate([column, ended]), metrics, np.concatenate([value[rows], np.zeros(len(times), np.int64)]))
 
@@ -77,6 +81,7 @@ def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
         "WHERE j.atom IS NOT NULL")
     if not frame.height:
         return frame
+    extraction.beyond["numbers and texts in payloads"] += frame.height
     frame = frame.with_columns(pl.col("mark", "words", "real").cast(pl.Boolean), path=decoded(frame["path"]))
     words = frame["words"].sum()
     if words:
@@ -129,5 +134,6 @@ def _zeros(begin: np.ndarray, end: np.ndarray, column: np.ndarray) -> tuple[np.n
 
 
 KINDS = (
-    EventKind("nvtx_payloads", "Numbers in NVTX payloads", "host thread", (TABLE,), (LAYOUT,), extract, groups=("nvtx",), where=condition),
+    EventKind("nvtx_payloads", "Numbers in NVTX payloads", "host thread", (TABLE,), (LAYOUT,), extract, groups=("nvtx",), where=condition,
+              reads_again=True),
 )

@@ -10,6 +10,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters
 
 REPEATED = "samples of one metric at the same time, of which one is kept"
+ZEROS = "zeros where a number ends and no other follows"
 NEGATIVE = "negative samples, made 0"
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
@@ -35,12 +36,14 @@ def pivot(extraction: Extraction, layout: str, object_: int, time: np.ndarray, c
     return Counters(layout, time[begins], object_, metrics, values)
 
 
-def intervals(start: np.ndarray, end: np.ndarray, metric: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def intervals(extraction: Extraction, start: np.ndarray, end: np.ndarray, metric: np.ndarray,
+              value: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Samples at their starts, and zeros at the ends after which no sample of the same metric follows at once: time, metric, value."""
     order = np.lexsort((start, metric))
     start, end, metric, value = start[order], end[order], metric[order], value[order]
     follows = np.append((metric[1:] == metric[:-1]) & (start[1:] <= end[:-1]), False)
     close = np.flatnonzero(~follows & (end > start))
+    extraction.beyond[ZEROS] += len(close)
     return (np.concatenate([start, end[close]]), np.concatenate([metric, metric[close]]),
             np.concatenate([value, np.zeros(len(close), np.int64)]))
 

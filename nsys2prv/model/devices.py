@@ -14,9 +14,12 @@ from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.extract import Extracted
 from nsys2prv.store.runs import BEGIN, COUNTER
 
+#: The reason of what is left out.
+TWICE = "held by several reports, of which the first one's are written"
+
 
 def written_once(results: Sequence[Extracted], rows: Mapping[tuple[int, object], int]) -> tuple[list[Extracted], list[str]]:
-    """The results without what an earlier report has of the same device and layout, and a note on what is left out.
+    """The results without what an earlier report has of the same device and layout, counted there, and a note on what is left out.
 
     rows: (report, object key) -> thread of the trace, the same for one device in several reports. Reports are in rank order.
     """
@@ -35,7 +38,8 @@ def written_once(results: Sequence[Extracted], rows: Mapping[tuple[int, object],
                 devices.add(thread)
             left_out.update(counts)
             gone = {id(run) for run, _ in away}
-            result = replace(result, runs=[run for run in result.runs if id(run) not in gone], events=result.events - counts)
+            result = replace(result, runs=[run for run in result.runs if id(run) not in gone], events=result.events - counts,
+                             left_out=result.left_out + Counter({(name, TWICE): count for name, count in counts.items()}))
         kept.append(result)
     notes = [f"{sum(left_out.values()):,} samples left out: several reports hold them, of {len(devices)} devices; "
              "the first one's are written"] if left_out else []

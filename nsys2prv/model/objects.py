@@ -26,7 +26,7 @@ from nsys2prv.events.extraction import (
 )
 from nsys2prv.model.natural import natural_key
 from nsys2prv.paraver.objects import Node, ObjectTree, Task, Thread
-from nsys2prv.report.info import PROCESS_MASK, ReportInfo, pid_of, tid_of
+from nsys2prv.report.info import PROCESS_MASK, Gpu, ReportInfo, pid_of, tid_of
 from nsys2prv.report.launcher import distinguishing
 
 #: Stands for the pid of a task that a host without any process in the trace gets for the rows of its devices.
@@ -86,7 +86,7 @@ def build(infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, Ob
             by_process[report, NO_PROCESS] = []
     processes, ranked = _order_processes(infos, by_process)
     node_of, nodes = _nodes(infos, machines, processes)
-    gpus = _Gpus(infos, machines)
+    gpus = GpuNumbers(infos, machines)
     placed = _place_devices(devices, processes, by_process, machines, gpus)
 
     tasks, rows, threads = [], {}, 0
@@ -126,7 +126,7 @@ def gpu_identity(infos: Sequence[ReportInfo], machines: Sequence[int], report: i
 
 
 def _place_devices(devices: list[tuple[int, DeviceKey]], processes: list[Ordered], by_process: dict[tuple[int, int], list[ObjectKey]],
-                   machines: list[int], gpus: _Gpus) -> dict[tuple[int, int], list[_Device]]:
+                   machines: list[int], gpus: GpuNumbers) -> dict[tuple[int, int], list[_Device]]:
     """The rows of devices by (report, pid) of the process whose task they are in, in their order."""
     first_on: dict[int, Ordered] = {}
     users: dict[tuple, tuple[Ordered, int]] = {}
@@ -189,7 +189,7 @@ def _nodes(infos: list[ReportInfo], machines: list[int], processes: list[Ordered
     return {process.report: index[machines[process.report]] for process in processes}, [Node(name) for name in names]
 
 
-class _Gpus:
+class GpuNumbers:
     """Numbers of physical GPUs on their machines, for the names of rows.
 
     A CUDA ordinal means another GPU in every process under CUDA_VISIBLE_DEVICES; where the report ties ordinals to GPUs the GPU's
@@ -212,13 +212,19 @@ class _Gpus:
             return key.gpu if key.gpu < 0 else self.number_of(report, key.gpu)
         if not isinstance(key, StreamKey):
             return 0
-        info, machine = self._infos[report], self._machines[report]
-        gpu = info.gpus.get(info.cuda_gpus.get((pid_of(key.pid), key.device), -1))
+        machine, gpu = self._machines[report], self.gpu(report, key)
         if gpu is not None and gpu.key:
             self._seen.add((machine, gpu.key))
             return self._numbers[machine][gpu.key]
         self._seen.add((machine, report, key.pid, key.device))
         return key.device
+
+    def gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
+        """The physical GPU that a row is of, where the report tells."""
+        info = self._infos[report]
+        if isinstance(key, StreamKey):
+            return info.gpus.get(info.cuda_gpus.get((pid_of(key.pid), key.device), -1))
+        return info.gpus.get(key.gpu if isinstance(key, QueueKey) else key.number)
 
     def identity(self, report: int, key: DeviceKey) -> tuple:
         """What tells a GPU of the report from all others of the trace."""
@@ -247,7 +253,7 @@ def _gpu_numbers(gpus: dict[str, set[int]]) -> dict[str, int]:
     return {key: number for number, key in enumerate(sorted(gpus))}
 
 
-def _thread_order(key: ObjectKey, process: Ordered, info: ReportInfo, gpus: _Gpus) -> tuple:
+def _thread_order(key: ObjectKey, process: Ordered, info: ReportInfo, gpus: GpuNumbers) -> tuple:
     if isinstance(key, ThreadKey):
         main = tid_of(key.tid) != pid_of(process.pid)
         return (0, main, natural_key(info.threads.get(key.tid, "")), tid_of(key.tid), key.tid, key.lane)

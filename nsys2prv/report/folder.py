@@ -111,6 +111,9 @@ class Folder(Source):
             return self.tables[table].extent
         return sum(rows.height for rows in self._pieces_of(table, [], None, where))
 
+    def count_of(self, part: Part, where: str = "") -> int:
+        return sum(rows.height for rows in self._pieces_of(part.table, [], part, where))
+
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
         return self._run(sql, parameters)[1]
 

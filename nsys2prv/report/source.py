@@ -109,6 +109,10 @@ class Source(ABC):
         """The number of rows, or of those that meet a condition (as in :meth:`condition`)."""
 
     @abstractmethod
+    def count_of(self, part: Part, where: str = "") -> int:
+        """The number of rows of a part, or of those that meet a condition (as in :meth:`condition`)."""
+
+    @abstractmethod
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
         """All rows of a small query."""
 

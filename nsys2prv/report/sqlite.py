@@ -90,6 +90,9 @@ class Database(Source):
     def count(self, table: str, where: str = "") -> int:
         return self.query(f"SELECT count(*) FROM {quoted(table)} WHERE {self.condition(table, where)}")[0][0]
 
+    def count_of(self, part: Part, where: str = "") -> int:
+        return self.query(f"SELECT count(*) FROM {self.rows_of(part)} WHERE {self.condition(part.table, where)}")[0][0]
+
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
         try:
             return self._connection.execute(sql, parameters).fetchall()

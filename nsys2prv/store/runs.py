@@ -133,7 +133,7 @@ class SpillReader:
         mapped = self._maps.pop(run.path, None)
         if mapped is None:
             if len(self._maps) >= OPEN_FILES:
-                self._maps.pop(next(iter(self._maps))).close()
+                self._maps.pop(next(iter(self._maps)))
             with run.path.open("rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._maps[run.path] = mapped
@@ -149,9 +149,12 @@ class SpillReader:
         start = _position(run, records, first)
         return start, records[start:None if last is None else _position(run, records, last)].copy()
 
+    def every(self, run: Run, step: int) -> np.ndarray:
+        """Every `step`-th record of a run."""
+        return self._records(run)[::step].copy()
+
     def close(self) -> None:
-        for mapped in self._maps.values():
-            mapped.close()
+        # Not closed one by one: a profiler that looks at this thread may still hold what was read from them.
         self._maps.clear()
 
     def release(self) -> None:

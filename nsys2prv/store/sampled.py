@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,14 @@ def joined(tables: Sequence[SampleTable]) -> list[SampleTable]:
     first_of = np.flatnonzero(np.append(True, (np.diff(time[rows]) != 0) | (np.diff(object_[rows]) != 0)))
     kept.append(SampleTable(codes, time[rows][first_of], object_[rows][first_of], np.maximum.reduceat(stored, first_of)))
     return [table for table in kept if len(table.time)]
+
+
+def numbers(tables: Sequence[SampleTable]) -> Counter[int]:
+    """How many numbers of each event type the tables hold."""
+    found: Counter[int] = Counter()
+    for table in tables:
+        found.update(dict(zip(table.codes.tolist(), np.count_nonzero(table.stored, axis=0).tolist(), strict=True)))
+    return found
 
 
 def without_holes(table: SampleTable) -> Iterator[SampleTable]:

@@ -42,7 +42,7 @@ def _cut(result: Extracted, kinds: dict[str, EventKind], span: tuple[int, int], 
     if not outside:
         return result
     writer, reader = SpillWriter(folder / f"span-{result.task}.bin", result.report, result.task), SpillReader()
-    changed = replace(result, runs=list(result.runs), events=result.events.copy(), dropped=result.dropped.copy(),
+    changed = replace(result, runs=list(result.runs), events=result.events.copy(), made=result.made.copy(), dropped=result.dropped.copy(),
                       repaired=result.repaired.copy())
     for run in outside:
         kind = kinds[run.shape.name]
@@ -52,6 +52,7 @@ def _cut(result: Extracted, kinds: dict[str, EventKind], span: tuple[int, int], 
         place = changed.runs.index(run)
         changed.runs[place:place + 2] = _spilled(kept, run, writer) if len(kept) else []
         changed.events[run.shape.name] -= len(records) - len(kept)
+        changed.made[kind.name] -= len(records) - len(kept)
         changed.dropped[kind.name, OUTSIDE] += len(records) - len(kept)
         changed.repaired[kind.name, MOVED] += moved
     changed.dropped, changed.repaired = +changed.dropped, +changed.repaired

@@ -1,0 +1,127 @@
+"""`out.nsys2prv.json`: of what a trace was made, how, and what became of all rows. It lies beside the trace.
+
+Nothing of it depends on when, where or by how many processes the trace was written. It holds nothing of a job's environment, and no
+paths but the names of reports as they were given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from nsys2prv import __version__
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.events import all_kinds
+from nsys2prv.options import DEFAULTS, Options
+from nsys2prv.preparation import Job
+from nsys2prv.report.info import ReportInfo
+from nsys2prv.report.tables import reason
+from nsys2prv.summary import Summary
+
+ENDING = ".nsys2prv.json"
+#: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than to convert.
+CHECKED = 1 << 20
+CHECKSUM = "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
+#: Options that do not change the trace, or are places of the machine.
+NOT_TOLD = frozenset({"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress"})
+
+
+def checksum(path: Path) -> str:
+    """As :data:`CHECKSUM` says, in hexadecimal digits. SQLite counts changes in the first bytes of a database."""
+    size = path.stat().st_size
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    with path.open("rb") as file:
+        digest.update(file.read(CHECKED))
+        file.seek(max(0, size - CHECKED))
+        digest.update(file.read(CHECKED))
+    return digest.hexdigest()
+
+
+def text(job: Job, summary: Summary, options: Options, clock: str | None) -> str:
+    """The content of the file. clock: name of the clock file beside the trace, if there is one."""
+    content = {
+        "nsys2prv": __version__,
+        "trace": {"files": {path.name: size for path, size in summary.sizes.items()}, "lines": summary.lines,
+                  "duration_ns": summary.duration, "begins_utc_ns": job.placed.epoch, "tasks": summary.ranks, "hosts": summary.hosts,
+                  "gpus": summary.devices, "rows": summary.threads, "tasks_ordered_by": summary.order},
+        "options": told(options),
+        "checksum": CHECKSUM,
+        "inputs": [{**_input(info), "clock": {"method": placement.method, **_clock(to_trace)}} for info, placement, to_trace in zip(
+            job.infos, job.placed.placements, job.clocks, strict=False)],
+        "clock_file": clock,
+        "ledger": {
+            "kinds": {kind: {**asdict(account), "missing": account.missing} for kind, account in summary.ledger.kinds.items()},
+            "records": {name: {**asdict(account), "missing": account.missing} for name, account in summary.ledger.records.items()},
+            "lines": {name: {**asdict(account), "missing": account.missing} for name, account in summary.ledger.lines.items()},
+            "tables": summary.ledger.tables,
+            "tables_not_read": _not_read(job),
+        },
+        "repaired": _nested(summary.repaired),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
+
+
+def told(options: Options) -> dict[str, Any]:
+    """The options that are not what they are by default; of files the names."""
+    return {field.name: _plain(getattr(options, field.name)) for field in fields(options)
+            if field.name not in NOT_TOLD and getattr(options, field.name) != getattr(DEFAULTS, field.name)}
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Path):
+        return value.name
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)
+                if getattr(value, field.name) != getattr(type(value)(), field.name)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(found) for key, found in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(found) for found in value]
+    # A clock file is given in place of a method.
+    return Path(value).name if isinstance(value, str) and "/" in value and value.endswith((".yaml", ".yml")) else value
+
+
+def _input(info: ReportInfo) -> dict[str, Any]:
+    return {"name": str(info.given), **_file(info.given), "host": info.host, "schema": info.schema, "nsys": info.product}
+
+
+def _file(path: Path) -> dict[str, Any]:
+    """Size and checksum of a file, or of the files of a folder; nothing of one that stayed where a store was made."""
+    if path.is_dir():
+        files = sorted(found for found in path.iterdir() if found.is_file())
+        return {"bytes": sum(found.stat().st_size for found in files), "checksums": {found.name: checksum(found) for found in files}}
+    return {"bytes": path.stat().st_size, "checksum": checksum(path)} if path.exists() else {}
+
+
+def _clock(clock: ClockMap) -> dict[str, Any]:
+    """Trace time = local + offset + drift * (local - pivot), then moved by lines between the shifts [(time, ns)], if any."""
+    found: dict[str, Any] = {"offset_ns": int(clock.offset), "drift": float(clock.drift), "pivot_ns": int(clock.pivot)}
+    if clock.shifts is not None:
+        found["shifts"] = [[int(time), int(by)] for time, by in zip(clock.shifts.times, clock.shifts.shifts, strict=True)]
+    return found
+
+
+def _not_read(job: Job) -> dict[str, dict[str, Any]]:
+    """Tables with rows that no kind of event that was asked for reads: how many rows at most, and why."""
+    read = {table for kind in job.selection.kinds for table in (*kind.tables, *kind.beside)}
+    rows: dict[str, int] = {}
+    for info in job.infos:
+        for table, part in info.parts.items():
+            if table not in read and not table.startswith("ENUM_"):
+                rows[table] = rows.get(table, 0) + part.last - part.first + 1
+    return {table: {"rows": rows[table], "why": "not asked for" if table in _translated() else reason(table)} for table in sorted(rows)}
+
+
+def _translated() -> set[str]:
+    return {table for kind in all_kinds() for table in (*kind.tables, *kind.beside)}
+
+
+def _nested(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (kind, why), count in sorted(counts.items()):
+        found.setdefault(kind, {})[why] = count
+    return found

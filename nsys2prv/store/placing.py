@@ -1,0 +1,26 @@
+"""Where the records of runs stand in trace time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.columns import OPEN
+
+
+def begins(records: np.ndarray, clock: ClockMap) -> np.ndarray:
+    """Trace times (ns) of begin records.
+
+    A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it begins: it begins 1 ns earlier.
+    """
+    times = clock.to_global(records["time"])
+    if clock.slack:
+        closed = records["end"] != OPEN
+        times -= closed & (clock.to_global(np.where(closed, records["end"], 0)) <= times) & (times > 0)
+    return times
+
+
+def ends(records: np.ndarray, clock: ClockMap, duration: int) -> np.ndarray:
+    """Trace times (ns) at which the ranges of begin records end: those without an end, with the trace."""
+    opened = records["end"] == OPEN
+    return np.where(opened, duration, clock.to_global(np.where(opened, 0, records["end"])))

@@ -1,0 +1,201 @@
+"""What a cut of a trace must hold, from the text of the whole one: plain Python over its lines, which knows the .prv alone."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.trace_reader import HOLDING
+
+Pairs = tuple[tuple[int, int], ...]
+Row = tuple[int, int]
+
+
+class Range(NamedTuple):
+    row: Row
+    begin: int
+    end: int
+    pairs: Pairs
+    place: int
+
+
+@dataclass
+class Whole:
+    """A trace taken apart. ranges in the order in which they begin; states, samples: (row, time, pairs); lines: as they are."""
+
+    duration: int
+    ranges: list[Range] = field(default_factory=list)
+    states: list[tuple[Row, int, Pairs]] = field(default_factory=list)
+    samples: list[tuple[Row, int, Pairs]] = field(default_factory=list)
+    lines: list[tuple[Row, int, Row, int, tuple[int, int]]] = field(default_factory=list)
+
+
+def whole(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) -> Whole:
+    """Take a trace apart. keep: the row's number in the cut, None for one that is left out."""
+    named = _named_types(prv.with_suffix(".pcf"))
+    header, *body = prv.read_text().splitlines()
+    trace = Whole(int(header.split("):", 1)[1].split("_ns", 1)[0]))
+    opened: dict[tuple[Row, tuple[int, ...]], list[tuple[int, Pairs, int]]] = defaultdict(list)
+    for place, line in enumerate(body):
+        if line.startswith("#"):
+            continue
+        numbers = [int(word) for word in line.split(":")]
+        row = (numbers[3], numbers[4])
+        if numbers[0] == 3:
+            receiver = (numbers[9], numbers[10])
+            if keep(row) and keep(receiver):
+                trace.lines.append((keep(row), numbers[5], keep(receiver), numbers[11], (numbers[13], numbers[14])))
+            continue
+        if keep(row) is None:
+            continue
+        row, time, pairs = keep(row), numbers[5], tuple(zip(numbers[6::2], numbers[7::2], strict=True))
+        if pairs[0][0] in HOLDING:
+            trace.states.append((row, time, pairs))
+        elif not any(code in named for code, _ in pairs):
+            trace.samples.append((row, time, pairs))
+        elif pairs[0][1]:
+            opened[row, tuple(code for code, _ in pairs)].append((time, pairs, place))
+        else:
+            begin, began, place = opened[row, tuple(code for code, _ in pairs)].pop()
+            trace.ranges.append(Range(row, begin, time, began, place))
+    assert not any(opened.values())
+    trace.ranges.sort(key=lambda found: found.place)
+    _without_closings(trace)
+    return trace
+
+
+def _named_types(pcf: Path) -> set[int]:
+    """Types whose values have labels."""
+    named: set[int] = set()
+    types: list[int] = []
+    for line in pcf.read_text().splitlines():
+        words = line.split(None, 2)
+        if line == "EVENT_TYPE":
+            types = []
+        elif line == "VALUES":
+            named.update(types)
+            types = []
+        elif len(words) == 3 and words[0] in ("0", "7") and words[1].isdecimal():
+            types.append(int(words[1]))
+    return named
+
+
+def _without_closings(trace: Whole) -> None:
+    """The zeros with which states and samples end with the trace say nothing of their own."""
+    trace.states = [found for found in trace.states if found[1] < trace.duration or any(value for _, value in found[2])]
+    trace.samples = [found for found in trace.samples if found[1] < trace.duration or any(value for _, value in found[2])]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """first, last: the cut (ns), the trace's own where last is its duration. attributes: whether events have them. lines: whether there
+    are any. rate: samples a second of each number. keep_time: times stay."""
+
+    first: int
+    last: int
+    attributes: bool = True
+    lines: bool = True
+    rate: int | None = None
+    keep_time: bool = False
+
+
+def cut(trace: Whole, asked: Asked) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]]]:
+    """The lines of the cut, and of every row and type the begins in their order.
+
+    A line is `kind, row, time, pairs` as text: CPUs are left away, which a reader checks.
+    """
+    closed = asked.last == trace.duration
+    origin = 0 if asked.keep_time else asked.first
+    lines: Counter[str] = Counter()
+    order: dict[tuple[Row, int], list[tuple[int, int, Pairs]]] = defaultdict(list)
+
+    def inside(time: int) -> bool:
+        return asked.first <= time and (time < asked.last or closed)
+
+    def put(row: Row, time: int, pairs: Pairs) -> None:
+        lines[event(row, time - origin, pairs)] += 1
+
+    for found in trace.ranges:
+        if found.end <= asked.first or (found.begin >= asked.last and not closed):
+            continue
+        pairs = found.pairs if asked.attributes else found.pairs[:1]
+        begin = max(found.begin, asked.first)
+        put(found.row, begin, pairs)
+        put(found.row, min(found.end, asked.last), tuple((code, 0) for code, _ in pairs))
+        order[found.row, pairs[0][0]].append((begin, found.place, pairs))
+    in_force: dict[Row, Pairs] = {}
+    closings: set[tuple[Row, Pairs]] = set()
+    for row, time, pairs in trace.states:
+        pairs = pairs if asked.attributes else pairs[:1]
+        if time <= asked.first:
+            in_force[row] = pairs
+        elif inside(time):
+            put(row, time, pairs)
+            closings.add((row, tuple((code, 0) for code, _ in pairs)))
+    for row, pairs in in_force.items():
+        put(row, asked.first, pairs)
+        closings.add((row, tuple((code, 0) for code, _ in pairs)))
+    for row, pairs in closings:
+        put(row, asked.last, pairs)
+    _samples(trace, asked, put, inside)
+    if asked.lines:
+        for sender, send, receiver, receive, rest in trace.lines:
+            if inside(send) and inside(receive):
+                lines[communication(sender, send - origin, receiver, receive - origin, rest)] += 1
+    return lines, {key: [pairs for _, _, pairs in sorted(found)] for key, found in order.items()}
+
+
+def _samples(trace: Whole, asked: Asked, put: Callable[[Row, int, Pairs], None], inside: Callable[[int], bool]) -> None:
+    latest: dict[Row, dict[int, int]] = defaultdict(dict)
+    codes: dict[Row, set[int]] = defaultdict(set)
+    records: list[tuple[Row, int, Pairs]] = []
+    for row, time, pairs in trace.samples:
+        if time <= asked.first:
+            latest[row].update(pairs)
+        elif inside(time):
+            records.append((row, time, pairs))
+    if asked.rate:
+        width = 1_000_000_000 // asked.rate
+        last = {(row, code, time // width): time for row, time, pairs in records for code, _ in pairs}
+        records = [(row, time, tuple((code, value) for code, value in pairs if last[row, code, time // width] == time))
+                   for row, time, pairs in records]
+    for row, time, pairs in records:
+        if pairs:
+            put(row, time, pairs)
+            codes[row].update(code for code, _ in pairs)
+    for row, numbers in latest.items():
+        put(row, asked.first, tuple(sorted(numbers.items())))
+        codes[row].update(numbers)
+    for row, found in codes.items():
+        put(row, asked.last, tuple((code, 0) for code in sorted(found)))
+
+
+def event(row: Row, time: int, pairs: Pairs) -> str:
+    return f"event {row} {time} {pairs}"
+
+
+def communication(sender: Row, send: int, receiver: Row, receive: int, rest: tuple[int, int]) -> str:
+    return f"line {sender} {send} {receiver} {receive} {rest}"
+
+
+def lines_of(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]], int]:
+    """A trace in the same words, and its duration."""
+    header, *body = prv.read_text().splitlines()
+    lines: Counter[str] = Counter()
+    order: dict[tuple[Row, int], list[Pairs]] = defaultdict(list)
+    for line in body:
+        if line.startswith("#"):
+            continue
+        numbers = [int(word) for word in line.split(":")]
+        row = (numbers[3], numbers[4])
+        if numbers[0] == 3:
+            lines[communication(row, numbers[5], (numbers[9], numbers[10]), numbers[11], (numbers[13], numbers[14]))] += 1
+            continue
+        pairs = tuple(zip(numbers[6::2], numbers[7::2], strict=True))
+        lines[event(row, numbers[5], pairs)] += 1
+        if pairs[0][1]:
+            order[row, pairs[0][0]].append(pairs)
+    return lines, order, int(header.split("):", 1)[1].split("_ns", 1)[0])
