@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +38,8 @@ def statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> 
     count, time_ns, mean_ns, median_ns, min_ns, max_ns, deviation_ns (of a sample; null for one execution), and with `modes` two_modes,
     low_ns and high_ns (means of the two), high_share (executions in the higher).
     """
-    files = {name: np.memmap(name, "<i8", "r") for name in groups["file"].unique() if Path(name).stat().st_size}
     rows = []
-    for key, parts in groups.partition_by(by, as_dict=True, maintain_order=True).items():
-        slices = parts.select("file", "start", "count").rows()
-        durations = np.concatenate([files[name][start:start + count] for name, start, count in slices])
+    for key, durations in _together(groups, by):
         row = [*key, len(durations), int(durations.sum()), float(durations.mean()), float(np.median(durations)), int(durations.min()),
                int(durations.max()), float(durations.std(ddof=1)) if len(durations) > 1 else None]
         rows.append((*row, *_modes(durations)) if modes else tuple(row))
@@ -52,6 +49,28 @@ def statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> 
     if modes:
         schema |= {"two_modes": pl.Boolean, "low_ns": pl.Float64, "high_ns": pl.Float64, "high_share": pl.Float64}
     return pl.DataFrame(rows, schema=schema, orient="row").sort("time_ns", *by, descending=[True, *[False] * len(by)])
+
+
+def histograms(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFrame:
+    """Executions of spilled groups by duration: the columns `by`, then low_ns, high_ns (bins equally wide in the logarithm from the least
+    duration to the greatest, which is in the last one; a single bin where all are equal), and count."""
+    frames = []
+    for key, durations in _together(groups, by):
+        least, most = int(durations.min()), int(durations.max())
+        edges = np.geomspace(least, most, bins + 1) if most > least else np.array([least, most], float)
+        edges[0], edges[-1] = least, most
+        counts = np.histogram(durations, edges)[0] if most > least else np.array([len(durations)])
+        frames.append(pl.DataFrame({"low_ns": edges[:-1], "high_ns": edges[1:], "count": counts.astype(np.int64)}).select(
+            *(pl.lit(value, groups.schema[name]).alias(name) for name, value in zip(by, key, strict=True)), pl.all()))
+    return pl.concat(frames)
+
+
+def _together(groups: pl.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple, np.ndarray]]:
+    """The durations of each group, those of all units in one array."""
+    files = {name: np.memmap(name, "<i8", "r") for name in groups["file"].unique() if Path(name).stat().st_size}
+    for key, parts in groups.partition_by(by, as_dict=True, maintain_order=True).items():
+        slices = parts.select("file", "start", "count").rows()
+        yield key, np.concatenate([files[name][start:start + count] for name, start, count in slices])
 
 
 def _modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, float | None]:

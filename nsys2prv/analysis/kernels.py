@@ -13,12 +13,14 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.book import Samples
-from nsys2prv.analysis.distributions import RULE, spill, statistics
+from nsys2prv.analysis.distributions import RULE, histograms, spill, statistics
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
 from nsys2prv.analysis.steps import steps
 from nsys2prv.analysis.unit import GEMM, GRAPH, MEMORY, TENSOR_YES, Unit, labels_of
 
 BY = ["what", "name", "class", "tensor"]
+#: Of so many kernels of greatest time the distribution of durations is given, in so many bins.
+MOST_DISTRIBUTIONS, BINS = 20, 40
 #: Column -> label of the GPU metric (percent) that is brought together with kernels.
 METRICS = {"tensor_active": "Tensor Active [Throughput %]", "sm_active": "SMs Active [Throughput %]"}
 
@@ -70,6 +72,10 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         "kernels": Table("Kernels", named.select("kernel", "class", "tensor_cores", *figures, *extra), __doc__ or ""),
         "classes": Table("Classes of kernels", _labelled(by_class.with_columns(what=pl.lit(0))).select("class", *figures, *extra)),
         "tensor_cores": Table("Matrix products (GEMM) by tensor cores, told from the kernels' names", _tensor_cores(groups))}
+    if named.height:
+        about = f"row: of the kernel in the table of kernels, from 0. {histograms.__doc__}"
+        tables["durations"] = Table(f"Durations of the {MOST_DISTRIBUTIONS} kernels of greatest time",
+                                    _durations(groups, rows, named["kernel"]), about)
     two = named.filter("two_modes")
     if two.height:
         tables["two_modes"] = Table("Kernels whose durations have two modes", two.select(
@@ -84,6 +90,15 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         notes.append("CUDA graphs were traced as a whole: the kernels inside them are in no figure but those of graphs (profile with "
                      "--cuda-graph-trace=node to see them)")
     return Result("kernels", ANALYSIS.title, tables, notes, missing)
+
+
+def _durations(groups: pl.DataFrame, rows: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
+    """Histograms of the first kernels of a table. rows: their keys, names: their labels, both in the table's order."""
+    first = rows.select(BY).head(MOST_DISTRIBUTIONS).with_row_index("row")
+    found = histograms(groups.join(first, on=BY, how="inner", maintain_order="left"), ["row"], BINS).sort("row", maintain_order=True)
+    labels = pl.DataFrame({"row": first["row"], "kernel": names.head(MOST_DISTRIBUTIONS)})
+    return found.join(labels, on="row", how="left", maintain_order="left").select(
+        pl.col("row").cast(pl.Int64), "kernel", "low_ns", "high_ns", "count")
 
 
 def _imbalance(groups: pl.DataFrame, by: list[str], tasks: int) -> pl.DataFrame:

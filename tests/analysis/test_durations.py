@@ -1,0 +1,47 @@
+"""Distributions of kernels' durations, against plain SQL and counting."""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_right
+from collections import defaultdict
+from pathlib import Path
+
+import polars as pl
+from tools.view_answers import SAMPLES
+
+import nsys2prv
+from nsys2prv.analysis.distributions import histograms, spill
+
+QUERY = """SELECT d.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL AS k JOIN StringIds AS d ON d.id = k.demangledName"""
+
+
+def test_counts_are_those_of_sql() -> None:
+    with nsys2prv.open(SAMPLES["training"], full_kernel_names=True, quiet=True, jobs=1) as job:
+        tables = job.analyse("kernels")["kernels"].tables
+    durations = defaultdict(list)
+    for path in SAMPLES["training"]:
+        with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as export:
+            for name, duration in export.execute(QUERY):
+                durations[name].append(duration)
+    found, kernels = tables["durations"].frame, tables["kernels"].frame
+    assert found["row"].unique().sort().to_list() == list(range(20))
+    for row in range(20):
+        mine = found.filter(pl.col("row") == row)
+        name = mine["kernel"][0]
+        assert kernels["kernel"][row] == name
+        known = sorted(durations[name])
+        assert (mine["low_ns"][0], mine["high_ns"][-1], mine["count"].sum()) == (known[0], known[-1], len(known))
+        edges = [*mine["low_ns"], mine["high_ns"][-1]]
+        counted = [0] * mine.height
+        for duration in known:
+            counted[min(bisect_right(edges, duration) - 1, mine.height - 1)] += 1
+        assert mine["count"].to_list() == counted
+        steps = [high / low for low, high in mine.select("low_ns", "high_ns").rows()]
+        assert max(steps) - min(steps) < 1e-9
+
+
+def test_equal_durations_are_one_bin(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"begin": [0, 10, 20], "end": [7, 17, 27], "key": [1, 1, 1]})
+    groups = spill(frame, ["key"], tmp_path / "spilled")
+    assert histograms(groups, ["key"], 8).rows() == [(1, 7.0, 7.0, 3)]
