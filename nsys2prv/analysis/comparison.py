@@ -33,7 +33,7 @@ class Run:
 
 def scaling(runs: Sequence[Run], strong: bool) -> Result:
     """How efficiencies change over runs, relative to the first. Global efficiency = parallel efficiency x computation scalability."""
-    tables = [run.results["efficiencies"].tables.get("device") for run in runs]
+    tables = [_table(run, "efficiencies", "device") for run in runs]
     rows = [table and table.frame.row(0, named=True) for table in tables]
     if None in rows:
         lacking = ", ".join(str(run.job["name"]) for run, row in zip(runs, rows, strict=True) if row is None)
@@ -56,7 +56,7 @@ def difference(first: Run, second: Run) -> list[Result]:
     notes = []
     counts, differing = [], []
     for analysis, table, keys, count, value in COMPARED:
-        pair = [run.results[analysis].tables.get(table) if analysis in run.results else None for run in (first, second)]
+        pair = [_table(run, analysis, table) for run in (first, second)]
         if None in pair:
             missing = [name for name, found in zip("AB", pair, strict=True) if found is None]
             if len(missing) == 1:
@@ -73,12 +73,17 @@ def difference(first: Run, second: Run) -> list[Result]:
     return [Result("difference", "Difference of two jobs", tables, notes)]
 
 
+def _table(run: Run, analysis: str, table: str) -> Table | None:
+    """None where the run, of a file perhaps that --only wrote, has none."""
+    return run.results[analysis].tables.get(table) if analysis in run.results else None
+
+
 def _jobs(first: Run, second: Run) -> pl.DataFrame:
     elapsed = [float(str(run.job["duration_ns"])) / 1e9 for run in (first, second)]
     rows: list[tuple[str, float | None, float | None]] = [("elapsed (s)", *elapsed)]
     rows += [(name, float(str(first.job[name])), float(str(second.job[name]))) for name in ("ranks", "devices")]
     for table in ("device", "host"):
-        pair = [run.results["efficiencies"].tables.get(table) for run in (first, second)]
+        pair = [_table(run, "efficiencies", table) for run in (first, second)]
         if None not in pair:
             figures = [found.frame.row(0, named=True) for found in pair]
             rows += [(f"{table}: {name.replace('_', ' ')}", figures[0][name], figures[1].get(name)) for name in figures[0]

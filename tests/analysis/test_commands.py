@@ -113,3 +113,11 @@ def test_files_that_no_report_wrote(text: str, tmp_path: Path, capsys: pytest.Ca
 def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(tmp_path), str(tmp_path)]) == 1
     assert "no reports in this folder" in capsys.readouterr().err
+
+
+def test_runs_that_lack_analyses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = str(tmp_path / "part.json")
+    assert main(["report", *GRAPHS, "-q", "--only", "kernels", "--json", part]) == 0
+    assert main(["diff", part, part]) == 0
+    assert main(["report", *GRAPHS, "-q", "--only", "kernels", "--compare", part]) == 0
+    assert "scalability: no work on devices in" in capsys.readouterr().out
