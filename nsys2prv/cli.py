@@ -31,7 +31,7 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
   nsys2prv cfgs --for out.prv           which of them show something of a trace
   nsys2prv check out.prv...             whether anything in a trace, whoever wrote it, would crash or mislead Paraver
   nsys2prv clock out.clock.yaml         how the clocks of hosts were aligned; --plot FILE.png draws it
-  nsys2prv report rank*.sqlite          efficiencies, overlap, stragglers, kernels, idle time in tables; --json FILE
+  nsys2prv report rank*.sqlite          efficiencies, overlap, stragglers, kernels, idle time in tables; --json FILE, --html FILE
   nsys2prv diff A B                     two jobs side by side
 """
 EPILOG = """Exit status: 0 done, 1 error, 2 usage, 3 the reports hold nothing to write, 130 interrupted."""
@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
     tell.add_argument("--list", action="store_true", help="print what each report holds and convert nothing")
     tell.add_argument("--kinds", action="store_true", help="print the kinds of events that -t takes")
     tell.add_argument("--report", action="store_true",
-                      help="analyse the job too: print tables as `nsys2prv report` does, and write OUTPUT.report.json")
+                      help="analyse the job too: print tables as `nsys2prv report` does, and write OUTPUT.report.json and .html")
     tell.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary; warnings and errors only")
     tell.add_argument("-v", "--verbose", action="store_true", help="more about where the reports were placed")
     tell.add_argument("--version", action="version", version=f"nsys2prv {__version__}")

@@ -15,6 +15,10 @@ class UsageError(Nsys2prvError):
     exit_code = 2
 
 
+class MissingPackage(Nsys2prvError):
+    """An optional package is not installed."""
+
+
 class NothingToWrite(Nsys2prvError):
     """The reports are readable but hold no event of the kinds asked for."""
 

@@ -1,20 +1,22 @@
-"""The commands `nsys2prv report` and `nsys2prv diff`."""
+"""The commands `nsys2prv report` and `nsys2prv diff`. They print, and write what they find as JSON and as a page (nsys2prv.page)."""
 
 from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nsys2prv.analysis.comparison import Run, difference, scaling
 from nsys2prv.analysis.opened import Opened, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json, printed
-from nsys2prv.errors import Nsys2prvError, UsageError
+from nsys2prv.errors import MissingPackage, Nsys2prvError, UsageError
 from nsys2prv.preparation import Job
 
 SUFFIXES = (".sqlite", ".nsys-rep", ".qdrep")
+JSON = ".json"
 
 
 def add_analysis_options(parser: argparse.ArgumentParser) -> None:
@@ -34,25 +36,53 @@ def add_analysis_options(parser: argparse.ArgumentParser) -> None:
 
 def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Runs `report`; returns the text and the warnings."""
-    parser.add_argument("reports", nargs="+", metavar="REPORT", help="the reports of one job")
+    parser.add_argument("reports", nargs="+", metavar="REPORT", help="the reports of one job, or a file that --json wrote of it")
     parser.add_argument("--only", action="append", default=[], metavar="NAMES", help="comma-separated analyses; all by default")
     parser.add_argument("--compare", nargs="+", default=[], metavar="RUN",
                         help="further jobs for scalability: folders of reports, or files that --json wrote")
     parser.add_argument("--scaling", choices=("strong", "weak"), default="strong", help="how the problem grew over the runs (strong: not)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write everything as one page for a browser too (needs matplotlib)")
     add_analysis_options(parser)
     options = _checked(parser.parse_args(arguments))
-    with _opened(options.reports, options) as job:
-        results = _analysed(job, [name for names in options.only for name in names.split(",") if name], options)
-        described = describe(job, options.reports)
-        head, warnings = heading(job), job.warnings
-    shown = list(results.values())
+    if options.html:
+        from nsys2prv.page.drawing import need_matplotlib
+
+        need_matplotlib()
+    described, results = _results(options)
     if options.compare:
         others = [load_run(one, options) for one in options.compare]
         results["scaling"] = scaling([Run(described, results), *others], options.scaling == "strong")
-        shown.append(results["scaling"])
     if options.json:
         write(options.json, as_json(results, described))
-    return printed(shown, head, options.rows), warnings
+    if options.html:
+        write_page(options.html, described, results)
+    return printed(results.values(), heading(described), options.rows), [str(warning) for warning in described["warnings"]]
+
+
+def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, Result]]:
+    """What the job is, and the analyses asked for."""
+    names = [name for names in options.only for name in names.split(",") if name]
+    if options.compare and names and "efficiencies" not in names:
+        names = ["efficiencies", *names]
+    first = Path(options.reports[0])
+    if first.suffix != JSON:
+        with _opened(options.reports, options) as job:
+            return describe(job, options.reports), _analysed(job, names, options)
+    if len(options.reports) > 1 or options.region or options.useful != "compute":
+        raise UsageError(f"{first}: its figures are made already: give it alone, without --region and --useful")
+    described, found = from_json(first)
+    if "records" not in described:
+        raise Nsys2prvError(f"{first}: holds the difference of two jobs, not one job")
+    if unknown := set(names) - set(found):
+        raise UsageError(f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(found)}")
+    return described, {name: found[name] for name in names or found}
+
+
+def write_page(path: Path, described: Mapping[str, object], results: Mapping[str, Result]) -> None:
+    """Raises Nsys2prvError where matplotlib is missing."""
+    from nsys2prv.page.document import page
+
+    write(path, page(described, results))
 
 
 def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -68,11 +98,18 @@ def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str
 
 
 def beside(job: Job, reports: Sequence[str | Path], path: Path, rows: int = MOST_ROWS) -> str:
-    """All analyses of a job that is being converted, as text; everything is written to `path`."""
+    """All analyses of a job that is being converted, as text; everything is written to `path`, and where there is matplotlib as a page
+    beside it."""
     with Opened(job) as opened:
-        results = opened.analyse()
-        write(path, as_json(results, describe(opened, reports)))
-    return printed(results.values(), (), rows)
+        results, described = opened.analyse(), describe(opened, reports)
+    write(path, as_json(results, described))
+    page = path.with_suffix(".html")
+    text = printed(results.values(), (), rows)
+    try:
+        write_page(page, described, results)
+    except MissingPackage as missing:
+        return f"{text}\n\nnot written: {page} ({missing}; then nsys2prv report {path} --html {page})"
+    return text
 
 
 def _checked(options: argparse.Namespace) -> argparse.Namespace:
@@ -90,15 +127,13 @@ def _opened(reports: Sequence[str | Path], options: argparse.Namespace) -> Opene
 
 
 def _analysed(job: Opened, names: Sequence[str], options: argparse.Namespace) -> dict[str, Result]:
-    if options.compare and names and "efficiencies" not in names:
-        names = ["efficiencies", *names]
     return job.analyse(*names, useful=options.useful, region=options.region, bins=options.bins)
 
 
 def load_run(given: str, options: argparse.Namespace) -> Run:
     """A job by what the command line calls it."""
     path = Path(given)
-    if path.suffix == ".json":
+    if path.suffix == JSON:
         described, results = from_json(path)
         return Run(described, results)
     reports = sorted(found for found in path.iterdir() if found.suffix in SUFFIXES) if path.is_dir() else [path]
@@ -117,11 +152,10 @@ def describe(job: Opened, reports: Sequence[str | Path], name: str = "") -> dict
             "warnings": job.warnings}
 
 
-def heading(job: Opened) -> list[str]:
-    """What a job is, for people."""
-    rows = job.rows
-    return [f"{rows['task'].n_unique():,} tasks on {rows['node'].n_unique():,} hosts, {job.devices.height:,} GPUs; "
-            f"{duration(job.duration)}; {sum(job.layouts.values()):,} events", *(f"  {note}" for note in job.notes)]
+def heading(job: Mapping[str, Any]) -> list[str]:
+    """What a job is, for people. job: as :func:`describe` gives it."""
+    return [f"{job['ranks']:,} tasks on {len(job['nodes']):,} hosts, {job['devices']:,} GPUs; {duration(job['duration_ns'])}; "
+            f"{sum(job['records'].values()):,} events", *(f"  {note}" for note in job["notes"])]
 
 
 def write(path: Path, text: str) -> None:

@@ -1,0 +1,122 @@
+"""Blocks of a page as HTML. Every text of a report goes through :func:`escaped`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from html import escape
+
+import polars as pl
+
+from nsys2prv.analysis.text import cell, heading
+from nsys2prv.page.parts import FAIR, FIGURES, GOOD, Block, Factor, Factors, Figure, Findings, Grid, Items, Section, Tree
+
+#: Characters of the longest cell.
+LONGEST = 400
+
+
+def escaped(text: str) -> str:
+    """Text for HTML, attributes too; what cannot be printed is a replacement character."""
+    return escape("".join(character if character.isprintable() else "\ufffd" for character in text))
+
+
+def section_html(section: Section, drawn: Iterator[str]) -> str:
+    """drawn: the SVG of the section's figures, in their order."""
+    blocks = "\n".join(_block(block, drawn) for block in section.blocks)
+    return f'<section id="{section.name}"><h2>{escaped(section.title)}</h2>\n{blocks}\n</section>'
+
+
+def figures_of(section: Section) -> list[Figure]:
+    return [block for block in section.blocks if isinstance(block, FIGURES)]
+
+
+def _block(block: Block, drawn: Iterator[str]) -> str:
+    if isinstance(block, FIGURES):
+        return _figure(block, next(drawn))
+    return WRITERS[type(block)](block)
+
+
+def _figure(figure: Figure, svg: str) -> str:
+    note = f"<p>{escaped(figure.note)}</p>" if figure.note else ""
+    # The title of an SVG is read out, and shown beside the pointer.
+    svg = svg.replace(">", f"><title>{escaped(figure.title)}</title>", 1)
+    return _folding(figure.title, f'{note}<div class="wide picture">{svg}</div>', figure.folded, "figure")
+
+
+def _folding(title: str, body: str, folded: bool, tag: str = "div") -> str:
+    head = f"<h3>{escaped(title)}</h3>"
+    return f"<details><summary>{head}</summary>{body}</details>" if folded else f"<{tag}>{head}{body}</{tag}>"
+
+
+def _grid(grid: Grid) -> str:
+    shown = grid.frame.head(grid.most)
+    left = grid.frame.height - shown.height
+    notes = [grid.note] if grid.note else []
+    notes += [f"The first {shown.height:,} of {grid.frame.height:,} rows; all are in --json."] if left else []
+    return _folding(grid.title, _notes(notes) + table_html(shown, grid.source), grid.folded)
+
+
+def _tree(tree: Tree) -> str:
+    return _folding(tree.title, _notes([tree.note] if tree.note else []) + table_html(tree.frame, tree.source, tree.depths), False)
+
+
+def _notes(texts: list[str]) -> str:
+    return "".join(f"<p>{escaped(text)}</p>" for text in texts)
+
+
+def table_html(frame: pl.DataFrame, source: str, depths: list[int] | None = None) -> str:
+    """A table; `data-v` of a cell is its figure as in JSON."""
+    textual = {name for name in frame.columns if frame.schema[name] in (pl.String, pl.Boolean, pl.Categorical, pl.Null)}
+    head = "".join(f'<th scope="col"{"" if name in textual else " class=n"} title="{escaped(name)}">{escaped(heading(name))}</th>'
+                   for name in frame.columns)
+    rows = []
+    for number, row in enumerate(frame.iter_rows()):
+        cells = "".join(_cell(name, value, name in textual) for name, value in zip(frame.columns, row, strict=True))
+        rows.append(f"<tr data-d={depths[number]}>{cells}" if depths else f"<tr>{cells}")
+    attributes = f'data-source="{escaped(source)}"' + (" class=tree" if depths else "")
+    return (f'<div class="wide rows" tabindex="0"><table {attributes}><thead><tr>{head}</tr></thead>'
+            f"<tbody>\n{chr(10).join(rows)}\n</tbody></table></div>")
+
+
+def _cell(name: str, value: object, textual: bool) -> str:
+    if textual or value is None:
+        text = cell(name, value) if not isinstance(value, str) else value if len(value) <= LONGEST else f"{value[:LONGEST - 1]}…"
+        return f"<td>{escaped(text)}" if textual else f"<td data-v class=n>{text}"
+    style = ""
+    if name.endswith("efficiency"):
+        style = f" {level(float(str(value)))}"
+    bar = f' style="--p:{100 * min(max(float(str(value)), 0), 1):.1f}%"' if name.endswith("share") else ""
+    return f'<td data-v={value!r} class="n{style}{" b" if bar else ""}"{bar}>{escaped(cell(name, value))}'
+
+
+def level(value: float) -> str:
+    """The class of an efficiency."""
+    return "good" if value >= GOOD else "fair" if value >= FAIR else "poor"
+
+
+def _findings(block: Findings) -> str:
+    items = "".join(
+        f'<li><span class="bar" style="--p:{100 * (finding.share or 0):.1f}%"></span><span class="share">'
+        f'{"" if finding.share is None else f"{100 * finding.share:.1f} %"}</span> <span>{escaped(finding.text)} '
+        f'<a href="#{finding.link}">more</a></span></li>' for finding in block.found)
+    return f'<h3>{escaped(block.title)}</h3><p>{escaped(block.note)}</p><ol class="findings">{items}</ol>'
+
+
+def _factors(block: Factors) -> str:
+    trees = "".join(f'<ul class="factors">{_factor(root)}</ul>' for root in block.roots)
+    return f'<h3>{escaped(block.title)}</h3><p>{escaped(block.note)}</p><div class="forest">{trees}</div>'
+
+
+def _factor(factor: Factor) -> str:
+    inner = f"<ul>{''.join(map(_factor, factor.factors))}</ul>" if factor.factors else ""
+    value = "-" if factor.value is None else f"{100 * factor.value:.2f} %"
+    figure, kind = ("", "") if factor.value is None else (factor.value, level(factor.value))
+    return (f'<li><span class="factor {kind}" data-v="{figure}"><b>{value}</b> '
+            f"{escaped(factor.name)}<small>{escaped(factor.meaning)}</small></span>{inner}</li>")
+
+
+def _items(block: Items) -> str:
+    head = "<h3>Not given</h3>" if block.kind == "missing" else ""
+    return f'<div class="{block.kind}">{head}<ul>{"".join(f"<li>{escaped(text)}</li>" for text in block.items)}</ul></div>'
+
+
+WRITERS: dict[type, Callable[..., str]] = {Grid: _grid, Tree: _tree, Findings: _findings, Factors: _factors, Items: _items}

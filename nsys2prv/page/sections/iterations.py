@@ -1,0 +1,32 @@
+"""Iterations: which are unlike the others, and whether they drift."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nsys2prv.page.drift import RULE, outliers
+from nsys2prv.page.parts import Block, HeatMap, Items, Lines, Material, Section
+from nsys2prv.page.sections.devices import grid_of
+
+CURVES = {"parallel": "parallel_efficiency", "load balance": "load_balance_efficiency", "communication": "communication_efficiency",
+          "orchestration": "orchestration_efficiency"}
+
+
+def section(material: Material) -> Section:
+    rows = material.frame("efficiencies", "iterations")
+    if rows is None:
+        told = [Items(["iterations: no NVTX range was named; give --region PATTERN, as in --region \"step*\""], "missing")]
+        return Section("iterations", "Iterations", told if "efficiencies" in material.results else [])
+    elapsed = rows["elapsed_ns"].to_numpy()
+    panels = {"elapsed (ms)": {"elapsed": elapsed / 1e6}, "efficiency (%)": {
+        name: 100 * rows[column].cast(float).fill_null(float("nan")).to_numpy() for name, column in CURVES.items()}}
+    blocks: list[Block] = [Lines("Elapsed time and efficiencies by iteration", rows["iteration"].to_numpy(), "iteration", panels,
+                                 outliers(elapsed), RULE)]
+    devices = material.frame("efficiencies", "iterations_of_devices")
+    if devices is not None and rows.height > 1:
+        labels, values = grid_of(devices.with_columns(at=devices["iteration"] - 1), "useful_share", across="at")
+        blocks.append(HeatMap("Useful share of each device in each iteration", labels, 100 * values, (0.5, np.shape(values)[1] + 0.5),
+                              "iteration", "% of the iteration", high=100))
+    return Section("iterations", "Iterations", [
+        *blocks, *material.grid("efficiencies", "over_iterations"), *material.grid("efficiencies", "iterations", folded=True),
+        *material.grid("efficiencies", "host_iterations", folded=True)])

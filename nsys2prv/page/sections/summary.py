@@ -1,0 +1,48 @@
+"""What is worth attention, and the tree of efficiencies."""
+
+from __future__ import annotations
+
+from nsys2prv.page.findings import NOTE, findings
+from nsys2prv.page.parts import FAIR, GOOD, Block, Factor, Factors, Findings, Items, Material, Section
+
+
+def section(material: Material) -> Section:
+    blocks: list[Block] = []
+    roots = [root for root in (_devices(material), _hosts(material)) if root]
+    if roots:
+        blocks.append(Factors("Efficiencies", roots, f"A product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} "
+                              "on, red below; POP takes less than 80 % for worth a look."))
+    found = findings(material)
+    if found:
+        blocks.append(Findings("Findings", found, NOTE))
+    blocks += material.notes("efficiencies")
+    blocks += material.grid("efficiencies", "nodes", folded=True)
+    warnings = [str(warning) for warning in material.job.get("warnings", [])]
+    notes = [str(note) for note in material.job.get("notes", [])]
+    return Section("summary", "Summary", [*blocks, *([Items(warnings + notes)] if warnings or notes else [])])
+
+
+def _devices(material: Material) -> Factor | None:
+    frame = material.frame("efficiencies", "device")
+    if frame is None:
+        return None
+    row = frame.row(0, named=True)
+    return Factor("Parallel efficiency of devices", row["parallel_efficiency"], "useful time of all devices / (devices x elapsed time)", (
+        Factor("Load balance", row["load_balance_efficiency"], "useful time: the mean device / the busiest one"),
+        Factor("Communication efficiency", row["communication_efficiency"], "greatest useful time / greatest active time"),
+        Factor("Orchestration efficiency", row["orchestration_efficiency"], "greatest active time / elapsed time: devices wait for hosts")))
+
+
+def _hosts(material: Material) -> Factor | None:
+    frame = material.frame("efficiencies", "host")
+    row = frame.row(0, named=True) if frame is not None else {}
+    mpi = Factor("MPI parallel efficiency", row.get("mpi_parallel_efficiency"), "time outside MPI / (tasks x elapsed time)", (
+        Factor("Load balance", row.get("mpi_load_balance_efficiency"), "time outside MPI: the mean task / the busiest one"),
+        Factor("Communication efficiency", row.get("mpi_communication_efficiency"), "greatest time outside MPI / elapsed time")))
+    parts = (*([mpi] if mpi.value is not None else []), *(
+        [Factor("Offload efficiency", row["offload_efficiency"], "time outside MPI and the CUDA API / time outside MPI")]
+        if row.get("offload_efficiency") is not None else []))
+    if row.get("host_parallel_efficiency") is not None:
+        return Factor("Parallel efficiency of hosts", row["host_parallel_efficiency"], "time outside MPI and the CUDA API / (tasks x "
+                      "elapsed time)", parts)
+    return parts[0] if parts else None

@@ -1,0 +1,1 @@
+"""Files that the page is filled from."""

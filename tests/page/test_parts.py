@@ -1,0 +1,109 @@
+"""Parts of the page whose answers are known beforehand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from tools.view_answers import SAMPLES
+
+from nsys2prv.analysis.result import Result, Table
+from nsys2prv.cli import main
+from nsys2prv.page.drift import drift, outliers
+from nsys2prv.page.findings import findings
+from nsys2prv.page.markup import escaped, table_html
+from nsys2prv.page.nesting import nested
+from nsys2prv.page.parts import Material
+
+
+def test_outliers_are_far_from_the_median() -> None:
+    values = np.array([100, 101, 99, 100, 180, 102, 98, 60])
+    assert outliers(values) == [4, 7]
+    assert outliers(np.array([100, 100, 100, 100, 104])) == []
+    assert outliers(np.array([1, 9, 1])) == []
+
+
+def test_drift_is_a_slope_over_all() -> None:
+    assert drift(np.arange(100, 120)) == pytest.approx(19 / 109.5)
+    assert drift(np.arange(120, 100, -1)) == pytest.approx(-19 / 110.5)
+    assert drift(np.array([100, 120] * 10)) is None
+    assert drift(np.arange(1000, 1020)) is None
+    assert drift(np.arange(5)) is None
+    # Of more than 500 values every so many are looked at: the same line.
+    assert drift(np.linspace(100, 200, 1501)) == pytest.approx(100 / 150, rel=2e-3)
+
+
+def test_names_that_hold_the_separator() -> None:
+    tree = pl.DataFrame({"path": ["a", "a !x", "a / b", "a / b / c", "a / b / c / d", "y / z"],
+                         "depth": [0, 0, 1, 1, 2, 0], "gpu_ns": [5, 1, 2, 3, 3, 9], "host_ns": [0] * 6})
+    frame, depths = nested(tree, 10)
+    assert list(zip(frame["operation"], depths, frame["gpu_ns"], strict=True)) == [
+        ("y / z", 0, 9), ("a", 0, 5), ("b / c", 1, 3), ("d", 2, 3), ("b", 1, 2), ("a !x", 0, 1)]
+    frame, depths = nested(tree, 3)
+    assert list(zip(frame["operation"], depths, strict=True)) == [("y / z", 0), ("a", 0), ("b / c", 1)]
+
+
+def test_findings_by_what_they_cost() -> None:
+    device = pl.DataFrame({"devices": [2], "elapsed_ns": [1000], "useful_ns": [600], "parallel_efficiency": [0.3],
+                           "load_balance_efficiency": [0.9], "communication_efficiency": [0.5], "orchestration_efficiency": [2 / 3]})
+    overlap = pl.DataFrame({"device": ["x", "all"], "exposed_ns": [100, 1000], "exposed_of_communication_share": [0.1, 0.8],
+                            "exposed_of_elapsed_share": [0.1, 0.5]})
+    gaps = pl.DataFrame({"length": ["< 1 us"], "count": [3], "time_ns": [1], **{f"{name}_ns": [int(name == "mpi")] for name in (
+        "mpi", "nccl", "io", "synchronisation", "launch", "unknown")}})
+    results = {"efficiencies": Result("efficiencies", "", {"device": Table("", device)}),
+               "overlap": Result("overlap", "", {"devices": Table("", overlap)}), "idle": Result("idle", "", {"gaps": Table("", gaps)})}
+    found = findings(Material({"devices": 2, "ranks": 2, "duration_ns": 1000}, results))
+    # 1 ns of 2,000 is too little to be one.
+    assert [(finding.share, finding.link) for finding in found] == [(0.7, "devices"), (0.5, "communication")]
+    assert "weakest factor: communication efficiency, 50.00 %" in found[0].text
+    assert "80.00 % of all communication" in found[1].text
+
+
+def test_cells_have_their_figures() -> None:
+    html = table_html(pl.DataFrame({"name": ["<a>"], "time_ns": [1500], "share": [0.25], "load_efficiency": [0.7], "none_ns": [None]},
+                                   schema_overrides={"none_ns": pl.Int64}), 'x"y')
+    assert '<td>&lt;a&gt;<td data-v=1500 class="n">1.50 us' in html
+    assert '<td data-v=0.25 class="n b" style="--p:25.0%">25.00 %' in html
+    assert '<td data-v=0.7 class="n fair">70.00 %' in html
+    assert "<td data-v class=n>-" in html
+    assert 'data-source="x&quot;y"' in html
+
+
+def test_what_cannot_be_printed() -> None:
+    assert escaped("a\0b\u202ec\ud800<") == "a\ufffdb\ufffdc\ufffd&lt;"
+
+
+def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    reports = [str(path) for path in SAMPLES["graphs"]]
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["report", *reports, "--html", str(tmp_path / "r.html")]) == 1
+    assert capsys.readouterr().err == "nsys2prv: error: the page needs matplotlib: pip install 'nsys2prv[plot]'\n"
+    assert main([*reports, str(tmp_path / "out.prv"), "--report"]) == 0
+    assert "out.report.html (the page needs matplotlib" in capsys.readouterr().out
+    assert not (tmp_path / "out.report.html").exists()
+    assert (tmp_path / "out.report.json").exists()
+
+
+def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reports = [str(path) for path in SAMPLES["graphs"]]
+    data, both = str(tmp_path / "a.json"), str(tmp_path / "both.json")
+    assert main(["report", *reports, "-q", "--only", "kernels", "--json", data]) == 0
+    assert main(["diff", data, data, "--json", both]) == 0
+    capsys.readouterr()
+    for arguments, status, said in (([both], 1, "holds the difference of two jobs"), ([data, data], 2, "give it alone"),
+                                    ([data, "--region", "x"], 2, "give it alone"), ([data, "--only", "idle"], 2, "there are kernels"),
+                                    ([data, "--html", str(tmp_path / "no" / "x.html")], 1, "No such file or directory")):
+        assert main(["report", *arguments]) == status
+        error = capsys.readouterr().err
+        assert said in error
+        assert len(error.splitlines()) == 1
+    # A page of a single analysis.
+    assert main(["report", data, "--html", str(tmp_path / "x.html")]) == 0
+
+
+def test_beside_a_conversion(tmp_path: Path) -> None:
+    assert main([*map(str, SAMPLES["graphs"]), str(tmp_path / "out.prv"), "--report", "-q"]) == 0
+    assert (tmp_path / "out.report.html").read_text().startswith("<!doctype html>")
