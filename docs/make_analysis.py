@@ -23,9 +23,11 @@ nsys2prv report rank*.sqlite                       every analysis as tables
 nsys2prv report rank*.sqlite --only efficiencies,overlap
 nsys2prv report rank*.sqlite --region "step*"      each efficiency of each iteration of these NVTX ranges
 nsys2prv report rank*.sqlite --json report.json    everything, for scripts and for later comparisons
+nsys2prv report rank*.sqlite --html report.html    everything as one page for a browser, with pictures
+nsys2prv report report.json --html report.html     the same, later and elsewhere
 nsys2prv report rank*.sqlite --compare 8gpus.json 16gpus/ --scaling weak
 nsys2prv diff before.json after.json               two jobs side by side; a job is a report, a folder of reports, or such a JSON file
-nsys2prv -m rank*.sqlite out.prv --report          with a conversion, which reads the reports once for both; writes out.report.json
+nsys2prv -m rank*.sqlite out.prv --report          with a conversion, which reads the reports once for both; writes out.report.json, .html
 ```
 
 An analysis whose inputs are missing says which table of the reports it would need, rather than print a figure that misleads.
@@ -48,6 +50,16 @@ An analysis whose inputs are missing says which table of the reports it would ne
 TALP does). An iteration is from the first rank's begin of a range to the last rank's end; the n-th execution of a name on every rank is
 one iteration. Work that is launched in an iteration and runs after it counts where it runs.
 
+## As a page
+
+`--html FILE` (`pip install 'nsys2prv[plot]'`) writes one file that refers to nothing outside itself, to be mailed or kept: efficiencies,
+findings by what they cost, where the time of the GPUs went, then each analysis with its pictures; light and dark; tables sort, filter
+and fold. Its figures are those of `--json`; a cell of a table is rounded, the figure itself is in its `data-v`. Tables of more than 300
+rows (1,024 where a row is a rank or a device) are cut, which they say; maps are drawn and not listed. Without `--html`, the page can be
+made of what `--json` wrote, on a machine that need not have the reports.
+
+![The page of an imagined job of 8 GPUs](report.png)
+
 ## In Python
 
 Open a job in a `with` statement, or close it; its temporary files go with it. With more than one process (`jobs=0`: one per CPU) a script
@@ -63,7 +75,9 @@ print(job.layouts)
 print(job.devices)
 ```
 
-Every kind of record is a frame ([polars](https://docs.pola.rs); `.to_pandas()` makes a pandas one): begin and end in ns since the job's
+Every kind of record is a frame ([polars](https://docs.pola.rs); `.to_pandas()` makes a pandas one, with
+`pip install 'nsys2prv[pandas]'`; there, columns of integers with absent values become floats, or keep every digit with
+`.to_pandas(use_pyarrow_extension_array=True)`): begin and end in ns since the job's
 first event, aligned over all hosts; where it is; and the fields asked for. Only these are read.
 
 ```python
