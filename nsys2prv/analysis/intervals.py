@@ -101,6 +101,20 @@ def clipped(spans: Spans, begin: int, end: int) -> Spans:
     return union(np.maximum(spans.begin, begin), np.minimum(spans.end, end))
 
 
+def total_within(begin: np.ndarray, end: np.ndarray, since: np.ndarray, until: np.ndarray) -> np.ndarray:
+    """The time of intervals, which may overlap, in each [since, until), added up interval by interval."""
+    def before(times: np.ndarray) -> np.ndarray:
+        # Up to a time, all that has begun less all that has ended. Sums may wrap around; their differences do not.
+        parts = []
+        for edges in (np.sort(begin), np.sort(end)):
+            sums = np.concatenate([[0], np.cumsum(edges)])
+            count = np.searchsorted(edges, times)
+            parts.append(count * times - sums[count])
+        return parts[0] - parts[1]
+
+    return before(np.asarray(until, np.int64)) - before(np.asarray(since, np.int64))
+
+
 def concurrency(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many intervals are open from each time of change on: ascending times, and counts (the last is 0)."""
     kept = end > begin

@@ -14,9 +14,10 @@ import polars as pl
 
 from nsys2prv.analysis.book import Samples
 from nsys2prv.analysis.distributions import RULE, histograms, spill, statistics
+from nsys2prv.analysis.intervals import total_within
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
 from nsys2prv.analysis.steps import steps
-from nsys2prv.analysis.unit import GEMM, GRAPH, MEMORY, TENSOR_YES, Unit, labels_of
+from nsys2prv.analysis.unit import GEMM, GRAPH, MEMORY, TENSOR_YES, Unit, columns_of, labels_of
 
 BY = ["what", "name", "class", "tensor"]
 #: Of so many kernels of greatest time the distribution of durations is given, in so many bins.
@@ -30,8 +31,19 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     kernels = kernels.with_columns(task=pl.Series(unit.task_of[kernels["thread"].to_numpy()], dtype=pl.Int32))
     found = {"kernels": spill(kernels, ["task", *BY], unit.folder / f"kernel-durations-{unit.number}.bin")}
     measured = [_measured(kernels.filter(pl.col("device") == device), samples) for device, samples in unit.gpu_samples.items()]
+    found["iterations"] = _by_iteration(unit.question.windows.slice(1), kernels)
     found["measured"] = pl.concat(measured) if measured else pl.DataFrame()
     return found
+
+
+def _by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """The time of each class in each iteration: `region`, `iteration`, `class` (0: graphs), `time_ns`."""
+    classes = pl.when(pl.col("what") == GRAPH).then(pl.lit(0, pl.Int8)).otherwise("class").alias("class")
+    frames = [windows.select("region", "iteration").with_columns(
+        pl.lit(key[0], pl.Int8).alias("class"),
+        time_ns=pl.Series(total_within(*columns_of(mine, "begin", "end"), *columns_of(windows, "begin", "end")), dtype=pl.Int64))
+        for key, mine in kernels.with_columns(classes).partition_by("class", as_dict=True).items()] if windows.height else []
+    return pl.concat(frames) if frames else pl.DataFrame()
 
 
 def _measured(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
@@ -76,6 +88,11 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         about = f"row: of the kernel in the table of kernels, from 0. {histograms.__doc__}"
         tables["durations"] = Table(f"Durations of the {MOST_DISTRIBUTIONS} kernels of greatest time",
                                     _durations(groups, rows, named["kernel"]), about)
+    if found["iterations"].height:
+        sums = found["iterations"].group_by("region", "iteration", "class", maintain_order=True).agg(pl.col("time_ns").sum())
+        sums = _labelled(sums.with_columns(what=pl.lit(0))).sort("iteration", "class").filter(pl.col("time_ns") > 0)
+        tables["classes_by_iteration"] = Table("Classes of kernels by iteration (kernels' time in it, of all devices)", sums.select(
+            "region", "iteration", "class", "time_ns"))
     two = named.filter("two_modes")
     if two.height:
         tables["two_modes"] = Table("Kernels whose durations have two modes", two.select(

@@ -22,7 +22,8 @@ UPRIGHT = 3
 #: Characters of the longest text column.
 WIDEST = 60
 #: Tables that are maps or repeat others in detail: in JSON and DataFrames, not in the terminal.
-IN_DETAIL = frozenset({"map", "use", "by_rank", "tree", "iterations_of_devices", "gaps_of_devices", "durations"})
+IN_DETAIL = frozenset({"map", "use", "by_rank", "tree", "iterations_of_devices", "gaps_of_devices", "durations",
+                       "classes_by_iteration"})
 
 
 def printed(results: Iterable[Result], head: Iterable[str] = (), rows: int = MOST_ROWS) -> str:

@@ -1,4 +1,4 @@
-"""Distributions of kernels' durations, against plain SQL and counting."""
+"""Distributions of kernels' durations and their times in iterations, against plain SQL and counting."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from bisect import bisect_right
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
 from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis.distributions import histograms, spill
+from nsys2prv.analysis.intervals import total_within
+from nsys2prv.analysis.regions import windows
 
 QUERY = """SELECT d.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL AS k JOIN StringIds AS d ON d.id = k.demangledName"""
 
@@ -45,3 +50,32 @@ def test_equal_durations_are_one_bin(tmp_path: Path) -> None:
     frame = pl.DataFrame({"begin": [0, 10, 20], "end": [7, 17, 27], "key": [1, 1, 1]})
     groups = spill(frame, ["key"], tmp_path / "spilled")
     assert histograms(groups, ["key"], 8).rows() == [(1, 7.0, 7.0, 3)]
+
+
+def test_classes_by_iteration() -> None:
+    """Against the kernels' begins and ends, one by one; iterations are those of the efficiencies."""
+    with nsys2prv.open(SAMPLES["training"], quiet=True, jobs=1) as job:
+        found = job.analyse("kernels", region="iteration*")["kernels"].tables["classes_by_iteration"].frame
+        iterations = windows(job.book, job.labels["nvtx"], "iteration*").slice(1)
+        kernels = pl.concat([job.frame(layout, "class") for layout in ("cuda_kernel", "nccl_kernel")], how="vertical_relaxed")
+    known = defaultdict(int)
+    for kind, begin, end in kernels.select(pl.col("class").cast(pl.String), "begin", "end").iter_rows():
+        for number, since, until in iterations.select("iteration", "begin", "end").iter_rows():
+            inside = min(end, until) - max(begin, since)
+            if inside > 0:
+                known[number, kind] += inside
+    assert {(number, kind): time for number, kind, time in found.select("iteration", "class", "time_ns").iter_rows()} == known
+    assert found["iteration"].n_unique() == 3
+
+
+def test_no_iterations_no_table() -> None:
+    with nsys2prv.open(SAMPLES["training"], quiet=True, jobs=1) as job:
+        assert "classes_by_iteration" not in job.analyse("kernels")["kernels"].tables
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=12), st.integers(0, 60), st.integers(0, 30))
+def test_time_within(intervals: list[tuple[int, int]], since: int, length: int) -> None:
+    begin = np.array([one for one, _ in intervals], np.int64)
+    end = begin + np.array([lasts for _, lasts in intervals], np.int64)
+    known = sum(one <= time < one + lasts for one, lasts in intervals for time in range(since, since + length))
+    assert total_within(begin, end, np.array([since]), np.array([since + length])).tolist() == [known]
