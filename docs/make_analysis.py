@@ -39,7 +39,7 @@ An analysis whose inputs are missing says which table of the reports it would ne
 * `collectives`: NCCL per communicator and operation: calls, bytes, waits, bus bandwidth; who arrives last, how long the others wait for
   it, and what it does meanwhile; MPI calls.
 * `kernels`: kernels and classes: count, mean, median, least, greatest, deviation, imbalance over ranks, tensor cores by name and
-  measured; durations with two modes.
+  measured; durations, and those with two modes; classes by iteration.
 * `operations`: NVTX ranges, nested: calls, host time, GPU time of the work launched inside, communication, GEMM with and without tensor
   cores.
 * `idle`: gaps of devices by length and by what the host does in them; launch latency; API calls; memory copies; what Nsight's expert

@@ -122,6 +122,7 @@ def _heat_map(figure: HeatMap) -> Canvas:
     else:
         axes.set_ylabel(f"{rows:,} rows, from {short(figure.labels[0])} to {short(figure.labels[-1])}")
     axes.set_xlabel(figure.across)
+    axes.xaxis.get_major_locator().set_params(integer=figure.whole)
     bar = canvas.colorbar(image, ax=axes, pad=0.01, fraction=0.05, aspect=max(8, min(30, rows)))
     bar.set_label(figure.quantity)
     bar.outline.set_visible(False)

@@ -53,8 +53,8 @@ class Stacked:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """values: (rows, columns), NaN for unknown. extent: of the columns, in `across`. high: what the brightest colour means, None for the
-    greatest value."""
+    """values: (rows, columns), NaN for unknown. extent: of the columns, in `across`, which counts things where it is `whole`. high: what
+    the brightest colour means, None for the greatest value."""
 
     title: str
     labels: list[str]
@@ -62,6 +62,7 @@ class HeatMap:
     extent: tuple[float, float]
     across: str
     quantity: str
+    whole: bool = False
     low: float | None = 0.0
     high: float | None = None
     note: str = ""

@@ -68,7 +68,7 @@ def test_every_table_is_on_the_page_or_drawn(made: tuple[str, dict]) -> None:
     given = {f"{analysis}.{name}" for analysis, found in data["analyses"].items() for name, table in found["tables"].items()
              if next(iter(table["columns"].values()), [])}
     drawn = {"metrics.map", "metrics.use", "operations.by_rank", "efficiencies.iterations_of_devices", "idle.gaps_of_devices",
-             "kernels.durations", "efficiencies.device", "efficiencies.host"}
+             "kernels.durations", "kernels.classes_by_iteration", "efficiencies.device", "efficiencies.host"}
     assert given - drawn == set(Page(text).tables)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 
 from nsys2prv.page.drift import RULE, outliers
 from nsys2prv.page.parts import Block, HeatMap, Items, Lines, Material, Section
@@ -26,7 +27,20 @@ def section(material: Material) -> Section:
     if devices is not None and rows.height > 1:
         labels, values = grid_of(devices.with_columns(at=devices["iteration"] - 1), "useful_share", across="at")
         blocks.append(HeatMap("Useful share of each device in each iteration", labels, 100 * values, (0.5, np.shape(values)[1] + 0.5),
-                              "iteration", "% of the iteration", high=100))
+                              "iteration", "% of the iteration", True, high=100))
     return Section("iterations", "Iterations", [
-        *blocks, *material.grid("efficiencies", "over_iterations"), *material.grid("efficiencies", "iterations", folded=True),
-        *material.grid("efficiencies", "host_iterations", folded=True)])
+        *blocks, *_classes(material, rows.height), *material.grid("efficiencies", "over_iterations"),
+        *material.grid("efficiencies", "iterations", folded=True), *material.grid("efficiencies", "host_iterations", folded=True)])
+
+
+def _classes(material: Material, iterations: int) -> list[Block]:
+    """Which classes of kernels make iterations longer or shorter."""
+    times = material.frame("kernels", "classes_by_iteration")
+    if times is None or iterations < 2:
+        return []
+    order = times.group_by("class", maintain_order=True).agg(pl.col("time_ns").sum()).sort("time_ns", descending=True)["class"].to_list()
+    at = times["class"].replace_strict(order, list(range(len(order))), return_dtype=pl.Int64).to_numpy()
+    values = np.zeros((len(order), iterations))
+    values[at, times["iteration"].to_numpy() - 1] = times["time_ns"].to_numpy()
+    return [HeatMap("Classes of kernels by iteration, most time first", order, 100 * values / values.mean(axis=1, keepdims=True),
+                    (0.5, iterations + 0.5), "iteration", "time, % of the mean", True, low=None)]

@@ -45,4 +45,4 @@ def _by_rank(material: Material) -> list[Block]:
     values[at[0], at[1]] = chosen[column].to_numpy()
     what = "GPU" if column == "gpu_ns" else "host"
     return [HeatMap("How ranks differ in operations", names, 100 * values / values.mean(axis=1, keepdims=True), (0, len(ranks)),
-                    f"rank, from {ranks[0]} to {ranks[-1]}", f"{what} time, % of the mean", low=None, folded=True)]
+                    f"rank, from {ranks[0]} to {ranks[-1]}", f"{what} time, % of the mean", True, low=None, folded=True)]
