@@ -91,6 +91,7 @@ def write_job(job: Job, output: str | Path, options: Options = DEFAULTS) -> Summ
     finally:
         for temporary in (prv, pcf, row, clock, told):
             temporary.unlink(missing_ok=True)
+    summary.cpu = job.workers.spent.text()
     summary.notes += job.notes
     summary.warnings[:0] = job.warnings
     sampled = {manifest.counter_codes[layout, metric.name] for layout, found in metrics.items() for metric in found}

@@ -40,6 +40,7 @@ from nsys2prv.progress import Progress
 from nsys2prv.report.info import ReportInfo, inspect
 from nsys2prv.report.prepare import prepared
 from nsys2prv.selection import Selection, least_durations, select
+from nsys2prv.spent import Spent, timed
 from nsys2prv.states import stage
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.store.runs import LINE, Run
@@ -82,11 +83,13 @@ class Workers:
 
     pool: Pool
     progress: Progress
+    spent: Spent = field(default_factory=Spent)
 
     def run(self, function: Callable, tasks: Sequence, ahead: int | None = None,
             what: Callable[[Any], str] = lambda _: "nsys2prv") -> Iterator:
         """Results of pure functions over files, in the order of the tasks. what: names a task for people."""
-        return self.pool.in_order(function, tasks, 2 * self.pool.jobs if ahead is None else ahead, what)
+        ahead = 2 * self.pool.jobs if ahead is None else ahead
+        return self.spent.over(function, self.pool.in_order(partial(timed, function), tasks, ahead, what))
 
 
 @dataclass
@@ -228,7 +231,8 @@ def _prepared(reading: _Reading) -> Job:
     gpus = device_states.devices(reading.infos, machines, seen, reading.plan.selection)
     model = object_model.build(reading.infos, machines, [*seen, *gpus])
     reading.results, notes = device_model.written_once(reading.results, model.rows)
-    values = _name_values(reading)
+    with reading.workers.spent.stage("names"):
+        values = _name_values(reading)
     notes += [name_model.continued(values.values())] if reading.plan.base is not None else []
     domains = domain_numbers({domain for result in reading.results for domain in result.domains})
     placed = _align(reading, model)

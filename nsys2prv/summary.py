@@ -36,7 +36,7 @@ FEW_ABSENT = 8
 class Summary:
     """events: written, by layout. dropped, repaired: rows by (kind, reason). left_out: records by (layout or kind of lines, reason).
     ledger: what became of all rows and records. sizes: bytes of every file. duration in ns. types: event types in the trace. report: of
-    the analyses, "" where they were not asked for."""
+    the analyses, "" where they were not asked for. cpu: seconds by stage, in one line."""
 
     ranks: int
     hosts: int
@@ -58,6 +58,7 @@ class Summary:
     warnings: list[str] = field(default_factory=list)
     types: frozenset[int] = frozenset()
     report: str = ""
+    cpu: str = ""
 
     @cached_property
     def views(self) -> list[str]:
@@ -91,8 +92,8 @@ class Summary:
                         for name, count in account.missing.items())])
 
     def details(self) -> str:
-        """Where each report was placed."""
-        return "\n".join(self.placed)
+        """Where each report was placed, and where the time went."""
+        return "\n".join([*self.placed, *([f"  {self.cpu}"] if self.cpu else [])])
 
     def text(self) -> str:
         """The closing summary."""

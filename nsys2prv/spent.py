@@ -1,0 +1,77 @@
+"""Where the CPU time of a conversion goes, in this process and in its workers."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+T, R = TypeVar("T"), TypeVar("R")
+#: Tells this process from all others, on whichever machine.
+_HERE = uuid.uuid4()
+#: What people call the work of a module.
+_STAGES = {"stored": "reading", "extract": "reading", "derive": "reading", "align": "clocks", "causality": "clocks", "relate": "relations",
+           "stage": "states", "device_states": "device states", "write": "writing"}
+
+
+@dataclass
+class Spent:
+    """CPU seconds by stage; own: those of them that this process spent."""
+
+    seconds: Counter[str] = field(default_factory=Counter)
+    own: float = 0.0
+
+    def add(self, stage: str, seconds: float, here: bool) -> None:
+        self.seconds[stage] += seconds
+        self.own += seconds if here else 0.0
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """What this process does meanwhile; no worker's work within."""
+        begun = time.process_time()
+        try:
+            yield
+        finally:
+            self.add(name, time.process_time() - begun, True)
+
+    def over(self, function: Callable[[T], R], results: Iterator[Timed]) -> Iterator[R]:
+        """The results of a function wrapped by :func:`timed`, whose time is noted."""
+        for result in results:
+            self.add(_stage_of(function), result.seconds, result.process == _HERE)
+            yield result.value
+
+    def text(self) -> str:
+        """One line; what no stage explains is this process's handing work out and bringing it together, and its imports."""
+        beside = max(0.0, time.process_time() - self.own)
+        parts = [f"{seconds:.2f} {stage}" for stage, seconds in self.seconds.items()]
+        return f"CPU seconds: {', '.join([*parts, f'{beside:.2f} beside'])}"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a task gave, what it cost in CPU seconds, and in which process."""
+
+    value: object
+    seconds: float
+    process: uuid.UUID
+
+
+def timed(function: Callable[[T], R], task: T) -> Timed:
+    """Do a task and take its time: of the process, as libraries have threads of their own; of the thread where others work beside."""
+    clock = time.process_time if threading.current_thread() is threading.main_thread() else time.thread_time
+    begun = clock()
+    value = function(task)
+    return Timed(value, clock() - begun, _HERE)
+
+
+def _stage_of(function: Callable) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    module = function.__module__.rpartition(".")[2]
+    return _STAGES.get(module, module)
