@@ -1,6 +1,9 @@
-"""Speed and memory of a conversion, beside the floors of reading its columns and writing its bytes in the same run.
+"""Speed and memory of conversions, beside the floors of reading their columns and writing their bytes, in the same run.
 
-    python benchmarks/run.py [--ranks 4] [--events-per-rank 2500000] [--runs 3] [--keep DIR]
+    python benchmarks/run.py                                        1 M and 10 M rows of 8 ranks
+    python benchmarks/run.py --sizes 1m --ranks 1,8,64,256,1000     over ranks
+    python benchmarks/run.py --peers                                other converters too, from the package index
+    python benchmarks/run.py --results benchmarks/RESULTS.md        and append what was found to this file
 
 Machines are noisy: compare the ratios of one run, never absolute figures of two. Needs Linux (/proc).
 """
@@ -8,129 +11,96 @@ Machines are noisy: compare the ratios of one run, never absolute figures of two
 from __future__ import annotations
 
 import argparse
-import statistics
-import subprocess
-import sys
+import shutil
 import tempfile
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-#: Columns that the conversion reads of the largest tables.
-SCANNED = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": "start, end, deviceId, streamId, correlationId, globalPid, graphNodeId, demangledName, shortName, gridX, "
-                                  "gridY, gridZ, blockX, blockY, blockZ, staticSharedMemory, dynamicSharedMemory, localMemoryTotal, "
-                                  "registersPerThread",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": "start, end, eventClass, globalTid, correlationId, nameId, returnValue",
-    "CUPTI_ACTIVITY_KIND_MEMCPY": "start, end, deviceId, streamId, correlationId, globalPid, bytes, copyKind",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "start, end, streamId, correlationId, globalPid, eventId",
-    "NVTX_EVENTS": "start, end, eventType, globalTid, domainId, category, textId, text",
-}
-SAMPLE_SECONDS = 0.05
+import inputs
+import peers
+import tables
+from measure import PARQUET, STORES, WAYS, Cell, measure
+
+ALL = [*WAYS, PARQUET, STORES]
+#: Parquet is made in memory, a table at a time.
+MOST_ROWS_AS_PARQUET = 20_000_000
+#: What the slowest of the peers can hold and does in a bearable time.
+PEER_ROWS = 100_000
 
 
-def tree_memory(root: int) -> int:
-    """Proportional memory (PSS, bytes) of a process and its descendants."""
-    parents, total, members = {}, 0, {root}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            except (OSError, IndexError):
+def _size(text: str) -> int:
+    """Rows: 20k, 1m, 1500000."""
+    number, unit = (text[:-1], text[-1].lower()) if text[-1:].lower() in ("k", "m") else (text, "")
+    return int(float(number) * {"": 1, "k": 1_000, "m": 1_000_000}[unit])
+
+
+def arguments() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--sizes", type=lambda text: [_size(part) for part in text.split(",")], default=[1_000_000, 10_000_000],
+                         help="rows of a job: 1m,10m,100m (default: 1m,10m)")
+    options.add_argument("--ranks", type=lambda text: [int(part) for part in text.split(",")], default=[8],
+                         help="each size with each of these (default: 8)")
+    options.add_argument("--runs", type=int, default=3, help="rounds, of which medians are taken (default: 3)")
+    options.add_argument("--ways", type=lambda text: [part.strip() for part in text.split(",")], default=ALL,
+                         help=f"of: {', '.join(ALL)} (default: all)")
+    options.add_argument("--peers", action="store_true", help="install and run other converters too")
+    options.add_argument("--peer-rows", type=_size, default=PEER_ROWS, help=f"rows that these convert (default: {PEER_ROWS:,})")
+    options.add_argument("--keep", type=Path, metavar="DIR", help="folder for inputs and peers, used again when they are there")
+    options.add_argument("--work", type=Path, metavar="DIR", help="folder for traces (default: a temporary one)")
+    options.add_argument("--results", type=Path, metavar="FILE", help="append to this file of results, too")
+    options.add_argument("--note", default="", help="a line for the results: what else the machine did")
+    given = options.parse_args()
+    if unknown := set(given.ways) - set(ALL):
+        options.error(f"--ways knows no {', '.join(sorted(unknown))}; it takes of: {', '.join(ALL)}")
+    return given
+
+
+@contextmanager
+def folder_of(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept.resolve()
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            yield Path(temporary)
+
+
+def cells(asked: argparse.Namespace, kept: Path, work: Path) -> Iterator[Cell]:
+    """Every job, largest last."""
+    for size in sorted(asked.sizes):
+        for ranks in sorted(asked.ranks):
+            free, needed = shutil.disk_usage(work).free, sum(inputs.DISK_PER_ROW) * size
+            if free < needed:
+                print(f"{size:,} rows of {ranks} ranks are left out: they need about {needed / 1e9:.0f} GB, {work} has {free / 1e9:.0f}\n")
                 continue
-    grown = True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in members} - members
-        members |= more
-        grown = bool(more)
-    for pid in members:
-        try:
-            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
-    return total
-
-
-def convert(reports: list[Path], output: Path) -> tuple[float, int]:
-    """Wall seconds and peak memory (bytes, all processes together) of one conversion."""
-    started = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "nsys2prv", "-q", "-m", *map(str, reports), str(output)])
-    peak = 0
-    while process.poll() is None:
-        peak = max(peak, tree_memory(process.pid))
-        time.sleep(SAMPLE_SECONDS)
-    if process.returncode:
-        raise SystemExit(f"the conversion failed with exit status {process.returncode}")
-    return time.perf_counter() - started, peak
-
-
-def scan(reports: list[Path]) -> tuple[float, int]:
-    """Wall seconds (one process) and rows of a bare scan of the columns, by the same driver."""
-    import adbc_driver_manager as manager
-    import adbc_driver_sqlite
-    import polars as pl
-
-    started, rows = time.perf_counter(), 0
-    for report in reports:
-        connection = manager.AdbcConnection(adbc_driver_sqlite.connect(f"file:{report}?mode=ro&immutable=1"))
-        for table, columns in SCANNED.items():
-            step, first = 200_000, 1
-            while True:
-                statement = manager.AdbcStatement(connection)
-                names = [name.strip() for name in columns.split(",")]
-                quoted = ", ".join("COALESCE(text, '') AS text" if name == "text" else f'"{name}"' for name in names)
-                statement.set_sql_query(f"SELECT {quoted} FROM {table} WHERE rowid BETWEEN {first} AND {first + step - 1}")
-                found = pl.DataFrame(statement.execute_query()[0]).height
-                statement.close()
-                rows += found
-                first += step
-                if not found:
-                    break
-    return time.perf_counter() - started, rows
-
-
-def write(size: int, output: Path) -> float:
-    """Wall seconds of writing as many bytes."""
-    block = b"2:1:1:1:1:123456789:63000006:4001\n" * 30_000
-    started = time.perf_counter()
-    with output.open("wb", buffering=0) as file:
-        while size > 0:
-            size -= file.write(block[:size])
-    return time.perf_counter() - started
+            folder = kept / f"{size}x{ranks}"
+            job = inputs.generate(folder, size, ranks)
+            wanted = PARQUET in asked.ways and job.rows <= MOST_ROWS_AS_PARQUET
+            yield measure(job, inputs.parquet(job.reports, folder) if wanted else [], work, asked.runs, asked.ways)
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--ranks", type=int, default=4)
-    options.add_argument("--events-per-rank", type=int, default=2_500_000)
-    options.add_argument("--runs", type=int, default=3)
-    options.add_argument("--keep", type=Path, help="folder for the reports, used again when they are there")
-    arguments = options.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.keep or Path(temporary)
-        if not any(folder.glob("rank*.sqlite")):
-            subprocess.run([sys.executable, "-m", "nsys2prv.samples", str(folder), "--ranks", str(arguments.ranks),
-                            "--hosts", str(max(1, arguments.ranks // 8)), "--events-per-rank", str(arguments.events_per_rank)], check=True)
-        reports = sorted(folder.glob("rank*.sqlite"))
-        output = Path(temporary) / "out.prv"
-        seconds, peaks, scans, writes, rows = [], [], [], [], 0
-        for _ in range(arguments.runs):
-            elapsed, peak = convert(reports, output)
-            seconds.append(elapsed)
-            peaks.append(peak)
-            elapsed, rows = scan(reports)
-            scans.append(elapsed)
-            writes.append(write(output.stat().st_size, Path(temporary) / "floor"))
-        with output.open("rb") as file:
-            lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 24), b""))
-        wall, floor = statistics.median(seconds), statistics.median(scans) + statistics.median(writes)
-        print(f"{len(reports)} ranks, {rows:,} rows, {lines:,} lines, {output.stat().st_size / 1e6:,.0f} MB; "
-              f"medians of {arguments.runs} runs")
-        print(f"conversion     {wall:8.2f} s   {rows / wall:12,.0f} rows/s   {lines / wall:12,.0f} lines/s")
-        print(f"scan alone     {statistics.median(scans):8.2f} s   (one process)")
-        print(f"write alone    {statistics.median(writes):8.2f} s")
-        print(f"wall / floors  {wall / floor:8.2f}")
-        print(f"peak memory    {max(peaks) / 2**20:8.0f} MiB, all processes together (PSS)")
+    asked = arguments()
+    begun = tables.conditions()
+    said = [f"## {begun}", "", *([asked.note, ""] if asked.note else [])]
+    print("\n".join(said))
+    with folder_of(asked.keep) as kept, folder_of(asked.work) as work:
+        done = []
+        for cell in cells(asked, kept, work):
+            done.append(cell)
+            said += [tables.cell_text(cell), ""]
+            print(said[-2] + "\n", flush=True)
+        if len(done) > 1:
+            said += [tables.growth_text(done), ""]
+            print(said[-2] + "\n", flush=True)
+        if asked.peers:
+            small = inputs.generate(kept / f"peers-{asked.peer_rows}", asked.peer_rows, 1)
+            said += [tables.peers_text(small, peers.measure(small, kept, asked.runs), done[-1] if done else None), ""]
+            print(said[-2], flush=True)
+    if asked.results:
+        with asked.results.open("a", encoding="utf-8") as file:
+            file.write("\n" + "\n".join(said))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,74 @@
+"""Inputs of the benchmark: generated jobs of a number of rows and ranks, and the same tables as Parquet."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+#: Columns that the conversion reads of the largest tables.
+SCANNED = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId", "demangledName",
+                                   "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "staticSharedMemory",
+                                   "dynamicSharedMemory", "localMemoryTotal", "registersPerThread"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind"),
+    "CUPTI_ACTIVITY_KIND_MEMSET": ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes"),
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": ("start", "end", "streamId", "correlationId", "globalPid", "eventId"),
+    "NVTX_EVENTS": ("start", "end", "eventType", "globalTid", "domainId", "category", "textId", "text"),
+    "GPU_METRICS": ("timestamp", "typeId", "metricId", "value"),
+    "OSRT_API": ("start", "end", "nameId", "globalTid", "returnValue"),
+}
+#: Rows that the generator writes for each that it is asked for: GPU metrics come on top.
+ROWS_PER_ASKED = 1.5
+#: About so much of a SQLite file, and of everything made from it at one time, is a row (bytes).
+DISK_PER_ROW = 60, 250
+
+
+@dataclass(frozen=True)
+class Job:
+    """Reports of a generated job. rows: of the tables above; kernels, calls: those of them of the GPU's kernels and of CUDA's API."""
+
+    reports: list[Path]
+    rows: int
+    kernels: int
+    calls: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the reports."""
+        return sum(report.stat().st_size for report in self.reports)
+
+
+def generate(folder: Path, rows: int, ranks: int) -> Job:
+    """About so many rows in all, in one report for each rank; a folder that has them is used again."""
+    if not (folder / "truth.json").exists():
+        subprocess.run([sys.executable, "-m", "nsys2prv.samples", str(folder), "--ranks", str(ranks), "--hosts", str(max(1, ranks // 8)),
+                        "--events-per-rank", str(max(1, int(rows / ranks / ROWS_PER_ASKED))), "--gpu-metrics"],
+                       check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    reports = sorted(folder.glob("rank*.sqlite"), key=lambda path: int(path.stem.removeprefix("rank")))
+    counts = [_counts(report) for report in reports]
+    kernels, calls = (sum(count[table] for count in counts) for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"))
+    return Job(reports, sum(sum(count.values()) for count in counts), kernels, calls)
+
+
+def _counts(report: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)) as connection:
+        present = {name for name, in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        return {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] if table in present else 0 for table in SCANNED}
+
+
+def parquet(reports: list[Path], folder: Path) -> list[Path]:
+    """The same tables as folders of Parquet files, as `nsys export -t parquetdir` writes them."""
+    sys.path.append(str(ROOT / "tests" / "tools"))
+    from folders import as_folder
+
+    made = []
+    for report in reports:
+        target = folder / f"{report.stem}.parquetdir"
+        made.append(target if target.exists() else as_folder(report, target))
+    return made
