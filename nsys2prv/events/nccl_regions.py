@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import ABSENT
+from nsys2prv.columns import ABSENT, read_frame, write_frame
 from nsys2prv.naming.nccl import GROUP, GROUP_END, GROUP_START, LAST_OPERATION, RECEIVE, SEND
 from nsys2prv.report.info import PROCESS_MASK
 
@@ -29,7 +29,7 @@ def save_regions(frames: Sequence[pl.DataFrame], path: Path) -> list[Path]:
     """Write the ranges that one task found; returns the file, if there is any range."""
     if not frames:
         return []
-    pl.concat(frames).write_ipc(path)
+    write_frame(pl.concat(frames), path)
     return [path]
 
 
@@ -59,7 +59,7 @@ class RegionIndex:
     @cached_property
     def _ranges(self) -> pl.DataFrame:
         """All ranges in order with their unit."""
-        ranges = pl.concat([pl.read_ipc(path) for path in self.paths]).sort("thread", "begin", "end", descending=[False, False, True])
+        ranges = pl.concat([read_frame(path) for path in self.paths]).sort("thread", "begin", "end", descending=[False, False, True])
         reach = pl.col("end").cum_max().shift(1).over("thread")
         ranges = ranges.with_columns(outer=reach.is_null() | (pl.col("begin") >= reach))
         step = pl.when(~pl.col("outer")).then(0).when(pl.col("operation") == GROUP_START).then(1) \

@@ -172,10 +172,12 @@ def _look_up(values: NameValues, files: Mapping[int, NameFile], distinct: pl.Dat
 def _batches(files: Mapping[int, NameFile]) -> Iterator[list[tuple[int, NameFile, pl.DataFrame]]]:
     """The tasks' names, a bounded number of rows at a time."""
     batch: list[tuple[int, NameFile, pl.DataFrame]] = []
+    rows = 0
     for task, file in sorted(files.items()):
         batch.append((task, file, read_frame(file.path)))
-        if sum(frame.height for _, _, frame in batch) >= BATCH_ROWS:
+        rows += batch[-1][2].height
+        if rows >= BATCH_ROWS:
             yield batch
-            batch = []
+            batch, rows = [], 0
     if batch:
         yield batch
