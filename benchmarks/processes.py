@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SAMPLE_SECONDS = 0.05
+#: Between looks at memory, which cost some ms each; and between looks at whether the command has ended, or begun to write.
+SAMPLE_SECONDS, LOOK_SECONDS = 0.2, 0.01
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def take(command: Sequence[str | Path], cwd: Path | None = None, environment: Ma
             first = now
         if now - looked > SAMPLE_SECONDS:
             looked, peak = now, max(peak, _memory(process.pid))
-        time.sleep(SAMPLE_SECONDS / 10 if first is None and begun is not None else SAMPLE_SECONDS)
+        time.sleep(LOOK_SECONDS)
     process.stdout.close()
     process.returncode = os.waitstatus_to_exitcode(status)
     out = "".join(said)

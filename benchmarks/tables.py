@@ -52,7 +52,7 @@ def cell_text(cell: Cell) -> str:
     for name, runs in (("floor: scan", cell.scan), ("floor: write", cell.write)):
         cpu, wall = (statistics.median(run[which] for run in runs) for which in (0, 1))
         rows.append([name, f"{wall:.2f}", f"{cpu:.2f}", *[""] * 7])
-    head = ["", "wall s", "CPU s", "M rows/s", "M lines/s", "MB/s", "CPU µs/row", "CPU / floors", "peak MiB", "B/kernel", "with call, line"]
+    head = ["", "wall s", "CPU s", "M rows/s", "M lines/s", "MB/s", "CPU µs/row", "CPU / floors", "peak MiB", "trace B/kernel"]
     text = [f"### {job.rows:,} rows of {len(job.reports):,} ranks", "",
             f"{job.kernels:,} kernels, {job.size / 1e6:,.0f} MB of SQLite; {first.lines:,} lines; medians of {len(first.runs)} rounds, "
             "peak memory the largest.", "", table(head, rows)]
