@@ -80,8 +80,8 @@ def measure(job: Job, folder: Path, runs: int) -> list[Peer]:
     work = folder / "peer"
     work.mkdir(exist_ok=True)
     link = work / report.name
-    if not link.exists():
-        os.link(report, link)
+    link.unlink(missing_ok=True)
+    os.link(report, link)
     ours = [sys.executable, "-m", "nsys2prv", "-q", *OURS]
     commands = {
         "nsys2prv 0.5.8": [nsys2prv, "-t", THEIRS, report.with_suffix(".nsys-rep").name, "theirs"],
