@@ -225,7 +225,8 @@ class Opened:
 
 
 def _whole(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    kept = [frame for frame in frames if frame.height] or frames[:1]
+    # A unit without devices may have frames without columns.
+    kept = [frame for frame in frames if frame.height] or [max(frames, key=lambda frame: frame.width)]
     return pl.concat(kept, how="vertical_relaxed")
 
 

@@ -1,0 +1,50 @@
+"""``python -m tests.fuzz --minutes N [--seed S] [--keep DIR]``: as many inputs as fit; exit status 1 where any was handled wrongly."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import batch, runner
+from .bases import make_bases
+
+MANY = 1 << 60
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--minutes", type=float, help="how long; without it, as many inputs as --count says")
+    parser.add_argument("--count", type=int, default=MANY, help="how many inputs at most")
+    parser.add_argument("--seed", type=int, default=0, help="the first input's number: the same number makes the same input")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="copy inputs that were handled wrongly to this folder")
+    parser.add_argument("--batch", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.batch:
+        first, last = map(int, options.batch.split(":"))
+        bases = sorted((options.folder / "bases").iterdir(), key=lambda path: int(path.stem[4:]))
+        batch.run(first, last, bases, options.folder / "work", options.keep)
+        return 0
+    if options.minutes is None and options.count == MANY:
+        parser.error("give --minutes or --count")
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
+        folder = Path(temporary)
+        (folder / "bases").mkdir()
+        make_bases(folder / "bases")
+        until = time.monotonic() + (60 * options.minutes if options.minutes is not None else float("inf"))
+        tally = runner.run(range(options.seed, options.seed + options.count), folder, options.keep and options.keep.resolve(), until, speak)
+    for seed, faults in tally.faults.items():
+        print(f"seed {seed}:", *faults, sep="\n    ")
+    return int(bool(tally.faults))
+
+
+def speak(tally: runner.Tally) -> None:
+    print(f"{tally.inputs} inputs, {len(tally.faults)} handled wrongly, slowest {tally.slowest:.1f} s; exit statuses "
+          + ", ".join(f"{status}: {count}" for status, count in sorted(tally.statuses.items())), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

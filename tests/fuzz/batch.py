@@ -1,0 +1,80 @@
+"""Runs seeds in this process, one after the other, and tells of each on standard output in a line of JSON: before it, and after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from nsys2prv.cli import main
+
+from . import inputs, oracle
+
+
+def run(first: int, last: int, bases: list[Path], folder: Path, keep: Path | None) -> None:
+    """All seeds first <= seed < last. The folder is theirs alone; keep: where inputs with faults go."""
+    talk = os.fdopen(os.dup(1), "w", buffering=1)
+    for seed in range(first, last):
+        talk.write(json.dumps({"seed": seed}) + "\n")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        talk.write(json.dumps(one(seed, bases, folder, keep)) + "\n")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def one(seed: int, bases: list[Path], folder: Path, keep: Path | None) -> dict[str, object]:
+    """The input of a seed, and what came of it."""
+    made = inputs.make(seed, bases, folder)
+    faults: list[str] = []
+    seconds, status = 0.0, None
+    for number, arguments in enumerate(made.commands):
+        output = made.output if number == len(made.commands) - 1 else folder / "store"
+        done = _done(arguments, folder)
+        seconds, status = max(seconds, done.seconds), done.status
+        try:
+            faults += oracle.faults(done, folder, output if made.output else None)
+        except Exception as error:
+            faults.append(f"oracle: {type(error).__name__}: {error}: {traceback.format_exc()[-600:]}")
+        if done.status:
+            break
+    if faults and keep:
+        shutil.copytree(folder, keep / str(seed), dirs_exist_ok=True)
+    return {"seed": seed, "status": status, "seconds": seconds, "told": made.told, "faults": faults, "commands": made.commands if faults else []}
+
+
+def _done(arguments: list[str], folder: Path) -> oracle.Outcome:
+    """A command, run with its streams in files, for what is not Python writes there too."""
+    before = oracle.state(folder)
+    streams = [folder.with_name(f"{folder.name}.{name}") for name in ("stdout", "stderr")]
+    saved = [os.dup(number) for number in (1, 2)]
+    raised, status = "", None
+    began = time.monotonic()
+    try:
+        for number, path in zip((1, 2), streams, strict=True):
+            with path.open("wb") as file:
+                os.dup2(file.fileno(), number)
+        try:
+            status = main(arguments)
+        except BaseException as error:
+            raised = f"{type(error).__name__}: {str(error)[:200]} at {' < '.join(_places(error))}"
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        for number, descriptor in zip((1, 2), saved, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+    seconds = time.monotonic() - began
+    texts = [path.read_text(errors="replace") for path in streams]
+    for path in streams:
+        path.unlink()
+    return oracle.Outcome(arguments, status, raised, texts[0], texts[1], seconds, before)
+
+
+def _places(error: BaseException) -> list[str]:
+    """Where an exception came from, innermost first."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "nsys2prv" in frame.filename]
+    return [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[:-5:-1]]

@@ -1,0 +1,93 @@
+"""Runs batches of seeds in a process of their own, which may crash or hang, and gathers what is wrong."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .bases import ROOT
+
+#: Seconds for one input; one that takes longer in a batch is tried again alone, for the machine may have been busy.
+LIMIT = 10.0
+#: Inputs of one process.
+BATCH = 200
+
+
+@dataclass
+class Tally:
+    """What came of all inputs. faults: seed -> what is wrong, with what was done."""
+
+    inputs: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    mutations: Counter[str] = field(default_factory=Counter)
+    faults: dict[int, list[str]] = field(default_factory=dict)
+    slowest: float = 0.0
+
+    def add(self, told: dict) -> None:
+        self.inputs += 1
+        self.statuses[str(told["status"])] += 1
+        self.mutations.update(told["told"][1:])
+        self.slowest = max(self.slowest, told["seconds"])
+        if told["faults"]:
+            self.faults[told["seed"]] = [*told["faults"], f"({', '.join(told['told'])}; {told['commands']})"]
+
+
+def run(seeds: range, folder: Path, keep: Path | None = None, until: float = float("inf"), speak=lambda _: None) -> Tally:
+    """All seeds, or those begun before the time `until` (time.monotonic)."""
+    tally = Tally()
+    following = seeds.start
+    while following < seeds.stop and time.monotonic() < until:
+        following = _batch(following, min(following + BATCH, seeds.stop), folder, keep, until, tally)
+        speak(tally)
+    return tally
+
+
+def _batch(first: int, last: int, folder: Path, keep: Path | None, until: float, tally: Tally, limit: float = LIMIT) -> int:
+    """Seeds in one process; returns the first that was not done."""
+    command = [sys.executable, "-m", "tests.fuzz", "--batch", f"{first}:{last}", "--folder", str(folder), *(["--keep", str(keep)] if keep else [])]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace") as child:
+        lines: queue.Queue[str] = queue.Queue()
+        complaints: list[str] = []
+        readers = [threading.Thread(target=lambda: [lines.put(line) for line in (*child.stdout, "")], daemon=True),
+                   threading.Thread(target=lambda: complaints.extend(child.stderr), daemon=True)]
+        for reader in readers:
+            reader.start()
+        at, what = first, None
+        # The first answer takes as long as the imports.
+        patience = 60.0
+        while True:
+            try:
+                line = lines.get(timeout=patience)
+            except queue.Empty:
+                child.kill()
+                what = f"no end within {limit:g} s"
+                break
+            if not line:
+                break
+            told = json.loads(line)
+            if "status" in told:
+                tally.add(told)
+                at = told["seed"] + 1
+                if time.monotonic() > until:
+                    child.kill()
+                    return last
+            patience = limit
+        child.wait()
+        for reader in readers:
+            reader.join(5)
+    if at >= last:
+        return last
+    what = what or f"the process ended with {child.returncode}: {''.join(complaints)[-400:]}"
+    if last - first > 1 and limit == LIMIT:
+        alone = _batch(at, at + 1, folder, keep, until, tally)
+        return alone
+    tally.inputs += 1
+    tally.faults[at] = [what]
+    return at + 1
