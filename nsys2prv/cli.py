@@ -17,6 +17,7 @@ from nsys2prv.allocator import keep_freed_memory
 from nsys2prv.cut.arguments import add_cut, cut_of
 from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
+from nsys2prv.terminal import one_line, printable
 
 if TYPE_CHECKING:
     from nsys2prv.options import Options
@@ -112,8 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except Nsys2prvError as error:
-        line = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in str(error))
-        print(f"nsys2prv: error: {line}", file=sys.stderr)
+        complain("error", str(error))
         return error.exit_code
     except KeyboardInterrupt:
         print("nsys2prv: interrupted; nothing was written", file=sys.stderr)
@@ -169,11 +169,11 @@ def run(options: argparse.Namespace) -> int:
     summary = convert(reports, output, as_options(options))
     warn(summary.warnings)
     if not options.quiet:
-        print(summary.text())
+        print(printable(summary.text()))
         if options.verbose:
-            print(summary.details())
+            print(printable(summary.details()))
         if summary.report:
-            print(f"\n{summary.report}")
+            print(printable(f"\n{summary.report}"))
     return 0
 
 
@@ -194,7 +194,11 @@ def as_options(arguments: argparse.Namespace) -> Options:
 
 def warn(warnings: Sequence[str]) -> None:
     for warning in warnings:
-        print(f"nsys2prv: warning: {warning}", file=sys.stderr)
+        complain("warning", warning)
+
+
+def complain(severity: str, text: str) -> None:
+    print(f"nsys2prv: {severity}: {one_line(text)}", file=sys.stderr)
 
 
 def _is_input(path: Path) -> bool:
@@ -210,7 +214,7 @@ def _list(paths: list[str]) -> int:
     from nsys2prv.listing import describe
 
     for path in paths:
-        print(describe(path))
+        print(printable(describe(path)))
     return 0
 
 
@@ -258,7 +262,7 @@ def _clock(arguments: list[str]) -> int:
     clock.add_argument("--plot", type=Path, metavar="FILE.png", help="draw what was observed, before and after (needs matplotlib)")
     options = clock.parse_args(arguments)
     record = load(options.file)
-    print("\n".join([*table(record), *causal_lines(record.causal), *record.warnings]))
+    print(printable("\n".join([*table(record), *causal_lines(record.causal), *record.warnings])))
     if options.plot:
         plot(record, options.plot)
         print(options.plot)
@@ -279,7 +283,7 @@ def _check(arguments: list[str]) -> int:
     for trace in options.traces:
         results.append(check(trace))
         if not options.json:
-            print("\n".join(lines(results[-1])))
+            print(printable("\n".join(lines(results[-1]))))
     if options.json:
         print(json.dumps([result.data() for result in results], indent=1))
     return int(any(result.errors or (options.strict and result.warnings) for result in results))
@@ -300,9 +304,8 @@ def _diff(arguments: list[str]) -> int:
 
 
 def _analysed(text: str, warnings: list[str]) -> int:
-    for warning in warnings:
-        print(f"nsys2prv: warning: {warning}", file=sys.stderr)
-    print(text)
+    warn(warnings)
+    print(printable(text))
     return 0
 
 

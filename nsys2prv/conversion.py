@@ -21,14 +21,15 @@ from nsys2prv.model.types import codes_of, counter_types, event_types
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
-from nsys2prv.preparation import Job, Plan, prepare, temporary_folder
+from nsys2prv.preparation import Job, Plan, prepare
 from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import COUNTER, STATE
 from nsys2prv.summary import Summary
+from nsys2prv.temporary import explained, put_in_place, temporary_folder, working_folder
 from nsys2prv.timeline import Timeline
 
 #: Beside the trace, what --report finds.
-REPORT = ".report.json"
+REPORT, PAGE = ".report.json", ".report.html"
 
 
 def convert(reports: Sequence[str | Path], output: str | Path, options: Options = DEFAULTS) -> Summary:
@@ -40,57 +41,49 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
     plan = Plan.of(options)
     outputs = _outputs(output, options.compress)
     prv = outputs[0]
+    everything = [*outputs, *(outputs[1].with_suffix(ending) for ending in (REPORT, PAGE) if options.report)]
     engines.check(options.engine, options.scheduler)
     try:
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
             _check_outputs(output, outputs, options.tmp)
-            with temporary_folder(options.tmp or prv.parent, prv.name) as folder:
+            with temporary_folder(prv.parent) as staging, working_folder(staging, options.tmp) as folder:
                 job = cut(prepare(reports, plan, folder, pool, options.quiet), plan.cut)
-                summary = write_job(job, prv, options)
+                summary = write_job(job, staging / prv.name, options)
                 if options.report:
                     from nsys2prv.analysis.command import beside
 
-                    summary.report = beside(job, reports, outputs[1].with_suffix(REPORT))
+                    summary.report = beside(job, reports, staging / outputs[1].with_suffix(REPORT).name)
+                put_in_place(staging, everything)
+                summary.sizes = {prv.parent / path.name: size for path, size in summary.sizes.items()}
                 return summary
     except OSError as error:
-        inside = str(error.filename or "").startswith(str((options.tmp or prv.parent) / f".{prv.name}."))
-        raise Nsys2prvError(f"{prv if inside or not error.filename else error.filename}: {error.strerror or error}") from error
+        raise explained(error, prv, [prv.parent, *([options.tmp] if options.tmp else [])]) from error
 
 
 def write_job(job: Job, output: str | Path, options: Options = DEFAULTS) -> Summary:
-    """Write the trace of a job that is prepared by these options. Raises OSError where that cannot be; files are then as they were."""
-    outputs = _outputs(output, options.compress)
+    """Write the trace of a job that is prepared by these options, straight to its files. Raises OSError where that cannot be."""
+    outputs = prv, pcf, row, clock, told = _outputs(output, options.compress)
     metrics = _metrics(job)
     manifest = _manifest(job, metrics)
     placed, model = job.placed, job.model
 
-    prv, pcf, row, clock, told = (path.with_name(f".{path.name}.{job.folder.name[-8:]}.new") for path in outputs)
-    try:
-        head = model.tree.header(_date(placed), job.duration) + comments(placed.record)
-        lines, repeated = _write(job, manifest, head, prv, outputs[0].suffix == ".gz")
-        present = {run.shape.name for run in job.runs}
-        kinds = [kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)]
-        types = event_types([layout for kind in kinds for layout in kind.layouts if layout in present], job.values, dict(job.domain_codes),
-                            counter_types(metrics, manifest.counter_codes))
-        with pcf.open("wb") as file:
-            write_pcf(types, file, _states(job))
-        row.write_bytes(model.tree.row_file().encode())
-        if placed.record:
-            clock.write_text(placed.record.text(), encoding="utf-8")
-        sizes = {final: path.stat().st_size for final, path in zip(outputs, (prv, pcf, row, clock), strict=False) if path.exists()}
-        summary = Summary.of(job.infos, placed, job.selection, job.results, model, job.duration, lines, job.written - repeated,
-                             job.left_out + Counter({(layout, REPEATED): count for layout, count in repeated.items()}), sizes)
-        if options.metadata:
-            told.write_text(metadata.text(job, summary, options, outputs[3].name if placed.record else None), encoding="ascii")
-            summary.sizes[outputs[4]] = told.stat().st_size
-        for temporary, final in zip((told, clock, row, pcf, prv), reversed(outputs), strict=True):
-            if temporary.exists():
-                temporary.replace(final)
-            else:
-                final.unlink(missing_ok=True)
-    finally:
-        for temporary in (prv, pcf, row, clock, told):
-            temporary.unlink(missing_ok=True)
+    head = model.tree.header(_date(placed), job.duration) + comments(placed.record)
+    lines, repeated = _write(job, manifest, head, prv, prv.suffix == ".gz")
+    present = {run.shape.name for run in job.runs}
+    kinds = [kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)]
+    types = event_types([layout for kind in kinds for layout in kind.layouts if layout in present], job.values, dict(job.domain_codes),
+                        counter_types(metrics, manifest.counter_codes))
+    with pcf.open("wb") as file:
+        write_pcf(types, file, _states(job))
+    row.write_bytes(model.tree.row_file().encode())
+    if placed.record:
+        clock.write_text(placed.record.text(), encoding="utf-8")
+    sizes = {path: path.stat().st_size for path in outputs[:4] if path.exists()}
+    summary = Summary.of(job.infos, placed, job.selection, job.results, model, job.duration, lines, job.written - repeated,
+                         job.left_out + Counter({(layout, REPEATED): count for layout, count in repeated.items()}), sizes)
+    if options.metadata:
+        told.write_text(metadata.text(job, summary, options, clock.name if placed.record else None), encoding="ascii")
+        summary.sizes[told] = told.stat().st_size
     summary.cpu = job.workers.spent.text()
     summary.notes += job.notes
     summary.warnings[:0] = job.warnings

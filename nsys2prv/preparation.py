@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -163,7 +160,7 @@ class _Reading:
 def prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool = True) -> Job:
     """The job of these reports, read by the pool's workers, or by this process where that is not worth it.
 
-    folder: of temporary files, see :func:`temporary_folder`. Raises Nsys2prvError with one line for people when a report cannot be
+    folder: of temporary files, see :mod:`nsys2prv.temporary`. Raises Nsys2prvError with one line for people when a report cannot be
     read, NothingToWrite when there is no event of the kinds asked for.
     """
     found = opened(reports, plan, folder, pool, quiet)
@@ -344,13 +341,3 @@ def _nothing(reading: _Reading) -> str:
             lost[reason] += count
     why = f" ({', '.join(f'{count} {reason}' for reason, count in lost.items())})" if lost else ""
     return f"{names}: nothing to write: no events of the kinds asked for{why}; see what the reports hold with --list"
-
-
-@contextmanager
-def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
-    """A folder for temporary files, removed whatever happens."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -9,10 +9,11 @@ from pathlib import Path
 from nsys2prv import engines, extract
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.options import DEFAULTS, Options
-from nsys2prv.preparation import Opened, Plan, opened, read_all, temporary_folder
+from nsys2prv.preparation import Opened, Plan, opened, read_all
 from nsys2prv.store.archive import ArchiveWriter, is_archive
 from nsys2prv.store.packing import pack
 from nsys2prv.stored import MANIFEST, Contents, Held, manifest
+from nsys2prv.temporary import explained, put_in_place, temporary_folder, working_folder
 
 
 def extract_to(reports: Sequence[str | Path], store: str | Path, options: Options = DEFAULTS) -> list[str]:
@@ -25,19 +26,15 @@ def extract_to(reports: Sequence[str | Path], store: str | Path, options: Option
     engines.check(options.engine, options.scheduler)
     try:
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool, \
-                temporary_folder(options.tmp or target.parent, target.name) as folder:
+                temporary_folder(target.parent) as staging, working_folder(staging, options.tmp) as folder:
             found = opened(reports, plan, folder, pool, options.quiet)
             if found.stored:
                 raise UsageError(f"{next(iter(found.stored.values()))[0]}: is a store already; give it to nsys2prv merge")
-            new = target.with_name(f".{target.name}.{folder.name[-8:]}.new")
-            try:
-                _write(found, folder, new)
-                new.replace(target)
-            finally:
-                new.unlink(missing_ok=True)
+            _write(found, folder, staging / target.name)
+            put_in_place(staging, [target])
             return found.warnings
     except OSError as error:
-        raise Nsys2prvError(f"{error.filename or target}: {error.strerror or error}") from error
+        raise explained(error, target, [target.parent, *([options.tmp] if options.tmp else [])]) from error
 
 
 def _write(found: Opened, folder: Path, path: Path) -> None:

@@ -14,6 +14,7 @@ from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json, printed
 from nsys2prv.errors import MissingPackage, Nsys2prvError, UsageError
 from nsys2prv.preparation import Job
+from nsys2prv.temporary import write_whole
 
 SUFFIXES = (".sqlite", ".nsys-rep", ".qdrep")
 JSON = ".json"
@@ -53,7 +54,7 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
         others = [load_run(one, options) for one in options.compare]
         results["scaling"] = scaling([Run(described, results), *others], options.scaling == "strong")
     if options.json:
-        write(options.json, as_json(results, described))
+        write_whole(options.json, as_json(results, described))
     if options.html:
         write_page(options.html, described, results)
     return printed(results.values(), heading(described), options.rows), [str(warning) for warning in described["warnings"]]
@@ -82,7 +83,7 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
     """Raises Nsys2prvError where matplotlib is missing."""
     from nsys2prv.page.document import page
 
-    write(path, page(described, results))
+    write_whole(path, page(described, results))
 
 
 def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -93,7 +94,7 @@ def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str
     first, second = (load_run(one, options) for one in options.runs)
     results = difference(first, second)
     if options.json:
-        write(options.json, as_json({result.name: result for result in results}, {"name": f"{options.runs[0]}, {options.runs[1]}"}))
+        write_whole(options.json, as_json({result.name: result for result in results}, {"name": f"{options.runs[0]}, {options.runs[1]}"}))
     return printed(results, (), options.rows), []
 
 
@@ -102,13 +103,13 @@ def beside(job: Job, reports: Sequence[str | Path], path: Path, rows: int = MOST
     beside it."""
     with Opened(job) as opened:
         results, described = opened.analyse(), describe(opened, reports)
-    write(path, as_json(results, described))
+    write_whole(path, as_json(results, described))
     page = path.with_suffix(".html")
     text = printed(results.values(), (), rows)
     try:
         write_page(page, described, results)
     except MissingPackage as missing:
-        return f"{text}\n\nnot written: {page} ({missing}; then nsys2prv report {path} --html {page})"
+        return f"{text}\n\nnot written: {page.name} ({missing}; then nsys2prv report {path.name} --html {page.name})"
     return text
 
 
@@ -156,10 +157,3 @@ def heading(job: Mapping[str, Any]) -> list[str]:
     """What a job is, for people. job: as :func:`describe` gives it."""
     return [f"{job['ranks']:,} tasks on {len(job['nodes']):,} hosts, {job['devices']:,} GPUs; {duration(job['duration_ns'])}; "
             f"{sum(job['records'].values()):,} events", *(f"  {note}" for note in job["notes"])]
-
-
-def write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None

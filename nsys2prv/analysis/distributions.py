@@ -26,7 +26,7 @@ def spill(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.DataFrame:
     A row for each group: the columns `by`, `count`, `time_ns` (their sum), `min_ns`, `max_ns`, and `file`, `start`, where they lie.
     """
     durations = frame.select(*by, duration=pl.col("end") - pl.col("begin")).sort(by)
-    durations["duration"].to_numpy().astype("<i8").tofile(path)
+    path.write_bytes(durations["duration"].to_numpy().astype("<i8"))
     groups = durations.group_by(by, maintain_order=True).agg(
         count=pl.len().cast(pl.Int64), time_ns=pl.col("duration").sum(), min_ns=pl.col("duration").min(), max_ns=pl.col("duration").max())
     return groups.with_columns(file=pl.lit(str(path)), start=pl.col("count").cum_sum() - pl.col("count"))

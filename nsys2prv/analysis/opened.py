@@ -25,8 +25,9 @@ from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.events import all_kinds
 from nsys2prv.naming.calls import io_calls, synchronising_calls
 from nsys2prv.options import DEFAULTS, Options
-from nsys2prv.preparation import Job, Plan, prepare, temporary_folder
+from nsys2prv.preparation import Job, Plan, prepare
 from nsys2prv.relations import all_relations
+from nsys2prv.temporary import temporary_folder
 
 #: Columns that say where an event is.
 PLACE = ("rank", "task", "row", "node", "device", "stream")
@@ -248,7 +249,7 @@ def open_job(reports: Sequence[str | Path] | str | Path, options: Options = DEFA
     stack = ExitStack()
     try:
         pool = stack.enter_context(engines.workers(options.engine, options.jobs, options.scheduler))
-        folder = stack.enter_context(temporary_folder(Path(options.tmp or tempfile.gettempdir()), "nsys2prv"))
+        folder = stack.enter_context(temporary_folder(Path(options.tmp or tempfile.gettempdir())))
         return Opened(prepare(given, plan, folder, pool, options.quiet), stack)
     except OSError as error:
         stack.close()

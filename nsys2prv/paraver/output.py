@@ -55,7 +55,7 @@ class Placed(Output):
 
     def begin(self, head: bytes, parts: int) -> None:
         super().begin(head, parts)
-        np.append(self.path.stat().st_size, np.zeros(parts, np.int64)).tofile(self._places)
+        self._places.write_bytes(np.append(self.path.stat().st_size, np.zeros(parts, np.int64)).tobytes())
 
     def put(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
         """Waits until all parts before it have their sizes, so those must be under way."""

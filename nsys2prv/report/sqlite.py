@@ -22,6 +22,10 @@ from nsys2prv.report.source import NULL, Columns, Named, Part, Source, Table, co
 MAGIC = b"SQLite format 3\x00"
 #: No row takes less space; a table whose rowids span more than the file can hold has gaps.
 LEAST_ROW_BYTES = 4
+#: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
+DAMAGE = (sqlite3.Error, UnicodeError)
+#: What comes with a database is data: nothing in it is run.
+DISTRUST = "PRAGMA trusted_schema = OFF"
 
 
 def database_uri(path: Path) -> str:
@@ -48,9 +52,11 @@ class Database(Source):
         try:
             self._connection = sqlite3.connect(self._uri, uri=True)
             self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            self._connection.execute("PRAGMA trusted_schema = OFF")
+            self._connection.execute(DISTRUST)
+            if hasattr(self._connection, "setconfig"):
+                self._connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
             self.tables = {name: self._table(name) for name in self._table_names()}
-        except sqlite3.Error as error:
+        except DAMAGE as error:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> Nsys2prvError:
@@ -96,7 +102,7 @@ class Database(Source):
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
         try:
             return self._connection.execute(sql, parameters).fetchall()
-        except sqlite3.Error as error:
+        except DAMAGE as error:
             raise self._unreadable(error) from None
 
     def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
@@ -168,7 +174,11 @@ class Database(Source):
             try:
                 database = adbc_driver_sqlite.connect(self._uri)
                 self._arrow = database, manager.AdbcConnection(database)
-            except manager.Error as error:
+                statement = manager.AdbcStatement(self._arrow[1])
+                statement.set_sql_query(DISTRUST)
+                statement.execute_update()
+                statement.close()
+            except (manager.Error, UnicodeError) as error:
                 raise self._unreadable(error) from None
         statement = manager.AdbcStatement(self._arrow[1])
         try:
@@ -176,7 +186,7 @@ class Database(Source):
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
             return pl.DataFrame(stream)
-        except (manager.Error, pl.exceptions.PolarsError) as error:
+        except (manager.Error, pl.exceptions.PolarsError, UnicodeError) as error:
             if "mismatch" in str(error).lower():
                 return None
             raise self._unreadable(error) from None

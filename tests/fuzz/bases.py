@@ -30,7 +30,8 @@ def cut(source: Path, target: Path) -> Path:
     shutil.copyfile(source, target)
     target.chmod(0o644)
     with closing(sqlite3.connect(target)) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")]
+        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        tables = [name for (name,) in found]
         for table in tables:
             if not table.startswith(WHOLE):
                 limit = STRINGS if table == "StringIds" else ROWS
@@ -52,8 +53,9 @@ def plant(connection: sqlite3.Connection, secret: str = SECRET) -> None:
         environment = "name != 'Hostname'" if table == "TARGET_INFO_SYSTEM_ENV" else "name LIKE '%ENVIRONMENT_VARIABLE'"
         for column in columns:
             if column != "name":
-                connection.execute(f'UPDATE "{table}" SET "{column}" = "{column}" || ? WHERE {environment} AND typeof("{column}") = \'text\' '
-                                   "AND value NOT GLOB '*RANK=*' AND value NOT GLOB '*PROCID=*'", (secret,))
+                connection.execute(f'UPDATE "{table}" SET "{column}" = "{column}" || ? WHERE {environment} '
+                                   f"AND typeof(\"{column}\") = 'text' AND value NOT GLOB '*RANK=*' "
+                                   "AND value NOT GLOB '*PROCID=*'", (secret,))
         for name, value in (("DeviceEnvironment", f"API_TOKEN={secret}"), (f"Name{secret}", secret),
                             ("PROCESS_0:ENVIRONMENT_VARIABLE", f'API_TOKEN="{secret}"'),
                             ("PROCESS_0:ENVIRONMENT_VARIABLE", f'RANK="{secret}"'),
@@ -61,4 +63,5 @@ def plant(connection: sqlite3.Connection, secret: str = SECRET) -> None:
                             ("PROCESS_0:ENVIRONMENT_VARIABLE", f'SLURM_JOB_ID="{secret}"'),
                             ("PROCESS_0:ENVIRONMENT_VARIABLE", f"{secret}=1")):
             row = {"name": name, "value": value, "devStateName": secret}
-            connection.execute(f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(columns))})', [row.get(column, 0) for column in columns])
+            marks = ", ".join("?" * len(columns))
+            connection.execute(f'INSERT INTO "{table}" VALUES ({marks})', [row.get(column, 0) for column in columns])

@@ -43,7 +43,8 @@ def one(seed: int, bases: list[Path], folder: Path, keep: Path | None) -> dict[s
             break
     if faults and keep:
         shutil.copytree(folder, keep / str(seed), dirs_exist_ok=True)
-    return {"seed": seed, "status": status, "seconds": seconds, "told": made.told, "faults": faults, "commands": made.commands if faults else []}
+    return {"seed": seed, "status": status, "seconds": seconds, "told": made.told, "faults": faults,
+            "commands": made.commands if faults else []}
 
 
 def _done(arguments: list[str], folder: Path) -> oracle.Outcome:

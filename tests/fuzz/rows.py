@@ -39,7 +39,8 @@ def a_column(random: Random, connection: sqlite3.Connection) -> tuple[str, str]:
 
 
 def some_rows(random: Random) -> str:
-    return random.choice(("1", "rowid % 2", "rowid % 7 = 3", "rowid = (SELECT min(rowid) FROM {0})", "rowid = (SELECT max(rowid) FROM {0})"))
+    return random.choice(("1", "rowid % 2", "rowid % 7 = 3",
+                          "rowid = (SELECT min(rowid) FROM {0})", "rowid = (SELECT max(rowid) FROM {0})"))
 
 
 def update(random: Random, connection: sqlite3.Connection, table: str, column: str, value: object) -> None:
@@ -218,5 +219,5 @@ def schema_text(random: Random, connection: sqlite3.Connection) -> None:
 #: With how often each is taken.
 MUTATIONS: dict[Mutation, int] = {
     drop_table: 4, drop_column: 5, rename_table: 2, rename_column: 3, swap_columns: 4, retype: 5, nulls: 6, wrong_values: 12, wrong_row: 8,
-    times: 10, dangling: 10, names: 8, host_name: 1, many_names: 1, far_rowids: 3, repeated: 3, no_rows: 3, view: 2, trigger: 1, computed: 1,
-    virtual: 1, schema_text: 2}
+    times: 10, dangling: 10, names: 8, host_name: 1, many_names: 1, far_rowids: 3, repeated: 3, no_rows: 3, view: 2, trigger: 1,
+    computed: 1, virtual: 1, schema_text: 2}

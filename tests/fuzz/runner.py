@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -51,8 +52,11 @@ def run(seeds: range, folder: Path, keep: Path | None = None, until: float = flo
 
 def _batch(first: int, last: int, folder: Path, keep: Path | None, until: float, tally: Tally, limit: float = LIMIT) -> int:
     """Seeds in one process; returns the first that was not done."""
-    command = [sys.executable, "-m", "tests.fuzz", "--batch", f"{first}:{last}", "--folder", str(folder), *(["--keep", str(keep)] if keep else [])]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace") as child:
+    command = [sys.executable, "-m", "tests.fuzz", "--batch", f"{first}:{last}", "--folder", str(folder),
+               *(["--keep", str(keep)] if keep else [])]
+    environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          errors="replace") as child:
         lines: queue.Queue[str] = queue.Queue()
         complaints: list[str] = []
         readers = [threading.Thread(target=lambda: [lines.put(line) for line in (*child.stdout, "")], daemon=True),

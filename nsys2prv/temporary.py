@@ -1,0 +1,219 @@
+"""Files under way: in a folder beside their place until they are complete, put there together, and gone whatever happens.
+
+A run that is killed leaves its folder behind. Every folder says whose it is, so that the next run beside it can tell leftovers of the dead
+from files of the living: by a lock that ends with its process, where the file system has locks, and by the process on the same machine.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from nsys2prv.errors import Nsys2prvError
+
+try:
+    import fcntl
+except ImportError:  # not on every system
+    fcntl = None  # type: ignore[assignment]
+
+PREFIX, SUFFIX = ".nsys2prv-", ".tmp"
+_OURS = re.compile(re.escape(PREFIX) + r"\w{8}" + re.escape(SUFFIX))
+#: Files of a folder: whose it is; what is to be put in place; and what stood there before.
+OWNER, NAMES, EARLIER = "owner.json", "names.json", "earlier"
+#: A folder without an owner is of a run that was killed as it began, once it is this old (seconds).
+UNOWNED = 3600.0
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process: host, pid, the namespace in which that is its pid, and when it began (in the system's ticks); "" where not known."""
+
+    host: str
+    pid: int
+    namespace: str
+    began: str
+
+    @classmethod
+    def current(cls) -> Owner:
+        return cls(socket.gethostname(), os.getpid(), _namespace(), _began(os.getpid()))
+
+    @property
+    def here(self) -> bool:
+        """Whether its pid means something to this process."""
+        return self.host == socket.gethostname() and self.namespace == _namespace()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs; it must be `here`."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:
+            return True
+        return not self.began or _began(self.pid) == self.began
+
+
+@contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """A new folder in `parent`, removed whatever happens, leftovers of dead runs with it. Raises OSError where none can be made."""
+    remove_leftovers(parent)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, suffix=SUFFIX, dir=parent))
+    try:
+        with (folder / OWNER).open("w") as owner:
+            _locked(owner)
+            json.dump(asdict(Owner.current()), owner)
+            owner.flush()
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def working_folder(staging: Path, elsewhere: Path | None) -> Iterator[Path]:
+    """A folder for what is needed meanwhile: in `staging`, or `elsewhere`."""
+    if elsewhere:
+        with temporary_folder(elsewhere) as folder:
+            yield folder
+    else:
+        folder = staging / "work"
+        folder.mkdir()
+        yield folder
+
+
+def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
+    """Move the files of `staging` to their final paths, all or none; they are on its file system, and named as there.
+
+    The first is taken away before the others change, and comes last. A final file that `staging` has no new one of goes. Links are
+    replaced, not followed.
+    """
+    (staging / NAMES).write_text(json.dumps([final.name for final in finals]))
+    earlier = staging / EARLIER
+    earlier.mkdir()
+    try:
+        for final in finals:
+            if os.path.lexists(final):
+                final.replace(earlier / final.name)
+        for final in reversed(finals):
+            if (new := staging / final.name).exists():
+                new.replace(final)
+    except BaseException:
+        _undo(staging, finals)
+        raise
+
+
+def _undo(staging: Path, finals: Sequence[Path]) -> None:
+    """Put back what stood there, unless everything new is in place; nothing new is left there."""
+    if not (staging / finals[0].name).exists():
+        return
+    for final in reversed(finals):
+        with suppress(OSError):
+            if os.path.lexists(staging / EARLIER / final.name):
+                (staging / EARLIER / final.name).replace(final)
+            elif not (staging / final.name).exists():
+                final.unlink()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that comes into being complete; a device or a pipe is written to. Raises one line for people."""
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        with temporary_folder(path.parent) as folder:
+            (folder / path.name).write_text(text, encoding="utf-8")
+            (folder / path.name).replace(path)
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Remove what runs that were killed left in a folder, and put back what they were replacing."""
+    with suppress(OSError):
+        for entry in os.scandir(parent):
+            if _OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                folder = Path(entry.path)
+                with suppress(OSError, ValueError, TypeError, KeyError):
+                    if folder.lstat().st_uid == os.geteuid() and _dead(folder):
+                        _restore(folder)
+                        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _restore(folder: Path) -> None:
+    names = json.loads((folder / NAMES).read_text()) if (folder / NAMES).exists() else []
+    if names and all(isinstance(name, str) and Path(name).name == name for name in names):
+        _undo(folder, [folder.parent / name for name in names])
+
+
+def _dead(folder: Path) -> bool:
+    """Whether the run whose folder this is surely is no more."""
+    try:
+        with (folder / OWNER).open("r") as file:
+            owner = Owner(**json.load(file))
+            if owner.here:
+                return not owner.alive
+            # In another container of this machine a lock tells; of another machine nothing surely does.
+            return owner.host == socket.gethostname() and _locked(file) is True
+    except (FileNotFoundError, json.JSONDecodeError):
+        return time.time() - folder.stat().st_mtime > UNOWNED
+
+
+def _locked(file: BinaryIO) -> bool | None:
+    """Lock a file; False where another process has it, None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno in (errno.EAGAIN, errno.EACCES) else None
+    return True
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _began(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def explained(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2prvError:
+    """What went wrong while `target` was made by way of temporary files in these folders, in one line."""
+    names = [str(name) for name in (error.filename, error.filename2) if name]
+    for folder in folders:
+        if not folder.is_dir():
+            return Nsys2prvError(f"{folder}: is gone; it was removed, or its file system was, while {target.name} was made")
+    mine = [folder for folder in folders if any(name.startswith(str(folder / PREFIX)) for name in names)]
+    if error.errno in FULL:
+        full = mine or [folder for folder in folders if _free(folder) < 1 << 20] or folders
+        return Nsys2prvError(f"{target}: not written: no space left in {full[0]}; free some, or give another folder with --tmp DIR"
+                             if full[0] != target.parent else
+                             f"{target}: not written: no space left in its folder; free some, or give another output"
+                             + ("" if len(folders) > 1 else " or a folder for temporary files, --tmp DIR"))
+    outside = [name for name in names if not any(name.startswith(str(folder / PREFIX)) for folder in folders)]
+    what = outside[-1] if outside else target
+    return Nsys2prvError(f"{what}: {error.strerror or error}" + (" (of a temporary file)" if mine and not outside else ""))
+
+
+def _free(folder: Path) -> int:
+    with suppress(OSError):
+        return shutil.disk_usage(folder).free
+    return 1 << 62
