@@ -35,7 +35,8 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
   nsys2prv report rank*.sqlite          efficiencies, overlap, stragglers, kernels, idle time in tables; --json FILE, --html FILE
   nsys2prv diff A B                     two jobs side by side
 """
-EPILOG = """Exit status: 0 done, 1 error, 2 usage, 3 the reports hold nothing to write, 130 interrupted."""
+EPILOG = """Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 the reports hold nothing to write,
+130 interrupted, 128 + n ended by signal n."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,6 +87,8 @@ def parser() -> argparse.ArgumentParser:
                      help="who works: processes (default) or threads of this machine, dask (a cluster), mpi (the ranks of this MPI job)")
     how.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask cluster that is running; without it --engine dask starts its own")
     how.add_argument("--tmp", type=Path, metavar="DIR", help="folder for temporary files; the output's by default")
+    how.add_argument("--keep-going", action="store_true",
+                     help="leave out reports that cannot be read, and name them; exit status 1 if there was one")
     tell = main.add_argument_group("information")
     tell.add_argument("--list", action="store_true", help="print what each report holds and convert nothing")
     tell.add_argument("--kinds", action="store_true", help="print the kinds of events that -t takes")
@@ -116,8 +119,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain("error", str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        print("nsys2prv: interrupted; nothing was written", file=sys.stderr)
-        return 130
+        complain("error", "interrupted; nothing was written")
+        return 128 + signal.SIGINT
+    except _Ended as ended:
+        complain("error", f"ended by {signal.Signals(ended.number).name}; nothing was written")
+        return 128 + ended.number
+    except MemoryError:
+        complain("error", "out of memory; try fewer workers, -j 1")
+        return 1
     except BrokenPipeError:
         sys.stderr.close()
         return 1
@@ -128,8 +137,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+class _Ended(BaseException):
+    """A signal that asks to end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 def _terminate(number: int, _: object) -> None:
-    sys.exit(128 + number)
+    raise _Ended(number)
 
 
 def _min_duration(text: str) -> tuple[str, int]:
@@ -174,7 +190,9 @@ def run(options: argparse.Namespace) -> int:
             print(printable(summary.details()))
         if summary.report:
             print(printable(f"\n{summary.report}"))
-    return 0
+    for line in summary.unread:
+        complain("error", f"left out: {line}")
+    return int(bool(summary.unread))
 
 
 def as_options(arguments: argparse.Namespace) -> Options:

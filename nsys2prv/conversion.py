@@ -87,6 +87,7 @@ def write_job(job: Job, output: str | Path, options: Options = DEFAULTS) -> Summ
     summary.cpu = job.workers.spent.text()
     summary.notes += job.notes
     summary.warnings[:0] = job.warnings
+    summary.unread = job.unread
     sampled = {manifest.counter_codes[layout, metric.name] for layout, found in metrics.items() for metric in found}
     domains = dict(job.domain_codes)
     summary.types = frozenset(codes_of((name for name, count in summary.events.items() if count), domains) | sampled)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class Nsys2prvError(Exception):
     """What is wrong, with which file, and what to do, in one line."""
@@ -17,6 +19,14 @@ class UsageError(Nsys2prvError):
 
 class MissingPackage(Nsys2prvError):
     """An optional package is not installed."""
+
+
+class Unreadable(Nsys2prvError):
+    """One report of several cannot be read: `report`, as it was given."""
+
+    def __init__(self, text: str, report: Path) -> None:
+        super().__init__(text)
+        self.report = report
 
 
 class NothingToWrite(Nsys2prvError):

@@ -21,7 +21,7 @@ WIDTH = 140
 def describe(path: str | Path) -> str:
     """One report, for people."""
     with tempfile.TemporaryDirectory(prefix="nsys2prv-") as folder:
-        return _describe(*next(prepared([Path(path)], Path(folder))))
+        return _describe(*prepared(Path(path), Path(folder) / "export"))
 
 
 def _describe(path: Path, source: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from nsys2prv.cut.plan import CutPlan, with_regions
 from nsys2prv.cut.reports import wanted_reports
 from nsys2prv.engines import alone
 from nsys2prv.engines.pool import Pool
-from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
+from nsys2prv.errors import NothingToWrite, Nsys2prvError, Unreadable, UsageError
 from nsys2prv.events.cpu_samples import checked
 from nsys2prv.events.extraction import Settings
 from nsys2prv.events.kind import EventKind
@@ -34,8 +35,11 @@ from nsys2prv.naming.classes import load_rules
 from nsys2prv.naming.nvtx import load_rules as load_nvtx_rules
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.progress import Progress
+from nsys2prv.report import mixed
 from nsys2prv.report.info import ReportInfo, inspect
 from nsys2prv.report.prepare import prepared
+from nsys2prv.report.sqlite import has_log
+from nsys2prv.report.unchanged import unchanged
 from nsys2prv.selection import Selection, least_durations, select
 from nsys2prv.spent import Spent, timed
 from nsys2prv.states import stage
@@ -60,6 +64,7 @@ class Plan:
     base: Mapping[str, pl.DataFrame] | None = None
     states: bool = False
     cut: CutPlan = field(default_factory=CutPlan)
+    keep_going: bool = False
 
     @classmethod
     def of(cls, options: Options) -> Plan:
@@ -71,7 +76,8 @@ class Plan:
             raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")
         base = base_names(options.base_pcf) if options.base_pcf else None
         selection, cut = with_regions(select(options.kinds, options.demanded), CutPlan.of(options.cut))
-        return cls(selection, settings, method, options.causal, options.full_kernel_names, base, options.states, cut)
+        return cls(selection, settings, method, options.causal, options.full_kernel_names, base, options.states, cut,
+                   options.keep_going)
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,8 @@ class Job:
     indices into domain_codes; names, per name set, of the values of local names. values: labels of these values.
     domain_codes: (name, number) of every NVTX domain, sorted. placed: the timeline, whose clocks lead to trace time. duration: of the
     trace (ns). written: records and sampled numbers by layout, lines by kind; left_out: those that were read and are not written, by
-    (layout or kind of lines, reason). notes, warnings: of preparing. folder: of the temporary files, where the runs are.
+    (layout or kind of lines, reason). notes, warnings: of preparing. unread: what is wrong
+    with reports that could not be read. folder: of the temporary files, where the runs are.
     """
 
     infos: list[ReportInfo]
@@ -112,6 +119,7 @@ class Job:
     workers: Workers
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
     written: Counter[str] = field(init=False)
     left_out: Counter[tuple[str, str]] = field(init=False)
     runs: list[Run] = field(init=False)
@@ -163,26 +171,50 @@ def prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool,
     folder: of temporary files, see :mod:`nsys2prv.temporary`. Raises Nsys2prvError with one line for people when a report cannot be
     read, NothingToWrite when there is no event of the kinds asked for.
     """
-    found = opened(reports, plan, folder, pool, quiet)
+    unread: list[str] = []
+    reports = list(reports)
+    while True:
+        part = folder / f"reports-{len(unread)}"
+        part.mkdir()
+        try:
+            job = _prepare(reports, plan, part, pool, quiet)
+        except Unreadable as error:
+            kept = [report for report in reports if Path(report) != error.report]
+            if not plan.keep_going or not kept or len(kept) == len(reports):
+                raise
+            shutil.rmtree(part, ignore_errors=True)
+            reports = kept
+            unread.append(str(error))
+        else:
+            job.unread += unread
+            return job
+
+
+def _prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool) -> Job:
+    """The same. Raises Unreadable where reading fails at one report of several."""
+    paths = [Path(report) for report in reports]
+    with unchanged([path for path in paths if not has_log(path)]):
+        found = opened(reports, plan, folder, pool, quiet)
+        results = [result for _, result in read_all(found, folder, stored.run_task)]
     clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in found.infos]
-    results = [result for _, result in read_all(found, folder, stored.run_task)]
     reading = _Reading(found.infos, place(clocks), found.plan, folder, found.workers, results)
     reading.results += reading.run(derive.run_task, derive.plan(results, found.plan.selection.kinds, folder), found.workers.pool.jobs)
     job = _prepared(reading)
-    job.warnings = found.warnings
+    job.warnings, job.unread = found.warnings, found.unread
     return job
 
 
 @dataclass
 class Opened:
     """What is known before reading. infos: the reports, in rank order. stored: of reports that are in stores, by number, which one and
-    where in it."""
+    where in it. unread: what is wrong with reports that cannot be opened."""
 
     infos: list[ReportInfo]
     plan: Plan
     workers: Workers
     warnings: list[str]
     stored: dict[int, tuple[Path, stored.Held]]
+    unread: list[str]
 
 
 def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool) -> Opened:
@@ -194,15 +226,25 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
     selection, settings = stored.agreed(plan.selection, plan.settings, list(stores.values()), (usual.selection, usual.settings))
     plan = replace(plan, selection=selection, settings=settings)
     exports = [path for path in paths if path not in stores]
-    infos = [inspect(path, source) for path, source in progress.over(prepared(exports, folder), "opening reports", len(exports))]
+    infos, unread = [], []
+    for number, path in progress.over(enumerate(exports), "opening reports", len(exports)):
+        try:
+            infos.append(inspect(*prepared(path, folder / f"export-{number}")))
+        except Nsys2prvError as error:
+            if not plan.keep_going:
+                raise
+            unread.append(str(error))
+    if unread and not infos and not stores:
+        raise Nsys2prvError(f"none of {len(unread)} reports can be read; of the first: {unread[0]}")
     held = [(store.path, report) for store in stores.values() for report in store.contents.reports]
     if stores:
         stored.once([*((report.info, path) for path, report in held), *((info, info.given) for info in infos)])
     places = {id(report.info): (path, report) for path, report in held}
     infos = wanted_reports(object_model.order_reports([*infos, *(report.info for _, report in held)]), plan.cut.cut)
     rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
-    return Opened(infos, plan, Workers(alone() if rows < SMALL_JOB_ROWS else pool, progress), [*warnings, *plan.selection.warnings],
-                  {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places})
+    return Opened(infos, plan, Workers(alone() if rows < SMALL_JOB_ROWS else pool, progress),
+                  [*warnings, *plan.selection.warnings, *mixed.warnings(infos)],
+                  {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}, unread)
 
 
 def read_all(found: Opened, folder: Path, read: Callable[[Any], extract.Extracted]) -> Iterator[tuple[int, extract.Extracted]]:
@@ -212,10 +254,16 @@ def read_all(found: Opened, folder: Path, read: Callable[[Any], extract.Extracte
     with found.workers.progress.bar("reading", sum(task.rows for tasks in stages for task in tasks), "rows") as bar:
         for number, tasks in enumerate(stages):
             planned = stored.taken(extract.with_launches(tasks, results) if number else tasks, number, found.stored)
-            for result in found.workers.run(read, planned, what=lambda task: str(task.info.path)):
-                results.append(result)
-                bar.update(result.rows)
-                yield number, result
+            waiting = iter(planned)
+            try:
+                for result in found.workers.run(read, planned, what=lambda task: str(task.info.path)):
+                    next(waiting)
+                    results.append(result)
+                    bar.update(result.rows)
+                    yield number, result
+            except Nsys2prvError as error:
+                # Results come in the order of their tasks.
+                raise Unreadable(str(error), next(waiting).info.given) from None
 
 
 def _prepared(reading: _Reading) -> Job:

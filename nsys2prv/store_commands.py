@@ -11,7 +11,7 @@ from nsys2prv.errors import UsageError
 #: Options of the conversion by what they say: what to read, how to write what was read, or neither.
 READING = {"trace", "min_duration", "kernel_rules", "nvtx_rules", "callstack", "demanded"}
 WRITING = {"kernel_names", "align", "causal", "base_pcf", "states", "report", "compress", "verbose"}
-OTHER_WORK = {"list", "kinds"}
+OTHER_WORK = {"list", "kinds", "keep_going"}
 
 
 def _options(command: str, description: str, usage: str, left_out: set[str], arguments: Sequence[str]) -> argparse.Namespace:

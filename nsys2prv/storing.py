@@ -10,6 +10,8 @@ from nsys2prv import engines, extract
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.preparation import Opened, Plan, opened, read_all
+from nsys2prv.report.sqlite import has_log
+from nsys2prv.report.unchanged import unchanged
 from nsys2prv.store.archive import ArchiveWriter, is_archive
 from nsys2prv.store.packing import pack
 from nsys2prv.stored import MANIFEST, Contents, Held, manifest
@@ -27,10 +29,11 @@ def extract_to(reports: Sequence[str | Path], store: str | Path, options: Option
     try:
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool, \
                 temporary_folder(target.parent) as staging, working_folder(staging, options.tmp) as folder:
-            found = opened(reports, plan, folder, pool, options.quiet)
-            if found.stored:
-                raise UsageError(f"{next(iter(found.stored.values()))[0]}: is a store already; give it to nsys2prv merge")
-            _write(found, folder, staging / target.name)
+            with unchanged([Path(report) for report in reports if not has_log(Path(report))]):
+                found = opened(reports, plan, folder, pool, options.quiet)
+                if found.stored:
+                    raise UsageError(f"{next(iter(found.stored.values()))[0]}: is a store already; give it to nsys2prv merge")
+                _write(found, folder, staging / target.name)
             put_in_place(staging, [target])
             return found.warnings
     except OSError as error:

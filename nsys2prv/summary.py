@@ -36,7 +36,8 @@ FEW_ABSENT = 8
 class Summary:
     """events: written, by layout. dropped, repaired: rows by (kind, reason). left_out: records by (layout or kind of lines, reason).
     ledger: what became of all rows and records. sizes: bytes of every file. duration in ns. types: event types in the trace. report: of
-    the analyses, "" where they were not asked for. cpu: seconds by stage, in one line."""
+    the analyses, "" where they were not asked for. cpu: seconds by stage, in one line. unread: what is wrong with reports
+    that could not be read, with keep_going."""
 
     ranks: int
     hosts: int
@@ -59,6 +60,7 @@ class Summary:
     types: frozenset[int] = frozenset()
     report: str = ""
     cpu: str = ""
+    unread: list[str] = field(default_factory=list)
 
     @cached_property
     def views(self) -> list[str]:

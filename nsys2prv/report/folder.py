@@ -39,7 +39,7 @@ class Folder(Source):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         try:
-            files = sorted(file for file in self.path.iterdir() if file.suffix in SCANS)
+            files = sorted(file for file in self.path.iterdir() if file.suffix in SCANS and file.is_file())
         except OSError as error:
             raise Nsys2prvError(f"{self.path}: cannot be read ({error.strerror or error})") from None
         self.files = {file.stem: file for file in files}

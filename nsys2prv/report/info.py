@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsys2prv.report.diagnostics import Message, messages
-from nsys2prv.report.launcher import launcher_ranks
+from nsys2prv.report.launcher import launcher_job, launcher_ranks
 from nsys2prv.report.opening import open_source
 from nsys2prv.report.source import Part, Source
 
@@ -40,7 +40,8 @@ class ReportInfo:
     absolute: event times already are UTC (exported with --ts-normalize).
     parts: the rows of every table that has any. ranks: MPI rank of a process. launcher_ranks: rank by
     each variable of the launcher's environment.
-    cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported. messages: of Nsight Systems about losses and the like.
+    cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported. messages: of Nsight Systems about losses and the like. job: tells
+    the launcher's jobs apart.
     """
 
     path: Path
@@ -64,6 +65,7 @@ class ReportInfo:
     categories: dict[tuple[int, int, int], str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     messages: tuple[Message, ...] = ()
+    job: str = ""
 
     @property
     def name(self) -> str:
@@ -122,6 +124,7 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         domains=domains,
         categories=categories,
         messages=messages(database),
+        job=launcher_job(database),
     )
 
 

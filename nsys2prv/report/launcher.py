@@ -1,11 +1,12 @@
 """The rank that a launcher gave a process, from the environment rows of a report.
 
-Those rows hold the whole environment of the user's job, secrets included. Only the rows of the five variables below are ever
-selected, so that no other value enters this program, let alone its output.
+Those rows hold the whole environment of the user's job, secrets included. Only the rows of the variables below are ever
+selected, so that no other value enters this program, let alone its output; job ids only as digests.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
@@ -13,6 +14,8 @@ from nsys2prv.report.source import Source
 
 #: In the order of trust: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+#: Ids of a job. A heterogeneous job has one for all its parts.
+JOB_VARIABLES = ("SLURM_HET_JOB_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "PJM_JOBID", "COBALT_JOBID")
 
 
 def launcher_ranks(database: Source) -> dict[str, int]:
@@ -31,6 +34,18 @@ def launcher_ranks(database: Source) -> dict[str, int]:
         if match:
             found.setdefault(match[1], set()).add(int(match[2]))
     return {name: found[name].pop() for name in RANK_VARIABLES if len(found.get(name, ())) == 1}
+
+
+def launcher_job(database: Source) -> str:
+    """Tells the launcher's jobs apart, and nothing of them: a digest of the first of :data:`JOB_VARIABLES`; "" without one."""
+    if not database.has("META_DATA_CAPTURE", "name", "value"):
+        return ""
+    for name in JOB_VARIABLES:
+        rows = database.query(f"SELECT DISTINCT value FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT_VARIABLE' "
+                              f"AND typeof(value) = 'text' AND value GLOB '{name}=*' LIMIT 2")
+        if len(rows) == 1:
+            return hashlib.sha256(rows[0][0].encode("utf-8", "replace")).hexdigest()[:16]
+    return ""
 
 
 def distinguishing(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:

@@ -20,6 +20,8 @@ from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.source import NULL, Columns, Named, Part, Source, Table, coded, integers_of, quoted
 
 MAGIC = b"SQLite format 3\x00"
+#: The first bytes of a rollback journal that has something to roll back.
+JOURNAL = bytes.fromhex("d9d505f920a163d7")
 #: No row takes less space; a table whose rowids span more than the file can hold has gaps.
 LEAST_ROW_BYTES = 4
 #: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
@@ -37,6 +39,15 @@ def has_log(path: Path) -> bool:
     """Whether a write-ahead log beside the database holds data that belongs to it."""
     try:
         return path.with_name(path.name + "-wal").stat().st_size > 0
+    except OSError:
+        return False
+
+
+def has_journal(path: Path) -> bool:
+    """Whether a rollback journal beside the database says that a change of it is not complete."""
+    try:
+        with path.with_name(path.name + "-journal").open("rb") as file:
+            return file.read(len(JOURNAL)) == JOURNAL
     except OSError:
         return False
 
@@ -60,7 +71,7 @@ class Database(Source):
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> Nsys2prvError:
-        what = next(iter(str(error).splitlines()), type(error).__name__)
+        what = "names that are no text" if isinstance(error, UnicodeError) else next(iter(str(error).splitlines()), type(error).__name__)
         return Nsys2prvError(f"{self.path}: cannot be read as an SQLite export ({what}); export the report again with: "
                              f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}")
 

@@ -1,0 +1,72 @@
+"""Whether reports given together are of one run of one job: by their sessions, hosts, times and the launcher's job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from nsys2prv.report.info import ReportInfo
+
+#: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns) were recorded one after the other.
+GAP = 60 * 1_000_000_000
+FEW = 3
+
+
+def warnings(infos: Sequence[ReportInfo]) -> list[str]:
+    """What makes it doubtful, each in one line."""
+    return [*_copies(infos), *_jobs(infos), *_one_after_the_other(infos), *_ranks(infos)]
+
+
+def _copies(infos: Sequence[ReportInfo]) -> list[str]:
+    """Reports whose sessions, processes and rows are the same."""
+    found = []
+    seen: list[ReportInfo] = []
+    for info in infos:
+        bare = replace(info, path=Path(), source=None)
+        if info.utc_ns is None or not info.processes:
+            continue
+        if (first := next((other for other in seen if replace(other, path=Path(), source=None) == bare), None)) is not None:
+            found.append(f"{info.given}: is the same report as {first.given} (session, processes and rows): its events are "
+                         "in the trace twice")
+        else:
+            seen.append(info)
+    return found
+
+
+def _jobs(infos: Sequence[ReportInfo]) -> list[str]:
+    by_job: dict[str, ReportInfo] = {}
+    for info in infos:
+        if info.job:
+            by_job.setdefault(info.job, info)
+    if len(by_job) < 2:
+        return []
+    return [f"the reports are of {len(by_job)} jobs by the launcher's job id ({_some([info.name for info in by_job.values()])}): "
+            "do they belong together?"]
+
+
+def _one_after_the_other(infos: Sequence[ReportInfo]) -> list[str]:
+    spans = sorted((info.utc_ns, info.utc_ns + info.duration_ns, info.name) for info in infos
+                   if info.utc_ns is not None and info.duration_ns is not None)
+    for (_, end, name), (start, _, later) in pairwise(spans):
+        last = max(stop for begin, stop, _ in spans if begin < start) if start > end else start
+        if start - last > GAP:
+            return [f"{later} begins {(start - last) / 1e9:,.0f} s after {name} and all before it ended: are they of one run?"]
+    return []
+
+
+def _ranks(infos: Sequence[ReportInfo]) -> list[str]:
+    """MPI ranks that two processes claim."""
+    seen: dict[int, tuple[tuple[str, int], str]] = {}
+    for info in infos:
+        for process, rank in info.ranks.items():
+            who = (info.host, process)
+            known = seen.setdefault(rank, (who, info.name))
+            if known[0] != who:
+                return [f"MPI rank {rank} is in {known[1]} and in {info.name}, as different processes: are they of one job?"]
+    return []
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:FEW]) + (f" and {len(names) - FEW} more" if len(names) > FEW else "")
