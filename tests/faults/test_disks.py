@@ -1,0 +1,139 @@
+"""File systems that are full, read-only or gone: one line, the earlier trace as it was, nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tools.commands import GRAPHS, SAMPLES, command, content, error_of
+
+from nsys2prv import Options, conversion, convert, extract, storing
+from nsys2prv.errors import Nsys2prvError
+from nsys2prv.paraver import output
+from nsys2prv.store import runs
+
+REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
+
+
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, check=False).returncode:
+        pytest.skip("this user cannot mount a file system; the injected faults stand for it")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.fixture(params=["16k", "120k", "400k", "1200k"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "small", request.param)
+
+
+@pytest.fixture
+def unwritable(tmp_path: Path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "ro", "64k")
+
+
+def test_an_output_on_a_full_disk(small: Path) -> None:
+    (small / "out.pcf").write_text("earlier")
+    message = error_of(command("-q", *REPORTS, small / "out.prv"))
+    assert "no space left" in message
+    assert "--tmp" in message
+    assert content(small) == {"out.pcf": b"earlier"}
+
+
+def test_an_output_on_a_full_disk_with_temporary_files_elsewhere(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    done = command("-q", "--tmp", tmp_path / "tmp", "-j", "2", *REPORTS, small / "out.prv")
+    if done.returncode:
+        assert "no space left" in error_of(done)
+        assert content(small) == {}
+    else:
+        assert sorted(content(small)) == ["out.clock.yaml", "out.pcf", "out.prv", "out.row"]
+    assert content(tmp_path / "tmp") == {}
+
+
+def test_temporary_files_on_a_full_disk(small: Path, tmp_path: Path) -> None:
+    message = error_of(command("-q", "--tmp", small, *REPORTS, tmp_path / "out.prv"))
+    assert f"no space left in {small}" in message
+    assert content(small) == {}
+    assert [path for path in tmp_path.iterdir() if path != small] == []
+
+
+def test_a_store_on_a_full_disk(small: Path) -> None:
+    message = error_of(command("extract", "-q", *REPORTS, "-o", small / "store"))
+    assert "no space left" in message
+    assert content(small) == {}
+
+
+def test_a_read_only_output_folder(unwritable: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", unwritable], check=True)
+    assert f"{unwritable}: no permission to write" in error_of(command("-q", GRAPHS, unwritable / "out.prv"))
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def in_polars(*_: object, **__: object) -> None:
+    with open("/dev/full", "wb") as file:
+        pl.DataFrame({"a": range(100_000)}).write_ipc(file)
+
+
+WRITERS = [(output, "_write"), (runs.SpillWriter, "append"), (runs.SpillWriter, "close"), (conversion, "write_pcf"),
+           (extract, "spill"), (output.Placed, "begin"), (conversion.write.Manifest, "save")]
+
+
+@pytest.mark.parametrize("how", [full, in_polars])
+@pytest.mark.parametrize(("where", "name"), WRITERS, ids=lambda value: value if isinstance(value, str) else "")
+def test_every_writer_on_a_full_disk(where: object, name: str, how: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how is in_polars and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    for ending in ("prv", "pcf", "row", "clock.yaml"):
+        (tmp_path / f"out.{ending}").write_text(f"earlier {ending}")
+    before = content(tmp_path)
+    monkeypatch.setattr(where, name, how)
+    with pytest.raises(Nsys2prvError, match="no space left") as raised:
+        convert(REPORTS[:2], tmp_path / "out.prv", Options())
+    assert "\n" not in str(raised.value)
+    assert content(tmp_path) == before
+
+
+def test_an_output_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gone"
+    for module, name in ((extract, "run_task"), (conversion, "write_pcf")):
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            done = getattr(module, name)
+            patch.setattr(module, name, lambda *given, done=done: (shutil.rmtree(folder), done(*given)))
+            with pytest.raises(Nsys2prvError, match=f"{folder}: is gone"):
+                convert(REPORTS[:1], folder / "out.prv", Options())
+        assert not folder.exists()
+
+
+def test_a_folder_for_temporary_files_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, target = tmp_path / "gone", tmp_path / "store"
+    folder.mkdir()
+    done = storing.pack
+    monkeypatch.setattr(storing, "pack", lambda *given: (shutil.rmtree(folder), done(*given)))
+    with pytest.raises(Nsys2prvError, match=f"{folder}: is gone"):
+        storing.extract_to(REPORTS[:1], target, Options(tmp=folder))
+    assert content(tmp_path) == {}
+
+
+def test_temporary_files_go_where_they_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    seen = []
+    done = extract.run_task
+    monkeypatch.setattr(extract, "run_task", lambda task: (seen.append(task.spill), done(task))[1])
+    convert(REPORTS[:1], tmp_path / "out.prv", Options(tmp=tmp_path / "tmp"))
+    assert seen
+    assert all(tmp_path / "tmp" in folder.parents for folder in seen)
+    assert content(tmp_path / "tmp") == {}

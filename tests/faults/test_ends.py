@@ -1,0 +1,142 @@
+"""Runs that end before they are done, by whatever signal, and what the next run does with what they left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from tools.commands import ENVIRONMENT, GRAPHS, arguments, command, content, error_of
+from tools.exports import KERNEL, kernel, make_export, strings
+
+from nsys2prv import temporary
+
+ROWS = 500_000
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report large enough for worker processes."""
+    path = make_export(tmp_path_factory.mktemp("large") / "r.sqlite", {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS}) "
+                           f"INSERT INTO {KERNEL} SELECT start + 10 * i, end + 10 * i, deviceId, contextId, streamId, i, globalPid, 1, 1 "
+                           f"FROM {KERNEL}, n")
+    return path
+
+
+def started(folder: Path, *given: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(arguments("-q", *given), cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition, what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name.startswith(temporary.PREFIX)]
+
+
+@pytest.mark.parametrize(("number", "status", "says"), [
+    (signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "SIGHUP")])
+def test_signals_that_ask_to_end(number: int, status: int, says: str, large: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.prv").write_text("earlier")
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    child = started(tmp_path, "-j", "1", large, "out.prv")
+    wait_for(lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)), "no temporary folder")
+    child.send_signal(number)
+    _, stderr = child.communicate(timeout=60)
+    assert child.returncode == status
+    assert stderr.splitlines() == [stderr.strip()]
+    assert says in stderr
+    assert content(tmp_path) == {"out.prv": b"earlier"}
+
+
+def test_what_a_killed_run_leaves_goes_at_the_next_run(large: Path, tmp_path: Path) -> None:
+    child = started(tmp_path, "-j", "1", large, "out.prv")
+    wait_for(lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)), "no temporary folder")
+    child.kill()
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    assert not (tmp_path / "out.prv").exists()
+    assert len(leftovers(tmp_path)) == 1
+    assert command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
+    assert leftovers(tmp_path) == []
+
+
+def test_files_of_the_living_stay(tmp_path: Path) -> None:
+    with temporary.temporary_folder(tmp_path) as mine:
+        (mine / "file").write_text("of a run")
+        foreign = tmp_path / f"{temporary.PREFIX}abcdefgh{temporary.SUFFIX}"
+        foreign.mkdir()
+        owner = asdict(temporary.Owner.current()) | {"host": "elsewhere"}
+        (foreign / temporary.OWNER).write_text(json.dumps(owner))
+        new = tmp_path / f"{temporary.PREFIX}ijklmnop{temporary.SUFFIX}"
+        new.mkdir()
+        (tmp_path / ".nsys2prv-mine").mkdir()
+        (tmp_path / f"{temporary.PREFIX}qrstuvwx{temporary.SUFFIX}").symlink_to(tmp_path / ".nsys2prv-mine")
+        assert command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
+        assert (mine / "file").exists()
+    assert sorted(path.name for path in leftovers(tmp_path)) == sorted(
+        [foreign.name, new.name, ".nsys2prv-mine", f"{temporary.PREFIX}qrstuvwx{temporary.SUFFIX}"])
+    os.utime(new, (0, 0))
+    temporary.remove_leftovers(tmp_path)
+    assert not new.exists()
+
+
+def test_a_number_that_another_process_has_now(tmp_path: Path) -> None:
+    """The pid of a dead run may be taken again."""
+    folder = tmp_path / f"{temporary.PREFIX}abcdefgh{temporary.SUFFIX}"
+    folder.mkdir()
+    (folder / temporary.OWNER).write_text(json.dumps(asdict(temporary.Owner.current()) | {"began": "1"}))
+    temporary.remove_leftovers(tmp_path)
+    assert not folder.exists()
+
+
+def test_a_worker_that_is_killed_costs_only_time(large: Path, tmp_path: Path) -> None:
+    assert command("-q", "-j", "1", large, tmp_path / "whole.prv").returncode == 0
+    child = started(tmp_path, "-j", "2", large, "out.prv")
+    workers: list[int] = []
+
+    def a_worker_works() -> bool:
+        workers[:] = [pid for pid in children(child.pid) if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+        return bool(workers) and any(list(folder.glob("work/*/runs-*")) for folder in leftovers(tmp_path))
+
+    wait_for(a_worker_works, "no worker")
+    os.kill(workers[0], signal.SIGKILL)
+    _, stderr = child.communicate(timeout=120)
+    assert child.returncode == 0, stderr
+    for ending in ("prv", "pcf", "row"):
+        assert (tmp_path / f"out.{ending}").read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
+
+
+def test_workers_that_are_killed_again_and_again(large: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'spawn_main' in ' '.join(sys.orig_argv):\n    os.kill(os.getpid(), 9)\n")
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
+    (tmp_path / "out").mkdir()
+    done = subprocess.run(arguments("-q", "-j", "2", large, tmp_path / "out" / "out.prv"), env=environment, capture_output=True, text=True,
+                          timeout=120, check=False)
+    assert "lack of memory" in error_of(done)
+    assert content(tmp_path / "out") == {}
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(entry.name))
+        except (OSError, IndexError):
+            continue
+    return found
