@@ -14,7 +14,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -99,7 +99,8 @@ def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
     The first is taken away before the others change, and comes last. A final file that `staging` has no new one of goes. Links are
     replaced, not followed.
     """
-    (staging / NAMES).write_text(json.dumps([final.name for final in finals]))
+    new = {final: (staging / final.name).exists() for final in finals}
+    (staging / NAMES).write_text(json.dumps({final.name: there for final, there in new.items()}))
     earlier = staging / EARLIER
     earlier.mkdir()
     try:
@@ -107,22 +108,22 @@ def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
             if os.path.lexists(final):
                 final.replace(earlier / final.name)
         for final in reversed(finals):
-            if (new := staging / final.name).exists():
-                new.replace(final)
+            if new[final]:
+                (staging / final.name).replace(final)
     except BaseException:
-        _undo(staging, finals)
+        _undo(staging, new)
         raise
 
 
-def _undo(staging: Path, finals: Sequence[Path]) -> None:
-    """Put back what stood there, unless everything new is in place; nothing new is left there."""
-    if not (staging / finals[0].name).exists():
+def _undo(staging: Path, finals: Mapping[Path, bool]) -> None:
+    """Put back what stood there, unless everything new is in place; nothing new is left there. finals: whether there is a new one."""
+    if not (staging / next(iter(finals)).name).exists():
         return
-    for final in reversed(finals):
+    for final, new in reversed(finals.items()):
         with suppress(OSError):
             if os.path.lexists(staging / EARLIER / final.name):
                 (staging / EARLIER / final.name).replace(final)
-            elif not (staging / final.name).exists():
+            elif new and not (staging / final.name).exists():
                 final.unlink()
 
 
@@ -152,9 +153,9 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def _restore(folder: Path) -> None:
-    names = json.loads((folder / NAMES).read_text()) if (folder / NAMES).exists() else []
-    if names and all(isinstance(name, str) and Path(name).name == name for name in names):
-        _undo(folder, [folder.parent / name for name in names])
+    names = json.loads((folder / NAMES).read_text()) if (folder / NAMES).exists() else {}
+    if names and all(Path(name).name == name for name in names):
+        _undo(folder, {folder.parent / name: bool(new) for name, new in names.items()})
 
 
 def _dead(folder: Path) -> bool:
@@ -202,7 +203,7 @@ def explained(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2prv
         if not folder.is_dir():
             return Nsys2prvError(f"{folder}: is gone; it was removed, or its file system was, while {target.name} was made")
     mine = [folder for folder in folders if any(name.startswith(str(folder / PREFIX)) for name in names)]
-    if error.errno in FULL:
+    if _number(error) in FULL:
         full = mine or [folder for folder in folders if _free(folder) < 1 << 20] or folders
         return Nsys2prvError(f"{target}: not written: no space left in {full[0]}; free some, or give another folder with --tmp DIR"
                              if full[0] != target.parent else
@@ -211,6 +212,12 @@ def explained(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2prv
     outside = [name for name in names if not any(name.startswith(str(folder / PREFIX)) for folder in folders)]
     what = outside[-1] if outside else target
     return Nsys2prvError(f"{what}: {error.strerror or error}" + (" (of a temporary file)" if mine and not outside else ""))
+
+
+def _number(error: OSError) -> int | None:
+    """The system's number of an error, which polars only puts into its text."""
+    told = re.search(r"\(os error (\d+)\)", str(error))
+    return error.errno if error.errno is not None or told is None else int(told[1])
 
 
 def _free(folder: Path) -> int:

@@ -31,7 +31,7 @@ def mounted(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.fixture(params=["16k", "120k", "400k", "1200k"])
+@pytest.fixture(params=["16k", "120k", "400k"])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "small", request.param)
 
