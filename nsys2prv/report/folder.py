@@ -28,7 +28,7 @@ PIECE_ROWS = 200_000
 def is_export_folder(path: Path) -> bool:
     """Whether this is a folder with at least one table."""
     try:
-        return path.is_dir() and any(Path(entry.name).suffix in SCANS for entry in os.scandir(path))
+        return path.is_dir() and any(Path(entry.name).suffix in SCANS and entry.is_file() for entry in os.scandir(path))
     except OSError:
         return False
 

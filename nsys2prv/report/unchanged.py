@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from nsys2prv.errors import Nsys2prvError, Unreadable
+from nsys2prv.errors import Unreadable
 
 Signature = tuple[tuple[str, int, int, int, int], ...]
 
@@ -28,7 +28,8 @@ def unchanged(paths: Sequence[Path]) -> Iterator[None]:
     before = {path: signature(path) for path in paths}
     try:
         yield
-    except (Nsys2prvError, OSError):
+    except Exception:
+        # Whatever it is, of what is no longer there.
         _check(before)
         raise
     _check(before)

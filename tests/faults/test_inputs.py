@@ -1,0 +1,235 @@
+"""Inputs that are in use, replaced, missing, of the wrong kind, copies, or of other jobs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import socket
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tools.commands import GRAPHS, SAMPLES, command, content, error_of
+from tools.exports import KERNEL, Row, global_pid, global_tid, kernel, make_export, strings
+
+from nsys2prv import Options, convert, extract
+from nsys2prv.errors import Nsys2prvError
+
+UTC, SECOND = 1_760_000_000_000_000_000, 1_000_000_000
+DOUBTS = ("same report", " jobs ", "begins", "apart", "MPI rank")
+CLUSTER = sorted((SAMPLES / "cluster").glob("*.sqlite"))
+
+
+
+def test_an_export_that_another_program_has_locked(tmp_path: Path) -> None:
+    """As on a file system without locks: none is taken."""
+    report = shutil.copy(GRAPHS, tmp_path / "r.sqlite")
+    with closing(sqlite3.connect(report)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        assert command("-q", report, tmp_path / "out.prv").returncode == 0
+    assert command("-q", GRAPHS, tmp_path / "whole.prv").returncode == 0
+    assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
+
+
+def test_an_export_that_is_in_use_is_read_as_it_was_committed(tmp_path: Path) -> None:
+    rows = [kernel(10 * place, 10 * place + 5) for place in range(10)]
+    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: rows})
+    with closing(sqlite3.connect(report, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("PRAGMA wal_autocheckpoint = 0")
+        writer.execute(f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL} WHERE start < 30")
+        writer.execute("BEGIN")
+        writer.execute(f"DELETE FROM {KERNEL}")
+        before = content(tmp_path)
+        summary = convert([report], tmp_path / "out.prv", Options())
+        after = content(tmp_path)
+        writer.execute("ROLLBACK")
+    assert summary.events == {"cuda_kernel": 13}
+    assert {name: text for name, text in after.items() if not name.startswith("out.")} == before
+
+
+def test_an_export_that_is_half_written(tmp_path: Path) -> None:
+    """Its rollback journal could name any file, which SQLite would delete."""
+    report = shutil.copy(GRAPHS, tmp_path / "r.sqlite")
+    (tmp_path / "r.sqlite-journal").write_bytes(bytes.fromhex("d9d505f920a163d7") + b"\0" * 600)
+    assert "r.sqlite-journal" in error_of(command("-q", report, tmp_path / "out.prv"))
+    (tmp_path / "r.sqlite-journal").write_bytes(b"\0" * 600)
+    assert command("-q", report, tmp_path / "out.prv").returncode == 0
+
+
+def replaced(path: Path) -> None:
+    shutil.copy(CLUSTER[0], path.with_name("new"))
+    path.with_name("new").replace(path)
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def touched(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(5000)
+        file.write(b"x")
+
+
+@pytest.mark.parametrize("change", [replaced, truncated, touched, Path.unlink])
+def test_an_export_that_changes_while_it_is_read(change: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = Path(shutil.copy(GRAPHS, tmp_path / "r.sqlite"))
+    done = extract.run_task
+    monkeypatch.setattr(extract, "run_task", lambda task: (change(report) if report.exists() and not task.number else None, done(task))[1])
+    with pytest.raises(Nsys2prvError, match=r"r\.sqlite: was .* while it was read") as raised:
+        convert([report], tmp_path / "out.prv", Options())
+    assert "\n" not in str(raised.value)
+    assert set(content(tmp_path)) <= {"r.sqlite"}
+
+
+def test_a_folder_of_tables_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import polars as pl
+
+    report = tmp_path / "r"
+    report.mkdir()
+    pl.DataFrame([kernel(1, 5, correlationId=1)]).write_parquet(report / f"{KERNEL}.parquet")
+    done = extract.run_task
+    monkeypatch.setattr(extract, "run_task", lambda task: (done(task), pl.DataFrame({"id": [1]}).write_parquet(report / "X.parquet"))[0])
+    with pytest.raises(Nsys2prvError, match="while it was read"):
+        convert([report], tmp_path / "out.prv", Options())
+
+
+@pytest.mark.parametrize("arguments", [(), ("--list",)])
+def test_what_is_no_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    os.mkfifo(tmp_path / "fifo.nsys-rep")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "tables").mkdir()
+    os.mkfifo(tmp_path / "tables" / f"{KERNEL}.parquet")
+    (tmp_path / "empty").touch()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        for name in ("fifo", "fifo.nsys-rep", "folder", "tables", "empty", "socket", "nowhere"):
+            given = [*arguments, tmp_path / name] + ([] if arguments else [tmp_path / "out.prv"])
+            assert f"{tmp_path / name}: " in error_of(command("-q", *given) if not arguments else command(*given))
+    assert not [name for name in content(tmp_path) if name.startswith((".", "out"))]
+
+
+def without_privileges() -> None:
+    """What keeps root from being refused anything: capabilities 1 and 2 (to override permissions), by PR_CAPBSET_DROP."""
+    libc = ctypes.CDLL(None)
+    for capability in (1, 2):
+        assert libc.prctl(24, capability, 0, 0, 0) == 0
+
+
+def test_no_permission(tmp_path: Path) -> None:
+    report = Path(shutil.copy(GRAPHS, tmp_path / "r.sqlite"))
+    report.chmod(0)
+    (tmp_path / "out").mkdir(mode=0o777)
+    os.chmod(tmp_path / "out", 0o777)
+    as_user: dict[str, object] = {"preexec_fn": without_privileges} if os.geteuid() == 0 else {}
+    done = command("-q", report, tmp_path / "out" / "out.prv", **as_user)
+    assert "r.sqlite: cannot be read (Permission denied)" in error_of(done)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o555)
+    assert f"{closed}: no permission to write" in error_of(command("-q", GRAPHS, closed / "out.prv", **as_user))
+
+
+def made(path: Path, start: int = UTC, pid: int = 4242, seconds: int = 10, more: dict[str, list[Row]] | None = None) -> Path:
+    return make_export(path, {
+        "StringIds": strings("k"), KERNEL: [kernel(1, 5, globalPid=global_pid(pid))],
+        "PROCESSES": [{"globalPid": global_pid(pid), "name": "p"}],
+        "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": start}], "ANALYSIS_DETAILS": [{"duration": seconds * SECOND}], **(more or {})})
+
+
+def job(number: int) -> dict[str, list[Row]]:
+    return {"META_DATA_CAPTURE": [{"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f'SLURM_JOB_ID="{number}"'}]}
+
+
+def rank(number: int, pid: int) -> dict[str, list[Row]]:
+    return {"MPI_RANKS": [{"globalTid": global_tid(pid, pid), "rank": number}]}
+
+
+@pytest.mark.parametrize(("one", "other", "says"), [
+    ({}, {}, "is the same report as"),
+    ({}, {"pid": 5}, ""),
+    ({"more": job(1)}, {"pid": 5, "more": job(1)}, ""),
+    ({"more": job(17)}, {"pid": 5, "more": job(18)}, "of 2 jobs by the launcher's job id"),
+    ({}, {"pid": 5, "start": UTC + 20 * SECOND}, ""),
+    ({}, {"pid": 5, "start": UTC + 110 * SECOND}, "b.sqlite begins 100 s after a.sqlite"),
+    ({}, {"pid": 5, "start": UTC + 3 * 86_400 * SECOND}, "days apart"),
+    ({"more": rank(0, 4242)}, {"pid": 5, "more": rank(1, 5)}, ""),
+    ({"more": rank(0, 4242)}, {"pid": 5, "more": rank(0, 5)}, "MPI rank 0 is in a.sqlite and in b.sqlite"),
+])
+def test_reports_that_do_not_belong_together(one: dict, other: dict, says: str, tmp_path: Path) -> None:
+    reports = [made(tmp_path / "a.sqlite", **one), made(tmp_path / "b.sqlite", **other)]
+    warnings = convert(reports, tmp_path / "out.prv", Options()).warnings
+    doubts = [warning for warning in warnings if any(word in warning for word in DOUBTS)]
+    assert bool(doubts) == bool(says), warnings
+    assert any(says in warning for warning in doubts) or not says
+    assert not any("17" in warning or "18" in warning for warning in warnings)
+
+
+def test_the_samples_belong_together(tmp_path: Path) -> None:
+    for name in ("training", "cluster", "graphs"):
+        warnings = convert(sorted((SAMPLES / name).glob("*.sqlite")), tmp_path / "out.prv", Options()).warnings
+        assert not [warning for warning in warnings if any(word in warning for word in DOUBTS)]
+
+
+def test_a_report_given_twice(tmp_path: Path) -> None:
+    done = command("-q", GRAPHS, GRAPHS.parent / ".." / "graphs" / "rank0.sqlite", tmp_path / "out.prv")
+    assert done.returncode == 0
+    assert "given twice, read once" in done.stderr
+
+
+def leaves(data: bytearray, number: int, page: int) -> list[int]:
+    """The pages with the rows of a table, as SQLite's file format has them: an interior page lists its children."""
+    first = (number - 1) * page
+    if data[first] != 5:
+        return [number]
+    cells = int.from_bytes(data[first + 3:first + 5], "big")
+    places = [int.from_bytes(data[first + 12 + 2 * cell:first + 14 + 2 * cell], "big") for cell in range(cells)]
+    children = [*(int.from_bytes(data[first + place:first + place + 4], "big") for place in places),
+                int.from_bytes(data[first + 8:first + 12], "big")]
+    return [leaf for child in children for leaf in leaves(data, child, page)]
+
+
+def damaged(path: Path) -> Path:
+    """An export that can be opened, but not read: pages of its tables are zeros."""
+    shutil.copy(CLUSTER[0], path)
+    data = bytearray(path.read_bytes())
+    with closing(sqlite3.connect(path)) as connection:
+        page = connection.execute("PRAGMA page_size").fetchone()[0]
+        root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'GPU_METRICS'").fetchone()[0]
+    # The first and the last page of rows stay, by which the rows are numbered.
+    for number in leaves(data, root, page)[1:-1]:
+        data[(number - 1) * page:number * page] = b"\xee" * page
+    path.write_bytes(data)
+    return path
+
+
+def test_keep_going_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "text.sqlite").write_text("no database")
+    bad = [tmp_path / "text.sqlite", damaged(tmp_path / "damaged.sqlite"), tmp_path / "nowhere.sqlite"]
+    error_of(command("-q", *bad[1:2], *CLUSTER[1:], tmp_path / "out.prv"))
+    assert not (tmp_path / "out.prv").exists()
+    done = command("-q", "--keep-going", *bad, *CLUSTER[1:], tmp_path / "out.prv")
+    errors = [line for line in done.stderr.splitlines() if line.startswith("nsys2prv: error: left out: ")]
+    assert done.returncode == 1
+    assert len(errors) == 3
+    assert all(any(str(path) in line for line in errors) for path in bad)
+    assert command("-q", *CLUSTER[1:], tmp_path / "whole.prv").returncode == 0
+    assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
+
+
+def test_keep_going_with_nothing_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "text.sqlite").write_text("no database")
+    done = command("-q", "--keep-going", tmp_path / "text.sqlite", tmp_path / "no", tmp_path / "out")
+    assert "none of 2 reports can be read" in error_of(done)
+    assert content(tmp_path) == {"text.sqlite": b"no database"}
+
+
+def test_exit_statuses(tmp_path: Path) -> None:
+    assert command("-q", GRAPHS, tmp_path / "out").returncode == 0
+    error_of(command("-q", tmp_path / "no", tmp_path / "out"), 1)
+    error_of(command("--no-such-option"), 2)
+    error_of(command("-q", "-t", "openacc", GRAPHS, tmp_path / "out"), 3)
