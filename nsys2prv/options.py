@@ -22,8 +22,8 @@ class Options:
     file of rules of NVTX names that come before nsys2prv's own, or "none" for no rules at all. base_pcf: .pcf files of earlier traces,
     whose names keep their values here. states: say of every row what state it is in at every time. engine: who does the work, one of
     engines.ENGINES; scheduler: address of Dask's. report: analyse the job too; the tables are in the summary's `report`, everything in
-    <trace>.report.json and .html. cut: what is left out. metadata: write beside the trace of what it was made. keep_going: convert what can be
-    read; the summary's `unread` has the rest.
+    <trace>.report.json and .html. cut: what is left out. metadata: write beside the trace of what it was made. keep_going: convert what
+    can be read; the summary's `unread` has the rest.
     """
 
     kinds: tuple[str, ...] = ()
