@@ -22,6 +22,8 @@ from nsys2prv.columns import factorize_together
 SUMS = ("gpu_ns", "kernels", "nccl_ns", "memory_ns", "gemm_ns", "gemm_tensor_ns", "gemm_without_ns")
 #: Paths of ranges within ranges are told apart down to this depth.
 DEEPEST = 12
+#: Sums of times beyond it are of damage.
+MOST = 1 << 62
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
@@ -41,16 +43,22 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
     def add(name: str, outer: str, inclusive: np.ndarray) -> None:
         # A column at a time: of very many ranges all columns together would be most of the memory.
-        exclusive = inclusive - np.bincount(above, inclusive[inner], len(parent)).astype(np.int64)
+        exclusive = inclusive - _sums(above, inclusive[inner], len(parent))
         for column, values in ((name, inclusive), (outer, exclusive)):
-            names[column] = np.bincount(by_name, values, len(tasks)).astype(np.int64)
-            tree[column] = np.bincount(path, values, count).astype(np.int64)
+            names[column] = _sums(by_name, values, len(tasks))
+            tree[column] = _sums(path, values, count)
 
     add("host_ns", "host_exclusive_ns", end - begin)
     sent = _launched(unit)
     for name in SUMS:
         add(name, f"{name}_exclusive", sums_within(thread, begin, end, *sent(name)))
     return {"names": pl.DataFrame(names), "tree": pl.DataFrame(tree).with_columns(unit=pl.lit(unit.number, pl.Int64))}
+
+
+
+def _sums(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """The sum of the values of each group; of damaged times at most what an int64 holds."""
+    return np.bincount(groups, values, count).clip(-MOST, MOST).astype(np.int64)
 
 
 def _ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

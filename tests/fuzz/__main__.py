@@ -36,12 +36,14 @@ def main() -> int:
         make_bases(folder / "bases")
         until = time.monotonic() + (60 * options.minutes if options.minutes is not None else float("inf"))
         tally = runner.run(range(options.seed, options.seed + options.count), folder, options.keep and options.keep.resolve(), until, speak)
-    for seed, faults in tally.faults.items():
-        print(f"seed {seed}:", *faults, sep="\n    ")
     return int(bool(tally.faults))
 
 
 def speak(tally: runner.Tally) -> None:
+    """How far it is, and what was handled wrongly since."""
+    for seed in list(tally.faults)[tally.told:]:
+        print(f"seed {seed}:", *tally.faults[seed], sep="\n    ")
+    tally.told = len(tally.faults)
     print(f"{tally.inputs} inputs, {len(tally.faults)} handled wrongly, slowest {tally.slowest:.1f} s; exit statuses "
           + ", ".join(f"{status}: {count}" for status, count in sorted(tally.statuses.items())), flush=True)
 

@@ -15,7 +15,7 @@ from .bases import WHOLE
 
 #: Options of a conversion, each taken now and then.
 OPTIONS = (["--states"], ["--causal"], ["--report"], ["-z"], ["--kernel-names", "full"], ["--project-nvtx"], ["--align", "none"],
-           ["--align", "utc"], ["--align", "nccl"], ["--min-duration", "osrt=1us"], ["--callstack", "3"],
+           ["--align", "utc"], ["--align", "nccl"], ["--min-duration", "osrt=1us"], ["--callstack", "3"], ["--keep-going"],
            ["--nvtx-rules", "none"], ["-t", "all"], ["-t", "nvtx,kernels,nccl"], ["-v"])
 
 
@@ -81,7 +81,7 @@ def mutated_rows(random: Random, path: Path) -> list[str]:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
         for mutation in chosen:
-            with suppress(sqlite3.Error, IndexError, OverflowError):
+            with suppress(sqlite3.Error, IndexError, OverflowError, MemoryError):
                 mutation(random, connection)
                 told.append(mutation.__name__)
         with suppress(sqlite3.Error):

@@ -23,13 +23,15 @@ BATCH = 200
 
 @dataclass
 class Tally:
-    """What came of all inputs. faults: seed -> what is wrong, with what was done."""
+    """What came of all inputs. faults: seed -> what is wrong, with what was done. told: how
+    many of them have been spoken of."""
 
     inputs: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     mutations: Counter[str] = field(default_factory=Counter)
     faults: dict[int, list[str]] = field(default_factory=dict)
     slowest: float = 0.0
+    told: int = 0
 
     def add(self, told: dict) -> None:
         self.inputs += 1
