@@ -149,7 +149,7 @@ def test_a_report_of_100_000_names_takes_less_than_a_gigabyte(tmp_path: Path) ->
     status, kilobytes = map(int, measured.stdout.split())
     assert status == 0, measured.stderr
     assert kilobytes * (1 if sys.platform == "darwin" else 1024) < 1 << 30
-    assert len(re.findall(r"^\d+ name \d+ of a range ", (tmp_path / "out.pcf").read_text(), re.MULTILINE)) == names
+    assert len(set(re.findall(r"name \d+ of a range ", (tmp_path / "out.pcf").read_text()))) == names
 
 
 def test_a_name_of_a_megabyte(tmp_path: Path) -> None:
