@@ -41,7 +41,7 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
     plan = Plan.of(options)
     outputs = _outputs(output, options.compress)
     prv = outputs[0]
-    everything = [*outputs, *(outputs[1].with_suffix(ending) for ending in (REPORT, PAGE) if options.report)]
+    everything = [*outputs, *(outputs[1].with_suffix(ending) for ending in (REPORT, PAGE))]
     engines.check(options.engine, options.scheduler)
     try:
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
