@@ -7,6 +7,7 @@ means the same as on an SQLite export. A condition is decided once for each dist
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ import polars as pl
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.queries import Queries, columns_asked
 from nsys2prv.report.source import NULL, Columns, Part, Source, Table, coded, decoded, integers_of
+from nsys2prv.report.sqlite import without_content
 
 T = TypeVar("T")
 SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
@@ -50,7 +52,8 @@ class Folder(Source):
         self._queries.close()
 
     def _unreadable(self, table: str, error: BaseException) -> Nsys2prvError:
-        what = next(iter(str(error).splitlines()), "") or type(error).__name__
+        # polars quotes values.
+        what = re.split(r"[\[\"'`\n]", str(error), maxsplit=1)[0].strip() or type(error).__name__
         return Nsys2prvError(f"{self.files[table]}: cannot be read as a table ({what[:160]}); {self._again()}")
 
     def _again(self) -> str:
@@ -121,7 +124,7 @@ class Folder(Source):
         try:
             return self._queries.run(sql, parameters)
         except sqlite3.Error as error:
-            raise Nsys2prvError(f"{self.path}: cannot be read as an export ({error}); {self._again()}") from None
+            raise Nsys2prvError(f"{self.path}: cannot be read as an export ({without_content(error)}); {self._again()}") from None
 
     def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
         if table not in self.tables:

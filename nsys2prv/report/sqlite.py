@@ -7,6 +7,7 @@ file system without locks works and nothing is ever written beside the input.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from pathlib import Path
 from urllib.parse import quote
@@ -26,6 +27,8 @@ JOURNAL = bytes.fromhex("d9d505f920a163d7")
 LEAST_ROW_BYTES = 4
 #: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
 DAMAGE = (sqlite3.Error, UnicodeError)
+_KNOWN = re.compile("malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
+                    "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+")
 #: What comes with a database is data: nothing in it is run.
 DISTRUST = "PRAGMA trusted_schema = OFF"
 
@@ -71,7 +74,7 @@ class Database(Source):
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> Nsys2prvError:
-        what = "names that are no text" if isinstance(error, UnicodeError) else next(iter(str(error).splitlines()), type(error).__name__)
+        what = "names that are no text" if isinstance(error, UnicodeError) else without_content(error)
         return Nsys2prvError(f"{self.path}: cannot be read as an SQLite export ({what}); export the report again with: "
                              f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}")
 
@@ -210,6 +213,13 @@ def _rows_of(part: Part, rowid: str) -> str:
     if rowid:
         return f"(SELECT * FROM {quoted(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
     return f"(SELECT * FROM {quoted(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"
+
+
+def without_content(error: Exception) -> str:
+    """What SQLite says of an error, without what it quotes: of a damaged database that may be anything, secrets of its user too."""
+    text = str(error)
+    known = _KNOWN.search(text)
+    return known[0] if known else re.split(r"[(:\"'\n]", text, maxsplit=1)[0].strip() or type(error).__name__
 
 
 def check_file(path: Path) -> None:

@@ -159,3 +159,14 @@ def test_a_name_of_a_megabyte(tmp_path: Path) -> None:
     assert max(map(len, (tmp_path / "out.pcf").read_text().splitlines())) < 1100
     assert sorted(content(tmp_path)) == ["out.pcf", "out.prv", "out.row", "r.sqlite"]
     error_of(command("-q", "-t", "x" * 1_000, report, tmp_path / "out.prv"), 2)
+
+
+def test_what_sqlite_quotes_of_a_damaged_schema_is_not_told(tmp_path: Path) -> None:
+    report = Path(shutil.copy(GRAPHS, tmp_path / "r.sqlite"))
+    with closing(sqlite3.connect(report)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET name = ?, sql = ? WHERE name = 'OSRT_API'", (TOKEN, f"CREATE TABLE {TOKEN} nonsense"))
+        connection.commit()
+    message = error_of(command("-q", report, tmp_path / "out.prv"))
+    assert "malformed database schema" in message
+    assert TOKEN not in message
