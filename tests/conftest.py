@@ -16,7 +16,7 @@ from nsys2prv.paraver.output import trace_paths
 #: they are; exports of different months in one trace, or of damaged times.
 TRUE: dict[str, tuple[str, ...]] = {
     "received-before-sent": (),
-    "time-inexact": ("test_counts_and_durations_add_up_over_exports", "test_anything_in_the_columns"),
+    "time-inexact": ("test_counts_and_durations_add_up_over_exports", "test_anything_in_the_columns", "test_years_in_one_report"),
 }
 
 
