@@ -30,7 +30,7 @@ def written(reports: list[Path], folder: Path, **options: object) -> dict[str, b
     """The files of the trace by their endings, or why there is none."""
     folder.mkdir()
     try:
-        convert(reports, folder / "out.prv", Options(**options))
+        convert(reports, folder / "out.prv", Options(**{"metadata": False, **options}))
     except NothingToWrite:
         return "nothing"
     return {path.name: path.read_bytes() for path in folder.iterdir()}
