@@ -157,7 +157,7 @@ def test_a_name_of_a_megabyte(tmp_path: Path) -> None:
         kernel(1, 5), kernel(6, 9, demangledName=2, shortName=1), kernel(10, 12, demangledName=2, shortName=2)]})
     assert command("-q", report, tmp_path / "out.prv").returncode == 0
     assert max(map(len, (tmp_path / "out.pcf").read_text().splitlines())) < 1100
-    assert sorted(content(tmp_path)) == ["out.pcf", "out.prv", "out.row", "r.sqlite"]
+    assert sorted(content(tmp_path)) == ["out.nsys2prv.json", "out.pcf", "out.prv", "out.row", "r.sqlite"]
     error_of(command("-q", "-t", "x" * 1_000, report, tmp_path / "out.prv"), 2)
 
 
