@@ -21,9 +21,11 @@ from nsys2prv.model.types import codes_of, counter_types, event_types
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
-from nsys2prv.preparation import Job, Plan, prepare
+from nsys2prv.plan import Plan
+from nsys2prv.preparation import Job, prepare
 from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import COUNTER, STATE
+from nsys2prv.store.windows import window_bounds
 from nsys2prv.summary import Summary
 from nsys2prv.temporary import explained, put_in_place, temporary_folder, working_folder
 from nsys2prv.timeline import Timeline
@@ -131,7 +133,7 @@ def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> write.Manifest:
     return write.Manifest(
         job.runs, job.clocks, job.model.tree.addresses, job.duration, write.Lookup.of(job.threads), write.Lookup.of(job.domains),
         {name: write.Lookup.of(columns) for name, columns in job.names.items()}, job.domain_codes, sampled, _closings(job, sampled),
-        write.window_bounds(job.runs, job.clocks))
+        window_bounds(job.runs, job.clocks))
 
 
 def _write(job: Job, manifest: write.Manifest, head: str, prv: Path, compress: bool) -> tuple[int, Counter[str]]:

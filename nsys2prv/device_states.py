@@ -29,7 +29,7 @@ from nsys2prv.selection import Selection
 from nsys2prv.store.normal import spill
 from nsys2prv.store.runs import BEGIN, Run, SpillReader, SpillWriter
 from nsys2prv.store.states import Sweep
-from nsys2prv.write import placed, window_bounds
+from nsys2prv.store.windows import placed, window_bounds
 
 
 @dataclass(frozen=True)

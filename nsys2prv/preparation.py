@@ -4,43 +4,37 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from nsys2prv import align, causality, derive, device_states, extract, relate, stored
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord
-from nsys2prv.cut.plan import CutPlan, with_regions
 from nsys2prv.cut.reports import wanted_reports
 from nsys2prv.engines import alone
 from nsys2prv.engines.pool import Pool
-from nsys2prv.errors import NothingToWrite, Nsys2prvError, Unreadable, UsageError
-from nsys2prv.events.cpu_samples import checked
-from nsys2prv.events.extraction import Settings
+from nsys2prv.errors import NothingToWrite, Nsys2prvError, Unreadable
 from nsys2prv.events.kind import EventKind
 from nsys2prv.facts import FactBook
 from nsys2prv.model import devices as device_model
 from nsys2prv.model import names as name_model
 from nsys2prv.model import objects as object_model
-from nsys2prv.model.base_names import base_names
-from nsys2prv.naming.classes import load_rules
-from nsys2prv.naming.nvtx import load_rules as load_nvtx_rules
-from nsys2prv.options import DEFAULTS, Options
+from nsys2prv.options import DEFAULTS
+from nsys2prv.plan import Plan
 from nsys2prv.progress import Progress
 from nsys2prv.report import mixed
 from nsys2prv.report.info import ReportInfo, inspect
 from nsys2prv.report.prepare import prepared
 from nsys2prv.report.sqlite import has_log
 from nsys2prv.report.unchanged import unchanged
-from nsys2prv.selection import Selection, least_durations, select
+from nsys2prv.selection import Selection
 from nsys2prv.spent import Spent, timed
 from nsys2prv.states import stage
 from nsys2prv.store.lanes import separate_overlaps
@@ -50,34 +44,6 @@ from nsys2prv.timeline import Timeline, begun, settled, timeline
 
 #: Reports with fewer rows than this together are not worth starting processes for.
 SMALL_JOB_ROWS = 400_000
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to read and how to place it; made by :meth:`of`, which refuses what cannot be before any file is touched."""
-
-    selection: Selection
-    settings: Settings
-    method: str | ClockRecord = align.AUTO
-    causal: bool = False
-    full_kernel_names: bool = False
-    base: Mapping[str, pl.DataFrame] | None = None
-    states: bool = False
-    cut: CutPlan = field(default_factory=CutPlan)
-    keep_going: bool = False
-
-    @classmethod
-    def of(cls, options: Options) -> Plan:
-        """Raises UsageError, or Nsys2prvError for a file of rules or clocks that cannot be read."""
-        settings = Settings(least=least_durations(options.min_duration), rules=load_rules(options.kernel_rules),
-                            nvtx_rules=load_nvtx_rules(options.nvtx_rules), callstack=checked(options.callstack))
-        method = align.asked(options.align)
-        if options.causal and method == align.NONE:
-            raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")
-        base = base_names(options.base_pcf) if options.base_pcf else None
-        selection, cut = with_regions(select(options.kinds, options.demanded), CutPlan.of(options.cut))
-        return cls(selection, settings, method, options.causal, options.full_kernel_names, base, options.states, cut,
-                   options.keep_going)
 
 
 @dataclass(frozen=True)
@@ -222,9 +188,10 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
     progress = Progress(quiet)
     paths, warnings = _distinct(reports)
     stores = stored.stores_among(paths)
-    usual = Plan.of(DEFAULTS)
-    selection, settings = stored.agreed(plan.selection, plan.settings, list(stores.values()), (usual.selection, usual.settings))
-    plan = replace(plan, selection=selection, settings=settings)
+    if stores:
+        usual = Plan.of(DEFAULTS)
+        selection, settings = stored.agreed(plan.selection, plan.settings, list(stores.values()), (usual.selection, usual.settings))
+        plan = replace(plan, selection=selection, settings=settings)
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
     for number, path in progress.over(enumerate(exports), "opening reports", len(exports)):

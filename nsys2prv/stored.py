@@ -119,8 +119,6 @@ def damaged(path: Path, error: BaseException) -> Nsys2prvError:
 def agreed(selection: Selection, settings: Settings, stores: Sequence[Store],
            usual: tuple[Selection, Settings]) -> tuple[Selection, Settings]:
     """What to read: as the stores were, where only the usual is asked for. Raises one clear line where they do not fit."""
-    if not stores:
-        return selection, settings
     first = stores[0]
     for other in stores[1:]:
         _same(str(other.path), other.contents, str(first.path), first.contents)

@@ -6,12 +6,19 @@ import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from nsys2prv import Options, Summary, conversion
 from nsys2prv.check import Severity, check
 from nsys2prv.options import DEFAULTS
 from nsys2prv.paraver.output import trace_paths
 
+if TYPE_CHECKING:
+    from tools.view_answers import Answers
+
+SAMPLES = Path(__file__).parent.parent / "sample_reports"
 #: Findings that are true of traces that tests ask for: rule -> the tests (all, if none is named). Clocks of hosts that a test leaves as
 #: they are; exports of different months in one trace, or of damaged times.
 TRUE: dict[str, tuple[str, ...]] = {
@@ -43,3 +50,11 @@ def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
 
 # Every trace that a test has this process write is checked, whatever for and through which door.
 conversion.write_job = _checked(conversion.write_job)
+
+
+@pytest.fixture(scope="module", params=sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
+def answers(request: pytest.FixtureRequest) -> Answers:
+    """Every view that has its events in a sample, as paramedir reads it."""
+    from tools.view_answers import ask
+
+    return ask(request.param)

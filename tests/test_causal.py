@@ -133,8 +133,8 @@ def test_neither_processes_nor_the_order_of_reports_matter(job: Moved, monkeypat
 
 
 def test_windows_do_not_matter(job: Moved, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsys2prv.write.WINDOW_RECORDS", 500)
-    monkeypatch.setattr("nsys2prv.write.RECORDS_PER_RUN", 1)
+    monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 500)
+    monkeypatch.setattr("nsys2prv.store.windows.RECORDS_PER_RUN", 1)
     job.convert("many.prv", align="utc", causal=True)
     assert (job.folder / "many.prv").read_bytes() == (job.folder / "out.prv").read_bytes()
 

@@ -22,7 +22,8 @@ from nsys2prv.cut.asked import Cut
 from nsys2prv.cut.stage import cut
 from nsys2prv.engines import alone
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
-from nsys2prv.preparation import Job, Plan, prepare
+from nsys2prv.plan import Plan
+from nsys2prv.preparation import Job, prepare
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
@@ -107,7 +108,7 @@ def test_cuts_of_tables_that_are_read_in_many_parts(name: str, options: dict, tm
     """What is in force at a cut's begin may be in any part, and samples of one stretch in several; clocks may bend."""
     monkeypatch.setattr("nsys2prv.extract.PART_ROWS", 40)
     monkeypatch.setattr("nsys2prv.extract.TASK_ROWS", 150)
-    monkeypatch.setattr("nsys2prv.write.WINDOW_RECORDS", 300)
+    monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 300)
     compare(prepared(name, tmp_path, Options(**options)), tmp_path / "cut.prv", PLACES // 5, seed=11)
 
 

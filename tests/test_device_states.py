@@ -16,8 +16,8 @@ from tools.shared_gpus import COMPUTE, GRAPHS, MEMORY, MEMSET, NCCL, SharedGpus,
 from tools.trace import Row, Trace
 from tools.view_answers import SAMPLES, Answers, ask
 
-from nsys2prv import write
 from nsys2prv.errors import Nsys2prvError
+from nsys2prv.store import windows
 from nsys2prv.store.states import Sweep
 
 STATE = 63000070
@@ -70,8 +70,8 @@ def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None
 @pytest.mark.parametrize("window", [None, 7])
 def test_shared_gpus_are_one_row_each(job: SharedGpus, window: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if window:
-        monkeypatch.setattr(write, "WINDOW_RECORDS", window)
-        monkeypatch.setattr(write, "RECORDS_PER_RUN", 0)
+        monkeypatch.setattr(windows, "WINDOW_RECORDS", window)
+        monkeypatch.setattr(windows, "RECORDS_PER_RUN", 0)
     trace, summary = convert_and_read(job.exports, tmp_path / "t.prv", align="utc")
     states = _states(trace)
     assert trace.duration == job.duration

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.conversions import written
 from tools.corpus import EXPORTS, NO_CORPUS
 from tools.exports import make_export
 from tools.folders import as_folder
 
 from nsys2prv import Options, convert
 from nsys2prv.cli import main
-from nsys2prv.errors import NothingToWrite, Nsys2prvError
+from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.opening import open_source
 from nsys2prv.report.source import NULL, Part
 
@@ -24,16 +25,6 @@ SAMPLES = Path(__file__).parents[1] / "sample_reports"
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
 #: Every so many exports of the corpus are compared: each has its own tables and versions.
 EVERY = 6
-
-
-def written(reports: list[Path], folder: Path, **options: object) -> dict[str, bytes] | str:
-    """The files of the trace by their endings, or why there is none."""
-    folder.mkdir()
-    try:
-        convert(reports, folder / "out.prv", Options(**{"metadata": False, **options}))
-    except NothingToWrite:
-        return "nothing"
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("name", SETS)

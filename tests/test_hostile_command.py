@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from tools.exports import KERNEL, kernel, make_export, strings
+from tools.exports import KERNEL, kernel, make_export, make_large, strings
 
 SAMPLE = Path(__file__).parent.parent / "sample_reports" / "graphs" / "rank0.sqlite"
 
@@ -104,18 +103,10 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     assert (tmp_path / "out.prv").exists()
 
 
-LARGE_ROWS = 500_000
-
-
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report large enough for worker processes."""
-    path = make_export(tmp_path_factory.mktemp("large") / "r.sqlite", {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
-    with sqlite3.connect(path) as connection:
-        connection.execute(f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {LARGE_ROWS}) "
-                           f"INSERT INTO {KERNEL} SELECT start + 10 * i, end + 10 * i, deviceId, contextId, streamId, i, globalPid, 1, 1 "
-                           f"FROM {KERNEL}, n")
-    return path
+    return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
 def members(group: int) -> list[int]:

@@ -20,7 +20,7 @@ from nsys2prv.samples import Options as Job
 from nsys2prv.samples import generate
 from nsys2prv.states import innermost, stage
 from nsys2prv.states.innermost import Ranges
-from nsys2prv.store import runs
+from nsys2prv.store import placing, runs
 
 DURATION = 400
 
@@ -161,7 +161,7 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     task = stage.StateTask(0, (), {}, {}, {0: 0}, frozenset(), ClockMap(drift=-0.4), 3_000_000, tmp_path)
     found = np.zeros(len(begins), runs.STATE_DTYPE)
     found["time"], found["end"] = begins, begins + 1
-    begin, end = stage._moments(task, found)
+    begin, end = placing.begins(found, task.clock), placing.ends(found, task.clock, task.duration)
     assert (end[1:] > begin[1:]).all()
     assert (begin[1:] >= end[:-1]).all()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tools.conversions import written
 from tools.corpus import EXPORTS, NO_CORPUS
 from tools.folders import as_folder
 
@@ -41,15 +42,6 @@ def run(*arguments: object) -> int:
 def files(folder: Path) -> dict[str, bytes]:
     """But the one that says of what a trace was made."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith(".nsys2prv.json")}
-
-
-def written(reports: list[Path], folder: Path, **options: object) -> dict[str, bytes] | str:
-    folder.mkdir()
-    try:
-        convert(reports, folder / "out.prv", Options(**{"metadata": False, **options}))
-    except NothingToWrite:
-        return "nothing"
-    return files(folder)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tools.defects import ROW
 from tools.trace_reader import Interval, Trace, read_trace
 
 HEADER = "#Paraver (21/11/2025 at 07:30):100_ns:2(2,1):1:2(2:1,1:2)"
@@ -30,24 +31,6 @@ VALUES
 
 EVENT_TYPE
 7 20 Number
-"""
-ROW = """LEVEL CPU SIZE 3
-1.a
-2.a
-1.b
-
-LEVEL NODE SIZE 2
-a
-b
-
-LEVEL TASK SIZE 2
-first
-second
-
-LEVEL THREAD SIZE 3
-main
-CUDA-D0.S7
-other
 """
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
+from tools.exports import by_sql
 from tools.trace import Trace
 
 from nsys2prv import Summary
@@ -48,14 +48,6 @@ def usage(rank: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, S
     return convert_and_read([REPORTS[rank]], tmp_path_factory.mktemp("usage") / "o.prv", kinds=("memory_usage", "-memory_pools"))
 
 
-def by_sql(rank: int, query: str) -> list[tuple]:
-    connection = sqlite3.connect(f"file:{REPORTS[rank]}?mode=ro&immutable=1", uri=True)
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
-
-
 def test_bytes_are_what_was_put_in(usage: tuple[Trace, Summary], rank: int) -> None:
     trace, truth = usage[0], TRUTH[rank]["additions"]["memory"]
     for name, codes in (("allocated", (ALLOCATED, HOST_ALLOCATED)), ("freed", (FREED, HOST_FREED))):
@@ -76,7 +68,7 @@ def test_events_by_thread(usage: tuple[Trace, Summary], rank: int) -> None:
                      max(item.others.get(code, 0) for code in (ALLOCATED, FREED, HOST_ALLOCATED, HOST_FREED)),
                      trace.label(VARIABLE, item.others[VARIABLE]) if VARIABLE in item.others else None, item.begin)
                     for item in trace.intervals(EVENT))
-    assert found == Counter(by_sql(rank, query))
+    assert found == Counter(by_sql(REPORTS[rank], query))
     assert len({thread for thread, *_ in found}) == 2, "the sample has calls on another thread than the main one"
 
 
@@ -84,7 +76,7 @@ def test_memory_in_use_at_every_instant(usage: tuple[Trace, Summary], rank: int)
     trace = usage[0]
     found = sorted((sample.time, code - IN_USE, value) for sample in trace.samples if sample.time < trace.duration
                    for code, value in sample.numbers.items())
-    assert found == by_sql(rank, TOTALS)
+    assert found == by_sql(REPORTS[rank], TOTALS)
     assert {trace.row_name(sample.row) for sample in trace.samples} == {f"Metrics GPU{rank}"}
 
 
@@ -126,4 +118,4 @@ def test_sources_of_page_faults(rank: int, tmp_path: Path) -> None:
                LEFT JOIN StringIds AS s ON s.id = sourceFile"""
     found = Counter((trace.label(CPU, item.value), trace.label(CPU + 1, item.others[CPU + 1]),
                      trace.label(CPU + 2, item.others[CPU + 2]) if CPU + 2 in item.others else None) for item in trace.intervals(CPU))
-    assert found == Counter(by_sql(rank, query))
+    assert found == Counter(by_sql(REPORTS[rank], query))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, need_corpus
+from tools.exports import by_sql
 from tools.trace import Trace
 
 from nsys2prv.catalogue import catalogue
@@ -42,14 +43,6 @@ def figures(trace: Trace, rank: int, code: int) -> dict[str, tuple[int, int]]:
     return {name: (count[name], time[name]) for name in count}
 
 
-def by_sql(rank: int, query: str) -> list[tuple]:
-    connection = sqlite3.connect(f"file:{REPORTS[rank]}?mode=ro&immutable=1", uri=True)
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
-
-
 def by_thread(trace: Trace, rank: int, code: int, *attributes: int) -> Counter[tuple]:
     """Thread id, value's label, length and attributes (0 where a record lacks one) -> how many."""
     return Counter((int(trace.row_name(item.row).split()[-1]), trace.label(code, item.value), item.end - item.begin,
@@ -79,7 +72,7 @@ def test_openacc_by_thread(trace: Trace, table: str, attributes: dict[int, str],
     columns = ", ".join(f"coalesce({column}, 0)" for column in attributes.values())
     query = (f"SELECT globalTid & 0xFFFFFF, label, end - start, {columns} FROM CUPTI_ACTIVITY_KIND_OPENACC_{table} "
              "JOIN ENUM_OPENACC_EVENT_KIND ON id = eventKind")
-    assert by_thread(trace, rank, CONSTRUCTS[table], *attributes) == Counter(by_sql(rank, query))
+    assert by_thread(trace, rank, CONSTRUCTS[table], *attributes) == Counter(by_sql(REPORTS[rank], query))
 
 
 @pytest.mark.parametrize("rank", range(len(REPORTS)))
@@ -111,7 +104,8 @@ def test_openmp_by_thread(trace: Trace, code: int, table: str, enum: str, more: 
              f"JOIN ENUM_OPENMP_{enum} ON id = kind")
     values = {trace.label(code, item.value): item.value for item in trace.intervals(code)}
     found = by_thread(trace, rank, code, *more)
-    assert Counter({(tid, values[label], *rest): count for (tid, label, *rest), count in found.items()}) == Counter(by_sql(rank, query))
+    by_number = Counter({(tid, values[label], *rest): count for (tid, label, *rest), count in found.items()})
+    assert by_number == Counter(by_sql(REPORTS[rank], query))
 
 
 @pytest.mark.parametrize("rank", range(len(REPORTS)))
@@ -126,7 +120,7 @@ def test_library_calls_are_what_was_put_in(trace: Trace, rank: int) -> None:
 @pytest.mark.parametrize(("code", "table", "own"), [(CUBLAS, "CUBLAS_EVENTS", 29), (CUDNN, "CUDNN_EVENTS", 28)])
 def test_library_calls_by_thread(trace: Trace, code: int, table: str, own: int, rank: int) -> None:
     query = f"SELECT globalTid & 0xFFFFFF, value, end - start FROM {table} JOIN StringIds ON id = nameId WHERE eventClass = {own}"
-    assert by_thread(trace, rank, code) == Counter(by_sql(rank, query))
+    assert by_thread(trace, rank, code) == Counter(by_sql(REPORTS[rank], query))
 
 
 def test_domains_of_libraries_have_their_labels(trace: Trace) -> None:

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 
 import pytest
 from tools.trace import Interval
-from tools.view_answers import SAMPLES, Answers, Work, ask, by_task, innermost, length, union, work_of
+from tools.view_answers import Answers, Work, by_task, innermost, length, union, work_of
 
 KERNEL, NCCL, GRAPH, CLASS, TENSOR, GEMM = 63000006, 63000007, 63000008, 63000060, 63000061, 63000062
 NCCL_BYTES, NCCL_OPERATION, COLLECTIVE, LATE, WAIT, TRANSFER, BUS_BANDWIDTH = 9501, 9508, 9540, 9542, 9543, 9544, 9546
@@ -18,14 +18,6 @@ NCCL_MESSAGE, MPI_MESSAGES, MESSAGE_BYTES = 55010, 50000001, 50100014
 MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 #: paramedir rounds to 10 decimals.
 CLOSE = 1e-9
-
-
-@pytest.fixture(scope="module", params=sorted(SAMPLES))
-def answers(request: pytest.FixtureRequest) -> Answers:
-    """Every view that has its events in a sample, as paramedir reads it."""
-    if not SAMPLES[request.param]:
-        pytest.skip(f"sample_reports/{request.param} is not here")
-    return ask(request.param)
 
 
 @pytest.fixture(scope="module")

@@ -46,14 +46,6 @@ NOT_IN_SAMPLES = WITHOUT_SAMPLE | {f"{folder}/{name}.cfg" for folder, names in {
 }.items() for name in names.split()}
 
 
-@pytest.fixture(scope="module", params=sorted(SAMPLES))
-def answers(request: pytest.FixtureRequest) -> Answers:
-    """Every view that has its events in a sample, as paramedir reads it."""
-    if not SAMPLES[request.param]:
-        pytest.skip(f"sample_reports/{request.param} is not here")
-    return ask(request.param)
-
-
 @pytest.fixture(scope="module")
 def work(answers: Answers) -> list[Work]:
     return work_of(answers)

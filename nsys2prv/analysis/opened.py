@@ -25,7 +25,8 @@ from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.events import all_kinds
 from nsys2prv.naming.calls import io_calls, synchronising_calls
 from nsys2prv.options import DEFAULTS, Options
-from nsys2prv.preparation import Job, Plan, prepare
+from nsys2prv.plan import Plan
+from nsys2prv.preparation import Job, prepare
 from nsys2prv.relations import all_relations
 from nsys2prv.temporary import temporary_folder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from nsys2prv.cut.orders import HALF, NOT_WANTED, OTHER_ROWS, OUTSIDE, CutRuns, 
 from nsys2prv.cut.samples import Samples
 from nsys2prv.relate import TRACE
 from nsys2prv.store import placing
-from nsys2prv.store.normal import closings_of
-from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, SpillReader, SpillWriter, begin_dtype, end_dtype
+from nsys2prv.store.normal import append_events, one_object
+from nsys2prv.store.runs import COUNTER, END, LINE, STATE, Run, SpillReader, SpillWriter, begin_dtype
 
 #: Above all ends: among ranges that begin together those with greater ends are the outer ones.
 OUTERMOST = 1 << 62
@@ -143,13 +143,7 @@ class _Cutter:
         new, layout, present = self._with_fields(run, records)
         new["time"], new["end"] = begin, ties
         last = max(int(end.max()), int(begin[-1]) + 1)
-        object_ = self._append(run, Shape(BEGIN, layout.name, present, wide=run.shape.wide), new, last)
-        ends = np.empty(len(new), end_dtype(layout))
-        order = slice(None) if is_sorted(end) else np.argsort(end, kind="stable")
-        ends["time"] = end[order]
-        for column in ends.dtype.names[1:]:
-            ends[column] = new[column][order]
-        self.out.runs.append(self.writer.append(Shape(END, layout.name, present), ends, last, object_))
+        self._append_events(run, present, new, end, last)
         self.out.written[layout.name] += len(new)
 
     def _with_fields(self, run: Run, records: np.ndarray) -> tuple[np.ndarray, Layout, int]:
@@ -163,13 +157,10 @@ class _Cutter:
             new[column] = records[column]
         return new, layout, present
 
-    def _append(self, run: Run, shape: Shape, records: np.ndarray, last: int) -> int:
-        """Write a run of one source; returns its one object, -1 for several."""
+    def _append_events(self, run: Run, present: int, records: np.ndarray, end: np.ndarray, last: int) -> None:
+        """Write what is left of a run of begins, and its ends."""
         self.writer.source = run.source
-        first, greatest = int(records["object"].min()), int(records["object"].max())
-        object_ = first if first == greatest else -1
-        self.out.runs.append(self.writer.append(shape, records, last, object_))
-        return object_
+        self.out.runs += append_events(self.writer, replace(run.shape, present=present), records, end, last)
 
     def _write_heads(self) -> None:
         """Ranges that nest and are open when the cut begins, the outer ones first: in the order in which the whole trace has them."""
@@ -194,7 +185,8 @@ class _Cutter:
         if len(records):
             records["time"] = np.maximum(records["time"], window.first) - window.origin
             records["end"] = np.minimum(records["end"], window.last) - window.origin
-            self._append(run, run.shape, records, int(records["end"].max()))
+            self.writer.source = run.source
+            self.out.runs.append(self.writer.append(run.shape, records, int(records["end"].max()), one_object(records)))
 
     def _states_of(self, run: Run) -> None:
         name, window = run.shape.name, self.window
@@ -219,9 +211,7 @@ class _Cutter:
         new, layout, present = self._with_fields(run, records)
         new["time"] = np.maximum(time, self.window.first) - self.window.origin
         new["end"] = new["time"] + 1
-        object_ = self._append(run, Shape(BEGIN, layout.name, present, wide=run.shape.wide), new, int(new["time"][-1]) + 1)
-        self.out.runs.append(self.writer.append(Shape(END, layout.name, present), closings_of(new, layout), int(new["time"][-1]) + 1,
-                                                object_))
+        self._append_events(run, present, new, new["end"], int(new["time"][-1]) + 1)
         self.out.written[layout.name] += len(new)
 
     def _write_states(self) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from nsys2prv.catalogue.counters import Metric
 from nsys2prv.cut.orders import OTHER_ROWS, OUTSIDE, CutRuns, CutTask, thinned
-from nsys2prv.store.runs import COUNTER, Run, Shape, SpillWriter
+from nsys2prv.store.normal import sample_shape
+from nsys2prv.store.runs import Run, SpillWriter
 
 SECOND = 1_000_000_000
 
@@ -102,7 +103,7 @@ class Samples:
         rows = (values != 0).any(axis=1)
         values, time = values[np.ix_(rows, carried)], time[rows]
         metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
-        shape = Shape(COUNTER, run.shape.name, 4 if int(values.max()) < 1 << 32 else 8, metrics)
+        shape = sample_shape(run.shape.name, metrics, values)
         records = np.empty(len(time), shape.dtype)
         records["time"], records["values"] = time, values
         count = int(np.count_nonzero(values))

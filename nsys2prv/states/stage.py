@@ -22,6 +22,7 @@ from nsys2prv.extract import Extracted
 from nsys2prv.relate import TRACE
 from nsys2prv.states.innermost import NOTHING, Keys, Ranges, innermost, overlaid
 from nsys2prv.states.records import Records
+from nsys2prv.store import placing
 from nsys2prv.store.runs import BEGIN, STATE, Run, Shape, SpillReader, SpillWriter, fields_present
 
 #: Ranges looked at together.
@@ -150,7 +151,7 @@ def _bounds(task: StateTask, runs: Sequence[Run]) -> Iterator[tuple[int | None, 
     step = max(1, len(samples) * CHUNK_RECORDS // max(1, sum(run.rows for run in runs)))
     first, told = None, 0
     for time in sorted({int(time) for time in samples[step::step]}):
-        # A clock that is slowed down may have a range begin 1 ns earlier, see _moments.
+        # A clock that is slowed down may have a range begin 1 ns earlier, see store.placing.
         limit = int(task.clock.to_global(np.int64(time))) - (task.clock.slack > 0)
         if told < limit < task.duration:
             yield first, time, limit
@@ -160,21 +161,12 @@ def _bounds(task: StateTask, runs: Sequence[Run]) -> Iterator[tuple[int | None, 
 
 def _ranges(task: StateTask, number: int, run: Run, layout: Layout, found: np.ndarray, threads: np.ndarray, rules: _Rules) -> Ranges:
     """The records of a run that imply states of rows with states."""
-    begin, end = _moments(task, found)
+    begin, end = placing.begins(found, task.clock), placing.ends(found, task.clock, task.duration)
     thread = task.threads[number][found["object"]]
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
     state = rules.states(number, run, layout, found)
     kept = np.flatnonzero((threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.holds))
     return Ranges(object_[kept], begin[kept], end[kept], state[kept], np.full(len(kept), layout.state is not None and layout.state.yields))
-
-
-def _moments(task: StateTask, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Begins and ends in trace time, as the writer has them: what a slowed clock leaves nothing of begins 1 ns earlier."""
-    closed = found["end"] != OPEN
-    begin, end = task.clock.to_global(found["time"]), task.clock.to_global(np.where(closed, found["end"], 0))
-    if task.clock.slack:
-        begin -= closed & (end <= begin) & (begin > 0)
-    return begin, np.where(closed, end, task.duration)
 
 
 class _Rules:

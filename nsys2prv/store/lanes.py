@@ -223,7 +223,7 @@ def _move(results: Sequence[Extracted], runs: list[tuple[Extracted, Run]], moved
         ends = result.runs[result.runs.index(run) + 1]
         assert ends.shape.stream == END
         stored = np.memmap(ends.path, ends.shape.dtype, "r+", ends.offset, (ends.rows,))
-        stored[:] = ends_of(np.array(begins), catalogue().layouts[run.shape.name])
+        stored[:] = ends_of(np.array(begins), np.array(begins["end"]), catalogue().layouts[run.shape.name])
         targets.setdefault(result.task, []).append((old, begins["time"][rows].copy(), begins["end"][rows].copy(), new))
         begins.flush()
         stored.flush()

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from nsys2prv.catalogue import Layout, catalogue
+from nsys2prv.catalogue.counters import Metric
 from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.kind import Counters, Lines, Rows
 from nsys2prv.report.info import TIME_LIMIT
@@ -50,10 +51,15 @@ def spill_counters(counters: Counters, writer: SpillWriter, dropped: Counter[str
     time = counters.time[kept]
     order = slice(None) if is_sorted(time) else np.argsort(time, kind="stable")
     values = counters.values[kept] + 1
-    shape = Shape(COUNTER, counters.layout, 4 if int(values.max()) < 1 << 32 else 8, counters.metrics)
+    shape = sample_shape(counters.layout, counters.metrics, values)
     records = np.empty(len(kept), shape.dtype)
     records["time"], records["values"] = time[order], values[order]
     yield writer.append(shape, records, int(records["time"][-1]), counters.object, int(carried[kept].sum()))
+
+
+def sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -> Shape:
+    """The shape of records with these numbers, as they are stored (value + 1)."""
+    return Shape(COUNTER, layout, 4 if int(stored.max()) <= MOST_NARROW else 8, metrics)
 
 
 def _usable(times: np.ndarray) -> np.ndarray:
@@ -115,18 +121,28 @@ def _spill_events(rows: Rows, layout: Layout, present: int, kept: np.ndarray, en
         records[name] = column
     closed = records["end"][records["end"] != OPEN]
     last = max(int(closed.max(initial=NULL)), int(records["time"][-1]) + 1)
+    yield from append_events(writer, Shape(BEGIN, layout.name, present, wide=wide), records, records["end"], last)
+
+
+def append_events(writer: SpillWriter, shape: Shape, begins: np.ndarray, end: np.ndarray, last: int) -> tuple[Run, Run]:
+    """Store begin records, ascending by time, and the end records that belong to them. end: of each; last: as in :class:`Run`."""
+    layout = catalogue().layouts[shape.name]
+    object_ = one_object(begins)
+    ends = closings_of(begins, layout) if layout.holds else ends_of(begins, end, layout)
+    return writer.append(shape, begins, last, object_), writer.append(Shape(END, shape.name, shape.present), ends, last, object_)
+
+
+def one_object(records: np.ndarray) -> int:
+    """The one object of all records, -1 for several."""
     first, greatest = int(records["object"].min()), int(records["object"].max())
-    object_ = first if first == greatest else -1
-    yield writer.append(Shape(BEGIN, layout.name, present, wide=wide), records, last, object_)
-    ends = closings_of(records, layout) if layout.holds else ends_of(records, layout)
-    yield writer.append(Shape(END, layout.name, present), ends, last, object_)
+    return first if first == greatest else -1
 
 
-def ends_of(begins: np.ndarray, layout: Layout) -> np.ndarray:
-    """The end records of begin records, ascending by time."""
+def ends_of(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.ndarray:
+    """The end records of begin records that end at `end`, ascending by time."""
     ends = np.empty(len(begins), end_dtype(layout))
-    order = slice(None) if is_sorted(begins["end"]) else np.argsort(begins["end"], kind="stable")
-    ends["time"] = begins["end"][order]
+    order = slice(None) if is_sorted(end) else np.argsort(end, kind="stable")
+    ends["time"] = end[order]
     for name in ends.dtype.names[1:]:
         ends[name] = begins[name][order]
     return ends

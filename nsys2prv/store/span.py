@@ -7,18 +7,17 @@ other kinds in the report, those wholly outside are left out, and points are put
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from nsys2prv.catalogue import catalogue
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
 from nsys2prv.extract import Extracted
-from nsys2prv.store.normal import ends_of
-from nsys2prv.store.runs import BEGIN, END, Run, Shape, SpillReader, SpillWriter
+from nsys2prv.store.normal import append_events
+from nsys2prv.store.runs import BEGIN, SpillReader, SpillWriter
 
 OUTSIDE = "before or after all else in the report"
 MOVED = "messages before or after all else in the report, put to its begin or end"
@@ -50,7 +49,7 @@ def _cut(result: Extracted, kinds: dict[str, EventKind], span: tuple[int, int], 
         kept = _ranges(records, span) if kind.lasting else _points(records, span)
         moved = int(np.count_nonzero(kept["time"] != records["time"])) if not kind.lasting else 0
         place = changed.runs.index(run)
-        changed.runs[place:place + 2] = _spilled(kept, run, writer) if len(kept) else []
+        changed.runs[place:place + 2] = append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max())) if len(kept) else []
         changed.events[run.shape.name] -= len(records) - len(kept)
         changed.made[kind.name] -= len(records) - len(kept)
         changed.dropped[kind.name, OUTSIDE] += len(records) - len(kept)
@@ -72,10 +71,3 @@ def _points(records: np.ndarray, span: tuple[int, int]) -> np.ndarray:
     kept["time"] = np.clip(kept["time"], span[0], max(span[0], span[1] - 1))
     kept["end"] = kept["time"] + 1
     return kept
-
-
-def _spilled(records: np.ndarray, run: Run, writer: SpillWriter) -> Iterable[Run]:
-    last = int(records["end"].max())
-    yield writer.append(run.shape, records, last, run.object)
-    ends = ends_of(records, catalogue().layouts[run.shape.name])
-    yield writer.append(Shape(END, run.shape.name, run.shape.present), ends, last, run.object)

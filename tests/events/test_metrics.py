@@ -182,7 +182,7 @@ def test_windows_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
               "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active"]) + metrics(1, ["SMs Active"])}
     traced(tmp_path, tables)
     expected = (tmp_path / "out.prv").read_bytes()
-    monkeypatch.setattr("nsys2prv.write.WINDOW_RECORDS", 1000)
+    monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 1000)
     traced(tmp_path, tables)
     assert (tmp_path / "out.prv").read_bytes() == expected
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import time
 from dataclasses import asdict
@@ -13,23 +12,17 @@ from pathlib import Path
 
 import pytest
 from tools.commands import ENVIRONMENT, GRAPHS, arguments, command, content, error_of
-from tools.exports import KERNEL, kernel, make_export, strings
+from tools.exports import make_large
 
 from nsys2prv import temporary
 
-ROWS = 500_000
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report large enough for worker processes."""
-    path = make_export(tmp_path_factory.mktemp("large") / "r.sqlite", {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
-    with sqlite3.connect(path) as connection:
-        connection.execute(f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS}) "
-                           f"INSERT INTO {KERNEL} SELECT start + 10 * i, end + 10 * i, deviceId, contextId, streamId, i, globalPid, 1, 1 "
-                           f"FROM {KERNEL}, n")
-    return path
+    return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
 def started(folder: Path, *given: object) -> subprocess.Popen[str]:

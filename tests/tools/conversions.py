@@ -9,6 +9,7 @@ from tools.trace import Trace
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
+from nsys2prv.errors import NothingToWrite
 
 
 def convert_and_read(reports: Sequence[Path], output: Path, **options: object) -> tuple[Trace, Summary]:
@@ -17,6 +18,16 @@ def convert_and_read(reports: Sequence[Path], output: Path, **options: object) -
     trace = read_trace(output)
     assert not trace.violations, str(trace.violations)
     return trace, summary
+
+
+def written(reports: Sequence[Path], folder: Path, **options: object) -> dict[str, bytes] | str:
+    """The files of the trace by name, but for the one that says of what it was made; or why there is none."""
+    folder.mkdir()
+    try:
+        convert(reports, folder / "out.prv", Options(**{"metadata": False, **options}))
+    except NothingToWrite:
+        return "nothing"
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def found(trace: Trace, code: int) -> list[tuple[str, int, int]]:

@@ -64,3 +64,22 @@ def os_call(start: int | None, end: int | None, name: int | None = 1, tid: int =
                               "returnValue": 0, "nestingLevel": level}
     row.update(more)
     return row
+
+
+def make_large(path: Path, rows: int = 500_000) -> Path:
+    """A report large enough for worker processes: kernels one after the other."""
+    make_export(path, {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) "
+                           f"INSERT INTO {KERNEL} SELECT start + 10 * i, end + 10 * i, deviceId, contextId, streamId, i, globalPid, 1, 1 "
+                           f"FROM {KERNEL}, n")
+    return path
+
+
+def by_sql(path: Path, sql: str) -> list[tuple]:
+    """What plain SQL finds in a report."""
+    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
