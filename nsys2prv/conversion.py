@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from nsys2prv import engines, metadata, write
+from nsys2prv import engines, joining, metadata, write
 from nsys2prv.catalogue import catalogue
 from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.placement import UNPLACED
@@ -17,6 +17,7 @@ from nsys2prv.clock_text import comments
 from nsys2prv.cut.stage import cut
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.events.sampling import REPEATED
+from nsys2prv.meanings import Lookup, Meanings
 from nsys2prv.model.types import codes_of, counter_types, event_types
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
@@ -24,7 +25,7 @@ from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.plan import Plan
 from nsys2prv.preparation import Job, prepare
 from nsys2prv.relations import all_relations
-from nsys2prv.store.runs import COUNTER, STATE
+from nsys2prv.store.runs import COUNTER, STATE, Run
 from nsys2prv.store.windows import window_bounds
 from nsys2prv.summary import Summary
 from nsys2prv.temporary import explained, put_in_place, temporary_folder, working_folder
@@ -128,12 +129,24 @@ def _closings(job: Job, codes: dict[tuple[str, str], int]) -> list[tuple[int, tu
 
 
 def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> write.Manifest:
-    """The windows' common data."""
+    """The windows' common data, small runs joined."""
     sampled = counter_codes({layout: [metric.name for metric in met] for layout, met in metrics.items()})
-    return write.Manifest(
-        job.runs, job.clocks, job.model.tree.addresses, job.duration, write.Lookup.of(job.threads), write.Lookup.of(job.domains),
-        {name: write.Lookup.of(columns) for name, columns in job.names.items()}, job.domain_codes, sampled, _closings(job, sampled),
-        window_bounds(job.runs, job.clocks))
+    meant = Meanings(job.clocks, job.duration, Lookup.of(job.threads), Lookup.of(job.domains),
+                     {name: Lookup.of(columns) for name, columns in job.names.items()})
+    runs = _joined(job, meant)
+    return write.Manifest(runs, meant, job.model.tree.addresses, job.domain_codes, sampled, _closings(job, sampled),
+                          window_bounds(runs, job.clocks))
+
+
+def _joined(job: Job, meant: Meanings) -> list[Run]:
+    """The job's runs, of which small ones are joined."""
+    groups = joining.groups_of(job.runs)
+    saved = job.folder / "meanings"
+    tasks = joining.plan(groups, saved, job.folder)
+    if not tasks:
+        return job.runs
+    meant.save(saved)
+    return joining.joined(groups, job.workers.run(joining.run_task, tasks, what=lambda _: str(saved)))
 
 
 def _write(job: Job, manifest: write.Manifest, head: str, prv: Path, compress: bool) -> tuple[int, Counter[str]]:

@@ -23,11 +23,10 @@ from nsys2prv.events.extraction import GPU, DeviceKey, ObjectKey, StreamKey
 from nsys2prv.events.kind import Rows
 from nsys2prv.extract import Extracted
 from nsys2prv.model.objects import gpu_identity
-from nsys2prv.relate import TRACE
 from nsys2prv.report.info import ReportInfo, pid_of
 from nsys2prv.selection import Selection
 from nsys2prv.store.normal import spill
-from nsys2prv.store.runs import BEGIN, Run, SpillReader, SpillWriter
+from nsys2prv.store.runs import BEGIN, TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.store.states import Sweep
 from nsys2prv.store.windows import placed, window_bounds
 

@@ -38,7 +38,7 @@ from nsys2prv.selection import Selection
 from nsys2prv.spent import Spent, timed
 from nsys2prv.states import stage
 from nsys2prv.store.lanes import separate_overlaps
-from nsys2prv.store.runs import LINE, Run
+from nsys2prv.store.runs import LINE, TRACE, Run
 from nsys2prv.store.span import within
 from nsys2prv.timeline import Timeline, begun, settled, timeline
 
@@ -321,7 +321,7 @@ def trace_duration(results: Sequence[extract.Extracted], clocks: Sequence[ClockM
 
 def threads_of(result: extract.Extracted, model: object_model.ObjectModel) -> np.ndarray:
     """The thread index of each local object of a result."""
-    if result.report == relate.TRACE:
+    if result.report == TRACE:
         return np.arange(model.tree.threads)
     return np.array([model.rows[result.report, key] for key in result.objects], np.int64)
 

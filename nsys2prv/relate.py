@@ -11,10 +11,7 @@ from nsys2prv.extract import Extracted, count_lines
 from nsys2prv.facts import FactBook, FactFile, read_facts
 from nsys2prv.relations import all_relations
 from nsys2prv.store.normal import spill, spill_counters, spill_lines
-from nsys2prv.store.runs import BEGIN, SpillWriter
-
-#: Stands for the report of runs that are in trace time: the last of the clock maps is the identity.
-TRACE = -1
+from nsys2prv.store.runs import BEGIN, TRACE, SpillWriter
 
 
 @dataclass(frozen=True)

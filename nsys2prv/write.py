@@ -5,55 +5,34 @@ from __future__ import annotations
 import pickle
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from nsys2prv.catalogue import DomainCode, Layout, NameSet, catalogue
-from nsys2prv.clock.maps import ClockMap
+from nsys2prv.catalogue import DomainCode, Layout, catalogue
 from nsys2prv.columns import OPEN
+from nsys2prv.meanings import Meanings
 from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text, merged, words_of
 from nsys2prv.paraver.output import Output
+from nsys2prv.pieces import Pieces
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, SpillReader, fields_present
 from nsys2prv.store.sampled import SampleTable, joined, numbers, without_holes
 from nsys2prv.store.windows import placed
 
 
 @dataclass
-class Lookup:
-    """Local indices of every source -> global numbers: `table[start[source] + local]`."""
-
-    start: np.ndarray
-    table: np.ndarray
-
-    @classmethod
-    def of(cls, columns: Sequence[np.ndarray]) -> Lookup:
-        lengths = np.array([len(column) for column in columns], np.int64)
-        return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
-
-    def __call__(self, local: np.ndarray, source: np.ndarray) -> np.ndarray:
-        """Global numbers of local indices, row by row of their source."""
-        return self.table[local + self.start[source]]
-
-
-@dataclass
 class Manifest:
-    """Everything the windows need. clocks: per report, to trace time. addresses: of every thread, as records name it.
+    """Everything the windows need. addresses: of every thread, as records name it.
 
-    objects, domains, names: what the runs' local indices mean (threads of the tree, NVTX domains, values per name set).
     domain_codes: (name, number) of every NVTX domain. counter_codes: event type by layout and label. closings: thread and event types of
     the samples to set to 0 at the end. bounds: window k is bounds[k] <= time < bounds[k + 1], the last one open.
     """
 
     runs: list[Run]
-    clocks: list[ClockMap]
+    meanings: Meanings
     addresses: list[str]
-    duration: int
-    objects: Lookup
-    domains: Lookup
-    names: dict[str, Lookup]
     domain_codes: list[tuple[str, int]]
     counter_codes: dict[tuple[str, str], int] = field(default_factory=dict)
     closings: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
@@ -117,55 +96,48 @@ class Formatter:
         self._until = np.array([self._trace_time(run, run.until) for run in manifest.runs], np.int64)
 
     def _trace_time(self, run: Run, time: int) -> int:
-        return self.manifest.duration if time == OPEN else int(self.manifest.clocks[run.report].to_global(np.int64(time)))
+        meant = self.manifest.meanings
+        return meant.duration if time == OPEN else int(meant.clocks[run.report].to_global(np.int64(time)))
 
     def batches(self, number: int) -> list[Batch]:
         """The lines of a window by shape: states first, then ends, so that they come before begins of the same time."""
-        bounds = self.manifest.bounds
+        bounds, meant = self.manifest.bounds, self.manifest.meanings
         first, last = bounds[number], bounds[number + 1] if number + 1 < len(bounds) else None
         touched = self._until >= first
         if last is not None:
             touched &= self._first < last
-        pieces: dict[Shape, list[tuple[Run, np.ndarray, np.ndarray]]] = {}
+        found: dict[Shape, Pieces] = {}
         for index in np.flatnonzero(touched):
             run = self.manifest.runs[index]
-            times, records = placed(self.reader, run, self.manifest.clocks[run.report], self.manifest.duration, first, last)
+            times, records = placed(self.reader, run, meant.clocks[run.report], meant.duration, first, last)
             if len(records):
-                pieces.setdefault(run.shape, []).append((run, times, records))
+                found.setdefault(run.shape, Pieces(meant)).add(run, times, records)
         ranks = {STATE: 0, END: 1, BEGIN: 2, LINE: 3}
-        sampled = {shape: pieces.pop(shape) for shape in list(pieces) if shape.stream == COUNTER}
-        batches = [self._batch(shape, pieces[shape])
-                   for shape in sorted(pieces, key=lambda shape: (ranks[shape.stream], shape.name, shape.present, shape.wide))]
+        sampled = {shape: found.pop(shape) for shape in list(found) if shape.stream == COUNTER}
+        batches = [self._batch(shape, found[shape])
+                   for shape in sorted(found, key=lambda shape: (ranks[shape.stream], shape.name, shape.present, shape.wide))]
         batches += self._sample_batches(sampled)
         return batches + self._closing_batches() if last is None else batches
 
-    def _batch(self, shape: Shape, pieces: list[tuple[Run, np.ndarray, np.ndarray]]) -> Batch:
-        records = np.concatenate([records for _, _, records in pieces])
-        times = np.concatenate([times for _, times, _ in pieces])
-        source = np.repeat([run.source for run, _, _ in pieces], [len(piece) for _, piece, _ in pieces])
+    def _batch(self, shape: Shape, pieces: Pieces) -> Batch:
+        times = pieces.times()
         if shape.stream == LINE:
-            clocks = [self.manifest.clocks[run.report] for run, _, _ in pieces]
-            receive = np.concatenate([clock.to_global(piece["receive"]) for clock, (_, _, piece) in zip(clocks, pieces, strict=True)])
-            objects = self.manifest.objects
-            tags = records["tag"] if "tag" in records.dtype.names else None
-            return self._line_batch(shape, times, objects(records["sender"], source), receive, objects(records["receiver"], source),
-                                    records["size"], tags)
+            return self._line_batch(shape, times, pieces)
+        objects = pieces.column("object")
         if shape.stream == STATE:
-            return self._state_batch(shape, times, self.manifest.objects(records["object"], source), records["end"], records["state"])
+            return self._state_batch(shape, times, objects, pieces.column("end"), pieces.column("state"))
         layout = catalogue().layouts[shape.name]
-        objects = self.manifest.objects(records["object"], source)
-        domain = self.manifest.domains(records["domain"], source) if layout.has_domain else None
+        domain = pieces.column("domain") if layout.has_domain else None
         if shape.stream == END:
             if layout.holds:
                 # Every part of a table closes what it saw; once is enough.
                 objects, first = np.unique(objects, return_index=True)
                 times = times[first]
             return self._end_batch(shape, layout, times, objects, domain)
-        values = [self.manifest.names[f.values.name](records[f.name], source) if isinstance(f.values, NameSet) else records[f.name]
-                  for f in fields_present(layout, shape.present)]
+        values = [pieces.column(f.name) for f in fields_present(layout, shape.present)]
         batch = self._begin_batch(shape, layout, times, objects, domain, values)
         # Of ranges that begin together the longer is the outer one, whichever attributes they carry.
-        batch.ties = -records["end"] if layout.nests else None
+        batch.ties = -pieces.column("end") if layout.nests else None
         return batch
 
     def _begin_batch(self, shape: Shape, layout: Layout, times: np.ndarray, objects: np.ndarray, domain: np.ndarray | None,
@@ -193,18 +165,18 @@ class Formatter:
 
         return Batch(self._shape((shape, words), pieces), times, [objects, times, *[domain] * len(coded)])
 
-    def _line_batch(self, shape: Shape, send: np.ndarray, sender: np.ndarray, receive: np.ndarray, receiver: np.ndarray,
-                    size: np.ndarray, tags: np.ndarray | None) -> Batch:
-        own = [] if tags is None else [tags]
-        words = tuple(words_of(column.max()) for column in (send, receive, size, *own))
+    def _line_batch(self, shape: Shape, send: np.ndarray, pieces: Pieces) -> Batch:
+        own = ["tag"] if "tag" in shape.dtype.names else []
+        sender, receive, receiver, size, *tags = (pieces.column(name) for name in ("sender", "receive", "receiver", "size", *own))
+        words = tuple(words_of(column.max()) for column in (send, receive, size, *tags))
         tag = catalogue().lines[shape.name].tag
 
-        def pieces() -> Iterator[Piece]:
+        def line() -> Iterator[Piece]:
             yield from (self._senders, Number(words[0]), Text(b":"), Number(words[0]), self._receivers, Number(words[1]), Text(b":"),
                         Number(words[1]), Text(b":"), Number(words[2]))
-            yield from (Text(b":%d" % tag),) if tags is None else (Text(b":"), Number(words[3]))
+            yield from (Text(b":%d" % tag),) if not tags else (Text(b":"), Number(words[3]))
 
-        return Batch(self._shape((shape, words), pieces), send, [sender, send, send, receiver, receive, receive, size, *own])
+        return Batch(self._shape((shape, words), line), send, [sender, send, send, receiver, receive, receive, size, *tags])
 
     def _state_batch(self, shape: Shape, times: np.ndarray, objects: np.ndarray, ends: np.ndarray, states: np.ndarray) -> Batch:
         words = tuple(words_of(column.max()) for column in (times, ends, states))
@@ -214,21 +186,19 @@ class Formatter:
 
         return Batch(self._shape((shape, words), pieces), times, [objects, times, ends, states])
 
-    def _sample_batches(self, pieces: dict[Shape, list[tuple[Run, np.ndarray, np.ndarray]]]) -> list[Batch]:
+    def _sample_batches(self, found: dict[Shape, Pieces]) -> list[Batch]:
         """Lines of samples: one for each instant of an object, with all its numbers."""
-        tables = [self._samples(shape, found) for shape, found in pieces.items()]
+        tables = [self._samples(shape, pieces) for shape, pieces in found.items()]
         made = joined(tables) if tables else []
         if len(made) != len(tables) or any(table is not before for table, before in zip(made, tables, strict=True)):
             self.repeated += numbers(tables) - numbers(made)
         return [self._sample_batch(part) for table in made for part in without_holes(table)]
 
-    def _samples(self, shape: Shape, pieces: list[tuple[Run, np.ndarray, np.ndarray]]) -> SampleTable:
+    def _samples(self, shape: Shape, pieces: Pieces) -> SampleTable:
         codes = np.array([self.manifest.counter_codes[shape.name, metric.name] for metric in shape.metrics])
         order = np.argsort(codes)
-        stored = np.concatenate([records["values"] for _, _, records in pieces])
-        threads = [self.manifest.objects(np.int64(run.object), run.source) for run, _, _ in pieces]
-        return SampleTable(codes[order], np.concatenate([times for _, times, _ in pieces]),
-                           np.repeat(threads, [len(records) for _, _, records in pieces]),
+        stored = pieces.column("values")
+        return SampleTable(codes[order], pieces.times(), pieces.column("object"),
                            stored if (order[1:] > order[:-1]).all() else stored[:, order])
 
     def _sample_batch(self, table: SampleTable) -> Batch:
@@ -248,7 +218,7 @@ class Formatter:
         by_codes: dict[tuple[int, ...], list[int]] = {}
         for thread, codes in self.manifest.closings:
             by_codes.setdefault(codes, []).append(thread)
-        duration = self.manifest.duration
+        duration = self.manifest.meanings.duration
         return [self._sample_batch(SampleTable(np.array(codes), np.full(len(threads), duration), np.array(threads),
                                                np.ones((len(threads), len(codes)), np.int64)))
                 for codes, threads in sorted(by_codes.items())]

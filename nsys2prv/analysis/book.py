@@ -16,8 +16,7 @@ from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import ABSENT, OPEN
 from nsys2prv.preparation import Job
-from nsys2prv.relate import TRACE
-from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, SpillReader, SpillWriter, fields_present
+from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, TRACE, Run, SpillReader, SpillWriter, fields_present
 
 
 @dataclass(frozen=True)

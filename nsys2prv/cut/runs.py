@@ -10,10 +10,9 @@ from nsys2prv.catalogue import Layout, catalogue
 from nsys2prv.columns import OPEN, is_sorted
 from nsys2prv.cut.orders import HALF, NOT_WANTED, OTHER_ROWS, OUTSIDE, CutRuns, CutTask, shorter
 from nsys2prv.cut.samples import Samples
-from nsys2prv.relate import TRACE
 from nsys2prv.store import placing
 from nsys2prv.store.normal import append_events, one_object
-from nsys2prv.store.runs import COUNTER, END, LINE, STATE, Run, SpillReader, SpillWriter, begin_dtype
+from nsys2prv.store.runs import COUNTER, END, LINE, STATE, TRACE, Run, SpillReader, SpillWriter, begin_dtype
 
 #: Above all ends: among ranges that begin together those with greater ends are the outer ones.
 OUTERMOST = 1 << 62

@@ -105,7 +105,7 @@ class Samples:
         metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
         shape = sample_shape(run.shape.name, metrics, values)
         records = np.empty(len(time), shape.dtype)
-        records["time"], records["values"] = time, values
+        records["time"], records["object"], records["values"] = time, run.object, values
         count = int(np.count_nonzero(values))
         self._writer.source = run.source
         self._out.runs.append(self._writer.append(shape, records, int(time[-1]), run.object, count))

@@ -19,11 +19,10 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import OPEN, read_frame
 from nsys2prv.events.extraction import ObjectKey, QueueKey, StreamKey, ThreadKey
 from nsys2prv.extract import Extracted
-from nsys2prv.relate import TRACE
 from nsys2prv.states.innermost import NOTHING, Keys, Ranges, innermost, overlaid
 from nsys2prv.states.records import Records
 from nsys2prv.store import placing
-from nsys2prv.store.runs import BEGIN, STATE, Run, Shape, SpillReader, SpillWriter, fields_present
+from nsys2prv.store.runs import BEGIN, STATE, TRACE, Run, Shape, SpillReader, SpillWriter, fields_present
 
 #: Ranges looked at together.
 CHUNK_RECORDS = 300_000

@@ -53,7 +53,7 @@ def spill_counters(counters: Counters, writer: SpillWriter, dropped: Counter[str
     values = counters.values[kept] + 1
     shape = sample_shape(counters.layout, counters.metrics, values)
     records = np.empty(len(kept), shape.dtype)
-    records["time"], records["values"] = time[order], values[order]
+    records["time"], records["object"], records["values"] = time[order], counters.object, values[order]
     yield writer.append(shape, records, int(records["time"][-1]), counters.object, int(carried[kept].sum()))
 
 

@@ -16,6 +16,8 @@ from nsys2prv.catalogue import Layout, LineKind, catalogue
 from nsys2prv.catalogue.counters import Metric
 
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
+#: Stands for the report of runs that are in trace time, and for the source of runs whose indices are the trace's own numbers.
+TRACE, RESOLVED = -1, -1
 #: Every so many records a run's time is kept in memory, to plan windows and to find a slice without reading the run.
 SAMPLE = 1024
 #: Spill files mapped at a time; each holds a file descriptor, of which systems allow 1024 or fewer.
@@ -72,7 +74,7 @@ class Shape:
         if self.stream == LINE:
             return line_dtype(catalogue().lines[self.name])
         if self.stream == COUNTER:
-            return np.dtype([("time", "<i8"), ("values", f"<u{self.present}", (len(self.metrics),))])
+            return np.dtype([("time", "<i8"), ("object", "<u4"), ("values", f"<u{self.present}", (len(self.metrics),))])
         if self.stream == STATE:
             return STATE_DTYPE
         layout = catalogue().layouts[self.name]
@@ -141,13 +143,22 @@ class SpillReader:
 
     def between(self, run: Run, first: int, last: int | None) -> np.ndarray:
         """The records with first <= time < last (None: without an upper limit)."""
-        return self.located(run, first, last)[1]
+        return self.view(run, first, last).copy()
+
+    def view(self, run: Run, first: int, last: int | None) -> np.ndarray:
+        """The same as they are in the file, read when they are used: not to be changed."""
+        records = self._records(run)
+        return records[_position(run, records, first):None if last is None else _position(run, records, last)]
 
     def located(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
-        """The same, with the position of the first of them in the run."""
+        """The same, copied, with the position of the first of them in the run."""
         records = self._records(run)
         start = _position(run, records, first)
         return start, records[start:None if last is None else _position(run, records, last)].copy()
+
+    def all(self, run: Run) -> np.ndarray:
+        """All records as they are in the file, read when they are used: not to be changed."""
+        return self._records(run)
 
     def every(self, run: Run, step: int) -> np.ndarray:
         """Every `step`-th record of a run."""
@@ -170,7 +181,6 @@ def _position(run: Run, records: np.ndarray, time: int) -> int:
         return 0
     if time > run.until:
         return run.rows
-    block = int(np.searchsorted(run.samples, time, "left"))
+    block = int(run.samples.searchsorted(time))
     start = max(block - 1, 0) * SAMPLE
-    stretch = np.ascontiguousarray(records["time"][start:min(block * SAMPLE + 1, run.rows)])
-    return start + int(np.searchsorted(stretch, time, "left"))
+    return start + int(records["time"][start:block * SAMPLE + 1].searchsorted(time))

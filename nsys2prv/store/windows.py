@@ -45,15 +45,19 @@ def _weight(run: Run) -> float:
 def placed(reader: SpillReader, run: Run, clock: ClockMap, duration: int, first: int, last: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Trace times and records of a run within a window."""
     slack = clock.slack
-    records = reader.between(run, clock.to_local(first) - slack, None if last is None else clock.to_local(last) + slack)
-    opened = records["time"] == OPEN if run.until == OPEN else None
-    if run.shape.stream == BEGIN:
-        times = placing.begins(records, clock)
-    else:
-        times = clock.to_global(records["time"] if opened is None else np.where(opened, 0, records["time"]))
-    if opened is not None:
-        times[opened] = duration
+    records = reader.view(run, clock.to_local(first) - slack, None if last is None else clock.to_local(last) + slack)
+    times = trace_times(run, records, clock, duration)
     if slack:
         inside = (times >= first) & (True if last is None else times < last)
         times, records = times[inside], records[inside]
     return times, records
+
+
+def trace_times(run: Run, records: np.ndarray, clock: ClockMap, duration: int) -> np.ndarray:
+    """Trace times (ns) of records of a run; what is open is at the end of the trace."""
+    if run.shape.stream == BEGIN:
+        return placing.begins(records, clock)
+    if run.until != OPEN:
+        return clock.to_global(records["time"])
+    opened = records["time"] == OPEN
+    return np.where(opened, duration, clock.to_global(np.where(opened, 0, records["time"])))
