@@ -7,15 +7,21 @@ one costs page faults: a fifth of a conversion's time.
 from __future__ import annotations
 
 import ctypes
+import os
 
 #: Parameters of glibc's mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+#: jemalloc's, under the prefix that polars gives it: blocks of some MB are like others, and what is freed is kept for 10 s.
+_POLARS = "_RJEM_MALLOC_CONF", "oversize_threshold:0,dirty_decay_ms:10000"
 #: Blocks up to this size come from the heap (glibc takes no more), and so much freed memory a process keeps at its heap's end.
 HEAP_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 128 << 20
 
 
 def keep_freed_memory() -> None:
-    """Let this process use freed memory again. Does nothing where there is no glibc."""
+    """Let this process and those that it starts use freed memory again; polars' own allocator, if it is not loaded yet.
+
+    Does nothing where there is no glibc, or no such allocator."""
+    os.environ.setdefault(*_POLARS)
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from tempfile import mkdtemp
 
 from nsys2prv import engines, joining, metadata, write
 from nsys2prv.catalogue import catalogue
@@ -141,12 +142,12 @@ def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> write.Manifest:
 def _joined(job: Job, meant: Meanings) -> list[Run]:
     """The job's runs, of which small ones are joined."""
     groups = joining.groups_of(job.runs)
-    saved = job.folder / "meanings"
-    tasks = joining.plan(groups, saved, job.folder)
+    folder = Path(mkdtemp(prefix="joined-", dir=job.folder))
+    tasks = joining.plan(groups, folder)
     if not tasks:
         return job.runs
-    meant.save(saved)
-    return joining.joined(groups, job.workers.run(joining.run_task, tasks, what=lambda _: str(saved)))
+    meant.save(folder / joining.MEANINGS)
+    return joining.joined(groups, job.workers.run(joining.run_task, tasks, what=lambda _: str(folder)))
 
 
 def _write(job: Job, manifest: write.Manifest, head: str, prv: Path, compress: bool) -> tuple[int, Counter[str]]:

@@ -24,15 +24,17 @@ from nsys2prv.store.windows import trace_times
 
 #: Records of a run that is small, and of a run made of small ones.
 SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
+#: File with what the runs' times and indices mean, see :mod:`nsys2prv.meanings`.
+MEANINGS = "meanings"
 
 
 @dataclass(frozen=True)
 class JoinTask:
-    """Groups of runs, each of one shape, of which each becomes one run in the file `spill`. meanings: file with what is in them."""
+    """Groups of runs, each of one shape, of which each becomes one run. folder: of all tasks and what is in their runs (MEANINGS)."""
 
+    number: int
     groups: tuple[tuple[Run, ...], ...]
-    meanings: Path
-    spill: Path
+    folder: Path
 
 
 def groups_of(runs: Sequence[Run]) -> list[list[Run]]:
@@ -53,8 +55,8 @@ def groups_of(runs: Sequence[Run]) -> list[list[Run]]:
     return groups
 
 
-def plan(groups: Sequence[Sequence[Run]], meanings: Path, folder: Path) -> list[JoinTask]:
-    """Tasks for the groups of several runs, each with about as many records as a run of joined ones has."""
+def plan(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinTask]:
+    """Tasks for the groups of several runs, each with about as many records as a run of joined ones has. folder: a new one."""
     tasks: list[JoinTask] = []
     gathered: list[tuple[Run, ...]] = []
     records = 0
@@ -63,7 +65,7 @@ def plan(groups: Sequence[Sequence[Run]], meanings: Path, folder: Path) -> list[
         gathered.append(group)
         records += sum(run.rows for run in group)
         if records >= JOINED_RECORDS or place == len(wanted) - 1:
-            tasks.append(JoinTask(tuple(gathered), meanings, folder / f"joined-{len(tasks)}.bin"))
+            tasks.append(JoinTask(len(tasks), tuple(gathered), folder))
             gathered, records = [], 0
     return tasks
 
@@ -76,8 +78,8 @@ def joined(groups: Sequence[Sequence[Run]], made: Iterator[list[Run]]) -> list[R
 
 def run_task(task: JoinTask) -> list[Run]:
     """A run for each group."""
-    meant = _meanings(task.meanings)
-    reader, writer = SpillReader(), SpillWriter(task.spill, TRACE, RESOLVED)
+    meant = _meanings(task.folder / MEANINGS)
+    reader, writer = SpillReader(), SpillWriter(task.folder / f"runs-{task.number}.bin", TRACE, RESOLVED)
     try:
         return [_join(group, meant, reader, writer) for group in task.groups]
     finally:

@@ -13,7 +13,7 @@ import numpy as np
 from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import OPEN
-from nsys2prv.store.runs import BEGIN, RESOLVED, Run, Shape
+from nsys2prv.store.runs import BEGIN, RESOLVED, Run
 
 #: What a column may hold besides plain numbers and values of name sets. No name set is called so.
 MOMENT, OBJECT, DOMAIN = "moments", "objects", "domains"
@@ -51,7 +51,7 @@ class Meanings:
 
     def resolved(self, run: Run, name: str, column: np.ndarray) -> np.ndarray:
         """A column of some records of a run, but for their time, in trace time (OPEN stays) or in global numbers."""
-        role = _role(run.shape, name)
+        role = _role(run.shape.stream, run.shape.name, name)
         if role == MOMENT:
             clock, opened = self.clocks[run.report], column == OPEN
             return np.where(opened, OPEN, clock.to_global(np.where(opened, 0, column))) if opened.any() else clock.to_global(column)
@@ -65,15 +65,16 @@ class Meanings:
 
 
 @cache
-def _role(shape: Shape, name: str) -> str:
-    """What a column of a shape holds: moments, objects, domains, values of a name set (its name), or plain numbers ("")."""
+def _role(stream: str, kind: str, name: str) -> str:
+    """What a column of records of a layout or kind of lines holds: moments, objects, domains, values of a name set (its name), or
+    plain numbers ("")."""
     if name in ("end", "receive", "until"):
         return MOMENT
     if name in ("object", "sender", "receiver"):
         return OBJECT
     if name == "domain":
         return DOMAIN
-    layout = catalogue().layouts.get(shape.name) if shape.stream == BEGIN else None
+    layout = catalogue().layouts.get(kind) if stream == BEGIN else None
     field = next((field for field in layout.fields if field.name == name), None) if layout else None
     return field.values.name if field and isinstance(field.values, NameSet) else ""
 

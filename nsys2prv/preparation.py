@@ -38,7 +38,7 @@ from nsys2prv.selection import Selection
 from nsys2prv.spent import Spent, timed
 from nsys2prv.states import stage
 from nsys2prv.store.lanes import separate_overlaps
-from nsys2prv.store.runs import LINE, TRACE, Run
+from nsys2prv.store.runs import LINE, TRACE, Run, Shape
 from nsys2prv.store.span import within
 from nsys2prv.timeline import Timeline, begun, settled, timeline
 
@@ -98,7 +98,9 @@ class Job:
         by_task = sorted(self.results, key=lambda result: result.task)
         numbers = {result.task: index for index, result in enumerate(by_task)}
         domain_index = {name: index for index, (name, _) in enumerate(self.domain_codes)}
-        self.runs = [replace(run, source=numbers[run.source]) for result in self.results for run in result.runs]
+        shapes: dict[Shape, Shape] = {}
+        self.runs = [replace(run, source=numbers[run.source], shape=shapes.setdefault(run.shape, run.shape))
+                     for result in self.results for run in result.runs]
         self.threads = [threads_of(result, self.model) for result in by_task]
         self.domains = [np.array([domain_index[domain] for domain in result.domains], np.int64) for result in by_task]
         self.names = {name: [np.array(found.by_task.get(result.task, ()), np.int64) for result in by_task]

@@ -7,7 +7,7 @@ documentation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from nsys2prv.catalogue import calls as call_lines
@@ -89,7 +89,7 @@ class Layout:
     hashed: tuple[int, int] | None = None
     state: StateRule | None = None
 
-    @property
+    @cached_property
     def has_domain(self) -> bool:
         return any(isinstance(field.code, DomainCode) for field in self.fields)
 

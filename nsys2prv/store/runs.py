@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,7 @@ class Shape:
     metrics: tuple[Metric, ...] = ()
     wide: int = 0
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype:
         if self.stream == LINE:
             return line_dtype(catalogue().lines[self.name])

@@ -433,7 +433,7 @@ def test_wide_numbers_are_stored_wide(tmp_path: Path) -> None:
     trace, _, _ = traced(tmp_path, tables)
     (values,) = [numbers for code in trace.labels.types for numbers in series(trace, code).values()]
     assert values == [(0, 2**33), (10, 2**62), (10, 0)]
-    assert runs.Shape(runs.COUNTER, "gpu_metric", 8, ((),)).dtype.itemsize == 16
+    assert runs.Shape(runs.COUNTER, "gpu_metric", 8, ((),)).dtype.itemsize == 20
 
 
 # ------------------------------------------------------------------------------------------------------------------- views
