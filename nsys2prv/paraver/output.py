@@ -17,7 +17,7 @@ WRITE_BYTES = 1 << 20
 GZIP_LEVEL = 1
 
 
-#: How often a part looks whether those before it know their sizes, in seconds.
+#: How often a part looks whether those before it are written, in seconds.
 LOOK_SECONDS = 0.0005
 _FAILED = -1
 
@@ -46,11 +46,12 @@ class Output:
 
 
 class Placed(Output):
-    """Processes of one machine write each part where it belongs, once the sizes of those before it are known."""
+    """Processes of one machine write each part where it belongs, one after the other: a file system lets but one write to a file at a
+    time, and who waits for that would keep a processor busy."""
 
     @property
     def _places(self) -> Path:
-        """A file with the place of each part (int64; 0 until known)."""
+        """A file with the place of each part (int64; 0 until all before it are written)."""
         return self.folder / "places"
 
     def begin(self, head: bytes, parts: int) -> None:
@@ -58,7 +59,7 @@ class Placed(Output):
         self._places.write_bytes(np.append(self.path.stat().st_size, np.zeros(parts, np.int64)).tobytes())
 
     def put(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
-        """Waits until all parts before it have their sizes, so those must be under way."""
+        """Waits until all parts before it are written, so those must be under way."""
         with self._places.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
             places = np.frombuffer(mapped, np.int64)
             try:
@@ -68,15 +69,15 @@ class Placed(Output):
                 place = int(places[number])
                 if place == _FAILED:
                     raise OSError(f"{self.path}: a part before this one was not written")
+                with self.path.open("r+b", buffering=0) as out:
+                    out.seek(place)
+                    _write(out, data)
                 places[number + 1] = place + sum(map(len, data))
             except BaseException:
                 places[number + 1] = _FAILED
                 raise
             finally:
                 del places
-        with self.path.open("r+b", buffering=0) as out:
-            out.seek(place)
-            _write(out, data)
 
 
 class Parts(Output):
