@@ -66,7 +66,7 @@ class LineShape:
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._places: list[tuple[int, int, np.ndarray | None]] = []
-        constants: list[tuple[int, np.ndarray]] = []
+        self._constants: list[tuple[int, np.ndarray]] = []
         width = 0
         pending = b""
         for piece in (*pieces, None):
@@ -74,8 +74,8 @@ class LineShape:
                 pending += piece.text
                 continue
             if pending:
-                constants.append((width, _words_of_text(pending)))
-                width += len(constants[-1][1])
+                self._constants.append((width, _words_of_text(pending)))
+                width += len(self._constants[-1][1])
                 pending = b""
             if isinstance(piece, Choice):
                 table = _choice_table(piece.texts)
@@ -85,14 +85,13 @@ class LineShape:
                 self._places.append((width, piece.words, None))
                 width += piece.words
         self.width = width
-        self._block = np.zeros((BLOCK, width), np.uint32)
-        for start, text in constants:
-            self._block[:, start:start + len(text)] = text
+        self._block = np.zeros((0, width), np.uint32)
         self._item = np.dtype((np.void, WORD * width))
 
     def format(self, columns: Sequence[np.ndarray], rows: np.ndarray, out: np.ndarray, at: np.ndarray) -> None:
         """Write the lines of these rows of the columns into the words `out`, row k at word at[k]."""
         places = np.ndarray(len(out) - self.width + 1, self._item, out, 0, (WORD,))
+        self._make_room(min(len(rows), BLOCK))
         for start in range(0, len(rows), BLOCK):
             chosen = rows[start:start + BLOCK]
             block = self._block[:len(chosen)]
@@ -104,6 +103,14 @@ class LineShape:
                     for word in range(words):
                         block[:, column + word] = table[word][picked]
             places[at[start:start + BLOCK]] = block.view(self._item).ravel()
+
+    def _make_room(self, lines: int) -> None:
+        """Of a trace's many shapes few fill a whole block: each has as many lines as it needed so far."""
+        if lines <= len(self._block):
+            return
+        self._block = np.empty((min(BLOCK, 2 * lines), self.width), np.uint32)
+        for start, text in self._constants:
+            self._block[:, start:start + len(text)] = text
 
 
 def _words_of_text(text: bytes) -> np.ndarray:
