@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 T = TypeVar("T")
 
@@ -15,9 +16,30 @@ class Progress:
     def __init__(self, quiet: bool) -> None:
         self._off = quiet or not sys.stderr.isatty()
 
-    def bar(self, what: str, total: int, unit: str) -> tqdm:
+    def bar(self, what: str, total: int, unit: str) -> tqdm | _NoBar:
         """A bar to update by hand."""
-        return tqdm(total=total, desc=what, unit=f" {unit}", unit_scale=True, disable=self._off, file=sys.stderr, leave=False)
+        if self._off:
+            return _NoBar()
+        from tqdm import tqdm
+
+        return tqdm(total=total, desc=what, unit=f" {unit}", unit_scale=True, file=sys.stderr, leave=False)
 
     def over(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
-        return tqdm(items, desc=what, total=total, disable=self._off or total < 2, file=sys.stderr, leave=False)
+        if self._off or total < 2:
+            return items
+        from tqdm import tqdm
+
+        return tqdm(items, desc=what, total=total, file=sys.stderr, leave=False)
+
+
+class _NoBar:
+    """What takes the place of a bar that nobody sees, and of importing what draws it."""
+
+    def __enter__(self) -> _NoBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, count: int) -> None:
+        pass

@@ -105,7 +105,7 @@ class LineKind:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """calls: tables whose layouts and name sets come from one line each."""
+    """calls: tables whose layouts and name sets come from one line each. counters: layout -> event type -> names of sampled numbers."""
 
     layouts: dict[str, Layout]
     lines: dict[str, LineKind]
@@ -114,6 +114,7 @@ class Catalogue:
     domains: tuple[str, ...]
     calls: dict[str, CallTable]
     states: tuple[State, ...]
+    counters: dict[str, dict[int, list[str]]]
 
 
 @cache
@@ -151,7 +152,8 @@ def catalogue() -> Catalogue:
                            row_states.rule(spec.get("state"), data["state_rules"], states))
                for name, spec in data["layouts"].items()}
     lines = {name: LineKind(name, spec.get("tag"), spec["label"]) for name, spec in data["lines"].items()}
-    return Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]), calls, states)
+    return Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]), calls, states,
+                     data.get("counters", {}))
 
 
 def _sections() -> dict[str, Any]:

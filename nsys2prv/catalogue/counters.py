@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from nsys2prv.catalogue import catalogue
 from nsys2prv.catalogue.hashing import hashed_numbers
-from nsys2prv.data import data_text, data_texts, parsed
+from nsys2prv.data import data_text, parsed
 
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before Nsight's display factor.
 REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
@@ -42,9 +42,7 @@ def hashed_types() -> dict[str, tuple[int, int]]:
 def counter_tables() -> dict[str, CounterTable]:
     """The tables of listed names by layout of counters, empty for one that has none."""
     tables = {name: CounterTable({}, {}) for name, layout in catalogue().layouts.items() if not layout.fields}
-    listed = parsed(data_text(__package__, "counters.yaml"))
-    for topic in data_texts(f"{__package__}.events", ".yaml"):
-        listed |= parsed(topic).get("counters", {})
+    listed = parsed(data_text(__package__, "counters.yaml")) | catalogue().counters
     for layout, entries in listed.items():
         known: dict[tuple[str, str], str] = {}
         for names in entries.values():

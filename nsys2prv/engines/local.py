@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from multiprocessing import connection
 from typing import TypeVar
 
@@ -30,20 +31,35 @@ class SerialExecutor(Executor):
         return future
 
 
+class _WhenNeeded(Executor):
+    """An executor that is made at the first task: even one without workers costs a process that tracks its resources."""
+
+    def __init__(self, make: Callable[[], Executor]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Executor:
+        return self._make()
+
+    def submit(self, function: Callable[..., R], /, *args: object, **kwargs: object) -> Future[R]:
+        return self._made.submit(function, *args, **kwargs)
+
+
 @contextmanager
 def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
     """`jobs` worker processes, or this process for one. Workers start afresh and use one thread each."""
     if jobs <= 1:
         yield Pool(SerialExecutor(), 1)
         return
-    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(library, "1")
     with ExitStack() as stack:
         def started(number: int) -> Executor:
             context = multiprocessing.get_context("spawn")
             return stack.enter_context(ProcessPoolExecutor(number, mp_context=context, initializer=_begin_worker))
 
         # What killed a worker most likely was memory: the next ones are fewer.
-        yield Pool(started(jobs), jobs, renew=lambda: started(max(1, jobs // 2)))
+        yield Pool(_WhenNeeded(lambda: started(jobs)), jobs, renew=lambda: started(max(1, jobs // 2)))
 
 
 def _begin_worker() -> None:
