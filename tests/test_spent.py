@@ -1,0 +1,65 @@
+"""The line of CPU seconds that -v prints, against what the system says of the processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from tools.commands import ENVIRONMENT, SAMPLES, arguments, command
+from tools.exports import make_large
+
+#: Ranks of one job on several hosts, so that no stage is without work.
+CLUSTER = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
+LINE = re.compile(r"^  CPU seconds: (\d+\.\d\d [a-z ]+(?:, \d+\.\d\d [a-z ]+)*)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report large enough for worker processes."""
+    return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
+
+
+def told_and_used(folder: Path, *given: object) -> tuple[dict[str, float], float]:
+    """CPU seconds by stage as the command tells them, and those that it and the workers it waited for used in all."""
+    with (folder / "told").open("w+") as told:
+        child = subprocess.Popen(arguments(*given), cwd=folder, env=ENVIRONMENT, stdout=told, stderr=subprocess.PIPE, text=True)
+        with child.stderr:
+            problems = child.stderr.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0, problems
+        told.seek(0)
+        lines = LINE.findall(told.read())
+    assert len(lines) == 1
+    parts = [part.split(" ", 1) for part in lines[0].split(", ")]
+    seconds = {stage: float(number) for number, stage in parts}
+    assert len(seconds) == len(parts)
+    return seconds, usage.ru_utime + usage.ru_stime
+
+
+def check(seconds: dict[str, float], used: float) -> None:
+    """What is told is rounded to hundredths; the system counts what comes after it was told, too."""
+    assert seconds["reading"] > 0
+    assert seconds["beside"] > 0
+    assert sum(seconds.values()) <= used + 0.005 * len(seconds)
+
+
+def test_stages_are_no_more_than_the_process_used(tmp_path: Path) -> None:
+    seconds, used = told_and_used(tmp_path, "-v", "-j", "1", "--states", *CLUSTER, "out.prv")
+    check(seconds, used)
+    assert {"reading", "names", "clocks", "relations", "states", "writing", "beside"} <= set(seconds)
+
+
+@pytest.mark.parametrize("how", [("-j", "2"), ("-j", "2", "--engine", "threads")])
+def test_stages_of_workers_are_no_more_than_all_processes_used(how: tuple[str, ...], large: Path, tmp_path: Path) -> None:
+    check(*told_and_used(tmp_path, "-v", *how, large, "out.prv"))
+
+
+@pytest.mark.parametrize("how", [(), ("-q",), ("-q", "-v")])
+def test_nothing_of_it_is_told_unless_asked_for(how: tuple[str, ...], tmp_path: Path) -> None:
+    done = command(*how, "-j", "1", CLUSTER[0], tmp_path / "out.prv")
+    assert done.returncode == 0, done.stderr
+    assert "CPU seconds" not in done.stdout + done.stderr
