@@ -21,6 +21,7 @@ from nsys2prv.events.sampling import REPEATED
 from nsys2prv.meanings import Lookup, Meanings
 from nsys2prv.model.types import codes_of, counter_types, event_types
 from nsys2prv.options import DEFAULTS, Options
+from nsys2prv.paraver.loading import Load
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.plan import Plan
@@ -88,6 +89,7 @@ def write_job(job: Job, output: str | Path, options: Options = DEFAULTS) -> Summ
     if options.metadata:
         told.write_text(metadata.text(job, summary, options, clock.name if placed.record else None), encoding="ascii")
         summary.sizes[told] = told.stat().st_size
+    summary.load = Load.of(job.runs, sum(len(codes) for _, codes in manifest.closings) - sum(repeated.values()))
     summary.cpu = job.workers.spent.text()
     summary.notes += job.notes
     summary.warnings[:0] = job.warnings

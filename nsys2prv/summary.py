@@ -14,6 +14,7 @@ from nsys2prv.clock_text import MOST, causal_lines, table
 from nsys2prv.diagnostics_text import lost, said
 from nsys2prv.ledger import Ledger, ledger
 from nsys2prv.model.devices import TWICE
+from nsys2prv.paraver.loading import Load
 
 if TYPE_CHECKING:
     from nsys2prv.clock.placement import Placement
@@ -36,8 +37,8 @@ FEW_ABSENT = 8
 class Summary:
     """events: written, by layout. dropped, repaired: rows by (kind, reason). left_out: records by (layout or kind of lines, reason).
     ledger: what became of all rows and records. sizes: bytes of every file. duration in ns. types: event types in the trace. report: of
-    the analyses, "" where they were not asked for. cpu: seconds by stage, in one line. unread: what is wrong with reports
-    that could not be read, with keep_going."""
+    the analyses, "" where they were not asked for. load: what Paraver has to open. cpu: seconds by stage, in one line. unread: what is
+    wrong with reports that could not be read, with keep_going."""
 
     ranks: int
     hosts: int
@@ -59,6 +60,7 @@ class Summary:
     warnings: list[str] = field(default_factory=list)
     types: frozenset[int] = frozenset()
     report: str = ""
+    load: Load = field(default_factory=Load)
     cpu: str = ""
     unread: list[str] = field(default_factory=list)
 
@@ -112,6 +114,7 @@ class Summary:
         rows += [f"  {note}" for note in self.notes]
         rows += [f"{path}  {_size(size)}" + (f", {self.lines:,} lines" if ".prv" in path.suffixes else "")
                  for path, size in self.sizes.items()]
+        rows += filter(None, [self.load.text()])
         if self.views:
             rows.append("views to open first (copy them with: nsys2prv cfgs DIR): " + ", ".join(self.views))
         return "\n".join(rows)
