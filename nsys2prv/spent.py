@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 T, R = TypeVar("T"), TypeVar("R")
@@ -22,10 +22,11 @@ _STAGES = {"stored": "reading", "extract": "reading", "derive": "reading", "alig
 
 @dataclass
 class Spent:
-    """CPU seconds by stage; own: those of them that this process spent."""
+    """CPU seconds by stage; own: those of them that this process spent. known: processes whose start is counted."""
 
     seconds: Counter[str] = field(default_factory=Counter)
     own: float = 0.0
+    known: set[uuid.UUID] = field(default_factory=lambda: {_HERE})
 
     def add(self, stage: str, seconds: float, here: bool) -> None:
         self.seconds[stage] += seconds
@@ -44,6 +45,9 @@ class Spent:
         """The results of a function wrapped by :func:`timed`, whose time is noted."""
         for result in results:
             self.add(_stage_of(function), result.seconds, result.process == _HERE)
+            if result.process not in self.known:
+                self.known.add(result.process)
+                self.add("starting workers", result.before, False)
             yield result.value
 
     def text(self) -> str:
@@ -55,19 +59,27 @@ class Spent:
 
 @dataclass(frozen=True)
 class Timed:
-    """What a task gave, what it cost in CPU seconds, and in which process."""
+    """What a task gave, what it cost in CPU seconds, in which process, and what that had cost before its first task."""
 
     value: object
     seconds: float
     process: uuid.UUID
+    before: float
 
 
 def timed(function: Callable[[T], R], task: T) -> Timed:
     """Do a task and take its time: of the process, as libraries have threads of their own; of the thread where others work beside."""
+    before = _until_first_task()
     clock = time.process_time if threading.current_thread() is threading.main_thread() else time.thread_time
     begun = clock()
     value = function(task)
-    return Timed(value, clock() - begun, _HERE)
+    return Timed(value, clock() - begun, _HERE, before)
+
+
+@cache
+def _until_first_task() -> float:
+    """CPU seconds of this process when it got its first task."""
+    return time.process_time()
 
 
 def _stage_of(function: Callable) -> str:

@@ -53,9 +53,11 @@ def test_stages_are_no_more_than_the_process_used(tmp_path: Path) -> None:
     assert {"reading", "names", "clocks", "relations", "states", "writing", "beside"} <= set(seconds)
 
 
-@pytest.mark.parametrize("how", [("-j", "2"), ("-j", "2", "--engine", "threads")])
-def test_stages_of_workers_are_no_more_than_all_processes_used(how: tuple[str, ...], large: Path, tmp_path: Path) -> None:
-    check(*told_and_used(tmp_path, "-v", *how, large, "out.prv"))
+@pytest.mark.parametrize(("how", "processes"), [(("-j", "2"), True), (("-j", "2", "--engine", "threads"), False)])
+def test_stages_of_workers_are_no_more_than_all_processes_used(how: tuple[str, ...], processes: bool, large: Path, tmp_path: Path) -> None:
+    seconds, used = told_and_used(tmp_path, "-v", *how, large, "out.prv")
+    check(seconds, used)
+    assert (seconds.get("starting workers", 0) > 0) == processes
 
 
 @pytest.mark.parametrize("how", [(), ("-q",), ("-q", "-v")])
