@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -31,6 +32,9 @@ _KNOWN = re.compile("malformed database schema|database disk image is malformed|
                     "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+")
 #: What comes with a database is data: nothing in it is run.
 DISTRUST = "PRAGMA trusted_schema = OFF"
+#: Columns by a table's name and the statement that made it, which reports of one version share; so many at most.
+_COLUMNS: dict[tuple[str, str], dict[str, str]] = {}
+MOST_KNOWN = 10_000
 
 
 def database_uri(path: Path) -> str:
@@ -60,7 +64,7 @@ class Database(Source):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        check_file(self.path)
+        self._size = check_file(self.path)
         self._uri = database_uri(self.path)
         self._arrow: tuple[manager.AdbcDatabase, manager.AdbcConnection] | None = None
         try:
@@ -69,7 +73,7 @@ class Database(Source):
             self._connection.execute(DISTRUST)
             if hasattr(self._connection, "setconfig"):
                 self._connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
-            self.tables = {name: self._table(name) for name in self._table_names()}
+            self.tables: Mapping[str, Table] = _Tables(self._statements(), self._table)
         except DAMAGE as error:
             raise self._unreadable(error) from None
 
@@ -78,13 +82,14 @@ class Database(Source):
         return Nsys2prvError(f"{self.path}: cannot be read as an SQLite export ({what}); export the report again with: "
                              f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}")
 
-    def _table_names(self) -> list[str]:
+    def _statements(self) -> dict[str, str]:
+        """The tables, each with the statement that made it."""
         # Views and virtual tables are left alone: reading them would run code that came with the file.
-        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
-        return [name for (name,) in self._connection.execute(query) if not name.startswith("sqlite_")]
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+        return {name: sql for name, sql in self._connection.execute(query) if not name.startswith("sqlite_")}
 
-    def _table(self, name: str) -> Table:
-        columns = {row[1]: row[2] for row in self._connection.execute(f"PRAGMA table_info({quoted(name)})")}
+    def _table(self, name: str, statement: str) -> Table:
+        columns = self._columns(name, statement)
         taken = {column.lower() for column in columns}
         rowid = next((word for word in ("rowid", "_rowid_", "oid") if word not in taken), "")
         try:
@@ -92,11 +97,22 @@ class Database(Source):
                 f"SELECT (SELECT min({rowid or 'no'}) FROM {quoted(name)}), (SELECT max({rowid or 'no'}) FROM {quoted(name)})").fetchone()
         except sqlite3.OperationalError:
             return Table(name, columns, 1, self._walked(name), "")
+        except DAMAGE as error:
+            raise self._unreadable(error) from None
         if not isinstance(first, int) or not isinstance(last, int):
             return Table(name, columns)
-        if (last - first) * LEAST_ROW_BYTES > self.path.stat().st_size:
+        if (last - first) * LEAST_ROW_BYTES > self._size:
             return Table(name, columns, 1, self._walked(name), "")
         return Table(name, columns, first, last, rowid)
+
+    def _columns(self, name: str, statement: str) -> dict[str, str]:
+        """The table's columns and their types, as SQLite takes the statement."""
+        known = _COLUMNS.get((name, statement))
+        if known is None:
+            known = {row[1]: row[2] for row in self.query(f"PRAGMA table_info({quoted(name)})")}
+            if len(_COLUMNS) < MOST_KNOWN:
+                _COLUMNS[name, statement] = known
+        return known
 
     def _walked(self, name: str) -> int:
         return self.query(f"SELECT count(*) FROM {quoted(name)}")[0][0]
@@ -208,6 +224,28 @@ class Database(Source):
             statement.close()
 
 
+class _Tables(Mapping[str, Table]):
+    """The tables of a database, each looked at when it is first asked for."""
+
+    def __init__(self, statements: Mapping[str, str], look: Callable[[str, str], Table]) -> None:
+        self._statements, self._look = statements, look
+        self._known: dict[str, Table] = {}
+
+    def __getitem__(self, name: str) -> Table:
+        if name not in self._known:
+            self._known[name] = self._look(name, self._statements[name])
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._statements
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._statements)
+
+    def __len__(self) -> int:
+        return len(self._statements)
+
+
 def _rows_of(part: Part, rowid: str) -> str:
     """The part as a table expression in SQL."""
     if rowid:
@@ -222,8 +260,8 @@ def without_content(error: Exception) -> str:
     return known[0] if known else re.split(r"[(:\"'\n]", text, maxsplit=1)[0].strip() or type(error).__name__
 
 
-def check_file(path: Path) -> None:
-    """Raise one clear line unless this is a readable SQLite file."""
+def check_file(path: Path) -> int:
+    """The size of the file. Raises one clear line unless this is a readable SQLite file."""
     try:
         if path.is_dir():
             raise Nsys2prvError(f"{path}: is a folder without tables; give .sqlite exports, or folders of nsys export --type parquetdir")
@@ -232,9 +270,10 @@ def check_file(path: Path) -> None:
         if not path.is_file():
             raise Nsys2prvError(f"{path}: is not a regular file")
         with path.open("rb") as file:
-            head = file.read(16)
+            head, size = file.read(16), os.fstat(file.fileno()).st_size
     except OSError as error:
         raise Nsys2prvError(f"{path}: cannot be read ({error.strerror or error})") from None
     if head != MAGIC:
         what = "is empty" if not head else "is not an SQLite database"
         raise Nsys2prvError(f"{path}: {what}; make one with: nsys export --type sqlite REPORT.nsys-rep")
+    return size
