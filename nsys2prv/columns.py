@@ -11,8 +11,8 @@ import polars as pl
 ABSENT = -1
 #: The end of a range that its report does not close; the writer closes it at the end of the trace.
 OPEN = np.iinfo(np.int64).max
-#: Ranges of keys up to this size are counted in a table rather than sorted.
-_TABLE_LIMIT = 1 << 20
+#: Ranges of keys up to this size, or this many times the keys, are counted in a table rather than sorted.
+_TABLE_LIMIT, _TABLE_PER_KEY = 1 << 20, 16
 
 
 def factorize(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -22,7 +22,7 @@ def factorize(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = int(keys.min()), int(keys.max())
     if low == high:
         return keys[:1], np.zeros(len(keys), np.int64)
-    if high - low < _TABLE_LIMIT:
+    if high - low < min(_TABLE_LIMIT, _TABLE_PER_KEY * len(keys)):
         shifted = keys - low
         seen = np.zeros(high - low + 1, bool)
         seen[shifted] = True
