@@ -18,7 +18,7 @@ from nsys2prv.columns import factorize_together, occurrence
 from nsys2prv.events import all_kinds
 from nsys2prv.extract import Extracted
 from nsys2prv.store.normal import ends_of
-from nsys2prv.store.runs import BEGIN, END, LINE, Run, SpillReader
+from nsys2prv.store.runs import BEGIN, END, LINE, Run, SpillReader, store_again, stored
 
 #: Records looked at together.
 CHUNK_RECORDS = 500_000
@@ -215,18 +215,16 @@ def _move(results: Sequence[Extracted], runs: list[tuple[Extracted, Run]], moved
         result, run = runs[index]
         change = changes.setdefault(result.task, _Change(result.task, list(result.objects)))
         rows, lanes = np.concatenate(note.rows), np.concatenate(note.lanes)
-        begins = np.memmap(run.path, run.shape.dtype, "r+", run.offset, (run.rows,))
+        begins = stored(run)
         old = begins["object"][rows].astype(np.int64)
         (numbers, wanted), codes = factorize_together(old, lanes)
         new = np.array([_lane_object(change, int(number), int(lane)) for number, lane in zip(numbers, wanted, strict=True)])[codes]
         begins["object"][rows] = new
         ends = result.runs[result.runs.index(run) + 1]
         assert ends.shape.stream == END
-        stored = np.memmap(ends.path, ends.shape.dtype, "r+", ends.offset, (ends.rows,))
-        stored[:] = ends_of(np.array(begins), np.array(begins["end"]), catalogue().layouts[run.shape.name])
-        targets.setdefault(result.task, []).append((old, begins["time"][rows].copy(), begins["end"][rows].copy(), new))
-        begins.flush()
-        stored.flush()
+        store_again(run, begins)
+        store_again(ends, ends_of(begins, begins["end"], catalogue().layouts[run.shape.name]))
+        targets.setdefault(result.task, []).append((old, begins["time"][rows], begins["end"][rows], new))
     for task, found in targets.items():
         _redirect_lines(by_task[task], *(np.concatenate(column) for column in zip(*found, strict=True)))
     return list(changes.values())
@@ -246,7 +244,7 @@ def _redirect_lines(result: Extracted, old: np.ndarray, begin: np.ndarray, end: 
     A line knows its row by object, begin and end. Of rows equal in all three, lane 0 keeps one and the lines go round in order.
     """
     runs = [run for run in result.runs if run.shape.stream == LINE]
-    lines = [np.memmap(run.path, run.shape.dtype, "r+", run.offset, (run.rows,)) for run in runs]
+    lines = [stored(run) for run in runs]
     if not lines:
         return
     columns = [np.concatenate([moved, *(run[name].astype(np.int64) for run in lines)])
@@ -261,7 +259,7 @@ def _redirect_lines(result: Extracted, old: np.ndarray, begin: np.ndarray, end: 
     receivers = np.concatenate([run["receiver"] for run in lines])
     receivers[hit] = new[moved_order[(np.cumsum(rows_of) - rows_of)[leading[hit]] + rank[hit]]]
     start = 0
-    for run in lines:
-        run["receiver"] = receivers[start:start + len(run)]
-        start += len(run)
-        run.flush()
+    for run, records in zip(runs, lines, strict=True):
+        records["receiver"] = receivers[start:start + len(records)]
+        start += len(records)
+        store_again(run, records)

@@ -125,6 +125,20 @@ class SpillWriter:
         self._file.close()
 
 
+def stored(run: Run) -> np.ndarray:
+    """All records of a run, to be changed."""
+    with run.path.open("rb") as file:
+        file.seek(run.offset)
+        return np.fromfile(file, run.shape.dtype, run.rows)
+
+
+def store_again(run: Run, records: np.ndarray) -> None:
+    """Put the changed records of a run in their place; their times must be the same."""
+    with run.path.open("r+b") as file:
+        file.seek(run.offset)
+        file.write(memoryview(records).cast("B"))
+
+
 class SpillReader:
     """Slices of runs, copied from their files, of which a bounded number is open at a time."""
 
