@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import polars as pl
 
 #: Stands for "this row lacks the attribute" in columns of the normal form; Paraver values are never negative.
 ABSENT = -1
@@ -50,19 +47,6 @@ def occurrence(codes: np.ndarray) -> np.ndarray:
     place = np.empty(len(codes), np.int64)
     place[np.argsort(codes, kind="stable")] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
     return place
-
-
-def write_frame(frame: pl.DataFrame, path: Path) -> None:
-    """Store a frame (Arrow IPC, as a stream: of small frames polars reads it some twenty times faster than the file format).
-
-    The file is opened here: a path of the system need not be text, as polars wants it."""
-    with path.open("wb") as file:
-        frame.write_ipc_stream(file)
-
-
-def read_frame(path: Path) -> pl.DataFrame:
-    """A frame stored by :func:`write_frame`."""
-    return pl.read_ipc_stream(path.read_bytes())
 
 
 def over_slices(values: np.ndarray, first: np.ndarray, last: np.ndarray, ufunc: np.ufunc) -> np.ndarray:

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import read_frame
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Names, Numbering, ObjectKey
 from nsys2prv.events.kind import EventKind
 from nsys2prv.extract import Extracted
+from nsys2prv.frames import FrameWriter, StoredFrame, read_frame
 from nsys2prv.store.lanes import TOO_MANY
 from nsys2prv.store.nesting import nesting_lanes
 from nsys2prv.store.normal import spill
@@ -32,10 +32,10 @@ OBJECT, NAME, DOMAIN = "object_", "name_", "domain"
 class Source:
     """Facts of one reading task, by name, and what the indices in them mean."""
 
-    facts: dict[str, Path]
+    facts: dict[str, StoredFrame]
     objects: tuple[ObjectKey, ...]
     domains: tuple[str, ...]
-    names: dict[str, Path]
+    names: dict[str, StoredFrame]
 
 
 #: In the account of rows: facts, and what follows from them.
@@ -94,7 +94,8 @@ def run_task(task: DeriveTask) -> Extracted:
     finally:
         writer.close()
     result.objects, result.domains = list(common.objects), list(common.domains)
-    result.names = {name_set: names.save(task.spill / f"{name_set}-{task.number}.arrow") for name_set, names in common.names.items()}
+    with FrameWriter(task.spill / f"frames-{task.number}.arrows") as frames:
+        result.names = {name_set: names.save(frames) for name_set, names in common.names.items()}
     result.dropped.update({(kind.name, reason): count for reason, count in dropped.items()})
     result.beyond[kind.name, TOGETHER] = result.made[kind.name] + dropped.total()
     result.repaired.update({(kind.name, reason): count for reason, count in repaired.items()})

@@ -12,6 +12,7 @@ from nsys2prv.events.extraction import Extraction, ObjectKey, Settings
 from nsys2prv.events.kind import Counters, EventKind, Lines
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.events.nccl_regions import RegionIndex, save_regions
+from nsys2prv.frames import FrameWriter, StoredFrame
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.opening import open_source
 from nsys2prv.report.source import Part
@@ -39,7 +40,7 @@ class Task:
     settings: Settings
     counting: Mapping[str, str] = field(default_factory=dict)
     launches: tuple[Segment, ...] = ()
-    regions: tuple[Path, ...] = ()
+    regions: tuple[StoredFrame, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -48,11 +49,11 @@ class Task:
 
 @dataclass
 class Extracted:
-    """What a task found. objects, domains: what the indices in its runs mean; names: the same, per set a file of names
-    (Arrow IPC: text, and where any name has one, short and the index of its domain). facts: files for the relations between
-    reports. notes: for the summary. Counts are of rows, in the account by (kind, reason) of what became of them: read, made into records,
-    dropped, aside, beyond (see :class:`Extraction`), repaired. tables: rows of tables of which kinds read parts by conditions; of_table:
-    those that they read. lines: that were to be stored; left_out: those that are not, by (kind of lines, reason)."""
+    """What a task found. objects, domains: what the indices in its runs mean; names: the same, per set a frame of names
+    (text, and where any name has one, short and the index of its domain). facts: frames for the relations between reports. notes: for the
+    summary. Counts are of rows, in the account by (kind, reason) of what became of them: read, made into records, dropped, aside, beyond
+    (see :class:`Extraction`), repaired. tables: rows of tables of which kinds read parts by conditions; of_table: those that they read.
+    lines: that were to be stored; left_out: those that are not, by (kind of lines, reason)."""
 
     task: int
     report: int
@@ -60,10 +61,10 @@ class Extracted:
     runs: list[Run] = field(default_factory=list)
     objects: list[ObjectKey] = field(default_factory=list)
     domains: list[str] = field(default_factory=list)
-    names: dict[str, Path] = field(default_factory=dict)
-    facts: dict[str, Path] = field(default_factory=dict)
+    names: dict[str, StoredFrame] = field(default_factory=dict)
+    facts: dict[str, StoredFrame] = field(default_factory=dict)
     launches: list[Segment] = field(default_factory=list)
-    regions: list[Path] = field(default_factory=list)
+    regions: list[StoredFrame] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -102,9 +103,12 @@ def run_task(task: Task) -> Extracted:
         launches.close()
     result.launches = launches.segments
     result.objects, result.domains = list(extraction.objects), list(extraction.domains)
-    result.names = {name_set: names.save(task.spill / f"{name_set}-{task.number}.arrow") for name_set, names in extraction.names.items()}
-    result.facts = extraction.save_facts(task.spill, task.number)
-    result.regions = save_regions(extraction.regions, task.spill / f"regions-{task.number}.arrow")
+    with FrameWriter(task.spill / f"frames-{task.number}.arrows") as frames:
+        result.names = {name_set: names.save(frames) for name_set, names in extraction.names.items()}
+        result.facts = extraction.save_facts(frames)
+    # Apart, as tasks of the second stage read them when the others may have gone into a store.
+    with FrameWriter(task.spill / f"regions-{task.number}.arrows") as frames:
+        result.regions = save_regions(extraction.regions, frames)
     return result
 
 
@@ -202,7 +206,7 @@ def _portions(info: ReportInfo, kinds: list[EventKind], selected: list[EventKind
 def with_launches(tasks: list[Task], found: Iterable[Extracted]) -> list[Task]:
     """The tasks with what the first stage indexed of their reports."""
     segments: dict[int, list[Segment]] = {}
-    regions: dict[int, list[Path]] = {}
+    regions: dict[int, list[StoredFrame]] = {}
     for extracted in found:
         segments.setdefault(extracted.report, []).extend(extracted.launches)
         regions.setdefault(extracted.report, []).extend(extracted.regions)

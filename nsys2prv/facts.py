@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import groupby
 
 import numpy as np
 import polars as pl
 
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.columns import OPEN, read_frame
+from nsys2prv.columns import OPEN, factorize
 from nsys2prv.extract import Extracted
+from nsys2prv.frames import StoredFrame, read_frame
 from nsys2prv.relations.kind import OBJECT, TIME
 from nsys2prv.report.source import NULL
 
@@ -20,7 +21,7 @@ from nsys2prv.report.source import NULL
 class FactFile:
     """Facts of one reading task. clock, host: of its report; threads: thread index of each of its local objects."""
 
-    path: Path
+    frame: StoredFrame
     report: int
     clock: ClockMap
     host: int
@@ -53,19 +54,38 @@ def read_facts(files: Mapping[str, Sequence[FactFile]], tasks: Mapping[tuple[int
 
 def _frame(files: Sequence[FactFile], tasks: Mapping[tuple[int, int], int]) -> pl.DataFrame:
     """The facts of all tasks as one frame, translated."""
-    frames = []
-    for file in files:
-        frame = read_frame(file.path)
-        columns = [pl.lit(file.report, pl.Int64).alias("report"), pl.lit(file.host, pl.Int64).alias("host")]
-        for name in frame.columns:
-            values = frame[name].to_numpy() if name.startswith((TIME, OBJECT)) else None
-            if name.startswith(TIME):
-                known = (values != NULL) & (values != OPEN)
-                columns.append(pl.Series(name, np.where(known, file.clock.to_global(np.where(known, values, 0)), values)))
-            elif name.startswith(OBJECT):
-                columns.append(pl.Series(name, file.threads[values]))
-        if "process" in frame.columns:
-            numbers = {process: tasks.get((file.report, process), -1) for process in frame["process"].unique()}
-            columns.append(frame["process"].replace_strict(numbers, return_dtype=pl.Int64).alias("task"))
-        frames.append(frame.with_columns(columns))
-    return pl.concat(frames, how="diagonal") if frames else pl.DataFrame()
+    read = [(file, read_frame(file.frame)) for file in files]
+    alike = [list(group) for _, group in groupby(read, key=lambda found: list(found[1].schema.items()))]
+    return pl.concat([_translated(group, tasks) for group in alike], how="diagonal") if alike else pl.DataFrame()
+
+
+def _translated(found: Sequence[tuple[FactFile, pl.DataFrame]], tasks: Mapping[tuple[int, int], int]) -> pl.DataFrame:
+    """The facts of tasks whose frames have the same columns."""
+    files = [file for file, _ in found]
+    heights = np.array([frame.height for _, frame in found])
+    bounds = np.cumsum(heights)[:-1]
+    frame = pl.concat([frame for _, frame in found])
+
+    def by_file(name: str, translate: Callable[[FactFile, np.ndarray], np.ndarray]) -> np.ndarray:
+        parts = np.split(frame[name].to_numpy(), bounds)
+        return np.concatenate([translate(file, part) for file, part in zip(files, parts, strict=True)])
+
+    def process_tasks(file: FactFile, processes: np.ndarray) -> np.ndarray:
+        distinct, codes = factorize(processes)
+        return np.array([tasks.get((file.report, int(process)), -1) for process in distinct], np.int64)[codes]
+
+    columns = {"report": np.repeat(np.array([file.report for file in files], np.int64), heights),
+               "host": np.repeat(np.array([file.host for file in files], np.int64), heights)}
+    for name in frame.columns:
+        if name.startswith(TIME):
+            columns[name] = by_file(name, _in_trace_time)
+        elif name.startswith(OBJECT):
+            columns[name] = by_file(name, lambda file, objects: file.threads[objects])
+    if "process" in frame.columns:
+        columns["task"] = by_file("process", process_tasks)
+    return frame.with_columns(pl.Series(name, values) for name, values in columns.items())
+
+
+def _in_trace_time(file: FactFile, times: np.ndarray) -> np.ndarray:
+    known = (times != NULL) & (times != OPEN)
+    return np.where(known, file.clock.to_global(np.where(known, times, 0)), times)

@@ -59,7 +59,7 @@ def read_and_pack(task: extract.Task) -> extract.Extracted:
     """Read a task's parts and pack what was found into a folder of the task's number (a pure function over files)."""
     result = extract.run_task(task)
     pack(result, task.spill / f"task-{task.number}")
-    for path in {run.path for run in result.runs}.union(result.names.values(), result.facts.values()):
+    for path in {stored.path for stored in (*result.runs, *result.names.values(), *result.facts.values())}:
         path.unlink()
     result.runs, result.names, result.facts = [], {}, {}
     return result

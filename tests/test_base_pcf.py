@@ -18,7 +18,7 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, convert
 from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.cli import main
-from nsys2prv.columns import write_frame
+from nsys2prv.frames import FrameWriter
 from nsys2prv.model.names import NameFile, assign
 from nsys2prv.paraver.cfg.model import Cfg, Columns, Filter, Function, Histogram, Single
 from nsys2prv.paraver.cfg.writer import cfg_text
@@ -134,8 +134,8 @@ def values_of(tmp_path: Path, base: dict[str, dict[str, int]], **texts: list[str
     met = {}
     for name, found in texts.items():
         path = tmp_path / f"{name}.arrow"
-        write_frame(pl.DataFrame({"text": found}), path)
-        met[name] = {0: NameFile(path)}
+        with FrameWriter(path) as frames:
+            met[name] = {0: NameFile(frames.append(pl.DataFrame({"text": found})))}
     frames = {name: pl.DataFrame({"label": list(found), "value": list(found.values()), "sure": True}, schema_overrides={"value": pl.Int64})
               for name, found in base.items()}
     return {name: dict(values.labels.select("label", "value").iter_rows()) for name, values in assign(sets, met, {}, frames).items()

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import ABSENT, OPEN, factorize, factorize_together, write_frame
+from nsys2prv.columns import ABSENT, OPEN, factorize, factorize_together
 from nsys2prv.durations import duration_text
 from nsys2prv.events.launches import Launches, LaunchIndex
 from nsys2prv.events.nccl_regions import RegionIndex
+from nsys2prv.frames import FrameWriter, StoredFrame
 from nsys2prv.naming import nvtx
 from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
 from nsys2prv.report.info import PROCESS_MASK, TIME_LIMIT, ReportInfo
@@ -82,10 +82,9 @@ class Names:
         self._count += self._pieces[-1].height
         return first
 
-    def save(self, path: Path) -> Path:
-        """Write all names to a file (Arrow IPC)."""
-        write_frame(pl.concat(self._pieces), path)
-        return path
+    def save(self, frames: FrameWriter) -> StoredFrame:
+        """Store all names."""
+        return frames.append(pl.concat(self._pieces) if len(self._pieces) > 1 else self._pieces[0])
 
 
 class Numbering(dict):
@@ -227,12 +226,10 @@ class Extraction:
         self._facts.setdefault(name, []).append(pl.DataFrame({
             column: _time(np.asarray(values)) if column.startswith("time_") else values for column, values in columns.items()}))
 
-    def save_facts(self, folder: Path, task: int) -> dict[str, Path]:
-        """Write the facts, one file a name; returns the files."""
-        paths = {name: folder / f"facts-{name}-{task}.arrow" for name in self._facts}
-        for name, frames in self._facts.items():
-            write_frame(pl.concat(frames, how="diagonal"), paths[name])
-        return paths
+    def save_facts(self, frames: FrameWriter) -> dict[str, StoredFrame]:
+        """Store the facts, one frame a name."""
+        return {name: frames.append(pl.concat(pieces, how="diagonal") if len(pieces) > 1 else pieces[0])
+                for name, pieces in self._facts.items()}
 
     def name(self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray) -> np.ndarray:
         """Local name indices of rows whose names are those at `codes` of the columns `text` (and `short`, `domain`)."""

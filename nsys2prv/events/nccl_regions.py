@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import ABSENT, read_frame, write_frame
+from nsys2prv.columns import ABSENT
+from nsys2prv.frames import FrameWriter, StoredFrame, read_frame
 from nsys2prv.naming.nccl import GROUP, GROUP_END, GROUP_START, LAST_OPERATION, RECEIVE, SEND
 from nsys2prv.report.info import PROCESS_MASK
 
@@ -25,12 +25,9 @@ ALL_REDUCE, SHARES = 1, (4, 5, 8, 9, 10)
 _COMMON = ("reduction", "root", "peer", "group", "type")
 
 
-def save_regions(frames: Sequence[pl.DataFrame], path: Path) -> list[Path]:
-    """Write the ranges that one task found; returns the file, if there is any range."""
-    if not frames:
-        return []
-    write_frame(pl.concat(frames), path)
-    return [path]
+def save_regions(found: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:
+    """Store the ranges that one task found, if there are any."""
+    return [frames.append(pl.concat(found))] if found else []
 
 
 @dataclass
@@ -50,16 +47,16 @@ class Tied:
 class RegionIndex:
     """The NCCL ranges of one report, by thread. Read when first asked."""
 
-    def __init__(self, paths: Sequence[Path] = ()) -> None:
-        self.paths = tuple(paths)
+    def __init__(self, stored: Sequence[StoredFrame] = ()) -> None:
+        self._stored = tuple(stored)
 
     def __bool__(self) -> bool:
-        return bool(self.paths)
+        return bool(self._stored)
 
     @cached_property
     def _ranges(self) -> pl.DataFrame:
         """All ranges in order with their unit."""
-        ranges = pl.concat([read_frame(path) for path in self.paths]).sort("thread", "begin", "end", descending=[False, False, True])
+        ranges = pl.concat([read_frame(stored) for stored in self._stored]).sort("thread", "begin", "end", descending=[False, False, True])
         reach = pl.col("end").cum_max().shift(1).over("thread")
         ranges = ranges.with_columns(outer=reach.is_null() | (pl.col("begin") >= reach))
         step = pl.when(~pl.col("outer")).then(0).when(pl.col("operation") == GROUP_START).then(1) \

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import polars as pl
 
 from nsys2prv.catalogue import NameSet
-from nsys2prv.columns import read_frame
+from nsys2prv.frames import StoredFrame, read_frame
 from nsys2prv.model.base_names import NO_NAMES, with_families
 from nsys2prv.naming.kernels import disambiguate, readable_kernel_name
 from nsys2prv.paraver.pcf import safe_labels
@@ -27,12 +26,12 @@ BATCH_ROWS = 1_000_000
 
 @dataclass(frozen=True)
 class NameFile:
-    """The names that one reading task met of one set, in the order of their local indices (Arrow IPC).
+    """The names that one reading task met of one set, in the order of their local indices.
 
     Columns: text; where any name has one, short and domain, an index into `domains`.
     """
 
-    path: Path
+    frame: StoredFrame
     domains: Sequence[str] = ()
 
 
@@ -174,7 +173,7 @@ def _batches(files: Mapping[int, NameFile]) -> Iterator[list[tuple[int, NameFile
     batch: list[tuple[int, NameFile, pl.DataFrame]] = []
     rows = 0
     for task, file in sorted(files.items()):
-        batch.append((task, file, read_frame(file.path)))
+        batch.append((task, file, read_frame(file.frame)))
         rows += batch[-1][2].height
         if rows >= BATCH_ROWS:
             yield batch

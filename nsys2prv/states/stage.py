@@ -16,9 +16,10 @@ import numpy as np
 from nsys2prv.catalogue import Layout, NameSet, catalogue
 from nsys2prv.catalogue.states import StateRule
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.columns import OPEN, read_frame
+from nsys2prv.columns import OPEN
 from nsys2prv.events.extraction import ObjectKey, QueueKey, StreamKey, ThreadKey
 from nsys2prv.extract import Extracted
+from nsys2prv.frames import StoredFrame, read_frame
 from nsys2prv.states.innermost import NOTHING, Keys, Ranges, innermost, overlaid
 from nsys2prv.states.records import Records
 from nsys2prv.store import placing
@@ -39,7 +40,7 @@ class StateTask:
 
     number: int
     results: tuple[Extracted, ...]
-    names: Mapping[int, Mapping[str, Path]]
+    names: Mapping[int, Mapping[str, StoredFrame]]
     threads: Mapping[int, np.ndarray]
     states: Mapping[int, int]
     asked: frozenset[int]

@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.catalogue import NameSet, catalogue
-from nsys2prv.columns import read_frame, write_frame
 from nsys2prv.extract import Extracted
+from nsys2prv.frames import FrameWriter, read_frame
 from nsys2prv.plain import from_plain, to_plain
 from nsys2prv.store.normal import closings_of, ends_of
 from nsys2prv.store.runs import BEGIN, END, Run, Shape, SpillWriter, fields_present
@@ -68,8 +68,8 @@ def pack(result: Extracted, folder: Path) -> None:
     for number, frames in columns.items():
         _write(pl.concat(frames), folder / f"runs-{number}.arrow")
     for kind, files in (("names", result.names), ("facts", result.facts)):
-        for number, path in enumerate(files.values()):
-            _write(read_frame(path), folder / f"{kind}-{number}.arrow")
+        for number, stored in enumerate(files.values()):
+            _write(read_frame(stored), folder / f"{kind}-{number}.arrow")
     bare = replace(result, runs=[], names={}, facts={}, launches=[], regions=[])
     entry = Entry(bare, runs, list(result.names), list(result.facts))
     (folder / ENTRY).write_text(json.dumps(to_plain(entry, Entry)), encoding="ascii")
@@ -83,10 +83,10 @@ def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: 
     with opened(ENTRY) as file:
         entry = from_plain(json.load(file), Entry)
     result = replace(entry.result, task=number, report=report)
-    for kind, names, target in (("names", entry.names, result.names), ("facts", entry.facts, result.facts)):
-        for index, name in enumerate(names):
-            target[name] = spill / f"stored-{kind}-{number}-{index}.arrow"
-            write_frame(_read(opened, f"{kind}-{index}.arrow"), target[name])
+    with FrameWriter(spill / f"frames-{number}.arrows") as stored:
+        for kind, names, target in (("names", entry.names, result.names), ("facts", entry.facts, result.facts)):
+            for index, name in enumerate(names):
+                target[name] = stored.append(_read(opened, f"{kind}-{index}.arrow"))
     limits = {"objects": len(result.objects), "domains": len(result.domains),
               **{name: _read(opened, f"names-{index}.arrow").height for index, name in enumerate(entry.names)}}
     frames: dict[int, pl.DataFrame] = {}
