@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nsys2prv import align, causality, derive, device_states, extract, relate, stored
+from nsys2prv import align, causality, derive, device_states, extract, inspection, relate, stored
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
@@ -30,8 +30,7 @@ from nsys2prv.options import DEFAULTS
 from nsys2prv.plan import Plan
 from nsys2prv.progress import Progress
 from nsys2prv.report import mixed
-from nsys2prv.report.info import ReportInfo, inspect
-from nsys2prv.report.prepare import prepared
+from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.sqlite import has_log
 from nsys2prv.report.unchanged import unchanged
 from nsys2prv.selection import Selection
@@ -196,13 +195,15 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
         plan = replace(plan, selection=selection, settings=settings)
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
-    for number, path in progress.over(enumerate(exports), "opening reports", len(exports)):
-        try:
-            infos.append(inspect(*prepared(path, folder / f"export-{number}")))
-        except Nsys2prvError as error:
-            if not plan.keep_going:
-                raise
-            unread.append(str(error))
+    lookers = Workers(pool if inspection.worth_workers(exports) else alone(), progress)
+    looked = inspection.looked_at(exports, folder, plan.keep_going, partial(lookers.run, what=inspection.names))
+    for found in progress.over(looked, "opening reports", len(exports)):
+        if isinstance(found, ReportInfo):
+            infos.append(found)
+        elif plan.keep_going:
+            unread.append(str(found))
+        else:
+            raise found
     if unread and not infos and not stores:
         raise Nsys2prvError(f"none of {len(unread)} reports can be read; of the first: {unread[0]}")
     held = [(store.path, report) for store in stores.values() for report in store.contents.reports]
@@ -211,7 +212,7 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
     places = {id(report.info): (path, report) for path, report in held}
     infos = wanted_reports(object_model.order_reports([*infos, *(report.info for _, report in held)]), plan.cut.cut)
     rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
-    return Opened(infos, plan, Workers(alone() if rows < SMALL_JOB_ROWS else pool, progress),
+    return Opened(infos, plan, Workers(alone() if rows < SMALL_JOB_ROWS else pool, progress, lookers.spent),
                   [*warnings, *plan.selection.warnings, *mixed.warnings(infos)],
                   {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}, unread)
 

@@ -16,8 +16,8 @@ T, R = TypeVar("T"), TypeVar("R")
 #: Tells this process from all others, on whichever machine.
 _HERE = uuid.uuid4()
 #: What people call the work of a module.
-_STAGES = {"stored": "reading", "extract": "reading", "derive": "reading", "align": "clocks", "causality": "clocks", "relate": "relations",
-           "stage": "states", "device_states": "device states", "write": "writing"}
+_STAGES = {"inspection": "opening", "stored": "reading", "extract": "reading", "derive": "reading", "align": "clocks",
+           "causality": "clocks", "relate": "relations", "stage": "states", "device_states": "device states", "write": "writing"}
 
 
 @dataclass
