@@ -47,7 +47,9 @@ def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_pat
 def test_few_bytes_are_not_worth_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not worth_workers(TRAINING)
     monkeypatch.setattr(inspection, "SMALL_JOB_BYTES", sum(path.stat().st_size for path in TRAINING))
-    assert worth_workers(TRAINING) and not worth_workers(TRAINING[:-1]) and not worth_workers(TRAINING[:1])
+    assert worth_workers(TRAINING)
+    assert not worth_workers(TRAINING[:-1])
+    assert not worth_workers(TRAINING[:1])
 
 
 def test_workers_tell_what_is_wrong_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +60,7 @@ def test_workers_tell_what_is_wrong_with_a_report(tmp_path: Path, monkeypatch: p
         convert([TRAINING[0], damaged, tmp_path / "none.sqlite"], tmp_path / "out.prv", Options(jobs=2, quiet=True))
     assert "\n" not in str(error.value)
     summary = convert([TRAINING[0], damaged, TRAINING[1]], tmp_path / "out.prv", Options(jobs=2, quiet=True, keep_going=True))
-    assert len(summary.unread) == 1 and summary.unread[0].startswith(f"{damaged}: ")
+    assert len(summary.unread) == 1
+    assert summary.unread[0].startswith(f"{damaged}: ")
     alone = written([TRAINING[0], TRAINING[1]], tmp_path / "alone", quiet=True)
     assert (tmp_path / "out.prv").read_bytes() == alone["out.prv"]
