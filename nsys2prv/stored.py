@@ -7,8 +7,8 @@ import hashlib
 import json
 import zipfile
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
 from typing import BinaryIO
@@ -23,6 +23,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Settings
 from nsys2prv.plain import from_plain, to_plain
 from nsys2prv.report.info import ReportInfo
+from nsys2prv.report.mixed import bare, session
 from nsys2prv.selection import Selection
 from nsys2prv.store.archive import is_archive, member, open_archive
 from nsys2prv.store.packing import unpack
@@ -140,13 +141,15 @@ def _same(name: str, one: Contents, other_name: str, other: Contents) -> None:
 
 def once(held: Sequence[tuple[ReportInfo, Path]]) -> None:
     """Raise one clear line where two files, one of them a store, hold the same report."""
-    seen: list[tuple[ReportInfo, Path]] = []
+    seen: dict[Hashable, list[tuple[ReportInfo, Path]]] = {}
     for info, path in held:
-        bare = replace(info, path=Path(), source=None)
-        for other, place in seen if info.utc_ns is not None and info.processes else ():
-            if other == bare and place != path:
+        if (begun := session(info)) is None:
+            continue
+        alike = seen.setdefault(begun, [])
+        for other, place in alike:
+            if place != path and bare(other) == bare(info):
                 raise Nsys2prvError(f"{path}: holds {info.name}, which {place} holds too")
-        seen.append((bare, path))
+        alike.append((info, path))
 
 
 def taken(tasks: Sequence[extract.Task], stage: int, held: dict[int, tuple[Path, Held]]) -> list[extract.Task | StoredTask]:

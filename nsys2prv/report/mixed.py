@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate
 from pathlib import Path
 
 from nsys2prv.report.info import ReportInfo
@@ -22,17 +22,27 @@ def warnings(infos: Sequence[ReportInfo]) -> list[str]:
 def _copies(infos: Sequence[ReportInfo]) -> list[str]:
     """Reports whose sessions, processes and rows are the same."""
     found = []
-    seen: list[ReportInfo] = []
+    seen: dict[Hashable, list[ReportInfo]] = {}
     for info in infos:
-        bare = replace(info, path=Path(), source=None)
-        if info.utc_ns is None or not info.processes:
+        if (begun := session(info)) is None:
             continue
-        if (first := next((other for other in seen if replace(other, path=Path(), source=None) == bare), None)) is not None:
+        alike = seen.setdefault(begun, [])
+        if (first := next((other for other in alike if bare(other) == bare(info)), None)) is not None:
             found.append(f"{info.given}: is the same report as {first.given} (session, processes and rows): its events are "
                          "in the trace twice")
         else:
-            seen.append(info)
+            alike.append(info)
     return found
+
+
+def session(info: ReportInfo) -> Hashable | None:
+    """What copies of a report have in common and few other reports; None where nothing tells a copy."""
+    return (info.utc_ns, tuple(info.processes)) if info.utc_ns is not None and info.processes else None
+
+
+def bare(info: ReportInfo) -> ReportInfo:
+    """What is told by a report, without where it is."""
+    return replace(info, path=Path(), source=None)
 
 
 def _jobs(infos: Sequence[ReportInfo]) -> list[str]:
@@ -49,8 +59,8 @@ def _jobs(infos: Sequence[ReportInfo]) -> list[str]:
 def _one_after_the_other(infos: Sequence[ReportInfo]) -> list[str]:
     spans = sorted((info.utc_ns, info.utc_ns + info.duration_ns, info.name) for info in infos
                    if info.utc_ns is not None and info.duration_ns is not None)
-    for (_, end, name), (start, _, later) in pairwise(spans):
-        last = max(stop for begin, stop, _ in spans if begin < start) if start > end else start
+    lasts = accumulate((end for _, end, _ in spans), max)
+    for last, (_, _, name), (start, _, later) in zip(lasts, spans, spans[1:], strict=False):
         if start - last > GAP:
             return [f"{later} begins {(start - last) / 1e9:,.0f} s after {name} and all before it ended: are they of one run?"]
     return []
