@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from nsys2prv.summary import Summary
 ENDING = ".nsys2prv.json"
 #: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than to convert.
 CHECKED = 1 << 20
+#: Reports whose checksums are taken in one go.
+TOGETHER = 16
 CHECKSUM = "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
 #: Options that do not change the trace, or are places of the machine.
 NOT_TOLD = frozenset({"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress"})
@@ -50,8 +52,8 @@ def text(job: Job, summary: Summary, options: Options, clock: str | None) -> str
                   "gpus": summary.devices, "rows": summary.threads, "tasks_ordered_by": summary.order},
         "options": told(options),
         "checksum": CHECKSUM,
-        "inputs": [{**_input(info), "clock": {"method": placement.method, **_clock(to_trace)}} for info, placement, to_trace in zip(
-            job.infos, job.placed.placements, job.clocks, strict=False)],
+        "inputs": [{**_input(info, files), "clock": {"method": placement.method, **_clock(to_trace)}}
+                   for info, files, placement, to_trace in zip(job.infos, _files(job), job.placed.placements, job.clocks, strict=False)],
         "clock_file": clock,
         "ledger": {
             "kinds": {kind: {**asdict(account), "missing": account.missing} for kind, account in summary.ledger.kinds.items()},
@@ -85,8 +87,20 @@ def _plain(value: object) -> Any:
     return Path(value).name if isinstance(value, str) and "/" in value and value.endswith((".yaml", ".yml")) else value
 
 
-def _input(info: ReportInfo) -> dict[str, Any]:
-    return {"name": str(info.given), **_file(info.given), "host": info.host, "schema": info.schema, "nsys": info.product}
+def _input(info: ReportInfo, files: dict[str, Any]) -> dict[str, Any]:
+    return {"name": str(info.given), **files, "host": info.host, "schema": info.schema, "nsys": info.product}
+
+
+def _files(job: Job) -> Iterator[dict[str, Any]]:
+    """Of each report what :func:`run_task` finds."""
+    paths = [info.given for info in job.infos]
+    for found in job.workers.run(run_task, [paths[first:first + TOGETHER] for first in range(0, len(paths), TOGETHER)]):
+        yield from found
+
+
+def run_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Sizes and checksums of some reports."""
+    return [_file(path) for path in paths]
 
 
 def _file(path: Path) -> dict[str, Any]:
