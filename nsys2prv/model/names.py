@@ -20,6 +20,8 @@ from nsys2prv.paraver.pcf import safe_labels
 
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]
+#: Names of some reading tasks, by the number of each.
+Batch = list[tuple[int, "NameFile", pl.DataFrame]]
 #: Names handled together: more would cost memory, fewer time.
 BATCH_ROWS = 1_000_000
 
@@ -97,7 +99,8 @@ def _assign_set(name_set: NameSet, first: int, files: Mapping[int, NameFile], la
     """The values of one set, and the first value after them. used: values of the base in the set's space."""
     if not files:
         return NameValues(), first
-    distinct = _distinct(files, labeller is not None)
+    batches = _Batches(files)
+    distinct = _distinct(batches, labeller is not None)
     known = pl.DataFrame(list(name_set.known_values().items()), schema={"text": pl.String, "known": pl.Int64}, orient="row")
     distinct = distinct.join(known, on="text", how="left", maintain_order="left") if known.height else \
         distinct.with_columns(known=pl.lit(None, pl.Int64))
@@ -109,7 +112,7 @@ def _assign_set(name_set: NameSet, first: int, files: Mapping[int, NameFile], la
     values.labels = safe_labels(distinct.select("value").with_columns(label=labels))
     if base is not None:
         distinct, following = _continued(values, distinct, name_set, base, first, used)
-    _look_up(values, files, distinct.select("text", "value"))
+    _look_up(values, batches, distinct.select("text", "value"))
     return values, following
 
 
@@ -136,10 +139,10 @@ def _continued(values: NameValues, distinct: pl.DataFrame, name_set: NameSet, ba
     return distinct.with_columns(value="now"), max(first, start + new if new else 0)
 
 
-def _distinct(files: Mapping[int, NameFile], shorts: bool) -> pl.DataFrame:
+def _distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
     """The distinct texts in order, each with the least of its short forms if those are wanted."""
     found = pl.DataFrame(schema={"text": pl.String, "short": pl.String} if shorts else {"text": pl.String})
-    for batch in _batches(files):
+    for batch in batches:
         texts = pl.concat([found, *(_with_short(frame) if shorts else frame.select("text") for _, _, frame in batch)])
         found = texts.group_by("text").agg(pl.col("short").min()) if shorts else texts.unique()
     return found.sort("text")
@@ -149,34 +152,46 @@ def _with_short(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select("text", "short" if "short" in frame.columns else pl.lit("").alias("short"))
 
 
-def _look_up(values: NameValues, files: Mapping[int, NameFile], distinct: pl.DataFrame) -> None:
+def _look_up(values: NameValues, batches: Iterable[Batch], distinct: pl.DataFrame) -> None:
     """Fill in every task's values, and the values met per domain."""
-    met: dict[str, list[pl.DataFrame]] = {}
-    for batch in _batches(files):
+    met: dict[str, list[np.ndarray]] = {}
+    for batch in batches:
         texts = pl.concat([frame.select("text") for _, _, frame in batch])
-        column = texts.join(distinct, on="text", how="left", maintain_order="left")["value"]
+        column = texts.join(distinct, on="text", how="left", maintain_order="left")["value"].to_numpy()
         start = 0
         for task, file, frame in batch:
-            part = column.slice(start, frame.height)
+            part = values.by_task[task] = column[start:start + frame.height]
             start += frame.height
-            values.by_task[task] = part.to_numpy()
             if "domain" not in frame.columns:
-                met.setdefault("", []).append(part.to_frame("value"))
+                met.setdefault("", []).append(part)
                 continue
-            for (domain,), rows in frame.select("domain").with_columns(value=part).partition_by("domain", as_dict=True).items():
-                met.setdefault(file.domains[domain], []).append(rows.select("value"))
-    values.domains = {domain: pl.concat(frames).unique() for domain, frames in met.items()}
+            domains = frame["domain"].to_numpy()
+            for domain in np.unique(domains).tolist():
+                met.setdefault(file.domains[domain], []).append(part[domains == domain])
+    values.domains = {domain: pl.DataFrame({"value": np.unique(np.concatenate(found))}) for domain, found in met.items()}
 
 
-def _batches(files: Mapping[int, NameFile]) -> Iterator[list[tuple[int, NameFile, pl.DataFrame]]]:
-    """The tasks' names, a bounded number of rows at a time."""
-    batch: list[tuple[int, NameFile, pl.DataFrame]] = []
-    rows = 0
-    for task, file in sorted(files.items()):
-        batch.append((task, file, read_frame(file.frame)))
-        rows += batch[-1][2].height
-        if rows >= BATCH_ROWS:
+class _Batches:
+    """The tasks' names, a bounded number of rows at a time; read once if that is all of them."""
+
+    def __init__(self, files: Mapping[int, NameFile]) -> None:
+        self._files = files
+        self._all: list[Batch] = []
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._all:
+            yield from self._all
+            return
+        batch: Batch = []
+        rows = given = 0
+        for task, file in sorted(self._files.items()):
+            batch.append((task, file, read_frame(file.frame)))
+            rows += batch[-1][2].height
+            if rows >= BATCH_ROWS:
+                yield batch
+                given += 1
+                batch, rows = [], 0
+        if batch and not given:
+            self._all = [batch]
+        if batch:
             yield batch
-            batch, rows = [], 0
-    if batch:
-        yield batch
