@@ -160,13 +160,14 @@ def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Pa
     settings = replace(settings, lines=any(kind.provides_launches for kind in selected))
     first = [kind for kind in all_kinds() if kind in needed or (kind in selected and (kind.provides_launches or kind.provides_regions))]
     second = [kind for kind in selected if kind not in first]
+    counting, wanted = _counting(selected), {kind.name for kind in selected}
     stages: list[list[Task]] = []
     number = 0
     for stage in (first, second):
         tasks = []
         for index, info in enumerate(reports):
-            for parts in _portions(info, stage, selected):
-                tasks.append(Task(number, index, info, tuple(parts), spill_folder, settings, _counting(selected)))
+            for parts in _portions(info, stage, wanted):
+                tasks.append(Task(number, index, info, tuple(parts), spill_folder, settings, counting))
                 number += 1
         stages.append(tasks)
     return stages[0], stages[1]
@@ -181,7 +182,7 @@ def _counting(selected: Iterable[EventKind]) -> dict[str, str]:
     return {table: kinds[0].name for table, kinds in readers.items() if all(kind.where for kind in kinds)}
 
 
-def _portions(info: ReportInfo, kinds: list[EventKind], selected: list[EventKind]) -> Iterator[list[tuple[str, Part, bool]]]:
+def _portions(info: ReportInfo, kinds: list[EventKind], wanted: set[str]) -> Iterator[list[tuple[str, Part, bool]]]:
     """A report's parts, gathered into portions of at most TASK_ROWS rows."""
     portion: list[tuple[str, Part, bool]] = []
     room = TASK_ROWS
@@ -193,7 +194,7 @@ def _portions(info: ReportInfo, kinds: list[EventKind], selected: list[EventKind
             first = part.first
             while first <= part.last:
                 last = min(part.last, first + room - 1)
-                portion.append((kind.name, Part(table, first, last), kind in selected))
+                portion.append((kind.name, Part(table, first, last), kind.name in wanted))
                 room -= last - first + 1
                 first = last + 1
                 if room <= 0:

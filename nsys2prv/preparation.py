@@ -319,7 +319,10 @@ def _facts(reading: _Reading, model: object_model.ObjectModel, clocks: Sequence[
 
 def trace_duration(results: Sequence[extract.Extracted], clocks: Sequence[ClockMap]) -> int:
     """Of the trace (ns), by all that it holds."""
-    return max(int(clocks[run.report].to_global(np.int64(run.last))) for result in results for run in result.runs)
+    lasts: dict[int, list[int]] = {}
+    for run in (run for result in results for run in result.runs):
+        lasts.setdefault(run.report, []).append(run.last)
+    return max(int(clocks[report].to_global(np.array(times)).max()) for report, times in lasts.items())
 
 
 def threads_of(result: extract.Extracted, model: object_model.ObjectModel) -> np.ndarray:

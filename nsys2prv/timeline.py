@@ -70,8 +70,7 @@ def begun(placed: Timeline, results: Sequence[Extracted]) -> Timeline:
 
 def _firsts(placements: Sequence[Placement], results: Sequence[Extracted]) -> dict[int, int]:
     """When the first event of each report is, as they are placed."""
-    firsts: dict[int, int] = {}
+    firsts: dict[int, list[int]] = {}
     for run in (run for result in results for run in result.runs if run.first != OPEN):
-        time = int(placements[run.report].map.to_global(np.int64(run.first)))
-        firsts[run.report] = min(firsts.get(run.report, time), time)
-    return firsts
+        firsts.setdefault(run.report, []).append(run.first)
+    return {report: int(placements[report].map.to_global(np.array(times)).min()) for report, times in firsts.items()}
