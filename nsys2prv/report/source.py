@@ -158,7 +158,10 @@ class Named(dict):
 
 
 def integers_of(series: pl.Series) -> np.ndarray:
-    return (series.fill_null(NULL) if series.null_count() else series).to_numpy()
+    nulls = series.null_count()
+    if nulls == len(series):
+        return np.full(nulls, NULL)
+    return (series.fill_null(NULL) if nulls else series).to_numpy()
 
 
 def coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:

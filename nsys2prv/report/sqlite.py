@@ -166,7 +166,7 @@ class Database(Source):
         plain = [quoted(name) for name in present]
         damaged = 0
         frame = self._frame(f"SELECT {', '.join(plain + text_part) or 'NULL'} {source}")
-        if frame is None or any(str(frame.schema[name]) != "Int64" for name in present):
+        if frame is None or any(frame[name].dtype != pl.Int64 for name in present):
             guarded = [f"CASE typeof({quoted(name)}) WHEN 'integer' THEN {quoted(name)} END AS {quoted(name)}" for name in present]
             frame = self._frame(f"SELECT {', '.join(guarded + text_part) or 'NULL'} {source}")
             if frame is None:
