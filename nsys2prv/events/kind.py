@@ -46,7 +46,8 @@ class Rows:
     index into the extraction's objects. owner: ranges of one owner on one object belong together; those of several get rows of their own
     where they cross (derived events only). columns: one int64 column per field of the layout: a number (ABSENT where an optional one is
     lacking), a value of a closed set, or an index into the extraction's names of that set. domain: index into the extraction's NVTX
-    domains, for layouts whose event types depend on it.
+    domains, for layouts whose event types depend on it. chosen: indices of the rows that are meant, ascending; None for all. All columns
+    have all rows, so that those in question are copied but once, when they are stored.
     """
 
     layout: str
@@ -57,14 +58,11 @@ class Rows:
     domain: np.ndarray | None = None
     lines: Lines | None = None
     owner: np.ndarray | None = None
+    chosen: np.ndarray | None = None
 
     def where(self, keep: np.ndarray) -> Rows:
         """The rows for which `keep` is true, with all lines."""
-        if keep.all():
-            return self
-        optional = {name: column[keep] for name in ("domain", "owner") if (column := getattr(self, name)) is not None}
-        return replace(self, begin=self.begin[keep], end=self.end[keep], object=self.object[keep],
-                       columns={name: column[keep] for name, column in self.columns.items()}, **optional)
+        return self if keep.all() else replace(self, chosen=np.flatnonzero(keep))
 
 
 @dataclass

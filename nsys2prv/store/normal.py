@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.kind import Counters, Lines, Rows
 from nsys2prv.report.info import TIME_LIMIT
 from nsys2prv.report.source import NULL
-from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillWriter, begin_dtype, end_dtype, fields_present
+from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillWriter, end_dtype, fields_present
 
 #: The greatest number that is stored in 32 bits.
 MOST_NARROW = (1 << 32) - 1
@@ -29,12 +29,10 @@ def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[st
     if layout.holds:
         rows = replace(rows, end=rows.begin + 1)
     kept, end = _sane_times(rows, open_ended, dropped, repaired)
-    if len(kept):
-        carried = _carried(layout, rows.columns, kept)
-        combinations, codes = factorize(carried)
-        for code, present in enumerate(combinations):
-            chosen = slice(None) if len(combinations) == 1 else np.flatnonzero(codes == code)
-            yield from _spill_events(rows, layout, int(present), kept[chosen], end[chosen], writer)
+    if isinstance(kept, slice) or len(kept):
+        plain = _Plain(rows.columns)
+        for present, chosen in _carried(layout, rows.columns, kept):
+            yield from _spill_events(rows, layout, present, chosen, end, plain, writer)
     if rows.lines is not None:
         yield from spill_lines(rows.lines, writer)
 
@@ -68,9 +66,21 @@ def _usable(times: np.ndarray) -> np.ndarray:
     return (times > -TIME_LIMIT) & (times < TIME_LIMIT)
 
 
-def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: Counter[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the rows to keep, and their ends: after the begin by at least 1 ns, or OPEN."""
-    begin, end = rows.begin, rows.end
+def _all_usable(times: np.ndarray) -> bool:
+    return bool(len(times)) and int(times.min()) > -TIME_LIMIT and int(times.max()) < TIME_LIMIT
+
+
+def _of(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndarray:
+    """Those at `chosen` of some rows; a slice is all of them."""
+    return chosen if isinstance(rows, slice) else rows if isinstance(chosen, slice) else rows[chosen]
+
+
+def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: Counter[str]) -> tuple[slice | np.ndarray, np.ndarray]:
+    """The rows to keep (a slice: all, of which there are some), and the ends of all rows: after the begin by at least 1 ns, or OPEN."""
+    chosen = slice(None) if rows.chosen is None else rows.chosen
+    begin, end = rows.begin[chosen], rows.end[chosen]
+    if _all_usable(begin) and _all_usable(end) and (end > begin).all():
+        return chosen, rows.end
     usable, closed = _usable(begin), _usable(end)
     if open_ended:
         opened = usable & ~closed
@@ -81,47 +91,98 @@ def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: C
     lost = len(begin) - int(usable.sum())
     if lost:
         dropped["rows without usable times"] += lost
-    kept = np.flatnonzero(usable) if lost else np.arange(len(begin))
-    begin, end, closed = begin[kept], end[kept], closed[kept]
-    backward = closed & (end < begin)
+    backward = usable & closed & (end < begin)
     if backward.any():
         repaired["ends before their begins, made 1 ns long"] += int(backward.sum())
-    return kept, np.where(closed, np.maximum(end, begin + 1), OPEN)
+    if lost or not len(begin):
+        chosen = _of(chosen, np.flatnonzero(usable))
+    closed = _usable(rows.end)
+    return chosen, np.where(closed, np.maximum(rows.end, rows.begin + 1), OPEN)
 
 
-def _carried(layout: Layout, columns: dict[str, np.ndarray], kept: np.ndarray) -> np.ndarray:
-    """For each row the bits of the fields it carries: all that are not optional, and the optional ones that it has.
+def _carried(layout: Layout, columns: dict[str, np.ndarray], kept: slice | np.ndarray) -> Iterator[tuple[int, slice | np.ndarray]]:
+    """The bits of the fields that rows carry, all that are not optional and the optional ones that they have, and those of the kept rows
+    that carry the same.
 
     Of the others a plain number of 0 is not written where rows of the layout follow one another: between them it is 0 anyway.
     """
     follow = not layout.nests and not layout.holds
-    carried = np.zeros(len(kept), np.int64)
+    always, some, held = 0, [], []
     for bit, field in enumerate(layout.fields):
+        column = columns[field.name]
         if field.optional:
-            carried |= (columns[field.name][kept] != ABSENT).astype(np.int64) << bit
+            has = column != ABSENT
         elif bit and follow and field.values is None:
-            carried |= (columns[field.name][kept] > 0).astype(np.int64) << bit
+            has = column > 0
         else:
-            carried |= 1 << bit
-    return carried
+            always |= 1 << bit
+            continue
+        count = np.count_nonzero(has)
+        if count == len(has):
+            always |= 1 << bit
+        elif count:
+            some.append(bit)
+            held.append(has[kept])
+    if not some:
+        yield always, kept
+        return
+    carried = np.zeros(len(held[0]), np.min_scalar_type((1 << len(some)) - 1))
+    for place, has in enumerate(held):
+        carried |= np.left_shift(has, place, dtype=carried.dtype)
+    combinations, codes = factorize(carried)
+    for code, combination in enumerate(combinations.tolist()):
+        present = always | sum(1 << bit for place, bit in enumerate(some) if combination >> place & 1)
+        yield present, kept if len(combinations) == 1 else _of(kept, np.flatnonzero(codes == code))
 
 
-def _spill_events(rows: Rows, layout: Layout, present: int, kept: np.ndarray, end: np.ndarray, writer: SpillWriter) -> Iterator[Run]:
-    begin = rows.begin[kept]
-    order = _outer_first(begin, end)
-    sorted_rows = kept if isinstance(order, slice) else kept[order]
-    # Paraver's tools know no negative values; the few that damage makes say nothing, as 0 does.
-    columns = {field.name: np.maximum(rows.columns[field.name][sorted_rows], 0) for field in fields_present(layout, present)}
-    wide = sum(1 << bit for bit, field in enumerate(layout.fields) if present >> bit & 1 and int(columns[field.name].max()) > MOST_NARROW)
-    records = np.empty(len(kept), begin_dtype(layout, present, wide))
-    records["time"], records["end"], records["object"] = begin[order], end[order], rows.object[sorted_rows]
-    if layout.has_domain:
-        records["domain"] = rows.domain[sorted_rows]
-    for name, column in columns.items():
-        records[name] = column
-    closed = records["end"][records["end"] != OPEN]
-    last = max(int(closed.max(initial=NULL)), int(records["time"][-1]) + 1)
-    yield from append_events(writer, Shape(BEGIN, layout.name, present, wide=wide), records, records["end"], last)
+class _Plain(dict):
+    """Columns without negative values: Paraver's tools know none, and the few that damage makes say nothing, as 0 does.
+
+    narrow: the names of those of which no number needs more than 32 bits.
+    """
+
+    def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
+        super().__init__()
+        self.source = columns
+        self.narrow: set[str] = set()
+
+    def __missing__(self, name: str) -> np.ndarray:
+        column = np.ascontiguousarray(self.source[name], np.int64)
+        # As unsigned numbers, negative ones are the greatest.
+        if int(column.view(np.uint64).max()) <= MOST_NARROW:
+            self.narrow.add(name)
+        else:
+            column = np.maximum(column, 0)
+        self[name] = column
+        return column
+
+    def is_wide(self, name: str, rows: slice | np.ndarray) -> bool:
+        """Whether one of these rows needs more than 32 bits."""
+        column = self[name]
+        return name not in self.narrow and int(column[rows].max()) > MOST_NARROW
+
+
+def _spill_events(rows: Rows, layout: Layout, present: int, kept: slice | np.ndarray, end: np.ndarray, plain: _Plain,
+                  writer: SpillWriter) -> Iterator[Run]:
+    """Store the `kept` rows. end: of all rows."""
+    order = _outer_first(rows.begin[kept], end[kept])
+    kept = _of(kept, order)
+    wide = sum(1 << bit for bit, field in enumerate(layout.fields) if present >> bit & 1 and plain.is_wide(field.name, kept))
+    columns = {"time": rows.begin, "end": end, "object": rows.object, "domain": rows.domain,
+               **{field.name: plain[field.name] for field in fields_present(layout, present)}}
+    object_ = one_object({"object": rows.object[kept]})
+    ends = end[kept]
+    last = int(ends.max())
+    if last == OPEN:
+        last = int(ends[ends != OPEN].max(initial=NULL))
+    last = max(last, int(rows.begin[kept].max()) + 1)
+    yield writer.append_columns(Shape(BEGIN, layout.name, present, wide=wide), columns, kept, last, object_)
+    shape = Shape(END, layout.name, present)
+    if layout.holds:
+        yield writer.append(shape, closings_of({"object": rows.object[kept]}, layout), last, object_)
+    else:
+        by_end = slice(None) if is_sorted(ends) else np.argsort(ends, kind="stable")
+        yield writer.append_columns(shape, {**columns, "time": end}, _of(kept, by_end), last, object_)
 
 
 def append_events(writer: SpillWriter, shape: Shape, begins: np.ndarray, end: np.ndarray, last: int) -> tuple[Run, Run]:
@@ -132,7 +193,7 @@ def append_events(writer: SpillWriter, shape: Shape, begins: np.ndarray, end: np
     return writer.append(shape, begins, last, object_), writer.append(Shape(END, shape.name, shape.present), ends, last, object_)
 
 
-def one_object(records: np.ndarray) -> int:
+def one_object(records: np.ndarray | Mapping[str, np.ndarray]) -> int:
     """The one object of all records, -1 for several."""
     first, greatest = int(records["object"].min()), int(records["object"].max())
     return first if first == greatest else -1
@@ -148,7 +209,7 @@ def ends_of(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.ndarray:
     return ends
 
 
-def closings_of(begins: np.ndarray, layout: Layout) -> np.ndarray:
+def closings_of(begins: np.ndarray | Mapping[str, np.ndarray], layout: Layout) -> np.ndarray:
     """End records at the end of the trace, one for each object of the begin records."""
     objects = np.unique(begins["object"])
     ends = np.zeros(len(objects), end_dtype(layout))
@@ -158,10 +219,17 @@ def closings_of(begins: np.ndarray, layout: Layout) -> np.ndarray:
 
 def _outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:
     """The order by begin, the longer first among equals."""
-    steps = np.diff(begin)
-    if (steps > 0).all():
+    if (begin[1:] > begin[:-1]).all():
         return slice(None)
-    return np.lexsort((-end, begin))
+    order = np.argsort(begin, kind="stable")
+    sorted_begin = begin[order]
+    same = np.flatnonzero(sorted_begin[1:] == sorted_begin[:-1])
+    if len(same):
+        # Only rows of equal begin are in the wrong order still, and they are few.
+        places = np.union1d(same, same + 1)
+        equal = order[places]
+        order[places] = equal[np.lexsort((-end[equal], begin[equal]))]
+    return order
 
 
 def spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
@@ -169,17 +237,16 @@ def spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
 
     Lines whose ends lack usable times are left out; the row that a line leads to is spilled under the same condition.
     """
-    kept = np.flatnonzero(_usable(lines.send) & _usable(lines.receive) & _usable(lines.until))
-    if not len(kept):
-        return
-    order = kept[np.argsort(lines.send[kept], kind="stable")]
-    shape = Shape(LINE, lines.kind)
-    records = np.empty(len(order), shape.dtype)
-    until = np.maximum(lines.until, lines.receive + 1)
-    for name, column in (("time", lines.send), ("sender", lines.sender), ("receive", lines.receive), ("receiver", lines.receiver),
-                         ("until", until), ("size", lines.size)):
-        records[name] = column[order]
+    columns = {"time": lines.send, "sender": lines.sender, "receive": lines.receive, "receiver": lines.receiver,
+               "until": np.maximum(lines.until, lines.receive + 1), "size": lines.size}
     if lines.tag is not None:
-        records["tag"] = lines.tag[order]
-    last = max(int(records["time"][-1]), int(records["receive"].max()))
-    yield writer.append(shape, records, last)
+        columns["tag"] = lines.tag
+    kept = slice(None)
+    if not (_all_usable(lines.send) and _all_usable(lines.receive) and _all_usable(lines.until)):
+        kept = np.flatnonzero(_usable(lines.send) & _usable(lines.receive) & _usable(lines.until))
+        if not len(kept):
+            return
+    send = lines.send[kept]
+    order = slice(None) if is_sorted(send) else np.argsort(send, kind="stable")
+    last = max(int(send.max()), int(lines.receive[kept].max()))
+    yield writer.append_columns(Shape(LINE, lines.kind), columns, _of(kept, order), last)

@@ -7,6 +7,7 @@ all values), its ends, and its lines; samples of counters are stored once. A tim
 from __future__ import annotations
 
 import mmap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,8 @@ BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
 TRACE, RESOLVED = -1, -1
 #: Every so many records a run's time is kept in memory, to plan windows and to find a slice without reading the run.
 SAMPLE = 1024
+#: Records put together at a time.
+BLOCK = 8192
 #: Spill files mapped at a time; each holds a file descriptor, of which systems allow 1024 or fewer.
 OPEN_FILES = 128
 
@@ -120,6 +123,24 @@ class SpillWriter:
         times = records["time"]
         return Run(shape, self.path, offset, len(records), self.report, self.source, int(times[0]), int(times[-1]), last,
                    times[::SAMPLE].copy(), object_, values)
+
+    def append_columns(self, shape: Shape, columns: Mapping[str, np.ndarray], rows: slice | np.ndarray, last: int,
+                       object_: int = -1) -> Run:
+        """Store the records that these rows of columns make (indices, or a slice for all of them), as :meth:`append` does.
+
+        They are put together a block at a time, which stays in the processor's cache.
+        """
+        offset, dtype = self._file.tell(), shape.dtype
+        times = columns["time"] if isinstance(rows, slice) else columns["time"][rows]
+        block = np.empty(min(len(times), BLOCK), dtype)
+        for first in range(0, len(times), BLOCK):
+            records = block[:len(times) - first]
+            some = slice(first, first + len(records)) if isinstance(rows, slice) else rows[first:first + len(records)]
+            for name in dtype.names:
+                records[name] = columns[name][some]
+            self._file.write(memoryview(records).cast("B"))
+        return Run(shape, self.path, offset, len(times), self.report, self.source, int(times[0]), int(times[-1]), last,
+                   times[::SAMPLE].copy(), object_)
 
     def close(self) -> None:
         self._file.close()
