@@ -15,6 +15,7 @@ from nsys2prv.columns import ABSENT, factorize
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.nccl_payloads import payloads
+from nsys2prv.events.nccl_regions import SAID
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, TABLE, named, of_nccl
 from nsys2prv.naming.nccl import operation_of
 from nsys2prv.report.info import PROCESS_MASK
@@ -71,7 +72,7 @@ def _index(extraction: Extraction, thread: np.ndarray, begin: np.ndarray, end: n
            said: dict[str, np.ndarray]) -> None:
     usable = (begin != NULL) & (thread != NULL)
     frame = pl.DataFrame({"thread": thread, "begin": begin, "end": np.where(end == NULL, np.iinfo(np.int64).max, end),
-                          "operation": operation, **said}).filter(usable)
+                          "operation": operation, **{name: said[name] for name in SAID}}).filter(usable)
     extraction.regions.append(frame)
     told = frame.filter((pl.col("communicator") != 0) & (pl.col("ranks") > 0))
     told = told.select((pl.col("thread") & PROCESS_MASK).alias("process"), "communicator", "ranks", "rank").unique(maintain_order=True)

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import ABSENT
+from nsys2prv.columns import ABSENT, factorize, factorize_together
 from nsys2prv.frames import FrameWriter, StoredFrame, read_frame
 from nsys2prv.naming.nccl import GROUP, GROUP_END, GROUP_START, LAST_OPERATION, RECEIVE, SEND
 from nsys2prv.report.info import PROCESS_MASK
@@ -23,6 +23,10 @@ from nsys2prv.report.info import PROCESS_MASK
 ALL_REDUCE, SHARES = 1, (4, 5, 8, 9, 10)
 #: What a unit's operations have in common, or ABSENT.
 _COMMON = ("reduction", "root", "peer", "group", "type")
+#: What the index takes of the payloads of ranges.
+SAID = ("communicator", "bytes", "ranks", "rank", "sequence", *_COMMON)
+#: What several kernels that do the work of one unit share.
+_SUMS = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
 
 
 def save_regions(found: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:
@@ -32,16 +36,32 @@ def save_regions(found: Sequence[pl.DataFrame], frames: FrameWriter) -> list[Sto
 
 @dataclass
 class Tied:
-    """For each kernel asked for: its unit (null columns without one), in the order asked."""
+    """For each kernel asked for, in the order asked, what its unit says (:meth:`RegionIndex.units`), and parts: of how many kernels that do
+    the unit's work it is one. ABSENT, the communicator 0, where there is no unit."""
 
-    frame: pl.DataFrame
+    columns: dict[str, np.ndarray]
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self.frame[name].to_numpy()
+        return self.columns[name]
 
     @property
     def hit(self) -> np.ndarray:
         return self["unit"] >= 0
+
+
+@dataclass
+class Units:
+    """Units that move data, in order of thread and begin.
+
+    thread, begin, end: when; shared: of how many ranks the process is, 0 unknown; columns: what their operations have in common (or
+    ABSENT), are (fused, messages) and move in all (bytes and other sums).
+    """
+
+    thread: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    shared: np.ndarray
+    columns: dict[str, np.ndarray]
 
 
 class RegionIndex:
@@ -74,7 +94,7 @@ class RegionIndex:
         reach = pl.col("end").cum_max().shift(1).over("thread")
         moving = moving.filter(reach.is_null() | (pl.col("begin") >= reach))
         process = (pl.col("thread") & PROCESS_MASK).alias("process")
-        moving = moving.with_columns(process, place=pl.int_range(pl.len()).over("unit"))
+        moving = moving.with_columns(process, place=_places(moving["unit"].to_numpy()))
         made = self._communicators
         moving = moving.join(made, on=["process", "communicator"], how="left", maintain_order="left")
         return moving.with_columns(
@@ -89,26 +109,41 @@ class RegionIndex:
             made_ranks=pl.col("ranks").max(), made_rank=pl.col("rank").min(), shared=pl.col("rank").n_unique().cast(pl.Int64))
 
     @cached_property
-    def _units(self) -> pl.DataFrame:
-        moving = self.operations
-        of_rank = pl.col("bytes").filter(pl.col("operation") == ALL_REDUCE).sum()
-        shares = pl.col("bytes").filter(pl.col("operation").is_in(SHARES)).sum()
-        pairs = pl.col("operation").is_in((SEND, RECEIVE))
-        first = pl.col("operation").filter(~pairs).first().fill_null(0)
-        units = moving.group_by("unit", maintain_order=True).agg(
-            pl.col("thread", "process").first(),
-            fused=pl.len().cast(pl.Int64), messages=pairs.sum().cast(pl.Int64),
-            several=pl.col("communicator").n_unique() > 1, shared=pl.col("shared").max().fill_null(0),
-            communicator=pl.col("communicator").first(), first_operation=first,
-            sequence=pl.col("sequence").filter(~pairs).first().fill_null(ABSENT),
-            operation=pl.when(pl.col("operation").n_unique() == 1).then(pl.col("operation").first()).otherwise(GROUP),
-            known=(pl.col("bytes") >= 0).all(), bytes=pl.col("bytes").sum(),
-            reduce_bytes=of_rank, share_bytes=shares, message_bytes=pl.col("bytes").filter(pairs).sum(),
-            ranks=pl.col("ranks").max(), rank=pl.when(pl.col("rank").n_unique() == 1).then(pl.col("rank").first()).otherwise(ABSENT),
-            **{name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()).otherwise(ABSENT) for name in _COMMON},
-        )
-        spans = self._ranges.group_by("unit").agg(begin=pl.col("begin").min(), end=pl.col("end").max())
-        return units.join(spans, on="unit", how="left")
+    def units(self) -> Units:
+        """The units that move data."""
+        moving = {column.name: column.to_numpy() for column in self.operations.drop("shared").iter_columns()}
+        unit, operation, size, communicator = (moving[name] for name in ("unit", "operation", "bytes", "communicator"))
+        first = _heads(unit)
+
+        def over(ufunc: np.ufunc, values: np.ndarray) -> np.ndarray:
+            return ufunc.reduceat(values, first).astype(np.int64, copy=False) if len(first) else np.zeros(0, np.int64)
+
+        def common(values: np.ndarray, otherwise: int = ABSENT) -> np.ndarray:
+            return np.where(over(np.minimum, values) == over(np.maximum, values), values[first], otherwise)
+
+        pairs = np.isin(operation, (SEND, RECEIVE))
+        rows = np.arange(len(unit))
+        collective = over(np.minimum, np.where(pairs, len(rows), rows))
+        known = over(np.minimum, size) >= 0
+        several = over(np.minimum, communicator) != over(np.maximum, communicator)
+        columns = {
+            "unit": unit[first], "fused": over(np.add, np.ones(len(rows), np.int64)), "messages": over(np.add, pairs.astype(np.int64)),
+            "operation": common(operation, GROUP),
+            "first_operation": np.append(operation, 0)[collective], "sequence": np.append(moving["sequence"], ABSENT)[collective],
+            "bytes": np.where(known & ~several, over(np.add, size), ABSENT), "known": (known & ~several).astype(np.int64),
+            "reduce_bytes": over(np.add, np.where(operation == ALL_REDUCE, size, 0)),
+            "share_bytes": over(np.add, np.where(np.isin(operation, SHARES), size, 0)),
+            "message_bytes": over(np.add, np.where(pairs, size, 0)),
+            "communicator": np.where(several, 0, communicator[first]),
+            "ranks": np.where(several, ABSENT, over(np.maximum, moving["ranks"])),
+            "rank": np.where(several, ABSENT, common(moving["rank"])),
+            **{name: common(moving[name]) for name in _COMMON},
+        }
+        shared = over(np.maximum, self.operations["shared"].fill_null(0).to_numpy())
+        ranges = {name: self._ranges[name].to_numpy() for name in ("unit", "begin", "end")}
+        of_unit = _heads(ranges["unit"])
+        end = np.maximum.reduceat(ranges["end"], of_unit) if len(of_unit) else ranges["end"]
+        return Units(moving["thread"][first], ranges["begin"][of_unit][unit[first]], end[unit[first]], shared, columns)
 
     def tie(self, threads: np.ndarray, times: np.ndarray, devices: np.ndarray) -> Tied:
         """The units in which kernels were launched: by thread (globalTid) and time (local ns) of the launching call.
@@ -116,23 +151,47 @@ class RegionIndex:
         A process with several GPUs makes the calls of all of them in one group, of equal shares: each device has its part of the
         sums. Of several communicators in one group nothing tells which kernel belongs to which: communicator and bytes stay unknown.
         """
-        asked = pl.DataFrame({"thread": threads, "time": times, "device": devices}).with_row_index("row")
-        units = self._units.sort("begin")
-        tied = asked.sort("time").join_asof(units, left_on="time", right_on="begin", by="thread", strategy="backward",
-                                            check_sortedness=False).sort("row")
-        inside = (pl.col("time") <= pl.col("end")).fill_null(False)
-        met = pl.col("device").n_unique().over("unit")
-        parts = pl.when(pl.col("shared") > 0).then("shared").otherwise(met)
-        parts = pl.when((parts > 1) & (pl.col("fused") % parts == 0)).then(parts).otherwise(1)
-        tied = tied.with_columns(parts=parts)
-        sums = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
-        tied = tied.with_columns(pl.col(sums) // pl.col("parts"))
-        unknown = {"communicator": 0, "ranks": ABSENT, "rank": ABSENT}
-        known = pl.col("known") & ~pl.col("several")
-        tied = tied.with_columns(
-            bytes=pl.when(known).then("bytes").otherwise(ABSENT), known=known.cast(pl.Int64),
-            **{name: pl.when(pl.col("several")).then(value).otherwise(pl.col(name)) for name, value in unknown.items()})
-        others = [name for name in tied.columns if name not in ("row", "thread", "time", "device", "communicator", "process")]
-        return Tied(tied.with_columns(
-            *(pl.when(inside).then(name).otherwise(ABSENT).cast(pl.Int64).alias(name) for name in others if name not in ("begin", "end")),
-            communicator=pl.when(inside).then("communicator").otherwise(0)))
+        units = self.units
+        place = _last_begun(units, threads, times)
+        fused = units.columns["fused"]
+        parts = np.where(units.shared > 0, units.shared, _devices(place, devices, len(fused)))
+        parts = np.where((parts > 1) & (fused % np.maximum(parts, 1) == 0), parts, 1)
+        # One more unit stands for none.
+        place[(place >= 0) & (times > np.append(units.end, 0)[place])] = -1
+        divided = (parts > 1).any()
+        tied = {}
+        for name, column in units.columns.items():
+            values = column // parts if divided and name in _SUMS else column
+            tied[name] = np.append(values, 0 if name == "communicator" else ABSENT)[place]
+        return Tied({**tied, "parts": np.append(parts, ABSENT)[place]})
+
+
+def _heads(unit: np.ndarray) -> np.ndarray:
+    """Where each unit begins, in rows that stand unit by unit."""
+    return np.flatnonzero(np.concatenate([[True], unit[1:] != unit[:-1]])) if len(unit) else np.zeros(0, np.int64)
+
+
+def _places(unit: np.ndarray) -> np.ndarray:
+    """Each row's place in its unit, in rows that stand unit by unit."""
+    first = _heads(unit)
+    return np.arange(len(unit)) - np.repeat(first, np.diff(first, append=len(unit)))
+
+
+def _last_begun(units: Units, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """The last unit that had begun on a thread at a time, -1 for none."""
+    place = np.full(len(threads), -1)
+    distinct, codes = factorize(threads)
+    for code, thread in enumerate(distinct):
+        first, last = np.searchsorted(units.thread, thread, "left"), np.searchsorted(units.thread, thread, "right")
+        if first < last:
+            rows = np.flatnonzero(codes == code)
+            found = np.searchsorted(units.begin[first:last], times[rows], "right") - 1
+            place[rows] = np.where(found >= 0, first + found, -1)
+    return place
+
+
+def _devices(place: np.ndarray, devices: np.ndarray, units: int) -> np.ndarray:
+    """For each unit the number of devices whose kernels it is the last begun of."""
+    tied = place >= 0
+    (unit, _), _ = factorize_together(place[tied], devices[tied])
+    return np.bincount(unit, minlength=units)
