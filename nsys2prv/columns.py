@@ -31,14 +31,20 @@ def factorize(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Distinct combinations of several columns: their values, column by column, and each row's index among them."""
     distinct, codes = factorize(columns[0])
-    count = len(distinct)
+    values = [distinct]
     for column in columns[1:]:
         more, further = factorize(column)
-        distinct, codes = factorize(codes * len(more) + further)
-        count = len(distinct)
-    first = np.zeros(count, np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
-    return [column[first] for column in columns], codes
+        if len(more) < 2:
+            values.append(np.repeat(more, len(values[0])))
+            continue
+        combined, codes = factorize(further if len(values[0]) == 1 else codes * len(more) + further)
+        values = [*(value[combined // len(more)] for value in values), more[combined % len(more)]]
+    return values, codes
+
+
+def narrowed(values: np.ndarray) -> np.ndarray:
+    """Integers of 64 bits as unsigned ones of as few bytes as hold all of them; negative ones keep all their bits."""
+    return values.view(np.uint64).astype(np.min_scalar_type(int(values.view(np.uint64).max(initial=0))), copy=False)
 
 
 def occurrence(codes: np.ndarray) -> np.ndarray:

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nsys2prv.columns import ABSENT, factorize
+from nsys2prv.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction, correlation_ids
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.events.launches import CALL, Launches
-from nsys2prv.report.info import PROCESS_MASK
-from nsys2prv.report.source import NULL, Part
+from nsys2prv.events.launches import CALL_KIND, Launches
+from nsys2prv.report.source import Part
 
 TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 #: Rows of this event class repeat a call that has a row of its own; they come with the collection of backtraces.
@@ -41,19 +40,20 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         keep = ~repeated
     begin, end, thread, correlation, name, result = (
         columns[column][keep] for column in ("start", "end", "globalTid", "correlationId", "nameId", "returnValue"))
-
-    calls = np.empty(len(begin), CALL)
-    calls["begin"], calls["end"], calls["thread"], calls["name"], calls["result"] = begin, end, thread, name, result
-    process = np.where(thread == NULL, NULL, thread & PROCESS_MASK)
-    extraction.launched.append(Launches(process, correlation, calls))
+    (threads, names, results), codes = factorize_together(thread, name, result)
+    kinds = np.empty(len(threads), CALL_KIND)
+    kinds["thread"], kinds["name"], kinds["result"] = threads, names, results
+    extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
 
     if extraction.least:
         long = extraction.long_enough(begin, end)
-        begin, end, thread, correlation, name, result = (column[long] for column in (begin, end, thread, correlation, name, result))
-    yield Rows("cuda_api", begin, end, extraction.threads(thread), {
-        "call": call_names(extraction, name),
+        begin, end, correlation, codes = (column[long] for column in (begin, end, correlation, codes))
+        used, codes = factorize(codes)
+        kinds = kinds[used]
+    yield Rows("cuda_api", begin, end, extraction.threads(kinds["thread"])[codes], {
+        "call": call_names(extraction, kinds["name"])[codes],
         "correlation": correlation_ids(correlation),
-        "error": np.where(result > 0, result, ABSENT),
+        "error": np.where(kinds["result"] > 0, kinds["result"], ABSENT)[codes],
     })
 
 

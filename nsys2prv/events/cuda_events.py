@@ -10,7 +10,6 @@ from nsys2prv.columns import ABSENT
 from nsys2prv.events.cuda_api import call_names
 from nsys2prv.events.extraction import Extraction, number
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.events.launches import Found
 from nsys2prv.report.source import NULL, Part
 
 TABLE = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
@@ -30,19 +29,18 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     if extraction.least:
-        long = extraction.long_enough(np.where(found.hit, found.calls["begin"], NULL), found.calls["end"])
-        columns, found = columns.where(long), Found(found.hit[long], found.calls[long])
-    calls = found.calls
-    threads = np.where(found.hit, calls["thread"], extraction.main_threads(columns["globalPid"]))
-    failed = found.hit & (calls["result"] > 0)
-    yield Rows("cuda_event", np.where(found.hit, calls["begin"], NULL), np.where(found.hit, calls["end"], NULL),
+        long = extraction.long_enough(np.where(found.hit, found.begin, NULL), found.end)
+        columns, found = columns.where(long), found.of(long)
+    threads = np.where(found.hit, found.thread, extraction.main_threads(columns["globalPid"]))
+    result = found.result
+    yield Rows("cuda_event", np.where(found.hit, found.begin, NULL), np.where(found.hit, found.end, NULL),
                extraction.threads(threads), {
-                   "call": call_names(extraction, np.where(found.hit, calls["name"], NULL), "unknown call"),
+                   "call": call_names(extraction, np.where(found.hit, found.name, NULL), "unknown call"),
                    "event": number(columns["eventId"]),
                    "device": number(columns["deviceId"]),
                    "stream": number(columns["streamId"]),
                    "context": number(columns["contextId"]),
-                   "result": np.where(failed, calls["result"], ABSENT),
+                   "result": np.where(result > 0, result, ABSENT),
                })
 
 

@@ -35,19 +35,26 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     attributes["correlation"] = correlation_ids(columns["correlationId"])
     attributes["graph_node"] = present(columns["graphNodeId"])
     attributes |= _classes(extraction, names, codes)
-    lines = launch_lines(extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64))
+    found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    lines = launch_lines(extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64), found)
 
-    for layout, name_set, wanted in (("cuda_kernel", "kernels", ~of_nccl), ("nccl_kernel", "nccl_kernels", of_nccl)):
-        if not wanted.any():
-            continue
-        rows = slice(None) if wanted.all() else np.flatnonzero(wanted[codes])
-        texts, text_of = names[wanted].tolist(), (np.cumsum(wanted) - 1)[codes[rows]]
-        fields = {field: column[rows] for field, column in attributes.items()}
-        fields["kernel"] = extraction.name(name_set, text_of, text=texts, short=shorts[wanted].tolist())
-        if layout == "nccl_kernel":
-            fields |= tie(extraction, columns, rows, objects[rows], texts, text_of)
-        yield Rows(layout, columns["start"][rows], columns["end"][rows], objects[rows], fields, lines=lines)
+    if not of_nccl.all():
+        chosen = np.flatnonzero(~of_nccl[codes]) if of_nccl.any() else None
+        kernel = _named(extraction, "kernels", names, shorts, ~of_nccl)[codes]
+        yield Rows("cuda_kernel", columns["start"], columns["end"], objects, {**attributes, "kernel": kernel}, lines=lines, chosen=chosen)
         lines = None
+    if of_nccl.any():
+        rows = np.flatnonzero(of_nccl[codes])
+        fields = {field: column[rows] for field, column in attributes.items()}
+        fields["kernel"] = _named(extraction, "nccl_kernels", names, shorts, of_nccl)[codes[rows]]
+        fields |= tie(extraction, {name: column[rows] for name, column in columns.integers.items()}, found.of(rows), objects[rows],
+                      names, codes[rows])
+        yield Rows("nccl_kernel", columns["start"][rows], columns["end"][rows], objects[rows], fields, lines=lines)
+
+
+def _named(extraction: Extraction, name_set: str, names: np.ndarray, shorts: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """For each name its local index in a set; it has but those that are `wanted`, and what others get means nothing."""
+    return extraction.name(name_set, np.cumsum(wanted) - 1, text=names[wanted].tolist(), short=shorts[wanted].tolist())
 
 
 def _classes(extraction: Extraction, names: np.ndarray, codes: np.ndarray) -> dict[str, np.ndarray]:

@@ -32,8 +32,8 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """
     columns = extraction.read(part, ("start", "end", "streamId", "correlationId", "globalPid", "eventId"))
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    threads = np.where(found.hit, found.calls["thread"], extraction.main_threads(columns["globalPid"]))
-    ids, codes = factorize(np.where(found.hit, found.calls["name"], NULL))
+    threads = np.where(found.hit, found.thread, extraction.main_threads(columns["globalPid"]))
+    ids, codes = factorize(np.where(found.hit, found.name, NULL))
     types = np.array([type_by_call(name) for name in extraction.strings(ids)], np.int64)[codes]
     of_stream = np.isin(types, (STREAM, STREAM_WAIT_EVENT, STREAM_QUERY))
     of_event = np.isin(types, (EVENT, STREAM_WAIT_EVENT, EVENT_QUERY))

@@ -193,8 +193,8 @@ class Extraction:
 
     def threads(self, tids: np.ndarray) -> np.ndarray:
         """Objects of host threads by globalTid; NULL is the main thread of process 0."""
-        distinct, codes = factorize(np.where(tids == NULL, 0, tids))
-        return self.objects.number(ThreadKey(int(tid)) for tid in distinct)[codes]
+        distinct, codes = factorize(tids)
+        return self.objects.number(ThreadKey(_known(tid)) for tid in distinct)[codes]
 
     def main_threads(self, pids: np.ndarray) -> np.ndarray:
         """globalTid of each process's main thread, whose thread id is the process id."""
@@ -203,9 +203,8 @@ class Extraction:
 
     def streams(self, pids: np.ndarray, devices: np.ndarray, streams: np.ndarray) -> np.ndarray:
         """Objects of CUDA streams by globalPid, CUDA device ordinal and stream id."""
-        clean = [np.where(column == NULL, 0, column) for column in (pids, devices, streams)]
-        values, codes = factorize_together(*clean)
-        keys = (StreamKey(int(pid), int(device), int(stream)) for pid, device, stream in zip(*values, strict=True))
+        values, codes = factorize_together(pids, devices, streams)
+        keys = (StreamKey(_known(pid), _known(device), _known(stream)) for pid, device, stream in zip(*values, strict=True))
         return self.objects.number(keys)[codes]
 
     def queues(self, ids: np.ndarray, queue: str, gpus: np.ndarray) -> np.ndarray:
@@ -237,19 +236,25 @@ class Extraction:
 
 
 def _time(column: np.ndarray) -> np.ndarray:
+    if len(column) and int(column.min()) > -TIME_LIMIT and int(column.max()) < TIME_LIMIT:
+        return column
     return np.where((np.abs(column) < TIME_LIMIT) & (column != NULL) | (column == OPEN), column, NULL)
+
+
+def _known(value: np.integer) -> int:
+    return 0 if value == NULL else int(value)
 
 
 def present(column: np.ndarray) -> np.ndarray:
     """An optional attribute: NULL and negative values become ABSENT."""
-    return np.where(column < 0, ABSENT, column)
+    return column if column.min(initial=0) >= 0 else np.where(column < 0, ABSENT, column)
 
 
 def correlation_ids(column: np.ndarray) -> np.ndarray:
     """Correlation ids, of which 0 and negative ones are none."""
-    return np.where(column <= 0, ABSENT, column)
+    return column if column.min(initial=1) > 0 else np.where(column <= 0, ABSENT, column)
 
 
 def number(column: np.ndarray) -> np.ndarray:
     """A plain number that every record carries: NULL and negative values become 0, the value that says nothing."""
-    return np.maximum(column, 0)
+    return column if column.min(initial=0) >= 0 else np.maximum(column, 0)

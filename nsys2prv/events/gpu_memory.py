@@ -91,7 +91,7 @@ def _point(start: np.ndarray) -> np.ndarray:
 def _threads(extraction: Extraction, columns: Columns) -> np.ndarray:
     """The thread of the call that did it, else the process's main one."""
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    return extraction.threads(np.where(found.hit, found.calls["thread"], extraction.main_threads(columns["globalPid"])))
+    return extraction.threads(np.where(found.hit, found.thread, extraction.main_threads(columns["globalPid"])))
 
 
 def _variables(extraction: Extraction, columns: Columns) -> np.ndarray:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import polars as pl
 
 from nsys2prv.columns import ABSENT
 from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.launches import Found
 from nsys2prv.events.nccl import communicators
 from nsys2prv.events.nccl_regions import Tied
 from nsys2prv.naming.nccl import RECEIVE, SEND, kernel_operation
-from nsys2prv.report.source import NULL, Columns
+from nsys2prv.report.source import NULL
 
 #: Field of the layout -> column of the unit of calls.
 FIELDS = {**{name: name for name in ("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused")},
@@ -21,19 +24,19 @@ FACTS = ("communicator", "operation", "first_operation", "fused", "messages", "s
          "known", "reduce_bytes", "share_bytes", "message_bytes")
 
 
-def tie(extraction: Extraction, columns: Columns, rows: slice | np.ndarray, objects: np.ndarray,
-        names: list[str], codes: np.ndarray) -> dict[str, np.ndarray]:
-    """The payload fields of NCCL kernels, `rows` of a part of the kernel table, named by those at `codes`; sets facts aside."""
-    process, device, begin, end, node, stream = (columns[name][rows] for name in (
+def tie(extraction: Extraction, columns: Mapping[str, np.ndarray], found: Found, objects: np.ndarray,
+        names: Sequence[str], codes: np.ndarray) -> dict[str, np.ndarray]:
+    """The payload fields of NCCL kernels, rows of the kernel table launched by the calls found, named by those at `codes`; sets facts
+    aside."""
+    process, device, begin, end, node, stream = (columns[name] for name in (
         "globalPid", "deviceId", "start", "end", "graphNodeId", "streamId"))
-    found = extraction.launches.find(process, columns["correlationId"][rows])
     in_graph = node > 0
     launched = found.hit & ~in_graph
-    tied = extraction.nccl.tie(np.where(launched, found.calls["thread"], NULL), np.where(launched, found.calls["begin"], NULL), device) \
-        if extraction.nccl else None
+    call = np.where(launched, found.begin, NULL)
+    tied = extraction.nccl.tie(np.where(launched, found.thread, NULL), call, device) if extraction.nccl else None
     by_name = np.array([kernel_operation(name) for name in names], np.int64)[codes]
     facts = {"process": process, "device": device, "stream": stream, "object_kernel": objects, "time_begin": begin, "time_end": end,
-             "time_call": np.where(launched, found.calls["begin"], NULL), "in_graph": in_graph.astype(np.int64), "by_name": by_name}
+             "time_call": call, "in_graph": in_graph.astype(np.int64), "by_name": by_name}
     lacking = np.full(len(begin), ABSENT)
     if tied is None:
         extraction.fact("nccl_kernels", {**facts, **dict.fromkeys(FACTS, lacking), "communicator": np.zeros(len(begin), np.int64)})

@@ -58,12 +58,12 @@ def _ranges(extraction: Extraction, part: Part) -> None:
 def _operations(extraction: Extraction, part: Part) -> None:
     columns = extraction.read(part, ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"), where="", short=True)
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    rows = np.flatnonzero(found.hit & (found.calls["thread"] != NULL) & _usable(columns["start"]) & _usable(columns["end"]))
+    rows = np.flatnonzero(found.hit & (found.thread != NULL) & _usable(columns["start"]) & _usable(columns["end"]))
     if not len(rows):
         return
-    calls, begin = found.calls[rows], columns["start"][rows]
+    calls, begin = found.of(rows), columns["start"][rows]
     operations = pl.DataFrame({
-        "thread": calls["thread"], "call_begin": calls["begin"], "call_end": np.maximum(calls["end"], calls["begin"] + 1),
+        "thread": calls.thread, "call_begin": calls.begin, "call_end": np.maximum(calls.end, calls.begin + 1),
         "object_stream": extraction.streams(*(columns[name][rows] for name in ("globalPid", "deviceId", "streamId"))),
         "begin": begin, "end": np.maximum(columns["end"][rows], begin + 1)})
     # A graph traced by node has many operations of one call.
