@@ -7,7 +7,7 @@ the ranges of a thread fall into *units* that follow each other: an outermost ra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +21,8 @@ from nsys2prv.report.info import PROCESS_MASK
 
 #: Operations by how their payload's bytes count in bandwidths: AllReduce; those whose bytes are one rank's share; all others.
 ALL_REDUCE, SHARES = 1, (4, 5, 8, 9, 10)
+#: The first and the last operation that makes communicators.
+FIRST_MAKING, LAST_MAKING = 30, 36
 #: What a unit's operations have in common, or ABSENT.
 _COMMON = ("reduction", "root", "peer", "group", "type")
 #: What the index takes of the payloads of ranges.
@@ -74,44 +76,61 @@ class RegionIndex:
         return bool(self._stored)
 
     @cached_property
-    def _ranges(self) -> pl.DataFrame:
-        """All ranges in order with their unit."""
-        ranges = pl.concat([read_frame(stored) for stored in self._stored]).sort("thread", "begin", "end", descending=[False, False, True])
-        reach = pl.col("end").cum_max().shift(1).over("thread")
-        ranges = ranges.with_columns(outer=reach.is_null() | (pl.col("begin") >= reach))
-        step = pl.when(~pl.col("outer")).then(0).when(pl.col("operation") == GROUP_START).then(1) \
-            .when(pl.col("operation") == GROUP_END).then(-1).otherwise(0)
-        ranges = ranges.with_columns(level=step.cum_sum().over("thread"))
-        # A capture may begin inside a group: its end then counts for nothing.
-        ranges = ranges.with_columns(level=pl.col("level") - pl.min_horizontal(pl.col("level").cum_min().over("thread"), 0))
-        before = pl.col("level").shift(1).over("thread").fill_null(0)
-        return ranges.with_columns(unit=(pl.col("outer") & (before == 0)).cum_sum().cast(pl.Int64) - 1)
+    def _ranges(self) -> dict[str, np.ndarray]:
+        """All ranges in order, in columns, with their unit."""
+        frame = pl.concat([read_frame(stored) for stored in self._stored])
+        columns = {column.name: column.to_numpy() for column in frame.iter_columns()}
+        # The complement turns an order round.
+        order = np.lexsort((~columns["end"], columns["begin"], columns["thread"]))
+        columns = {name: column[order] for name, column in columns.items()}
+        operation, threads = columns["operation"], _slices(columns["thread"])
+        outer = _outer(columns, threads)
+        step = np.where(outer, (operation == GROUP_START).astype(np.int64) - (operation == GROUP_END), 0)
+        before = np.zeros(len(outer), np.int64)
+        for first, last in threads:
+            level = np.cumsum(step[first:last])
+            # A capture may begin inside a group: its end then counts for nothing.
+            level -= np.minimum(np.minimum.accumulate(level), 0)
+            before[first + 1:last] = level[:-1]
+        return {**columns, "unit": np.cumsum(outer & (before == 0)) - 1}
 
     @cached_property
     def operations(self) -> pl.DataFrame:
         """The operations that move data, each with its unit and its place in it; calls within calls left out."""
-        moving = self._ranges.filter(pl.col("operation").is_between(1, LAST_OPERATION))
-        reach = pl.col("end").cum_max().shift(1).over("thread")
-        moving = moving.filter(reach.is_null() | (pl.col("begin") >= reach))
-        process = (pl.col("thread") & PROCESS_MASK).alias("process")
-        moving = moving.with_columns(process, place=_places(moving["unit"].to_numpy()))
-        made = self._communicators
-        moving = moving.join(made, on=["process", "communicator"], how="left", maintain_order="left")
-        return moving.with_columns(
-            ranks=pl.when(pl.col("ranks") > 0).then("ranks").otherwise(pl.col("made_ranks").fill_null(ABSENT)),
-            rank=pl.when(pl.col("rank") >= 0).then("rank").when(pl.col("shared") == 1).then("made_rank").otherwise(None).fill_null(ABSENT))
+        operation = self._ranges["operation"]
+        moving = _rows(self._ranges, (operation >= 1) & (operation <= LAST_OPERATION))
+        moving = _rows(moving, _outer(moving, _slices(moving["thread"])))
+        moving["process"] = moving["thread"] & PROCESS_MASK
+        first = _heads(moving["unit"])
+        moving["place"] = np.arange(len(moving["unit"])) - np.repeat(first, np.diff(first, append=len(moving["unit"])))
+        made_ranks, made_rank, shared = self._made(moving["process"], moving["communicator"])
+        moving["ranks"] = np.where(moving["ranks"] > 0, moving["ranks"], made_ranks)
+        moving["rank"] = np.where(moving["rank"] >= 0, moving["rank"], np.where(shared == 1, made_rank, ABSENT))
+        return pl.DataFrame({**moving, "shared": shared})
 
-    @cached_property
-    def _communicators(self) -> pl.DataFrame:
-        """What the calls that made communicators say, by process; shared: of how many ranks the process is."""
-        made = self._ranges.filter((pl.col("communicator") != 0) & (pl.col("operation").is_between(30, 36)) & (pl.col("ranks") > 0))
-        return made.with_columns((pl.col("thread") & PROCESS_MASK).alias("process")).group_by("process", "communicator").agg(
-            made_ranks=pl.col("ranks").max(), made_rank=pl.col("rank").min(), shared=pl.col("rank").n_unique().cast(pl.Int64))
+    def _made(self, process: np.ndarray, communicator: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What the calls that made communicators say of these: ranks, the least rank (or ABSENT), and of how many ranks the process is (or
+        0)."""
+        found = np.full(len(process), ABSENT), np.full(len(process), ABSENT), np.zeros(len(process), np.int64)
+        operation, known = self._ranges["operation"], (self._ranges["communicator"] != 0) & (self._ranges["ranks"] > 0)
+        making = _rows(self._ranges, known & (operation >= FIRST_MAKING) & (operation <= LAST_MAKING))
+        if not len(making["thread"]):
+            return found
+        frame = pl.DataFrame({**making, "process": making["thread"] & PROCESS_MASK}).group_by("process", "communicator").agg(
+            pl.col("ranks").max(), pl.col("rank").min(), shared=pl.col("rank").n_unique().cast(pl.Int64))
+        made = {column.name: column.to_numpy() for column in frame.sort("process", "communicator").iter_columns()}
+        for first, last in _slices(made["process"]):
+            ids = made["communicator"][first:last]
+            place = np.minimum(np.searchsorted(ids, communicator), len(ids) - 1)
+            rows = np.flatnonzero((process == made["process"][first]) & (ids[place] == communicator))
+            for column, name in zip(found, ("ranks", "rank", "shared"), strict=True):
+                column[rows] = made[name][first:last][place[rows]]
+        return found
 
     @cached_property
     def units(self) -> Units:
         """The units that move data."""
-        moving = {column.name: column.to_numpy() for column in self.operations.drop("shared").iter_columns()}
+        moving = {column.name: column.to_numpy() for column in self.operations.iter_columns()}
         unit, operation, size, communicator = (moving[name] for name in ("unit", "operation", "bytes", "communicator"))
         first = _heads(unit)
 
@@ -139,11 +158,10 @@ class RegionIndex:
             "rank": np.where(several, ABSENT, common(moving["rank"])),
             **{name: common(moving[name]) for name in _COMMON},
         }
-        shared = over(np.maximum, self.operations["shared"].fill_null(0).to_numpy())
-        ranges = {name: self._ranges[name].to_numpy() for name in ("unit", "begin", "end")}
-        of_unit = _heads(ranges["unit"])
-        end = np.maximum.reduceat(ranges["end"], of_unit) if len(of_unit) else ranges["end"]
-        return Units(moving["thread"][first], ranges["begin"][of_unit][unit[first]], end[unit[first]], shared, columns)
+        of_unit = _heads(self._ranges["unit"])
+        begin, end = self._ranges["begin"][of_unit], self._ranges["end"]
+        end = np.maximum.reduceat(end, of_unit) if len(of_unit) else end
+        return Units(moving["thread"][first], begin[unit[first]], end[unit[first]], over(np.maximum, moving["shared"]), columns)
 
     def tie(self, threads: np.ndarray, times: np.ndarray, devices: np.ndarray) -> Tied:
         """The units in which kernels were launched: by thread (globalTid) and time (local ns) of the launching call.
@@ -166,15 +184,28 @@ class RegionIndex:
         return Tied({**tied, "parts": np.append(parts, ABSENT)[place]})
 
 
-def _heads(unit: np.ndarray) -> np.ndarray:
-    """Where each unit begins, in rows that stand unit by unit."""
-    return np.flatnonzero(np.concatenate([[True], unit[1:] != unit[:-1]])) if len(unit) else np.zeros(0, np.int64)
+def _rows(columns: Mapping[str, np.ndarray], wanted: np.ndarray) -> dict[str, np.ndarray]:
+    return dict(columns) if wanted.all() else {name: column[wanted] for name, column in columns.items()}
 
 
-def _places(unit: np.ndarray) -> np.ndarray:
-    """Each row's place in its unit, in rows that stand unit by unit."""
-    first = _heads(unit)
-    return np.arange(len(unit)) - np.repeat(first, np.diff(first, append=len(unit)))
+def _heads(keys: np.ndarray) -> np.ndarray:
+    """Where each group begins, in rows that stand group by group."""
+    return np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.zeros(0, np.int64)
+
+
+def _slices(keys: np.ndarray) -> list[tuple[int, int]]:
+    """The same, and where it ends."""
+    first = _heads(keys).tolist()
+    return list(zip(first, [*first[1:], len(keys)], strict=True))
+
+
+def _outer(ranges: Mapping[str, np.ndarray], threads: list[tuple[int, int]]) -> np.ndarray:
+    """Which ranges, in order, begin after all earlier ones of their thread have ended."""
+    begin, end = ranges["begin"], ranges["end"]
+    outer = np.ones(len(begin), bool)
+    for first, last in threads:
+        outer[first + 1:last] = begin[first + 1:last] >= np.maximum.accumulate(end[first:last - 1])
+    return outer
 
 
 def _last_begun(units: Units, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
