@@ -134,8 +134,16 @@ class RegionIndex:
         unit, operation, size, communicator = (moving[name] for name in ("unit", "operation", "bytes", "communicator"))
         first = _heads(unit)
 
+        count = np.diff(first, append=len(unit))
+        # Most are units of one operation, which is all they say.
+        many = np.flatnonzero(count > 1)
+        of_many, first_of_many = np.repeat(count > 1, count), np.cumsum(count[many]) - count[many]
+
         def over(ufunc: np.ufunc, values: np.ndarray) -> np.ndarray:
-            return ufunc.reduceat(values, first).astype(np.int64, copy=False) if len(first) else np.zeros(0, np.int64)
+            result = values[first].astype(np.int64)
+            if len(many):
+                result[many] = ufunc.reduceat(values[of_many], first_of_many)
+            return result
 
         def common(values: np.ndarray, otherwise: int = ABSENT) -> np.ndarray:
             return np.where(over(np.minimum, values) == over(np.maximum, values), values[first], otherwise)
@@ -146,7 +154,7 @@ class RegionIndex:
         known = over(np.minimum, size) >= 0
         several = over(np.minimum, communicator) != over(np.maximum, communicator)
         columns = {
-            "unit": unit[first], "fused": over(np.add, np.ones(len(rows), np.int64)), "messages": over(np.add, pairs.astype(np.int64)),
+            "unit": unit[first], "fused": count, "messages": over(np.add, pairs.astype(np.int64)),
             "operation": common(operation, GROUP),
             "first_operation": np.append(operation, 0)[collective], "sequence": np.append(moving["sequence"], ABSENT)[collective],
             "bytes": np.where(known & ~several, over(np.add, size), ABSENT), "known": (known & ~several).astype(np.int64),
