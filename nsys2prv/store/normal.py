@@ -78,9 +78,9 @@ def _of(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndar
 def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: Counter[str]) -> tuple[slice | np.ndarray, np.ndarray]:
     """The rows to keep (a slice: all, of which there are some), and the ends of all rows: after the begin by at least 1 ns, or OPEN."""
     chosen = slice(None) if rows.chosen is None else rows.chosen
-    begin, end = rows.begin[chosen], rows.end[chosen]
-    if _all_usable(begin) and _all_usable(end) and (end > begin).all():
+    if _all_usable(rows.begin) and _all_usable(rows.end) and (rows.end > rows.begin).all():
         return chosen, rows.end
+    begin, end = rows.begin[chosen], rows.end[chosen]
     usable, closed = _usable(begin), _usable(end)
     if open_ended:
         opened = usable & ~closed
@@ -165,17 +165,17 @@ class _Plain(dict):
 def _spill_events(rows: Rows, layout: Layout, present: int, kept: slice | np.ndarray, end: np.ndarray, plain: _Plain,
                   writer: SpillWriter) -> Iterator[Run]:
     """Store the `kept` rows. end: of all rows."""
-    order = _outer_first(rows.begin[kept], end[kept])
-    kept = _of(kept, order)
+    begin, ends = rows.begin[kept], end[kept]
+    order = _outer_first(begin, ends)
+    kept, ends = _of(kept, order), ends[order]
     wide = sum(1 << bit for bit, field in enumerate(layout.fields) if present >> bit & 1 and plain.is_wide(field.name, kept))
     columns = {"time": rows.begin, "end": end, "object": rows.object, "domain": rows.domain,
                **{field.name: plain[field.name] for field in fields_present(layout, present)}}
     object_ = one_object({"object": rows.object[kept]})
-    ends = end[kept]
     last = int(ends.max())
     if last == OPEN:
         last = int(ends[ends != OPEN].max(initial=NULL))
-    last = max(last, int(rows.begin[kept].max()) + 1)
+    last = max(last, int(begin.max()) + 1)
     yield writer.append_columns(Shape(BEGIN, layout.name, present, wide=wide), columns, kept, last, object_)
     shape = Shape(END, layout.name, present)
     if layout.holds:

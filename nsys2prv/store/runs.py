@@ -130,17 +130,19 @@ class SpillWriter:
 
         They are put together a block at a time, which stays in the processor's cache.
         """
-        offset, dtype = self._file.tell(), shape.dtype
-        times = columns["time"] if isinstance(rows, slice) else columns["time"][rows]
-        block = np.empty(min(len(times), BLOCK), dtype)
-        for first in range(0, len(times), BLOCK):
-            records = block[:len(times) - first]
+        offset, dtype, times = self._file.tell(), shape.dtype, columns["time"]
+        count = len(times) if isinstance(rows, slice) else len(rows)
+        block = np.empty(min(count, BLOCK), dtype)
+        for first in range(0, count, BLOCK):
+            records = block[:count - first]
             some = slice(first, first + len(records)) if isinstance(rows, slice) else rows[first:first + len(records)]
             for name in dtype.names:
                 records[name] = columns[name][some]
             self._file.write(memoryview(records).cast("B"))
-        return Run(shape, self.path, offset, len(times), self.report, self.source, int(times[0]), int(times[-1]), last,
-                   times[::SAMPLE].copy(), object_)
+        ends = (0, -1) if isinstance(rows, slice) else (rows[0], rows[-1])
+        samples = times[::SAMPLE].copy() if isinstance(rows, slice) else times[rows[::SAMPLE]]
+        return Run(shape, self.path, offset, count, self.report, self.source, int(times[ends[0]]), int(times[ends[1]]), last, samples,
+                   object_)
 
     def close(self) -> None:
         self._file.close()
