@@ -16,6 +16,7 @@ from nsys2prv.frames import FrameWriter, StoredFrame
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.opening import open_source
 from nsys2prv.report.source import Part
+from nsys2prv.sharing import read_once, together
 from nsys2prv.store.normal import spill, spill_counters
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
 
@@ -29,13 +30,13 @@ FACTS = "facts from which events follow"
 
 @dataclass(frozen=True)
 class Task:
-    """Parts of one report to read, as (kind, part, whether its rows are wanted) in this order. counting: tables whose rows are counted,
-    with the kind whose parts are theirs."""
+    """Parts of one report to read, as (kinds, part, whether their rows are wanted) in this order; a part of several kinds is read once.
+    counting: tables whose rows are counted, with the kind whose parts are theirs."""
 
     number: int
     report: int
     info: ReportInfo
-    parts: tuple[tuple[str, Part, bool], ...]
+    parts: tuple[tuple[tuple[str, ...], Part, bool], ...]
     spill: Path
     settings: Settings
     counting: Mapping[str, str] = field(default_factory=dict)
@@ -88,13 +89,18 @@ def run_task(task: Task) -> Extracted:
     try:
         with open_source(task.info.path) as database:
             extraction = Extraction(task.info, database, LaunchIndex(list(task.launches)), task.settings, RegionIndex(task.regions))
-            for name, part, wanted in task.parts:
-                extraction.condition = kinds[name].condition(task.info)
-                extraction.least = task.settings.least.get(name, 0)
-                if task.counting.get(part.table) == name:
-                    result.tables[part.table] += database.count_of(part)
+            for names, part, wanted in task.parts:
                 for piece in part.split(PART_ROWS):
-                    _extract_piece(extraction, kinds[name], piece, wanted, writer, result)
+                    shared = read_once(extraction, [kinds[name] for name in names], piece)
+                    if task.counting.get(part.table) in names:
+                        result.tables[part.table] += database.count_of(piece) if shared is None else len(shared.met)
+                    for number, name in enumerate(names):
+                        if shared is not None and not shared.meeting(number).any():
+                            continue
+                        extraction.condition = kinds[name].condition(task.info)
+                        extraction.least = task.settings.least.get(name, 0)
+                        extraction.shared = None if shared is None else (shared, number)
+                        _extract_piece(extraction, kinds[name], piece, wanted, writer, result)
                     for launched in extraction.launched:
                         launches.append(launched)
                     extraction.launched = []
@@ -159,6 +165,9 @@ def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Pa
     needed = [kind for kind in all_kinds() if kind.provides_launches and any(other.needs_launches for other in selected)]
     settings = replace(settings, lines=any(kind.provides_launches for kind in selected))
     first = [kind for kind in all_kinds() if kind in needed or (kind in selected and (kind.provides_launches or kind.provides_regions))]
+    first_tables = {kind.tables for kind in first}
+    first = [kind for kind in all_kinds() if kind in first or (
+        kind in selected and kind.tables in first_tables and not kind.needs_launches and not kind.needs_regions)]
     second = [kind for kind in selected if kind not in first]
     counting, wanted = _counting(selected), {kind.name for kind in selected}
     stages: list[list[Task]] = []
@@ -182,19 +191,19 @@ def _counting(selected: Iterable[EventKind]) -> dict[str, str]:
     return {table: kinds[0].name for table, kinds in readers.items() if all(kind.where for kind in kinds)}
 
 
-def _portions(info: ReportInfo, kinds: list[EventKind], wanted: set[str]) -> Iterator[list[tuple[str, Part, bool]]]:
+def _portions(info: ReportInfo, kinds: list[EventKind], wanted: set[str]) -> Iterator[list[tuple[tuple[str, ...], Part, bool]]]:
     """A report's parts, gathered into portions of at most TASK_ROWS rows."""
-    portion: list[tuple[str, Part, bool]] = []
+    portion: list[tuple[tuple[str, ...], Part, bool]] = []
     room = TASK_ROWS
-    for kind in kinds:
-        for table in kind.tables:
+    for group in together(kinds):
+        for table in group[0].tables:
             part = info.parts.get(table)
             if part is None:
                 continue
             first = part.first
             while first <= part.last:
                 last = min(part.last, first + room - 1)
-                portion.append((kind.name, Part(table, first, last), kind.name in wanted))
+                portion.append((tuple(kind.name for kind in group), Part(table, first, last), group[0].name in wanted))
                 room -= last - first + 1
                 first = last + 1
                 if room <= 0:

@@ -19,7 +19,7 @@ from nsys2prv.frames import FrameWriter, StoredFrame
 from nsys2prv.naming import nvtx
 from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
 from nsys2prv.report.info import PROCESS_MASK, TIME_LIMIT, ReportInfo
-from nsys2prv.report.source import NULL, Columns, Part, Source
+from nsys2prv.report.source import NULL, Columns, Part, Shared, Source
 
 
 class ThreadKey(NamedTuple):
@@ -115,9 +115,9 @@ class Extraction:
 
     objects, domains: keys -> local index. names: per name set. launched, regions: the indices this extraction
     fills; launches, nccl: those it may ask. kept: what a kind wants to find again with the next part. condition: which rows the kind
-    translates. least: ranges shorter than this (ns) are not wanted. rows_read: of the kind's tables; each becomes a record, or is counted
-    by reason, in `dropped`, or in `aside` where it is no record by design. beyond: records that no row of its own stands for. repaired:
-    reason -> rows.
+    translates. shared: what was read for it and for others at once, and the number of its condition there. least: ranges shorter than
+    this (ns) are not wanted. rows_read: of the kind's tables; each becomes a record, or is counted by reason, in `dropped`, or in `aside`
+    where it is no record by design. beyond: records that no row of its own stands for. repaired: reason -> rows.
     """
 
     def __init__(self, report: ReportInfo, database: Source, launches: LaunchIndex | None = None,
@@ -140,6 +140,7 @@ class Extraction:
         self.aside: Counter[str] = Counter()
         self.beyond: Counter[str] = Counter()
         self.condition = ""
+        self.shared: tuple[Shared, int] | None = None
         self.least = 0
         self._strings: dict[int, str] = {}
 
@@ -152,7 +153,10 @@ class Extraction:
         Rows whose columns `start` and `end` are closer than :attr:`least` are left out and counted, unless `short`: then all
         come, for the caller to take what else they tell before :meth:`long_enough`.
         """
-        columns = self.database.read(part, integers, texts, self.condition if where is None else where)
+        if where is None and self.shared is not None and self.shared[0].holds(part, integers, texts):
+            columns = self.shared[0].columns(self.shared[1], integers, texts)
+        else:
+            columns = self.database.read(part, integers, texts, self.condition if where is None else where)
         if where is None:
             self.rows_read += columns.rows
         if columns.damaged:

@@ -88,7 +88,9 @@ class EventKind:
     name: on the command line. title: for people. row: whose row it sits on, for people. tables: where its rows come from,
     each read in parts, or none where it follows from the rows of other kinds; where: which of their rows, if not all, in SQL with
     their columns in braces; beside: further tables, in which what these refer to is looked up. layouts: the record layouts it yields
-    (catalogue). extract: a part of a table -> normal form.
+    (catalogue). extract: a part of a table -> normal form. It is not asked for parts of which a reading for several kinds (see
+    :mod:`nsys2prv.sharing`) shows that they have no row of the kind.
+    columns, texts: what extract reads of its one table, integers and texts: kinds of one table are then served by one statement.
     groups: further command-line names that include it; along: names that bring it along, but do not mean it where something is
     left out or given a least duration. open_ended: a range without an end lasts to the end of the trace.
     lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds
@@ -99,7 +101,7 @@ class EventKind:
     extends: its rows may make the trace longer; those of False tell of the profiler, see :mod:`nsys2prv.store.span`.
     reads_again: its rows are rows of other kinds too, of which it tells something more.
     provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.
-    provides_regions: fills the index of NCCL calls where it is selected, see :mod:`nsys2prv.events.nccl_regions`.
+    provides_regions / needs_regions: fills (where it is selected) or asks the index of NCCL calls, see :mod:`nsys2prv.events.nccl_regions`.
     gathers, derive: facts that it sets aside while reading, and what follows from those of one report taken together, see
     :mod:`nsys2prv.derive`. on_demand: an option of the command line to ask for it by; -t all does not mean it.
     """
@@ -110,6 +112,8 @@ class EventKind:
     tables: tuple[str, ...]
     layouts: tuple[str, ...]
     extract: Callable[[Extraction, Part], Iterator[Rows | Counters]]
+    columns: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     along: tuple[str, ...] = ()
@@ -123,6 +127,7 @@ class EventKind:
     needs_launches: bool = False
     reads_again: bool = False
     provides_regions: bool = False
+    needs_regions: bool = False
     gathers: tuple[str, ...] = ()
     derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows]] | None = None
     on_demand: str = ""

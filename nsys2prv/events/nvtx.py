@@ -16,6 +16,8 @@ from nsys2prv.report.info import PROCESS_MASK, ReportInfo
 from nsys2prv.report.source import NULL, Columns, Part, decoded
 
 TABLE = "NVTX_EVENTS"
+#: What names and places of ranges and marks are told by.
+COLUMNS, TEXTS = ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",)
 NO_TEXT = "(no text)"
 LEFT_OUT = "left out by NVTX rules"
 #: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt file.
@@ -83,7 +85,7 @@ def reader(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Row
     """The extraction of NVTX events into a layout whose first field is `field`."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        columns = extraction.read(part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",))
+        columns = extraction.read(part, COLUMNS, TEXTS)
         if not columns.rows:
             return
         ranges = named(extraction, columns, field)
@@ -140,9 +142,10 @@ def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) ->
 
 KINDS = (
     EventKind("nvtx_pushpop_trace", "NVTX push/pop ranges", "host thread", (TABLE,), ("nvtx_pushpop",),
-              reader("nvtx_pushpop", "range"), groups=("nvtx",), where=of_others(PUSHPOP), open_ended=True),
+              reader("nvtx_pushpop", "range"), COLUMNS, TEXTS, groups=("nvtx",), where=of_others(PUSHPOP), open_ended=True),
     EventKind("nvtx_startend_trace", "NVTX start/end ranges", "host thread", (TABLE,), ("nvtx_startend",),
-              reader("nvtx_startend", "range"), groups=("nvtx",), where=of_others(STARTEND), open_ended=True, lanes="startend"),
-    EventKind("nvtx_marks", "NVTX marks", "host thread", (TABLE,), ("nvtx_mark",), reader("nvtx_mark", "mark"),
-              groups=("nvtx",), where=MARK, lasting=False),
+              reader("nvtx_startend", "range"), COLUMNS, TEXTS, groups=("nvtx",), where=of_others(STARTEND), open_ended=True,
+              lanes="startend"),
+    EventKind("nvtx_marks", "NVTX marks", "host thread", (TABLE,), ("nvtx_mark",), reader("nvtx_mark", "mark"), COLUMNS,
+              TEXTS, groups=("nvtx",), where=MARK, lasting=False),
 )

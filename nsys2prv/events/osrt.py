@@ -13,6 +13,7 @@ from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.source import Part
 
 TABLE = "OSRT_API"
+COLUMNS = ("start", "end", "globalTid", "nameId", "nestingLevel")
 #: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a process began and ended.
 CALLS = "coalesce({eventClass}, 27) = 27"
 OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
@@ -32,10 +33,10 @@ def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
     """The extraction of calls into a layout."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        columns = extraction.read(part, ("start", "end", "globalTid", "nameId", "nestingLevel"))
+        columns = extraction.read(part, COLUMNS)
         if not columns.rows:
             return
-        begin, end, thread, name = (columns[column] for column in ("start", "end", "globalTid", "nameId"))
+        begin, end, thread, name = (columns[column] for column in COLUMNS[:4])
         if _any_together(begin):
             # A call within a call may begin and end with it: what is stored later counts as the inner one.
             order = np.argsort(columns["nestingLevel"], kind="stable")
@@ -53,6 +54,6 @@ def _any_together(begin: np.ndarray) -> bool:
 
 
 KINDS = (
-    EventKind("osrt", "OS runtime calls", "host thread", (TABLE,), ("osrt",), reader("osrt"), where=of_others),
-    EventKind("pthread", "Pthread calls", "host thread", (TABLE,), ("pthread",), reader("pthread"), where=of_pthread),
+    EventKind("osrt", "OS runtime calls", "host thread", (TABLE,), ("osrt",), reader("osrt"), COLUMNS, where=of_others),
+    EventKind("pthread", "Pthread calls", "host thread", (TABLE,), ("pthread",), reader("pthread"), COLUMNS, where=of_pthread),
 )

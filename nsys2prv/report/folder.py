@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.queries import Queries, columns_asked
-from nsys2prv.report.source import NULL, Columns, Part, Source, Table, coded, decoded, integers_of
+from nsys2prv.report.source import Columns, Part, Shared, Source, Table, bytes_of, columns_of, decoded
 from nsys2prv.report.sqlite import without_content
 
 T = TypeVar("T")
@@ -154,6 +154,17 @@ class Folder(Source):
         names = [name for name in dict.fromkeys([*integers, *texts]) if name in self.tables[part.table]]
         return columns_of(self._having(part, names, where), integers, texts)
 
+    def read_once(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], conditions: Sequence[str]) -> Shared:
+        have = self.tables[part.table].columns
+        names = [name for name in dict.fromkeys([*integers, *texts]) if name in have]
+        looked_at = [[name for name in columns_asked(where) if name in have] for where in conditions]
+        rows = self._having(part, list(dict.fromkeys([*names, *(name for of_one in looked_at for name in of_one)])), "")
+        met = np.zeros(rows.height, np.int64)
+        for number, (where, of_one) in enumerate(zip(conditions, looked_at, strict=True)):
+            chosen = self._asked(part.table, self._queries.met, rows, of_one, self.condition(part.table, where))
+            met |= chosen.to_numpy().astype(np.int64) << number
+        return Shared(part, rows.select(names), met, frozenset(integers), frozenset(texts))
+
     def read_for(self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str) -> Columns:
         looked_at = [name for name in columns_asked(where) if name in self.tables[table]]
         wanted = self._having(part, [key], "")[key]
@@ -214,25 +225,3 @@ def _plain(column: pl.Series) -> pl.Series:
     if kind in (pl.String, pl.Binary):
         return column
     return column.cast(pl.String, strict=False)
-
-
-def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
-    """The form of columns that the event kinds know."""
-    damaged = 0
-    numbers: dict[str, np.ndarray] = {}
-    for name in integers:
-        if name in rows.columns and rows[name].dtype == pl.Int64:
-            numbers[name] = integers_of(rows[name])
-        else:
-            numbers[name] = np.full(rows.height, NULL)
-            damaged += rows.height - rows[name].null_count() if name in rows.columns else 0
-    none = pl.repeat(b"", rows.height, dtype=pl.Binary, eager=True)
-    words = {name: coded(bytes_of(rows[name]) if name in rows.columns else none) for name in texts}
-    return Columns(rows.height, numbers, words, damaged)
-
-
-def bytes_of(column: pl.Series) -> pl.Series:
-    """Any column as bytes; what is null has none."""
-    if column.dtype != pl.Binary:
-        column = column.cast(pl.String).cast(pl.Binary)
-    return column.fill_null(b"")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +74,35 @@ class Columns:
         return Columns(int(keep.sum()), {name: column[keep] for name, column in self.integers.items()}, texts, self.damaged)
 
 
+@dataclass(frozen=True)
+class Shared:
+    """The rows of a part, read once for several conditions. integers, texts: the columns that were asked for. met: of each row the
+    conditions that it meets, as bits: 1 is the first."""
+
+    part: Part
+    rows: pl.DataFrame
+    met: np.ndarray
+    integers: frozenset[str]
+    texts: frozenset[str]
+
+    def meeting(self, number: int) -> np.ndarray:
+        """Which rows meet a condition."""
+        return (self.met & (1 << number)) != 0
+
+    def holds(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
+        """Whether these columns of this part were asked for."""
+        return self.part == part and self.integers.issuperset(integers) and self.texts.issuperset(texts)
+
+    def columns(self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
+        """Columns of the rows that meet a condition, as :meth:`Source.read` has them."""
+        names = [name for name in dict.fromkeys([*integers, *texts]) if name in self.rows.columns]
+        chosen = self.meeting(number)
+        if not names:
+            return columns_of(pl.DataFrame(height=int(chosen.sum())), integers, texts)
+        rows = self.rows.select(names)
+        return columns_of(rows if chosen.all() else rows.filter(chosen), integers, texts)
+
+
 class Source(ABC):
     """One export opened for reading. Conditions and queries are in SQL, with SQLite's meaning, whatever the export is.
 
@@ -135,6 +164,11 @@ class Source(ABC):
         """
 
     @abstractmethod
+    def read_once(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], conditions: Sequence[str]) -> Shared | None:
+        """Columns of all rows of a part, and which of some conditions (as in :meth:`condition`) each row meets; None where damage
+        forbids it: :meth:`read` tells what is damaged."""
+
+    @abstractmethod
     def read_for(self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str) -> Columns:
         """Columns of the rows of another table that share a key with a part's rows and meet a condition, in any order."""
 
@@ -175,6 +209,28 @@ def coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
     codes = series.to_frame("text").join(distinct.to_frame("text").with_row_index("code"), on="text", how="left",
                                          maintain_order="left")["code"]
     return codes.to_numpy().astype(np.int64), distinct
+
+
+def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
+    """The form of columns that the event kinds know."""
+    damaged = 0
+    numbers: dict[str, np.ndarray] = {}
+    for name in integers:
+        if name in rows.columns and rows[name].dtype == pl.Int64:
+            numbers[name] = integers_of(rows[name])
+        else:
+            numbers[name] = np.full(rows.height, NULL)
+            damaged += rows.height - rows[name].null_count() if name in rows.columns else 0
+    none = pl.repeat(b"", rows.height, dtype=pl.Binary, eager=True)
+    words = {name: coded(bytes_of(rows[name]) if name in rows.columns else none) for name in texts}
+    return Columns(rows.height, numbers, words, damaged)
+
+
+def bytes_of(column: pl.Series) -> pl.Series:
+    """Any column as bytes; what is null has none."""
+    if column.dtype != pl.Binary:
+        column = column.cast(pl.String).cast(pl.Binary)
+    return column.fill_null(b"")
 
 
 def decoded(series: pl.Series) -> pl.Series:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.report.source import NULL, Columns, Named, Part, Source, Table, coded, integers_of, quoted
+from nsys2prv.report.source import NULL, Columns, Named, Part, Shared, Source, Table, coded, integers_of, quoted
 
 MAGIC = b"SQLite format 3\x00"
 #: The first bytes of a rollback journal that has something to roll back.
@@ -28,6 +28,8 @@ JOURNAL = bytes.fromhex("d9d505f920a163d7")
 LEAST_ROW_BYTES = 4
 #: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
 DAMAGE = (sqlite3.Error, UnicodeError)
+#: The column of the conditions that a row meets.
+MET = "conditions met"
 _KNOWN = re.compile("malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
                     "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+")
 #: What comes with a database is data: nothing in it is run.
@@ -161,7 +163,7 @@ class Database(Source):
         present = [name for name in integers if name in have]
         text_present = [name for name in texts if name in have]
         rows = _rows_of(part, self.tables[part.table].rowid) + (f" WHERE {self.condition(part.table, where)}" if where else "")
-        text_part = [f"CAST(COALESCE({quoted(name)}, '') AS BLOB) AS {quoted(name)}" for name in text_present]
+        text_part = [_text(name) for name in text_present]
         source = f"FROM {rows}"
         plain = [quoted(name) for name in present]
         damaged = 0
@@ -180,6 +182,17 @@ class Database(Source):
         words = {name: coded(frame[name]) for name in text_present}
         words.update({name: (np.zeros(height, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts if name not in have})
         return Columns(height, columns, words, damaged)
+
+    def read_once(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], conditions: Sequence[str]) -> Shared | None:
+        have = self.tables[part.table].columns
+        present = [name for name in integers if name in have]
+        met = " + ".join(f"CASE WHEN {self.condition(part.table, where)} THEN {1 << number} ELSE 0 END"
+                         for number, where in enumerate(conditions))
+        expressions = [*map(quoted, present), *(_text(name) for name in texts if name in have), f"{met} AS {quoted(MET)}"]
+        frame = self._frame(f"SELECT {', '.join(expressions)} FROM {self.rows_of(part)}")
+        if frame is None or any(frame.schema[name] != pl.Int64 for name in (*present, MET)):
+            return None
+        return Shared(part, frame.drop(MET), frame[MET].to_numpy(), frozenset(integers), frozenset(texts))
 
     def read_for(self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str) -> Columns:
         # By the other table's key, where it has one: reading in parts would walk all of it.
@@ -244,6 +257,11 @@ class _Tables(Mapping[str, Table]):
 
     def __len__(self) -> int:
         return len(self._statements)
+
+
+def _text(name: str) -> str:
+    """A column of texts in SQL, as bytes."""
+    return f"CAST(COALESCE({quoted(name)}, '') AS BLOB) AS {quoted(name)}"
 
 
 def _rows_of(part: Part, rowid: str) -> str:
