@@ -60,25 +60,20 @@ def named(extraction: Extraction, columns: Columns, field: str) -> Named:
     """What rows read with globalTid, domainId, category, textId and text are called; `field`: the layout's first."""
     domains, domain_of = domains_of(extraction, columns["globalTid"], columns["domainId"])
     texts, text_of = _texts(extraction, columns)
-    (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
+    rules = extraction.nvtx_rules
+    if any(rule.domain for rule in rules):
+        (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
+        found = renamed(texts.gather(text_codes), pl.Series(domains, dtype=pl.String).gather(domain_codes), rules)
+    else:
+        found, codes = renamed(texts, None, rules), text_of
     numbers = extraction.domains.number(domains)
-    found = renamed(texts.gather(text_codes), pl.Series(domains, dtype=pl.String).gather(domain_codes), extraction.nvtx_rules)
-    kept, code_of = _distinct(pl.DataFrame({"text": found.texts.replace("", NO_TEXT), "domain": numbers[domain_codes]}))
-    fields = {field: extraction.name("nvtx", code_of[codes], text=kept["text"], domain=kept["domain"].to_numpy()),
+    (names, domain_codes), name_of = factorize_together(found.codes[codes], domain_of)
+    fields = {field: extraction.name("nvtx", name_of, text=found.texts.replace("", NO_TEXT).gather(names), domain=numbers[domain_codes]),
               "category": _categories(extraction, columns, numbers[domain_of]), "number": found.numbers[codes]}
     wanted = found.wanted[codes]
     if not wanted.all():
         extraction.dropped[LEFT_OUT] += int(np.count_nonzero(~wanted))
     return Named(fields, numbers[domain_of], texts, text_of, wanted)
-
-
-def _distinct(names: pl.DataFrame) -> tuple[pl.DataFrame, np.ndarray]:
-    """The names without repetitions, and each name's index among them: a million of a report may be but a few hundred by now."""
-    kept = names.unique(maintain_order=True)
-    if kept.height == names.height:
-        return names, np.arange(names.height)
-    codes = names.join(kept.with_row_index("code"), on=["text", "domain"], how="left", maintain_order="left")["code"]
-    return kept, codes.to_numpy().astype(np.int64)
 
 
 def reader(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
@@ -118,10 +113,14 @@ def domains_of(extraction: Extraction, thread: np.ndarray, domain: np.ndarray) -
 def _texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.ndarray]:
     """Texts met, and each row's index into them: inline text, else the registered string, else a stand-in."""
     codes, inline = columns.texts["text"]
-    ids, id_codes = factorize(columns["textId"])
+    rows = np.flatnonzero((inline.bin.size() == 0).to_numpy()[codes])
+    if not len(rows):
+        return decoded(inline), codes
+    ids, id_codes = factorize(columns["textId"][rows])
     registered = pl.Series([text or NO_TEXT for text in extraction.strings(ids)], dtype=pl.String)
-    empty = (inline.bin.size() == 0).to_numpy()[codes]
-    return pl.concat([decoded(inline), registered]), np.where(empty, len(inline) + id_codes, codes)
+    codes = codes.copy()
+    codes[rows] = len(inline) + id_codes
+    return pl.concat([decoded(inline), registered]), codes
 
 
 def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import ABSENT
+from nsys2prv.columns import ABSENT, factorize
 from nsys2prv.data import data_text
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.naming.rule_files import document, keys_checked, text_of
@@ -48,40 +48,96 @@ class Rule:
 
 @dataclass
 class Renamed:
-    """texts: the names that rules make, "" where nothing is left. wanted: False where a rule drops the name. numbers: kept of the names,
-    ABSENT where there is none."""
+    """texts: the names that rules make, "" where nothing is left; codes: of each name that was given the index of what became of it.
+    wanted: of each, False where a rule drops it. numbers: kept of each, ABSENT where there is none."""
 
     texts: pl.Series
+    codes: np.ndarray
     wanted: np.ndarray
     numbers: np.ndarray
 
 
-def renamed(texts: pl.Series, domains: pl.Series, rules: Sequence[Rule]) -> Renamed:
-    """What rules make of names, each with the name of its domain ("" for the default one). Each rule sees what those before it left."""
+def renamed(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) -> Renamed:
+    """What rules make of names, each with the name of its domain ("" for the default one; None where no rule asks for it). Each rule
+    sees what those before it left, of many names often the same: it is asked once for each."""
+    codes = np.arange(len(texts))
     wanted = np.ones(len(texts), bool)
     numbers = np.full(len(texts), ABSENT)
+    apart = True  # each name stands by itself, where it was given
     for rule in rules:
-        if rule.replace is None or rule.keeps:
-            hit, replaced = texts.str.contains(rule.match), None
-        else:
-            # One search instead of two: what a replacement leaves as it was needs none.
-            replaced = texts.str.replace_all(rule.match, rule.replace)
-            hit = replaced != texts
-        if rule.domain:
-            hit &= domains.replace("", DEFAULT_DOMAIN).str.contains(rule.domain)
-        rows = np.flatnonzero(hit.to_numpy() & wanted)
+        change = _Change(rule, texts)
+        meant = change.hit[codes] & wanted
+        if rule.domain and domains is not None:
+            meant &= domains.replace("", DEFAULT_DOMAIN).str.contains(rule.domain).to_numpy()
+        rows = np.flatnonzero(meant)
         if not len(rows):
             continue
         if rule.replace is None:
             wanted[rows] = False
             continue
-        chosen = texts.gather(rows)
+        changing, of_row = (rows, np.arange(len(rows))) if apart else factorize(codes[rows])
         if rule.keeps:
-            kept = chosen.str.extract_groups(rule.match).struct.field(NUMBER).cast(pl.Int64, strict=False)
-            numbers[rows] = np.where(kept.is_not_null() & (kept >= 0), kept.fill_null(ABSENT), numbers[rows])
-        changed = chosen.str.replace_all(rule.match, rule.replace) if replaced is None else replaced.gather(rows)
-        texts = texts.scatter(rows, changed.str.strip_chars())
-    return Renamed(texts, wanted, numbers)
+            kept = texts.gather(changing).str.extract_groups(rule.match).struct.field(NUMBER).cast(pl.Int64, strict=False)
+            kept = kept.fill_null(ABSENT).to_numpy()[of_row]
+            numbers[rows] = np.where(kept >= 0, kept, numbers[rows])
+        made, of_changed = _distinct(change.made(changing))
+        codes[rows] = len(texts) + of_changed[of_row]
+        used, codes = factorize(codes)
+        apart = False
+        left = np.searchsorted(used, len(texts))
+        texts = pl.concat([texts.gather(used[:left]), made.gather(used[left:] - len(texts)).str.strip_chars()])
+    texts, merged = _distinct(texts)
+    return Renamed(texts, merged[codes], wanted, numbers)
+
+
+class _Change:
+    """What a rule makes of texts. hit: which of them it is about."""
+
+    def __init__(self, rule: Rule, texts: pl.Series) -> None:
+        self._rule, self._texts = rule, texts
+        self._place = self._replaced = None
+        if rule.replace == "" and to_the_end(rule.match):
+            self._place = texts.str.find(rule.match)
+            # A rule that only replaces is not about texts that it leaves as they were.
+            hit = self._place.is_not_null() if rule.keeps else (self._place < texts.str.len_bytes()).fill_null(False)
+        elif rule.replace is None or rule.keeps:
+            hit = texts.str.contains(rule.match)
+        else:
+            # One search instead of two: what a replacement leaves as it was needs none.
+            self._replaced = texts.str.replace_all(rule.match, rule.replace)
+            hit = self._replaced != texts
+        self.hit = hit.to_numpy()
+
+    def made(self, rows: np.ndarray) -> pl.Series:
+        """What becomes of those at `rows`."""
+        if self._replaced is not None:
+            return self._replaced.gather(rows)
+        chosen = self._texts.gather(rows)
+        if self._place is not None:
+            return chosen.cast(pl.Binary).bin.head(self._place.gather(rows)).cast(pl.String)
+        return chosen.str.replace_all(self._rule.match, self._rule.replace or "")
+
+
+def _distinct(texts: pl.Series) -> tuple[pl.Series, np.ndarray]:
+    """The texts without repetitions, and each one's index among them."""
+    kept = texts.unique(maintain_order=True)
+    if len(kept) == len(texts):
+        return texts, np.arange(len(texts))
+    frame = texts.alias("text").to_frame().join(kept.alias("text").to_frame().with_row_index("code"), on="text", how="left",
+                                                maintain_order="left")
+    return kept, frame["code"].to_numpy().astype(np.int64)
+
+
+@cache
+def to_the_end(pattern: str) -> bool:
+    """Whether it is certain that all that a pattern matches lasts to the end of the text: it ends in $, which no alternative lacks."""
+    bare = re.sub(r"\\.", "", pattern)
+    if re.search(r"\(\?(?![:<]|P<)", bare):
+        return False  # flags, by which $ may mean the end of a line
+    bare = re.sub(r"\[[^\[\]]*\]", "", bare)
+    while bare != (bare := re.sub(r"\([^()]*\)", "", bare)):
+        pass
+    return bare.endswith("$") and not re.search(r"[][()|]", bare)
 
 
 # ---- reading rules ------------------------------------------------------------------------------------------------------------------

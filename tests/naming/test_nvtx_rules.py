@@ -46,7 +46,7 @@ def apply(text: str, *names: str, domain: str = "") -> list[tuple[str | None, in
     """What rules make of names, and the numbers kept; None for a name that is dropped."""
     result = renamed(pl.Series(names, dtype=pl.String), pl.Series([domain] * len(names), dtype=pl.String), read_rules(text, "rules"))
     return [(name if wanted else None, number) for name, wanted, number in
-            zip(result.texts, result.wanted.tolist(), result.numbers.tolist(), strict=True)]
+            zip(result.texts.gather(result.codes), result.wanted.tolist(), result.numbers.tolist(), strict=True)]
 
 
 def test_tails_of_pytorch() -> None:
