@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -91,16 +91,7 @@ def run_task(task: Task) -> Extracted:
             extraction = Extraction(task.info, database, LaunchIndex(list(task.launches)), task.settings, RegionIndex(task.regions))
             for names, part, wanted in task.parts:
                 for piece in part.split(PART_ROWS):
-                    shared = read_once(extraction, [kinds[name] for name in names], piece)
-                    if task.counting.get(part.table) in names:
-                        result.tables[part.table] += database.count_of(piece) if shared is None else len(shared.met)
-                    for number, name in enumerate(names):
-                        if shared is not None and not shared.meeting(number).any():
-                            continue
-                        extraction.condition = kinds[name].condition(task.info)
-                        extraction.least = task.settings.least.get(name, 0)
-                        extraction.shared = None if shared is None else (shared, number)
-                        _extract_piece(extraction, kinds[name], piece, wanted, writer, result)
+                    _read_piece(extraction, task, [kinds[name] for name in names], piece, wanted, writer, result)
                     for launched in extraction.launched:
                         launches.append(launched)
                     extraction.launched = []
@@ -116,6 +107,22 @@ def run_task(task: Task) -> Extracted:
     with FrameWriter(task.spill / f"regions-{task.number}.arrows") as frames:
         result.regions = save_regions(extraction.regions, frames)
     return result
+
+
+def _read_piece(extraction: Extraction, task: Task, kinds: Sequence[EventKind], piece: Part, wanted: bool, writer: SpillWriter,
+                result: Extracted) -> None:
+    """Let the kinds, all of one table, have their rows of a piece of it."""
+    shared = read_once(extraction, kinds, piece)
+    if task.counting.get(piece.table) in [kind.name for kind in kinds]:
+        result.tables[piece.table] += extraction.database.count_of(piece) if shared is None else len(shared.met)
+    for number, kind in enumerate(kinds):
+        if shared is not None and not shared.meeting(number).any():
+            continue
+        extraction.condition = kind.condition(task.info)
+        extraction.least = task.settings.least.get(kind.name, 0)
+        extraction.shared = None if shared is None else (shared, number)
+        rows = piece if shared is None or kind.columns else shared.narrowed(number)
+        _extract_piece(extraction, kind, rows, wanted, writer, result)
 
 
 def _extract_piece(extraction: Extraction, kind: EventKind, piece: Part, wanted: bool, writer: SpillWriter, result: Extracted) -> None:

@@ -1,7 +1,8 @@
 """One reading of a table for all kinds of events that take some of its rows.
 
 The statement gives the columns that the kinds declare and tells of every row of which kinds it is: a kind of which a part has no row is
-not asked, one that declares its columns gets them from there, and one that needs more reads its rows by itself.
+not asked, one that declares its columns gets them from there (:meth:`Extraction.read`), and one that needs more reads by itself, of the
+part or, where they are few, of its rows.
 """
 
 from __future__ import annotations

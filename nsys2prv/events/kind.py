@@ -88,9 +88,8 @@ class EventKind:
     name: on the command line. title: for people. row: whose row it sits on, for people. tables: where its rows come from,
     each read in parts, or none where it follows from the rows of other kinds; where: which of their rows, if not all, in SQL with
     their columns in braces; beside: further tables, in which what these refer to is looked up. layouts: the record layouts it yields
-    (catalogue). extract: a part of a table -> normal form. It is not asked for parts of which a reading for several kinds (see
-    :mod:`nsys2prv.sharing`) shows that they have no row of the kind.
-    columns, texts: what extract reads of its one table, integers and texts: kinds of one table are then served by one statement.
+    (catalogue). extract: a part of a table -> normal form. columns, texts: those of integers and of texts that it
+    reads of its one table, where several kinds do: one statement then serves them all, see :mod:`nsys2prv.sharing`.
     groups: further command-line names that include it; along: names that bring it along, but do not mean it where something is
     left out or given a least duration. open_ended: a range without an end lasts to the end of the trace.
     lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds

@@ -58,8 +58,10 @@ class Renamed:
 
 
 def renamed(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) -> Renamed:
-    """What rules make of names, each with the name of its domain ("" for the default one; None where no rule asks for it). Each rule
-    sees what those before it left, of many names often the same: it is asked once for each."""
+    """What rules make of names, each with the name of its domain ("" for the default one; None where no rule asks for domains).
+
+    Each rule sees what those before it left, which of many names is often the same: it is asked once for each.
+    """
     codes = np.arange(len(texts))
     wanted = np.ones(len(texts), bool)
     numbers = np.full(len(texts), ABSENT)

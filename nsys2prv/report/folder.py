@@ -18,7 +18,7 @@ import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.queries import Queries, columns_asked
-from nsys2prv.report.source import Columns, Part, Shared, Source, Table, bytes_of, columns_of, decoded
+from nsys2prv.report.source import Columns, Part, Shared, SomeRows, Source, Table, bytes_of, columns_of, decoded
 from nsys2prv.report.sqlite import without_content
 
 T = TypeVar("T")
@@ -88,6 +88,8 @@ class Folder(Source):
         looked_at = [name for name in columns_asked(where) if name in have]
         rows = self.scan(part.table).slice(part.first - 1, part.last - part.first + 1)
         found = self.collect(part.table, rows.select(*dict.fromkeys([*columns, *looked_at])))
+        if isinstance(part, SomeRows):
+            found = found[[number - part.first for number in part.rowids]]
         return (self._meeting(found, part.table, looked_at, where) if where else found).select(columns)
 
     def _meeting(self, rows: pl.DataFrame, table: str, looked_at: list[str], where: str) -> pl.DataFrame:

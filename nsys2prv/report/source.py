@@ -12,6 +12,8 @@ import polars as pl
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
+#: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
+FEW = 20
 #: So many of a column's texts tell whether it is worth looking for those that come again.
 SAMPLE_TEXTS = 1000
 
@@ -53,6 +55,17 @@ class Part:
             yield Part(self.table, first, min(first + rows - 1, self.last))
 
 
+@dataclass(frozen=True)
+class SomeRows(Part):
+    """Of a part only the rows with these rowids, ascending."""
+
+    rowids: tuple[int, ...] = ()
+
+    def split(self, rows: int) -> Iterator[Part]:
+        """Itself: it is small."""
+        yield self
+
+
 @dataclass
 class Columns:
     """Rows of one read. integers: int64 with :data:`NULL` for NULL. texts: each row's code into a series of distinct bytes.
@@ -88,6 +101,13 @@ class Shared:
     def meeting(self, number: int) -> np.ndarray:
         """Which rows meet a condition."""
         return (self.met & (1 << number)) != 0
+
+    def narrowed(self, number: int) -> Part:
+        """The part, or of it the rows that meet a condition where they are few and their rowids are known, for further reading."""
+        rows = np.flatnonzero(self.meeting(number))
+        if len(self.met) != self.part.last - self.part.first + 1 or len(rows) * FEW > len(self.met):
+            return self.part
+        return SomeRows(self.part.table, self.part.first, self.part.last, tuple((rows + self.part.first).tolist()))
 
     def holds(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
         """Whether these columns of this part were asked for."""

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.report.source import NULL, Columns, Named, Part, Shared, Source, Table, coded, integers_of, quoted
+from nsys2prv.report.source import NULL, Columns, Named, Part, Shared, SomeRows, Source, Table, coded, integers_of, quoted
 
 MAGIC = b"SQLite format 3\x00"
 #: The first bytes of a rollback journal that has something to roll back.
@@ -266,6 +266,8 @@ def _text(name: str) -> str:
 
 def _rows_of(part: Part, rowid: str) -> str:
     """The part as a table expression in SQL."""
+    if rowid and isinstance(part, SomeRows):
+        return f"(SELECT * FROM {quoted(part.table)} WHERE {rowid} IN ({', '.join(map(str, part.rowids))}))"
     if rowid:
         return f"(SELECT * FROM {quoted(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
     return f"(SELECT * FROM {quoted(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"

@@ -18,7 +18,7 @@ from nsys2prv import Options, convert
 from nsys2prv.cli import main
 from nsys2prv.columns import ABSENT
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.naming.nvtx import load_rules, read_rules, renamed
+from nsys2prv.naming.nvtx import load_rules, read_rules, renamed, to_the_end
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
 DOMAIN = 75
@@ -74,6 +74,30 @@ def test_rules_of_one_domain() -> None:
     text = "rules: [{match: x, replace: y, domain: ^lib$}, {match: z, drop: yes, domain: ^default domain$}]"
     assert apply(text, "x", "z", domain="lib") == [("y", ABSENT), ("z", ABSENT)]
     assert apply(text, "x", "z") == [("x", ABSENT), (None, ABSENT)]
+
+
+@pytest.mark.parametrize(("pattern", "certain"), [
+    (r"a+$", True), (r"(?:a|b)$", True), (r"(?<n>a)[|)]\|$", True), (r"\[a$", True), (r"a|b$", False), (r"a\$", False), (r"a$|b", False),
+    (r"(?m)a$", False), (r"(?:a$)", False), (r"x[]a]|b$", False), (r"[[b]]|a$", False), ("a", False)])
+def test_patterns_that_match_to_the_end(pattern: str, certain: bool) -> None:
+    assert to_the_end(pattern) == certain
+    names = pl.Series(["", "a", "ab", "ba", "aa|", "a\nb", "b\na", "aé", "éa", "xa]", "[a", "a|b", "a$", "b|"])
+    ends = names.str.find(pattern)
+    if certain:
+        matched = [name.encode()[place:].decode() for name, place in zip(names, ends, strict=True) if place is not None]
+        assert pl.Series(matched, dtype=pl.String).str.replace(f"^(?s:{pattern})", "").to_list() == [""] * len(matched)
+
+
+def test_tails_are_cut_as_they_are_replaced() -> None:
+    names = ["a, op = 1", "é , op = 22", ", op = 3", "a, op = 4 ", " a", "  b, op = 5", "a"]
+    cut, replaced = (apply(f"rules: [{{match: '{match}', replace: ''}}]\nbuiltin: no", *names) for match in
+                     (", op = [0-9]+$", ", op = [0-9]+$|, op = [0-9]+$"))
+    assert cut == replaced == [(name, ABSENT) for name in ("a", "é", "", "a, op = 4 ", " a", "b", "a")]
+
+
+def test_a_rule_leaves_alone_what_it_does_not_change() -> None:
+    assert apply("rules: [{match: ' *$', replace: ''}, {match: 'x*$', replace: ''}]\nbuiltin: no", " a", " a ", " ax") == [
+        (" a", ABSENT), ("a", ABSENT), ("a", ABSENT)]
 
 
 def event(name: str, start: int, kind: int = 59, domain: int = 0) -> Row:
