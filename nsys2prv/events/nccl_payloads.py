@@ -99,6 +99,9 @@ def _json(extraction: Extraction, columns: Columns) -> _Found:
     texts = pl.concat([decoded(inline), pl.Series(extraction.strings(ids), dtype=pl.String)])
     empty = (inline.bin.size() == 0).to_numpy()[codes]
     row_codes = np.where(empty, len(inline) + id_codes, codes)
+    if not texts.str.len_bytes().sum():
+        # As in most reports. Patterns are compiled at each use, which takes longer than a small report's rows.
+        return _Found({}, np.zeros(len(texts), bool), row_codes)
     frame = texts.to_frame("json")
     values = frame.select(**{field: _json_value(field) for field in SPELLINGS})
     whole = frame.select(pl.col("json").str.contains(r"(?s)^\s*\{.*\}\s*$") | (pl.col("json") == ""))["json"].to_numpy()
@@ -116,10 +119,15 @@ def _json_value(field: str) -> pl.Expr:
 def _numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:
     """Numbers from the fields' texts (null where lacking): ABSENT, for communicators 0, where there is none."""
     sizes = dict(enumerate(TYPE_SIZES, 1))
-    types = _valued(texts["type"], TYPE_VALUES, len(TYPE_SIZES))
-    counted = texts["count"].cast(pl.Int64, strict=False) * types.replace_strict(sizes, default=None)
+    told = {name for name in texts.columns if texts[name].null_count() < texts.height}
+    types = _valued(texts["type"], TYPE_VALUES, len(TYPE_SIZES)) if "type" in told else None
+    counted = None if types is None or "count" not in told else \
+        texts["count"].cast(pl.Int64, strict=False) * types.replace_strict(sizes, default=None)
     result = {}
     for field in FIELDS:
+        if field not in told and (field != "bytes" or counted is None):
+            result[field] = np.full(texts.height, 0 if field == "communicator" else ABSENT)
+            continue
         column = texts[field]
         if field == "communicator":
             numbers = _hashes(column).fill_null(0)
@@ -129,7 +137,7 @@ def _numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:
             numbers = types.fill_null(ABSENT)
         else:
             numbers = column.cast(pl.Int64, strict=False)
-            numbers = (numbers.fill_null(counted) if field == "bytes" else numbers).fill_null(ABSENT)
+            numbers = (numbers if field != "bytes" or counted is None else numbers.fill_null(counted)).fill_null(ABSENT)
         result[field] = np.where(numbers.to_numpy() < 0, ABSENT, numbers.to_numpy()) if field != "communicator" else numbers.to_numpy()
     return result
 
