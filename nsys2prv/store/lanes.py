@@ -8,7 +8,7 @@ begins; lane 0 is the row itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -50,7 +50,7 @@ def separate_overlaps(results: Sequence[Extracted], run: Callable[[Callable, Seq
         by_report.setdefault(result.report, []).append(result)
     concerned = {report for report, found in by_report.items()
                  if any(item.shape.name in grouped for result in found for item in result.runs)}
-    tasks = [LaneTask(tuple(_without_names(result) for result in by_report[report])) for report in sorted(concerned)]
+    tasks = [LaneTask(tuple(_needed(result, grouped) for result in by_report[report])) for report in sorted(concerned)]
     changes = {change.task: change for found in run(run_task, tasks) for change in found}
     return [_apply(result, changes[result.task]) if result.task in changes else result for result in results]
 
@@ -71,9 +71,10 @@ def _apply(result: Extracted, change: _Change) -> Extracted:
     return replace(result, objects=change.objects, repaired=repaired)
 
 
-def _without_names(result: Extracted) -> Extracted:
-    """What a task needs; the names would only cost their transport."""
-    return replace(result, names={}, launches=[])
+def _needed(result: Extracted, grouped: Mapping[str, str]) -> Extracted:
+    """What a task needs: runs that may move, each with its ends, and lines; the rest would only cost its transport."""
+    return Extracted(result.task, result.report, result.rows, objects=result.objects,
+                     runs=[run for run in result.runs if run.shape.stream == LINE or run.shape.name in grouped])
 
 
 def _lane_groups() -> dict[str, str]:
