@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Text, merged, words_of
+from nsys2prv.paraver.lines import BLOCK, Batch, Choice, LineShape, Number, Text, merged, words_of
 
 LIMITS = [0, 1, 9, 10, 99, 9_999, 10_000, 10_001, 99_999_999, 100_000_000, 10**12 - 1, 10**12, 123_456_789_012_345, 2**53, 2**62]
 
@@ -48,3 +48,14 @@ def test_far_apart_times_still_sort() -> None:
 def test_nothing_gives_nothing() -> None:
     assert text_of([]) == ""
     assert text_of([Batch(LineShape([Number(1), Text(b"\n")]), np.zeros(0, np.int64), [np.zeros(0, np.int64)])]) == ""
+
+
+def test_a_shape_takes_however_many_lines_at_once() -> None:
+    """Its room for lines grows with what is asked of it."""
+    names = (b"a:", b"bcdef:")
+    shape = LineShape([Choice(names), Number(2), Text(b":end\n")])
+    random = np.random.default_rng(5)
+    for count in (3, 1, 40, BLOCK - 1, 2 * BLOCK + 7, 5):
+        chosen, numbers = random.integers(0, 2, count), random.integers(0, 10**8, count)
+        expected = "".join(f"{names[which].decode()}{number}:end\n" for which, number in zip(chosen, numbers, strict=True))
+        assert text_of([Batch(shape, np.arange(count), [chosen, numbers])]) == expected

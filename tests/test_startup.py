@@ -1,0 +1,32 @@
+"""What a small job does not need is not imported and not started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tools.commands import ENVIRONMENT, GRAPHS
+
+PROGRAM = """
+import json, sys
+started = []
+sys.addaudithook(lambda event, values: started.append(event) if event in ("os.fork", "os.posix_spawn", "subprocess.Popen") else None)
+import _posixsubprocess
+fork_exec = _posixsubprocess.fork_exec
+_posixsubprocess.fork_exec = lambda *values: started.append("fork_exec") or fork_exec(*values)
+from nsys2prv.cli import main
+status = main(["-j", "4", *sys.argv[1:]])
+print(json.dumps([status, started, sorted(sys.modules)]))
+"""
+#: For bars on terminals, pictures, tables for people, and other engines.
+HEAVY = {"tqdm", "matplotlib", "pandas", "pyarrow", "dask", "distributed", "mpi4py", "nsys2prv.page", "nsys2prv.check", "nsys2prv.analysis"}
+
+
+def test_a_small_job_starts_nothing(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(GRAPHS), str(tmp_path / "out.prv")], env=ENVIRONMENT, capture_output=True,
+                          text=True, check=True)
+    status, started, modules = json.loads(done.stdout.splitlines()[-1])
+    assert (status, started) == (0, [])
+    assert not HEAVY & set(modules)
