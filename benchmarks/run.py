@@ -11,6 +11,7 @@ Machines are noisy: compare the ratios of one run, never absolute figures of two
 from __future__ import annotations
 
 import argparse
+import compileall
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -82,6 +83,8 @@ def cells(asked: argparse.Namespace, kept: Path, work: Path) -> Iterator[Cell]:
 
 def main() -> None:
     asked = arguments()
+    # As pip does where it installs a package.
+    compileall.compile_dir(inputs.ROOT / "nsys2prv", quiet=2)
     begun = tables.conditions()
     said = [f"## {begun}", "", *([asked.note, ""] if asked.note else [])]
     print("\n".join(said))
