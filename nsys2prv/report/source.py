@@ -115,12 +115,8 @@ class Shared:
 
     def columns(self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
         """Columns of the rows that meet a condition, as :meth:`Source.read` has them."""
-        names = [name for name in dict.fromkeys([*integers, *texts]) if name in self.rows.columns]
         chosen = self.meeting(number)
-        if not names:
-            return columns_of(pl.DataFrame(height=int(chosen.sum())), integers, texts)
-        rows = self.rows.select(names)
-        return columns_of(rows if chosen.all() else rows.filter(chosen), integers, texts)
+        return columns_of(self.rows, integers, texts, None if chosen.all() else chosen)
 
 
 class Source(ABC):
@@ -231,19 +227,22 @@ def coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
     return codes.to_numpy().astype(np.int64), distinct
 
 
-def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
-    """The form of columns that the event kinds know."""
+def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...], chosen: np.ndarray | None = None) -> Columns:
+    """The form of columns that the event kinds know, of the rows for which `chosen` is true, if not of all."""
+    place = slice(None) if chosen is None else np.flatnonzero(chosen)
+    height = rows.height if chosen is None else len(place)
     damaged = 0
     numbers: dict[str, np.ndarray] = {}
     for name in integers:
         if name in rows.columns and rows[name].dtype == pl.Int64:
-            numbers[name] = integers_of(rows[name])
+            numbers[name] = integers_of(rows[name])[place]
         else:
-            numbers[name] = np.full(rows.height, NULL)
-            damaged += rows.height - rows[name].null_count() if name in rows.columns else 0
-    none = pl.repeat(b"", rows.height, dtype=pl.Binary, eager=True)
-    words = {name: coded(bytes_of(rows[name]) if name in rows.columns else none) for name in texts}
-    return Columns(rows.height, numbers, words, damaged)
+            numbers[name] = np.full(height, NULL)
+            damaged += int(rows[name].is_not_null().to_numpy()[place].sum()) if name in rows.columns else 0
+    none = pl.repeat(b"", height, dtype=pl.Binary, eager=True)
+    words = {name: coded(bytes_of(rows[name] if chosen is None else rows[name].filter(chosen)) if name in rows.columns else none)
+             for name in texts}
+    return Columns(height, numbers, words, damaged)
 
 
 def bytes_of(column: pl.Series) -> pl.Series:
