@@ -204,7 +204,7 @@ def _heads(keys: np.ndarray) -> np.ndarray:
 def _slices(keys: np.ndarray) -> list[tuple[int, int]]:
     """The same, and where it ends."""
     first = _heads(keys).tolist()
-    return list(zip(first, [*first[1:], len(keys)], strict=True))
+    return list(zip(first, [*first[1:], len(keys)][:len(first)], strict=True))
 
 
 def _outer(ranges: Mapping[str, np.ndarray], threads: list[tuple[int, int]]) -> np.ndarray:
