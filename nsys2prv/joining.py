@@ -22,8 +22,8 @@ from nsys2prv.store.normal import MOST_NARROW
 from nsys2prv.store.runs import BEGIN, RESOLVED, TRACE, Run, Shape, SpillReader, SpillWriter
 from nsys2prv.store.windows import trace_times
 
-#: Records of a run that is small, and of a run made of small ones.
-SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
+#: Records of a run that is small, for which joining costs less than some fifty windows that look into it; and of a run made of such.
+SMALL_RUN, JOINED_RECORDS = 8_192, 200_000
 #: File with what the runs' times and indices mean, see :mod:`nsys2prv.meanings`.
 MEANINGS = "meanings"
 
