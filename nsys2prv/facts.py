@@ -49,12 +49,26 @@ class FactBook:
 
 def read_facts(files: Mapping[str, Sequence[FactFile]], tasks: Mapping[tuple[int, int], int]) -> dict[str, pl.DataFrame]:
     """The facts by name, as a relation sees them. tasks: (report, globalPid) -> 0-based task of the trace."""
-    return {name: _frame(found, tasks) for name, found in files.items()}
+    return {name: read_fact(found, tasks) for name, found in files.items()}
 
 
-def _frame(files: Sequence[FactFile], tasks: Mapping[tuple[int, int], int]) -> pl.DataFrame:
-    """The facts of all tasks as one frame, translated."""
-    read = [(file, read_frame(file.frame)) for file in files]
+def batches(files: Sequence[FactFile], size: int) -> list[tuple[FactFile, ...]]:
+    """The files in batches of about `size` bytes, all of a report in one."""
+    found: list[list[FactFile]] = []
+    room, report = 0, -1
+    for file in sorted(files, key=lambda file: file.report):
+        if room <= 0 and file.report != report:
+            found.append([])
+            room = size
+        found[-1].append(file)
+        room -= file.frame.size
+        report = file.report
+    return [tuple(batch) for batch in found]
+
+
+def read_fact(files: Sequence[FactFile], tasks: Mapping[tuple[int, int], int], columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """The facts of one name, from all its files, or some columns of them."""
+    read = [(file, read_frame(file.frame, columns)) for file in files]
     alike = [list(group) for _, group in groupby(read, key=lambda found: list(found[1].schema.items()))]
     return pl.concat([_translated(group, tasks) for group in alike], how="diagonal") if alike else pl.DataFrame()
 

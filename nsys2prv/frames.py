@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -46,8 +47,8 @@ class FrameWriter:
         self.close()
 
 
-def read_frame(stored: StoredFrame) -> pl.DataFrame:
-    """The frame."""
+def read_frame(stored: StoredFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """The frame, or some columns of it."""
     with stored.path.open("rb") as file:
         file.seek(stored.offset)
-        return pl.read_ipc_stream(file.read(stored.size))
+        return pl.read_ipc_stream(file.read(stored.size), columns=None if columns is None else list(columns))

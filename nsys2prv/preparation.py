@@ -254,7 +254,7 @@ def _prepared(reading: _Reading) -> Job:
     if reading.plan.causal:
         placed = _move(reading, model, placed)
     hosts = [placement.machine for placement in placed.placements]
-    related = list(reading.run(relate.run_task, relate.plan(_facts(reading, model, placed.clocks, hosts), reading.folder)))
+    related = relate.related(_facts(reading, model, placed.clocks, hosts), reading.folder, reading.run)
     if gpus:
         number = 1 + max(result.task for result in (*reading.results, *related))
         reading.results += reading.run(device_states.run_task, device_states.plan(

@@ -1,17 +1,19 @@
-"""Relating: from the facts of all reports to further runs, in trace time. Each relation is a task of its own."""
+"""Relating: from the facts of all reports to further runs, in trace time. Each relation is a task of its own, or several steps."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsys2prv.extract import Extracted, count_lines
+from nsys2prv.extract import Extracted
 from nsys2prv.facts import FactBook, FactFile, read_facts
 from nsys2prv.relations import all_relations
-from nsys2prv.store.normal import spill, spill_counters, spill_lines
-from nsys2prv.store.runs import BEGIN, TRACE, SpillWriter
+from nsys2prv.relations.kind import Division, S, Step
+from nsys2prv.relations.spilled import spilled
+
+#: Does tasks on workers: a pure function over files, and what it is to be done with; its results, in order.
+Run = Callable[[Callable, Sequence], Iterator]
 
 
 @dataclass(frozen=True)
@@ -25,42 +27,31 @@ class RelationTask:
     spill: Path
 
 
-def plan(book: FactBook, spill_folder: Path) -> list[RelationTask]:
-    """A task for every relation whose first facts were found."""
+def related(book: FactBook, spill_folder: Path, run: Run) -> list[Extracted]:
+    """What follows from the facts, of all relations in their order. Each is a task, but for those that divide their work into steps."""
     number = max((result.task for result in book.results), default=-1) + 1
-    planned = []
-    for relation in all_relations():
-        facts = book.files(relation.facts)
-        if relation.relate and facts[relation.facts[0]]:
-            planned.append(RelationTask(number + len(planned), relation.name, facts, book.tasks, spill_folder))
-    return planned
+    files = {relation.name: book.files(relation.facts) for relation in all_relations() if relation.relate or relation.divided}
+    known = [relation for relation in all_relations() if relation.name in files and files[relation.name][relation.facts[0]]]
+    whole = [relation for relation in known if not relation.divided]
+    found = dict(zip((relation.name for relation in whole), run(run_task, [
+        RelationTask(number + place, relation.name, files[relation.name], book.tasks, spill_folder)
+        for place, relation in enumerate(whole)]), strict=True))
+    results = {name: [result] for name, result in found.items()}
+    number += len(whole)
+    for relation in known:
+        if relation.divided:
+            results[relation.name] = relation.divided(
+                Division(files[relation.name], book.tasks, spill_folder, number, lambda steps: run(run_step, steps)))
+            number = max((result.task + 1 for result in results[relation.name]), default=number)
+    return [result for relation in known for result in results[relation.name]]
 
 
 def run_task(task: RelationTask) -> Extracted:
     """Relate the facts and spill what follows from them; the result's runs are in trace time, on thread indices."""
     relation = next(item for item in all_relations() if item.name == task.relation)
-    related = relation.relate(read_facts(task.facts, task.tasks))
-    result = Extracted(task.number, TRACE, 0)
-    dropped: Counter[str] = Counter()
-    repaired: Counter[str] = Counter()
-    writer = SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number)
-    try:
-        for rows in related.rows:
-            runs = list(spill(rows, False, writer, dropped, repaired))
-            result.runs += runs
-            result.events[rows.layout] += sum(run.rows for run in runs if run.shape.stream == BEGIN)
-        for counters in related.counters:
-            runs = list(spill_counters(counters, writer, dropped))
-            result.runs += runs
-            result.events[counters.layout] += sum(run.values for run in runs)
-        for lines in related.lines:
-            runs = list(spill_lines(lines, writer))
-            result.runs += runs
-            count_lines(result, lines, runs)
-    finally:
-        writer.close()
-    result.notes = related.notes
-    result.dropped.update({(relation.name, reason): count for reason, count in dropped.items()})
-    result.repaired.update({(relation.name, reason): count for reason, count in repaired.items()})
-    return result
+    return spilled(relation.relate(read_facts(task.facts, task.tasks)), relation.name, task.number, task.spill)
 
+
+def run_step(step: Step[S]) -> S:
+    """Do a step of a relation's work."""
+    return step.run()

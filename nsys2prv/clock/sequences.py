@@ -51,12 +51,12 @@ def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     return pl.concat([numbered, rest]), findings
 
 
-def recognised(calls: Calls) -> tuple[np.ndarray, list[Finding]]:
+def recognised(calls: Calls, pivot: int | None = None) -> tuple[np.ndarray, list[Finding]]:
     """Each call's ordinal among the collectives of its (source, group), equal on all members; -1 for calls of no known collective.
 
-    Numbers of the report are not heeded, nor whose clocks the times are of.
+    Numbers of the report are not heeded, nor whose clocks the times are of. pivot: a time amid all others.
     """
-    pivot = pivot_of(calls, Messages.none())
+    pivot = pivot_of(calls, Messages.none()) if pivot is None else pivot
     table = pl.DataFrame({
         "source": calls.source, "group": calls.group, "member": calls.member, "signature": calls.signature, "role": calls.role,
         "begin": calls.begin - pivot, "end": calls.end - pivot}).with_row_index("call")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import polars as pl
 
 from nsys2prv.clock.observations import Calls, Messages
 from nsys2prv.events.kind import Counters, Lines, Rows
+
+if TYPE_CHECKING:
+    from nsys2prv.extract import Extracted
+    from nsys2prv.facts import FactFile
 
 #: Columns of facts whose names begin so hold local times (ns) and local objects; a relation sees trace times and thread indices.
 TIME, OBJECT = "time_", "object_"
@@ -41,13 +47,38 @@ class Observed:
     messages: Messages = field(default_factory=Messages.none)
 
 
+R = TypeVar("R", covariant=True)
+S = TypeVar("S")
+
+
+class Step(Protocol[R]):
+    """A part of the work, for any worker: data alone, and what to do with it (a pure function over files)."""
+
+    def run(self) -> R: ...
+
+
+@dataclass(frozen=True)
+class Division:
+    """What a relation has that divides its work into steps. files, tasks: its facts, see :class:`FactBook`. folder: for files between
+    the steps and for runs. number: the first number of a task that is free. run: does steps side by side, wherever the workers are;
+    their results, in order."""
+
+    files: Mapping[str, tuple[FactFile, ...]]
+    tasks: Mapping[tuple[int, int], int]
+    folder: Path
+    number: int
+    run: Callable[[Sequence[Step[S]]], Iterator[S]]
+
+
 @dataclass(frozen=True)
 class Relation:
     """The declaration of a relation.
 
     model: whose rules it goes by. facts: the frames it reads; it is left out when none of the first was found. layouts: the record
     layouts it yields. relate: facts by name -> what follows from them. observe: facts by name -> what they tell of clocks that are
-    not known to agree; their times are those of the hosts' clocks then.
+    not known to agree; their times are those of the hosts' clocks then. Memory of both is that of all facts; where that is too much,
+    `divided`
+    stands instead of `relate`: what follows, as its steps have stored it (:func:`spilled`).
 
     A facts frame has the columns that its event kind gave it, with times and objects translated, and `report` (index in rank order),
     `host` (its machine), `task` (0-based task of the trace) of its process by the column `process`.
@@ -59,4 +90,5 @@ class Relation:
     facts: tuple[str, ...]
     layouts: tuple[str, ...] = ()
     relate: Callable[[Mapping[str, pl.DataFrame]], Related] | None = None
+    divided: Callable[[Division], list[Extracted]] | None = None
     observe: Callable[[Mapping[str, pl.DataFrame]], Observed] | None = None

@@ -20,7 +20,7 @@ from nsys2prv.columns import ABSENT
 from nsys2prv.events.kind import Lines
 from nsys2prv.naming.nccl import SEND
 from nsys2prv.relations.kind import NCCL, Observed, Related, Relation
-from nsys2prv.relations.nccl_collectives import sane
+from nsys2prv.relations.nccl_kernels import sane
 from nsys2prv.report.source import NULL
 
 FACTS = "nccl_messages"

@@ -1,0 +1,87 @@
+"""NCCL collectives on all their ranks: what their kernels tell of the clocks of hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.clock.observations import NCCL as SOURCE
+from nsys2prv.clock.observations import Calls, Role
+from nsys2prv.naming.nccl import GROUP
+from nsys2prv.relations.kind import DEVICES, Observed
+from nsys2prv.relations.nccl_by_ends import ROOT_WAITS, WAIT_FOR_ROOT
+from nsys2prv.relations.nccl_kernels import MEMBER, sane
+from nsys2prv.relations.nccl_matching import SEND_RECEIVE
+from nsys2prv.report.source import NULL
+
+#: AllReduce, AllGather, ReduceScatter, AlltoAll.
+ALL_WAIT = (1, 4, 5, 8)
+
+
+def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
+    """The kernels of collectives: by communicator and, where the trace numbers them, function; without communicators by their order."""
+    everything = sane(facts["nccl_kernels"].filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL) & (pl.col("task") >= 0)))
+    kernels = everything.filter((pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages")))
+    if not kernels.height:
+        return Observed(_calls(_observed_by_order(everything, facts["nccl_communicators"]), "host"))
+    # Several operations in one kernel, some with a root, bind in a way that their sum does not tell.
+    plain = (pl.col("operation") != GROUP) | (_waits() == Role.ALL)
+    kernels = kernels.filter(plain & ((_waits() == Role.ALL) | (pl.col("rank") >= 0)))
+    numbered = (pl.col("sequence") >= 0).all().over("communicator")
+    kernels = kernels.with_columns(number=pl.when(numbered).then("sequence").otherwise(-1),
+                                   function=pl.when(numbered).then("first_operation").otherwise(0),
+                                   member=pl.col("task") * DEVICES + pl.col("device"))
+    kernels = kernels.with_columns(group=pl.struct("communicator", "function").rank("dense").cast(pl.Int64))
+    return Observed(_calls(kernels, "host"))
+
+
+def _observed_by_order(everything: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
+    """Kernels in which all wait for all by their name alone. Whether their order is right shows in when they ended."""
+    rest = everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0))
+    kernels = _ordered(rest, everything, communicators)[0].filter(pl.col("by_name").is_in(ALL_WAIT))
+    return kernels.with_columns(
+        number=pl.lit(-1, pl.Int64), group="row", first_operation="by_name", operation="by_name",
+        member=pl.col("task") * DEVICES + pl.col("device"))
+
+
+def _ordered(kernels: pl.DataFrame, everything: pl.DataFrame, communicators: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Kernels of no known communicator with what they would be by order on each stream, streams of a GPU in the order of their ids;
+    none, and why, where that cannot be right."""
+    members = everything.select(MEMBER).n_unique()
+    kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(row=pl.col("stream").rank("dense").over(MEMBER).cast(pl.Int64))
+    kernels = kernels.with_columns(ordinal=pl.int_range(pl.len()).over(*MEMBER, "row"), size=pl.lit(members))
+    kernels = _completed(kernels, ["row", "ordinal"], ["by_name"])
+    if communicators.height:
+        made = communicators.group_by("task").agg(pl.col("communicator").n_unique(), pl.col("ranks").max())
+        if not ((made["communicator"] == 1) & (made["ranks"] == members)).all() or communicators["communicator"].n_unique() > 1:
+            return kernels.clear(), "there are several, or one with ranks that have no report"
+    if not kernels["complete"].all():
+        return kernels.clear(), "the ranks execute different sequences of kernels"
+    return kernels.filter(pl.col("by_name") != SEND_RECEIVE), ""
+
+
+def _completed(kernels: pl.DataFrame, key: list[str], same: list[str]) -> pl.DataFrame:
+    """With `key` as a number, and whether the collective is complete: one kernel per rank, the columns `same` equal."""
+    kernels = kernels.with_columns(key=pl.struct(key).rank("dense").cast(pl.Int64))
+    whole = (pl.len() == pl.col("size").first()) & (pl.struct(MEMBER).n_unique() == pl.len()) & (pl.struct(same).n_unique() == 1)
+    return kernels.join(kernels.group_by("key").agg(complete=whole & (pl.len() > 1)), on="key", how="left", maintain_order="left")
+
+
+def _waits() -> pl.Expr:
+    """Who waits for whom (clock.observations.Role)."""
+    first = pl.col("first_operation")
+    return pl.when(first.is_in(WAIT_FOR_ROOT)).then(Role.FROM_ROOT).when(first.is_in(ROOT_WAITS)).then(Role.TO_ROOT).otherwise(Role.ALL)
+
+
+def _calls(kernels: pl.DataFrame, clock: str) -> Calls:
+    """The kernels as calls; they have columns group, member, number, and `clock` is the one of their clocks."""
+    kernels = kernels.with_columns(waits=_waits().cast(pl.Int64),
+                                   signature=pl.struct("operation", "fused", "bytes").rank("dense").cast(pl.Int64))
+    column = {name: kernels[name].to_numpy() for name in (
+        "group", "member", clock, "number", "signature", "waits", "root", "rank", "ranks", "time_begin", "time_end")}
+    return Calls(
+        np.full(kernels.height, SOURCE), column["group"], column["member"], column[clock], column["number"], column["signature"],
+        column["waits"], (column["root"] == column["rank"]) & (column["root"] >= 0), np.maximum(column["ranks"], 0),
+        column["time_begin"], column["time_end"])

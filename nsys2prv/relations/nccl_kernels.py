@@ -1,0 +1,249 @@
+"""NCCL kernels of a job as blocks on disk: those of one communicator in a few reports, ascending by what numbers its collectives.
+
+A part of a communicator's collectives is then a slice of every block of it, so that nobody needs all kernels of a job at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.columns import factorize
+from nsys2prv.facts import FactFile, batches, read_fact
+from nsys2prv.relations.kind import Division
+from nsys2prv.report.source import NULL
+
+FACTS = "nccl_kernels"
+#: How collectives of a communicator were told from each other.
+WAYS = ("sequence number", "order of launches", "the times at which they ended")
+BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
+MEMBER = ("task", "device")
+#: Facts (bytes) that one step brings into order, unless one report has more: fifty thousand kernels.
+BATCH_BYTES = 10_000_000
+#: Columns of the facts that are read, and those that are kept in blocks. before: operations of the member on the communicator until
+#: then. ordinal: what numbers its collectives, as the block is sorted.
+READ = ("process", "device", "stream", "object_kernel", "time_begin", "time_end", "time_call", "in_graph", "by_name", "communicator",
+        "operation", "first_operation", "fused", "messages", "sequence", "ranks", "bytes", "known", "reduce_bytes", "share_bytes",
+        "message_bytes")
+KEPT = ("ordinal", "before", "task", "device", "object_kernel", "time_begin", "time_end", "by_name", "operation", "first_operation",
+        "fused", "bytes", "known", "reduce_bytes", "share_bytes", "message_bytes")
+
+
+@dataclass(frozen=True)
+class Block:
+    """`rows` kernels of one group (a communicator, or a row of streams where none is known) at `first` of a file of int64, a kernel's
+    columns KEPT beside each other; ascending by ordinal. by_number: whether ordinals are sequence numbers."""
+
+    path: Path
+    group: int
+    first: int
+    rows: int
+    by_number: bool = False
+
+    def read(self, low: int | None = None, high: int | None = None) -> np.ndarray:
+        """The kernels with low <= ordinal < high, a row each, copied from the file."""
+        first, last = 0, self.rows
+        if low is not None or high is not None:
+            ordinals = self._mapped()[:, 0]
+            first = 0 if low is None else int(np.searchsorted(ordinals, low))
+            last = self.rows if high is None else int(np.searchsorted(ordinals, high))
+        width = len(KEPT)
+        rows = np.fromfile(self.path, np.int64, (last - first) * width, offset=(self.first + first) * width * 8)
+        return rows.reshape(-1, width)
+
+    def ordinals(self, count: int) -> np.ndarray:
+        """So many of its ordinals, evenly spread."""
+        return self._mapped()[np.linspace(0, self.rows - 1, count).round().astype(np.int64), 0]
+
+    def _mapped(self) -> np.ndarray:
+        return np.memmap(self.path, np.int64, "r", self.first * len(KEPT) * 8, (self.rows, len(KEPT)))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a step brought into order.
+
+    blocks: by communicator. rest: those of kernels of no known communicator, by row of streams. members: (task, device) of all kernels.
+    told: a row for each communicator and member: how many operations, whether the trace numbers them all, ranks as the payloads say, and
+    the first and last time (ns). graphs, lone: kernels in CUDA graphs; others of no known communicator.
+    """
+
+    blocks: tuple[Block, ...]
+    rest: tuple[Block, ...]
+    members: frozenset[tuple[int, int]]
+    told: pl.DataFrame
+    graphs: int
+    lone: int
+
+
+@dataclass(frozen=True)
+class SurveyStep:
+    """Brings kernels of some reports into order, in one file of blocks."""
+
+    files: tuple[FactFile, ...]
+    tasks: Mapping[tuple[int, int], int]
+    path: Path
+
+    def run(self) -> Survey:
+        kernels = sane(read_fact(self.files, self.tasks, READ).filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL)))
+        blocks, told = self._by_communicator(kernels)
+        free = kernels["in_graph"].to_numpy() == 0
+        lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
+        return Survey(blocks, self._by_stream(kernels, lone), frozenset(kernels.select(MEMBER).unique().iter_rows()), told,
+                      int((~free).sum()), len(lone))
+
+    def _by_communicator(self, kernels: pl.DataFrame) -> tuple[tuple[Block, ...], pl.DataFrame]:
+        """Blocks of the kernels of collectives whose communicator is known, and what is told of these."""
+        communicator, task, device, fused, messages = (kernels[name].to_numpy() for name in (
+            "communicator", "task", "device", "fused", "messages"))
+        rows = np.flatnonzero((communicator != 0) & (fused > messages))
+        if not len(rows):
+            return (), _TOLD
+        rows = _ordered(kernels, rows, ("task", "device", "communicator", "time_call", "time_begin"))
+        own = [column[rows] for column in (task, device, communicator)]
+        starts = np.flatnonzero(np.append(True, np.logical_or.reduce([np.diff(column) != 0 for column in own])))
+        counts = np.diff(np.append(starts, len(rows)))
+        operations = fused[rows] - messages[rows]
+        before = np.cumsum(operations) - operations
+        before -= np.repeat(before[starts], counts)
+        sequence = kernels["sequence"].to_numpy()[rows]
+        begin, end, ranks = (kernels[name].to_numpy()[rows] for name in ("time_begin", "time_end", "ranks"))
+        told = pl.DataFrame({
+            "communicator": own[2][starts], "operations": np.add.reduceat(operations, starts),
+            "numbered": np.minimum.reduceat(sequence, starts) >= 0, "ranks": np.maximum.reduceat(ranks, starts),
+            "first": np.minimum.reduceat(begin, starts), "last": np.maximum.reduceat(end, starts)})
+        by_number = told.group_by("communicator").agg(pl.col("numbered").all()).filter("numbered")["communicator"].to_numpy()
+        ordinal = np.where(np.isin(own[2], by_number), sequence, before)
+        blocks = _stored(self.path, kernels, rows, own[2], ordinal, before)
+        numbered = frozenset(by_number.tolist())
+        return tuple(replace(block, by_number=block.group in numbered) for block in blocks), told
+
+    def _by_stream(self, kernels: pl.DataFrame, rows: np.ndarray) -> tuple[Block, ...]:
+        """Blocks of kernels of no known communicator, by order on each stream, streams of a GPU in the order of their ids."""
+        if not len(rows):
+            return ()
+        rows = _ordered(kernels, rows, ("task", "device", "stream", "time_begin"))
+        task, device, stream = (kernels[name].to_numpy()[rows] for name in ("task", "device", "stream"))
+        other = np.append(True, (np.diff(task) != 0) | (np.diff(device) != 0))
+        new = other | np.append(True, np.diff(stream) != 0)
+        starts = np.flatnonzero(new)
+        place = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
+        count = np.cumsum(new)
+        owners = np.flatnonzero(other)
+        row = count - np.repeat(count[owners] - 1, np.diff(np.append(owners, len(rows))))
+        return _stored(self.path, kernels, rows, row, place, place)
+
+
+def survey(division: Division, name: str) -> list[Survey]:
+    """All NCCL kernels in order."""
+    parts = batches(division.files[FACTS], BATCH_BYTES)
+    return list(division.run([SurveyStep(part, division.tasks, division.folder / f"{name}-{division.number}-{number}.blocks")
+                              for number, part in enumerate(parts)]))
+
+
+def sane(kernels: pl.DataFrame) -> pl.DataFrame:
+    """The kernels with ends after their begins, as their records in the trace have them."""
+    end = pl.when(pl.col("time_end") == NULL).then("time_end").otherwise(pl.max_horizontal("time_end", pl.col("time_begin") + 1))
+    return kernels.with_columns(time_end=end)
+
+
+#: What a survey without communicators tells of them.
+_TOLD = pl.DataFrame(schema={"communicator": pl.Int64, "operations": pl.Int64, "numbered": pl.Boolean, "ranks": pl.Int64,
+                             "first": pl.Int64, "last": pl.Int64})
+
+
+def _ordered(kernels: pl.DataFrame, rows: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """The rows in the order of these columns."""
+    return rows[np.lexsort([kernels[name].to_numpy()[rows] for name in reversed(names)])]
+
+
+def _stored(path: Path, kernels: pl.DataFrame, rows: np.ndarray, group: np.ndarray, ordinal: np.ndarray, before: np.ndarray
+            ) -> tuple[Block, ...]:
+    """Append these rows of the kernels to the file as blocks, whose kernels of equal ordinals keep their order."""
+    order = np.lexsort((ordinal, group))
+    stored = np.empty((len(rows), len(KEPT)), np.int64)
+    stored[:, 0], stored[:, 1] = ordinal[order], before[order]
+    for place, name in enumerate(KEPT[2:], 2):
+        stored[:, place] = kernels[name].to_numpy()[rows[order]]
+    return append(path, group[order], stored)
+
+
+def append(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Block, ...]:
+    """Append kernels, a row of KEPT each, that are sorted by group and ordinal."""
+    if not len(rows):
+        return ()
+    with path.open("ab") as file:
+        first = file.tell() // (8 * len(KEPT))
+        file.write(memoryview(np.ascontiguousarray(rows, np.int64)).cast("B"))
+    names, codes = factorize(groups)
+    counts = np.bincount(codes)
+    begins = first + np.cumsum(counts) - counts
+    return tuple(Block(path, group, begin, count) for group, begin, count in zip(
+        names.tolist(), begins.tolist(), counts.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class LaunchStep:
+    """Puts a block in the order of launches, where its sequence numbers are not to be heeded."""
+
+    block: Block
+    path: Path
+
+    def run(self) -> Block:
+        rows = self.block.read()
+        rows[:, 0] = rows[:, 1]
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        return append(self.path, np.full(len(rows), self.block.group), rows)[0]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Collectives of a group with low <= ordinal < high (None: without a limit), in all its blocks. way: how they were told from each
+    other, an index into WAYS. ranks: how many kernels a collective has. by_function: whether each function has numbers of its own.
+    settled: whether the order of launches was found not to tell, and what else does."""
+
+    group: int
+    blocks: tuple[Block, ...]
+    way: int
+    ranks: int
+    by_function: bool = False
+    settled: bool = False
+    low: int | None = None
+    high: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Kernels of the blocks."""
+        return sum(block.rows for block in self.blocks)
+
+    def read(self) -> np.ndarray:
+        """Its kernels, a row of KEPT each."""
+        return np.concatenate([block.read(self.low, self.high) for block in self.blocks])
+
+
+def portions(pieces: Sequence[Piece], most: int) -> list[tuple[Piece, ...]]:
+    """Portions of about `most` kernels at most: several pieces, in their order, or a part of one."""
+    found: list[tuple[Piece, ...]] = []
+    few: list[Piece] = []
+    room = most
+    for piece in pieces:
+        if piece.rows > most:
+            found += [(part,) for part in _parts(piece, -(-piece.rows // most))]
+            continue
+        if few and piece.rows > room:
+            found.append(tuple(few))
+            few, room = [], most
+        few.append(piece)
+        room -= piece.rows
+    return [*found, tuple(few)] if few else found
+
+
+def _parts(piece: Piece, count: int) -> list[Piece]:
+    """The piece in about so many parts, by the ordinals of its largest block."""
+    largest = max(piece.blocks, key=lambda block: block.rows)
+    cuts = np.unique(largest.ordinals(count + 1)[1:-1]).tolist()
+    return [replace(piece, low=low, high=high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]

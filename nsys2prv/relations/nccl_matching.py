@@ -1,0 +1,197 @@
+"""Collectives of NCCL from the kernels of all ranks: which are complete, and records on their kernels. A step looks at some of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv.columns import ABSENT
+from nsys2prv.events.kind import Rows
+from nsys2prv.extract import Extracted
+from nsys2prv.naming.nccl import GROUP
+from nsys2prv.relations.kind import Related
+from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece
+from nsys2prv.relations.spilled import spilled
+from nsys2prv.store.runs import BEGIN, Run
+
+NAME, LAYOUT = "nccl_collectives", "nccl_collective"
+#: Name of the kernel of sends and receives.
+SEND_RECEIVE = 15
+#: What is equal on all ranks of a collective: of one whose communicator is known, and of others.
+SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
+
+
+@dataclass
+class Found:
+    """What a step found in its pieces.
+
+    stored: records on kernels of complete collectives, which are numbered from 1 in this step. firsts: file of a row for each of these:
+    first begin, group, function, ordinal. met, whole: collectives, and those of them that are complete, by way. matched: those that have
+    records; apart: those of which a kernel ends before the last one begins; gap: by up to so many ns. unsteady: groups whose orders of
+    launches do not tell.
+    """
+
+    stored: Extracted
+    firsts: Path
+    pieces: tuple[Piece, ...]
+    met: Counter[int] = field(default_factory=Counter)
+    whole: Counter[int] = field(default_factory=Counter)
+    matched: int = 0
+    apart: int = 0
+    gap: int = 0
+    unsteady: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class MatchStep:
+    """Matches the kernels of the pieces and stores records on them. known: whether they are of known communicators."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+    known: bool
+    folder: Path
+
+    def run(self) -> Found:
+        kernels = _Kernels.of(self.pieces)
+        firsts = self.folder / f"firsts-{self.number}.bin"
+        if not len(kernels.piece):
+            np.empty(0, np.int64).tofile(firsts)
+            return Found(spilled(Related(), NAME, self.number, self.folder), firsts, self.pieces)
+        met = kernels.collectives(SAME if self.known else SAME_UNKNOWN)
+        one = met.order[met.starts]
+        chosen = met.whole if self.known else met.whole & (kernels["by_name"][one] != SEND_RECEIVE)
+        rows, keys = _records(kernels, met, chosen)
+        keys.tofile(firsts)
+        piece = kernels.piece[one]
+        ways = np.array([piece.way for piece in self.pieces])[piece]
+        gaps = met.gap[chosen]
+        unsure = np.array([piece.way == BY_LAUNCH and not piece.settled for piece in self.pieces])[piece]
+        return Found(
+            spilled(Related([rows]), NAME, self.number, self.folder), firsts, self.pieces,
+            Counter(dict(enumerate(np.bincount(ways).tolist()))), Counter(dict(enumerate(np.bincount(ways[met.whole]).tolist()))),
+            int(chosen.sum()), int((gaps > 0).sum()), int(gaps.max(initial=0)),
+            frozenset(self.pieces[at].group for at in np.unique(piece[unsure & (met.gap > 0)]).tolist()))
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """Kernels of pieces: columns KEPT; piece: number of each one's. In the order of their members, communicators and launches, those of
+    settled pieces last."""
+
+    columns: dict[str, np.ndarray]
+    piece: np.ndarray
+    pieces: tuple[Piece, ...]
+
+    @classmethod
+    def of(cls, pieces: tuple[Piece, ...]) -> _Kernels:
+        parts = [piece.read() for piece in pieces]
+        piece = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        columns = dict(zip(KEPT, np.ascontiguousarray(np.concatenate(parts).T), strict=True))
+        del parts
+        group = np.array([piece.group for piece in pieces])[piece]
+        settled = np.array([piece.settled for piece in pieces])[piece]
+        order = np.lexsort((columns["before"], group, columns["device"], columns["task"], settled))
+        return cls({name: column[order] for name, column in columns.items()}, piece[order], pieces)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    def of_piece(self, name: str) -> np.ndarray:
+        """What the piece of each kernel says."""
+        return np.array([getattr(piece, name) for piece in self.pieces], np.int64)[self.piece]
+
+    def collectives(self, same: tuple[str, ...]) -> _Collectives:
+        """The collectives of these kernels. same: columns that are equal on all ranks."""
+        group = self.of_piece("group")
+        function = np.where(self.of_piece("by_function"), self["first_operation"], 0)
+        key = group, function, self["ordinal"]
+        order = np.lexsort((self["device"], self["task"], *key[::-1]))
+        key = tuple(column[order] for column in key)
+        steps = [column[1:] != column[:-1] for column in key]
+        new = np.append(True, np.logical_or.reduce(steps))
+        starts = np.flatnonzero(new)
+        count = np.diff(np.append(starts, len(order)))
+        begin, end = self["time_begin"][order], self["time_end"][order]
+        task, device = self["task"][order], self["device"][order]
+        again = ~new[1:] & (task[1:] == task[:-1]) & (device[1:] == device[:-1])
+        whole = (count > 1) & (count == self.of_piece("ranks")[order[starts]])
+        whole &= ~np.logical_or.reduceat(np.append(False, again), starts)
+        for name in same:
+            column = self[name][order]
+            differs = np.append(False, (column[1:] != column[:-1]) & ~new[1:])
+            whole &= ~np.logical_or.reduceat(differs, starts)
+        codes = np.empty(len(order), np.int64)
+        codes[order] = np.repeat(np.arange(len(starts)), count)
+        last = np.maximum.reduceat(begin, starts)
+        return _Collectives(order, starts, codes, tuple(column[starts] for column in key), whole, np.minimum.reduceat(begin, starts), last,
+                            last - np.minimum.reduceat(end, starts))
+
+
+@dataclass(frozen=True)
+class _Collectives:
+    """Collectives by group, function and ordinal. order: of the kernels by collective; starts: where each collective begins in it. codes:
+    of each kernel, its collective's index. key: of each. whole: which are complete. first, last: begin of a kernel. gap: how much earlier
+    than the last begin the first end is, ns."""
+
+    order: np.ndarray
+    starts: np.ndarray
+    codes: np.ndarray
+    key: tuple[np.ndarray, ...]
+    whole: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    gap: np.ndarray
+
+
+def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[Rows, np.ndarray]:
+    """A record on each kernel of the collectives chosen, and the latter's first begins and keys. They are numbered from 1 by their first
+    begin."""
+    at = np.flatnonzero(chosen)
+    at = at[np.argsort(met.first[at], kind="stable")]
+    number = np.zeros(len(chosen), np.int64)
+    number[at] = np.arange(1, len(at) + 1)
+    rows = np.flatnonzero(chosen[met.codes])
+    codes = met.codes[rows]
+    begin, end, told, total, shared, reduced, messages = (kernels[name][rows] for name in (
+        "time_begin", "time_end", "known", "bytes", "share_bytes", "reduce_bytes", "message_bytes"))
+    ranks = kernels.of_piece("ranks")[rows]
+    last = met.last[codes]
+    transfer = np.maximum(end - last, 0)
+    plain = total - shared - reduced - messages
+    measured = np.flatnonzero((told == 1) & (total >= 0) & (transfer > 0))
+
+    def speed(moved: np.ndarray) -> np.ndarray:
+        result = np.full(len(rows), ABSENT)
+        result[measured] = np.round(moved[measured] * 1000 / transfer[measured]).astype(np.int64)
+        return result
+
+    operation, by_name = kernels["operation"][rows], kernels["by_name"][rows]
+    fields = {
+        "operation": np.where(operation > 0, operation, np.where(by_name > 0, by_name, GROUP)), "collective": number[codes],
+        "late": begin - met.first[codes], "wait": np.minimum(last - begin, end - begin), "transfer": transfer,
+        "algorithm_bandwidth": speed(plain + reduced + shared * ranks),
+        "bus_bandwidth": speed(plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1))}
+    firsts = np.stack([met.first[at], *(column[at] for column in met.key)], axis=1)
+    return Rows(LAYOUT, begin, end, kernels["object_kernel"][rows], fields), firsts
+
+
+@dataclass(frozen=True)
+class NumberStep:
+    """Numbers the collectives of several steps through: from 1 by their first begin, then by group, function and ordinal. parts: of each
+    step the file of its collectives and its runs, of which the records are changed."""
+
+    parts: tuple[tuple[Path, tuple[Run, ...]], ...]
+
+    def run(self) -> None:
+        firsts = [np.fromfile(path, np.int64).reshape(-1, 4) for path, _ in self.parts]
+        together = np.concatenate(firsts)
+        numbers = np.empty(len(together), np.int64)
+        numbers[np.lexsort(together.T[::-1])] = np.arange(1, len(together) + 1)
+        for (_, runs), part in zip(self.parts, np.split(numbers, np.cumsum([len(part) for part in firsts])[:-1]), strict=True):
+            for run in runs:
+                if run.shape.stream == BEGIN:
+                    records = np.memmap(run.path, run.shape.dtype, "r+", run.offset, (run.rows,))
+                    records["collective"] = part[records["collective"] - 1]
