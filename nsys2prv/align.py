@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nsys2prv.clock.observations import Calls, Finding, Messages
+from nsys2prv.clock.gathering import gathered
+from nsys2prv.clock.observations import Calls, Finding, Messages, span_of
 from nsys2prv.clock.placement import UNPLACED, Placement
 from nsys2prv.clock.record import ClockRecord, HostClock, read_record
-from nsys2prv.clock.solve import Alignment, align
+from nsys2prv.clock.solve import Alignment, solved
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.facts import FactBook, FactFile, read_facts
 from nsys2prv.relations import all_relations
-from nsys2prv.relations.kind import DEVICES, MPI, NCCL
+from nsys2prv.relations.kind import DEVICES, MPI, NCCL, Division, Portion, S, Step
 from nsys2prv.report.info import ReportInfo
 
 #: What --align takes beside the name of a clock file: everything observed, one model's observations, UTC alone, local times as they are.
@@ -26,6 +28,10 @@ METHODS = (AUTO, UTC, MPI, NCCL, NONE)
 LOUD = frozenset({"unrelated", "unfit", "ambiguous", "unlike", "steep", "contradicted", "noisy", "apart", "one way", "worse"})
 #: Hosts and ranks named in one line.
 WHO = 6
+
+
+#: Does tasks on workers: a pure function over files, and what it is to be done with; its results, in order.
+Run = Callable[[Callable, Sequence], Iterator]
 
 
 @dataclass(frozen=True)
@@ -69,16 +75,90 @@ def host_clocks(infos: Sequence[ReportInfo], placements: Sequence[Placement]) ->
     return numbers, names
 
 
+def aligned(book: FactBook, method: str, hosts: int, folder: Path, run: Run) -> Alignment:
+    """That many clocks aligned by what `method` means; the corrections are of times as the book's maps place them."""
+    task = plan(book, method, hosts)
+    found: list[Portion] = []
+    left = dict(task.facts)
+    for relation in all_relations():
+        files = left.get(relation.name)
+        if relation.portions and files and files[relation.facts[0]]:
+            some = relation.portions(Division(files, book.tasks, folder, 0, lambda steps: run(run_step, steps)))
+            if some is not None:
+                found += some
+                del left[relation.name]
+    rest = next(iter(run(run_step, [ObserveStep(replace(task, facts=left), folder / "observed.pickle")])))
+    times = [time for part in [*found, rest] for time in (part.first, part.last) if time is not None]
+    pivot = (min(times) + max(times)) // 2 if times else 0
+    steps = [GatherStep(part, pivot, folder / f"gathered-{number}.pickle") for number, part in enumerate([*found, rest])]
+    return next(iter(run(run_step, [SolveStep(hosts, tuple(run(run_step, steps)), rest, pivot)])))
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What was observed and is not had in portions, in a file. first, last: between which times it lies (ns), None of nothing."""
+
+    path: Path
+    first: int | None
+    last: int | None
+
+    def observed(self) -> tuple[Calls, Messages]:
+        return pickle.loads(self.path.read_bytes())
+
+    def calls(self) -> Calls:
+        return self.observed()[0]
+
+
+@dataclass(frozen=True)
+class ObserveStep:
+    """Observes all of the task at once."""
+
+    task: AlignTask
+    path: Path
+
+    def run(self) -> Rest:
+        calls, messages = observed(self.task)
+        self.path.write_bytes(pickle.dumps((calls, messages)))
+        span = span_of(calls, messages)
+        return Rest(self.path, *(span or (None, None)))
+
+
+@dataclass(frozen=True)
+class GatherStep:
+    """Gathers a portion's calls per host, in a file."""
+
+    portion: Portion
+    pivot: int
+    path: Path
+
+    def run(self) -> Path:
+        self.path.write_bytes(pickle.dumps(gathered(self.portion.calls(), self.pivot)))
+        return self.path
+
+
+@dataclass(frozen=True)
+class SolveStep:
+    """Solves for the corrections. parts: of what was gathered."""
+
+    hosts: int
+    parts: tuple[Path, ...]
+    rest: Rest
+    pivot: int
+
+    def run(self) -> Alignment:
+        return solved(self.hosts, [pickle.loads(part.read_bytes()) for part in self.parts], self.rest.observed()[1], self.pivot)
+
+
+def run_step(step: Step[S]) -> S:
+    """Do a step of aligning."""
+    return step.run()
+
+
 def plan(book: FactBook, method: str, hosts: int) -> AlignTask:
-    """The task of aligning that many clocks by what `method` means."""
+    """What tells of that many clocks, by what `method` means."""
     facts = {relation.name: book.files(relation.facts) for relation in all_relations()
              if relation.observe and method in (AUTO, relation.model)}
     return AlignTask(facts, book.tasks, hosts)
-
-
-def run_task(task: AlignTask) -> Alignment:
-    """Observe and solve; the corrections are of times as the facts' maps place them."""
-    return align(task.hosts, *observed(task))
 
 
 def observed(task: AlignTask) -> tuple[Calls, Messages]:

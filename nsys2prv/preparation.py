@@ -287,7 +287,7 @@ def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
         clocks, names = align.host_clocks(reading.infos, reading.placements)
         if len(names) > 1:
             book = _facts(reading, model, [placement.map for placement in placements], clocks)
-            found = next(iter(reading.run(align.run_task, [align.plan(book, method, len(names))])))
+            found = align.aligned(book, method, len(names), reading.folder, reading.run)
             owners = [f"rank {process.rank}" if process.rank is not None else reading.infos[process.report].name
                       for process in model.processes]
             record = align.recorded(found, names, owners)

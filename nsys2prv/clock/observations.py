@@ -107,13 +107,16 @@ class Finding:
     clock: int = -1
 
 
+def span_of(calls: Calls, messages: Messages) -> tuple[int, int] | None:
+    """The first and the last of all times, None of nothing."""
+    times = [t for t in (calls.begin, calls.end, messages.send_begin, messages.receive_end) if len(t)]
+    return (min(int(t.min()) for t in times), max(int(t.max()) for t in times)) if times else None
+
+
 def pivot_of(calls: Calls, messages: Messages) -> int:
     """The instant amid all times, in whole ns; times relative to it are small enough for floats to hold them exactly."""
-    times = [t for t in (calls.begin, calls.end, messages.send_begin, messages.receive_end) if len(t)]
-    if not times:
-        return 0
-    first, last = min(int(t.min()) for t in times), max(int(t.max()) for t in times)
-    return (first + last) // 2
+    span = span_of(calls, messages)
+    return (span[0] + span[1]) // 2 if span else 0
 
 
 def call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:

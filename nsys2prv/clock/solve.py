@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,13 +11,13 @@ import polars as pl
 from nsys2prv.clock import network
 from nsys2prv.clock.adjust import UTC, Estimate, connect, estimates_of, project, tighten
 from nsys2prv.clock.blocks import blocks_of, links_of
-from nsys2prv.clock.hosts import per_host, precedences, strangers, thin
+from nsys2prv.clock.gathering import Gathered, gathered, together
+from nsys2prv.clock.hosts import precedences
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, call_frame, pivot_of
+from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, pivot_of
 from nsys2prv.clock.oneway import ONE_WAY, one_way
 from nsys2prv.clock.residuals import Sample, residual_samples
 from nsys2prv.clock.robust import PLAUSIBLE_DRIFT
-from nsys2prv.clock.sequences import number_calls
 from nsys2prv.clock.unmoved import unmoved
 from nsys2prv.clock.verdict import Verdict, judge, within, without_misfits
 
@@ -83,13 +84,12 @@ def align(hosts: int, calls: Calls | None = None, messages: Messages | None = No
     """Corrections of the clocks of `hosts` hosts, from the collective calls and messages between them."""
     calls, messages = calls or Calls.none(), messages or Messages.none()
     pivot = pivot_of(calls, messages)
-    table, findings = call_frame(calls, pivot)
-    groups = dict(table.select("key", "group").unique().iter_rows())
-    table, found = number_calls(table)
-    findings += found
-    table, found = strangers(thin(table))
-    findings += found
-    rows = per_host(table)
+    return solved(hosts, [gathered(calls, pivot)], messages, pivot)
+
+
+def solved(hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int) -> Alignment:
+    """The same from calls that are gathered per host already, in parts of whole groups, ascending by source and group."""
+    rows, groups, findings = together(parts)
     orders = precedences(rows, messages, pivot)
     net, floors, found = _network(rows, groups, hosts)
     findings += found

@@ -57,6 +57,15 @@ class Step(Protocol[R]):
     def run(self) -> R: ...
 
 
+class Portion(Protocol):
+    """Some groups' calls, on disk. first, last: between which times they lie (ns)."""
+
+    first: int
+    last: int
+
+    def calls(self) -> Calls: ...
+
+
 @dataclass(frozen=True)
 class Division:
     """What a relation has that divides its work into steps. files, tasks: its facts, see :class:`FactBook`. folder: for files between
@@ -76,9 +85,9 @@ class Relation:
 
     model: whose rules it goes by. facts: the frames it reads; it is left out when none of the first was found. layouts: the record
     layouts it yields. relate: facts by name -> what follows from them. observe: facts by name -> what they tell of clocks that are
-    not known to agree; their times are those of the hosts' clocks then. Memory of both is that of all facts; where that is too much,
-    `divided`
-    stands instead of `relate`: what follows, as its steps have stored it (:func:`spilled`).
+    not known to agree; their times are those of the hosts' clocks then. Memory of both is that of all facts. Where that is too much,
+    `divided` stands instead of `relate`: what follows, as its steps have stored it (:func:`spilled`); `portions` beside `observe`: its
+    calls in portions, each of whole groups, ascending by group; None where they cannot be had so.
 
     A facts frame has the columns that its event kind gave it, with times and objects translated, and `report` (index in rank order),
     `host` (its machine), `task` (0-based task of the trace) of its process by the column `process`.
@@ -91,4 +100,5 @@ class Relation:
     layouts: tuple[str, ...] = ()
     relate: Callable[[Mapping[str, pl.DataFrame]], Related] | None = None
     divided: Callable[[Division], list[Extracted]] | None = None
+    portions: Callable[[Division], list[Portion] | None] | None = None
     observe: Callable[[Mapping[str, pl.DataFrame]], Observed] | None = None

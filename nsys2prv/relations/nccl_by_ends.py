@@ -11,8 +11,9 @@ from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Calls, Role
 from nsys2prv.clock.sequences import recognised
 from nsys2prv.columns import factorize_together
+from nsys2prv.relations.blocks import append
 from nsys2prv.relations.kind import DEVICES
-from nsys2prv.relations.nccl_kernels import BY_ENDS, BY_LAUNCH, KEPT, Piece, append
+from nsys2prv.relations.nccl_kernels import BY_ENDS, BY_LAUNCH, KEPT, Piece
 
 #: Operations in which all wait for the root, and the root for all.
 WAIT_FOR_ROOT, ROOT_WAITS = (2, 10), (3, 9)

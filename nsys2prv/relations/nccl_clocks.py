@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Calls, Role
+from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import GROUP
-from nsys2prv.relations.kind import DEVICES, Observed
+from nsys2prv.relations.blocks import Block, append
+from nsys2prv.relations.kind import DEVICES, Division, Observed
 from nsys2prv.relations.nccl_by_ends import ROOT_WAITS, WAIT_FOR_ROOT
-from nsys2prv.relations.nccl_kernels import MEMBER, sane
+from nsys2prv.relations.nccl_kernels import FACTS, MEMBER, sane
 from nsys2prv.relations.nccl_matching import SEND_RECEIVE
 from nsys2prv.report.source import NULL
 
@@ -20,21 +24,117 @@ from nsys2prv.report.source import NULL
 ALL_WAIT = (1, 4, 5, 8)
 
 
+#: Columns of the facts that are read for blocks, and those of blocks. member: task and device.
+READ = ("process", "device", "time_begin", "time_end", "communicator", "operation", "first_operation", "fused", "messages", "sequence",
+        "root", "rank", "ranks", "bytes")
+KEPT = ("task", "device", "host", "sequence", "first_operation", "operation", "fused", "bytes", "root", "rank", "ranks", "time_begin",
+        "time_end")
+#: Numbers of groups that a communicator has, one for each function.
+GROUPS = 64
+#: Facts (bytes) that one step sorts, unless one report has more; and kernels that one gathers, unless one communicator has more.
+BATCH_BYTES, PORTION_ROWS = 10_000_000, 50_000
+
+
 def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
     """The kernels of collectives: by communicator and, where the trace numbers them, function; without communicators by their order."""
-    everything = sane(facts["nccl_kernels"].filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL) & (pl.col("task") >= 0)))
-    kernels = everything.filter((pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages")))
+    everything = _timed(facts[FACTS])
+    kernels = _of_communicators(everything)
     if not kernels.height:
         return Observed(_calls(_observed_by_order(everything, facts["nccl_communicators"]), "host"))
-    # Several operations in one kernel, some with a root, bind in a way that their sum does not tell.
+    return Observed(_calls(_grouped(_telling(kernels)), "host"))
+
+
+def portions(division: Division) -> list[ClockPortion] | None:
+    """The same by communicators; None without."""
+    steps = [ClockStep(files, division.tasks, division.folder / f"clocks-{number}.blocks")
+             for number, files in enumerate(batches(division.files[FACTS], BATCH_BYTES))]
+    found = list(division.run(steps))
+    if not any(part.known for part in found):
+        return None
+    blocks: dict[int, list[Block]] = {}
+    for block in (block for part in found for block in part.blocks):
+        blocks.setdefault(block.group, []).append(block)
+    first, last = min(part.first for part in found if part.blocks), max(part.last for part in found if part.blocks)
+    made: list[ClockPortion] = []
+    room = 0
+    for number, group in enumerate(sorted(blocks)):
+        rows = sum(block.rows for block in blocks[group])
+        if rows > room:
+            made.append(ClockPortion((), number, first, last))
+            room = PORTION_ROWS
+        made[-1] = replace(made[-1], blocks=(*made[-1].blocks, *blocks[group]))
+        room -= rows
+    return made
+
+
+@dataclass(frozen=True)
+class ClockPortion:
+    """Blocks of some communicators. number: of the first of them among all."""
+
+    blocks: tuple[Block, ...]
+    number: int
+    first: int
+    last: int
+
+    def calls(self) -> Calls:
+        rows = np.concatenate([block.read() for block in self.blocks])
+        kernels = pl.DataFrame(rows, schema=dict.fromkeys(KEPT, pl.Int64), orient="row")
+        group = np.repeat([block.group for block in self.blocks], [block.rows for block in self.blocks])
+        calls = _calls(_grouped(kernels.with_columns(communicator=pl.Series(group))), "host")
+        return replace(calls, group=calls.group + self.number * GROUPS)
+
+
+@dataclass(frozen=True)
+class ClockBlocks:
+    """Blocks by communicator. first, last: between which times (ns). known: whether any communicator is."""
+
+    blocks: tuple[Block, ...]
+    first: int
+    last: int
+    known: bool
+
+
+@dataclass(frozen=True)
+class ClockStep:
+    """Sorts the kernels of some reports by communicator."""
+
+    files: tuple[FactFile, ...]
+    tasks: Mapping[tuple[int, int], int]
+    path: Path
+
+    def run(self) -> ClockBlocks:
+        kernels = _of_communicators(_timed(read_fact(self.files, self.tasks, READ)))
+        known = kernels.height > 0
+        kernels = _telling(kernels)
+        if not kernels.height:
+            return ClockBlocks((), 0, 0, known)
+        kernels = kernels.select("communicator", *KEPT).sort("communicator", maintain_order=True)
+        blocks = append(self.path, kernels["communicator"].to_numpy(), kernels.select(KEPT).to_numpy())
+        return ClockBlocks(blocks, kernels["time_begin"].min(), kernels["time_end"].max(), known)
+
+
+def _timed(kernels: pl.DataFrame) -> pl.DataFrame:
+    return sane(kernels.filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL) & (pl.col("task") >= 0)))
+
+
+def _of_communicators(kernels: pl.DataFrame) -> pl.DataFrame:
+    """The kernels of collectives whose communicators are known."""
+    return kernels.filter((pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages")))
+
+
+def _telling(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Without those of several operations, some with a root: they bind in a way that their sum does not tell."""
     plain = (pl.col("operation") != GROUP) | (_waits() == Role.ALL)
-    kernels = kernels.filter(plain & ((_waits() == Role.ALL) | (pl.col("rank") >= 0)))
+    return kernels.filter(plain & ((_waits() == Role.ALL) | (pl.col("rank") >= 0)))
+
+
+def _grouped(kernels: pl.DataFrame) -> pl.DataFrame:
+    """With `number`, where a communicator's kernels all have one, `group` and `member`."""
     numbered = (pl.col("sequence") >= 0).all().over("communicator")
     kernels = kernels.with_columns(number=pl.when(numbered).then("sequence").otherwise(-1),
                                    function=pl.when(numbered).then("first_operation").otherwise(0),
                                    member=pl.col("task") * DEVICES + pl.col("device"))
-    kernels = kernels.with_columns(group=pl.struct("communicator", "function").rank("dense").cast(pl.Int64))
-    return Observed(_calls(kernels, "host"))
+    return kernels.with_columns(group=pl.struct("communicator", "function").rank("dense").cast(pl.Int64))
 
 
 def _observed_by_order(everything: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:

@@ -25,10 +25,11 @@ import polars as pl
 
 from nsys2prv.extract import Extracted
 from nsys2prv.facts import read_fact
+from nsys2prv.relations import nccl_clocks
+from nsys2prv.relations.blocks import Block
 from nsys2prv.relations.kind import NCCL, Division, Relation
 from nsys2prv.relations.nccl_by_ends import EndsStep
-from nsys2prv.relations.nccl_clocks import observe
-from nsys2prv.relations.nccl_kernels import BY_LAUNCH, BY_NUMBER, FACTS, WAYS, Block, LaunchStep, Piece, Survey, portions, survey
+from nsys2prv.relations.nccl_kernels import BY_LAUNCH, BY_NUMBER, FACTS, WAYS, LaunchStep, Piece, Survey, portions, survey
 from nsys2prv.relations.nccl_matching import LAYOUT, NAME, Found, MatchStep, NumberStep
 from nsys2prv.store.runs import TRACE
 
@@ -174,4 +175,5 @@ def _apart(found: Sequence[Found]) -> list[str]:
             "the clocks of the reports do not agree so far, and late arrivals and waits are wrong by as much"]
 
 
-RELATIONS = (Relation(NAME, "NCCL collectives across ranks", NCCL, (FACTS, COMMUNICATORS), (LAYOUT,), divided=divided, observe=observe),)
+RELATIONS = (Relation(NAME, "NCCL collectives across ranks", NCCL, (FACTS, COMMUNICATORS), (LAYOUT,), divided=divided,
+                      observe=nccl_clocks.observe, portions=nccl_clocks.portions),)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import factorize
 from nsys2prv.facts import FactFile, batches, read_fact
+from nsys2prv.relations.blocks import Block, append
 from nsys2prv.relations.kind import Division
 from nsys2prv.report.source import NULL
 
@@ -34,42 +34,12 @@ KEPT = ("ordinal", "before", "task", "device", "object_kernel", "time_begin", "t
 
 
 @dataclass(frozen=True)
-class Block:
-    """`rows` kernels of one group (a communicator, or a row of streams where none is known) at `first` of a file of int64, a kernel's
-    columns KEPT beside each other; ascending by ordinal. by_number: whether ordinals are sequence numbers."""
-
-    path: Path
-    group: int
-    first: int
-    rows: int
-    by_number: bool = False
-
-    def read(self, low: int | None = None, high: int | None = None) -> np.ndarray:
-        """The kernels with low <= ordinal < high, a row each, copied from the file."""
-        first, last = 0, self.rows
-        if low is not None or high is not None:
-            ordinals = self._mapped()[:, 0]
-            first = 0 if low is None else int(np.searchsorted(ordinals, low))
-            last = self.rows if high is None else int(np.searchsorted(ordinals, high))
-        width = len(KEPT)
-        rows = np.fromfile(self.path, np.int64, (last - first) * width, offset=(self.first + first) * width * 8)
-        return rows.reshape(-1, width)
-
-    def ordinals(self, count: int) -> np.ndarray:
-        """So many of its ordinals, evenly spread."""
-        return self._mapped()[np.linspace(0, self.rows - 1, count).round().astype(np.int64), 0]
-
-    def _mapped(self) -> np.ndarray:
-        return np.memmap(self.path, np.int64, "r", self.first * len(KEPT) * 8, (self.rows, len(KEPT)))
-
-
-@dataclass(frozen=True)
 class Survey:
     """What a step brought into order.
 
-    blocks: by communicator. rest: those of kernels of no known communicator, by row of streams. members: (task, device) of all kernels.
-    told: a row for each communicator and member: how many operations, whether the trace numbers them all, ranks as the payloads say, and
-    the first and last time (ns). graphs, lone: kernels in CUDA graphs; others of no known communicator.
+    blocks: by communicator, rows of KEPT. rest: those of kernels of no known communicator, by row of streams. members: (task, device) of
+    all kernels. told: a row for each communicator and member: how many operations, whether the trace numbers them all, ranks as the
+    payloads say, and the first and last time (ns). graphs, lone: kernels in CUDA graphs; others of no known communicator.
     """
 
     blocks: tuple[Block, ...]
@@ -170,20 +140,6 @@ def _stored(path: Path, kernels: pl.DataFrame, rows: np.ndarray, group: np.ndarr
     for place, name in enumerate(KEPT[2:], 2):
         stored[:, place] = kernels[name].to_numpy()[rows[order]]
     return append(path, group[order], stored)
-
-
-def append(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Block, ...]:
-    """Append kernels, a row of KEPT each, that are sorted by group and ordinal."""
-    if not len(rows):
-        return ()
-    with path.open("ab") as file:
-        first = file.tell() // (8 * len(KEPT))
-        file.write(memoryview(np.ascontiguousarray(rows, np.int64)).cast("B"))
-    names, codes = factorize(groups)
-    counts = np.bincount(codes)
-    begins = first + np.cumsum(counts) - counts
-    return tuple(Block(path, group, begin, count) for group, begin, count in zip(
-        names.tolist(), begins.tolist(), counts.tolist(), strict=True))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,54 @@
+"""Rows of a job as blocks on disk: those of one group in a few reports. Nobody then needs all rows of a job at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv.columns import factorize
+
+
+@dataclass(frozen=True)
+class Block:
+    """`rows` rows of one group, of `width` int64 each, behind `first` such rows of a file; where parts of a block are read, ascending by
+    their first column, the ordinal. by_number: whether ordinals are sequence numbers."""
+
+    path: Path
+    group: int
+    first: int
+    rows: int
+    width: int
+    by_number: bool = False
+
+    def read(self, low: int | None = None, high: int | None = None) -> np.ndarray:
+        """The rows with low <= ordinal < high (None: without a limit), copied from the file."""
+        first, last = 0, self.rows
+        if low is not None or high is not None:
+            ordinals = self._mapped()[:, 0]
+            first = 0 if low is None else int(np.searchsorted(ordinals, low))
+            last = self.rows if high is None else int(np.searchsorted(ordinals, high))
+        rows = np.fromfile(self.path, np.int64, (last - first) * self.width, offset=(self.first + first) * self.width * 8)
+        return rows.reshape(-1, self.width)
+
+    def ordinals(self, count: int) -> np.ndarray:
+        """So many of its ordinals, evenly spread."""
+        return self._mapped()[np.linspace(0, self.rows - 1, count).round().astype(np.int64), 0]
+
+    def _mapped(self) -> np.ndarray:
+        return np.memmap(self.path, np.int64, "r", self.first * self.width * 8, (self.rows, self.width))
+
+
+def append(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Block, ...]:
+    """Append rows of int64 that are sorted by group; blocks of one file are equally wide."""
+    if not len(rows):
+        return ()
+    with path.open("ab") as file:
+        first = file.tell() // (8 * rows.shape[1])
+        file.write(memoryview(np.ascontiguousarray(rows, np.int64)).cast("B"))
+    names, codes = factorize(groups)
+    counts = np.bincount(codes)
+    begins = first + np.cumsum(counts) - counts
+    return tuple(Block(path, group, begin, count, rows.shape[1]) for group, begin, count in zip(
+        names.tolist(), begins.tolist(), counts.tolist(), strict=True))
