@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from nsys2prv.clock.gathering import gathered
-from nsys2prv.clock.observations import Calls, Finding, Messages, span_of
+from nsys2prv.clock.observations import Calls, Finding, Messages
 from nsys2prv.clock.placement import UNPLACED, Placement
 from nsys2prv.clock.record import ClockRecord, HostClock, read_record
 from nsys2prv.clock.solve import Alignment, solved
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.facts import FactBook, FactFile, read_facts
 from nsys2prv.relations import all_relations
-from nsys2prv.relations.kind import DEVICES, MPI, NCCL, Division, Portion, S, Step
+from nsys2prv.relations.kind import DEVICES, MPI, NCCL, Division, Observed, Portion, S, Step
+from nsys2prv.relations.stored import Stored, store
 from nsys2prv.report.info import ReportInfo
 
 #: What --align takes beside the name of a clock file: everything observed, one model's observations, UTC alone, local times as they are.
@@ -87,26 +88,11 @@ def aligned(book: FactBook, method: str, hosts: int, folder: Path, run: Run) -> 
             if some is not None:
                 found += some
                 del left[relation.name]
-    rest = next(iter(run(run_step, [ObserveStep(replace(task, facts=left), folder / "observed.pickle")])))
-    times = [time for part in [*found, rest] for time in (part.first, part.last) if time is not None]
+    found += run(run_step, [ObserveStep(replace(task, facts=left), folder / "observed.pickle")])
+    times = [time for part in found for time in (part.first, part.last) if time is not None]
     pivot = (min(times) + max(times)) // 2 if times else 0
-    steps = [GatherStep(part, pivot, folder / f"gathered-{number}.pickle") for number, part in enumerate([*found, rest])]
-    return next(iter(run(run_step, [SolveStep(hosts, tuple(run(run_step, steps)), rest, pivot)])))
-
-
-@dataclass(frozen=True)
-class Rest:
-    """What was observed and is not had in portions, in a file. first, last: between which times it lies (ns), None of nothing."""
-
-    path: Path
-    first: int | None
-    last: int | None
-
-    def observed(self) -> tuple[Calls, Messages]:
-        return pickle.loads(self.path.read_bytes())
-
-    def calls(self) -> Calls:
-        return self.observed()[0]
+    steps = [GatherStep(part, pivot, folder / f"gathered-{number}.pickle") for number, part in enumerate(found)]
+    return next(iter(run(run_step, [SolveStep(hosts, tuple(run(run_step, steps)), pivot)])))
 
 
 @dataclass(frozen=True)
@@ -116,37 +102,35 @@ class ObserveStep:
     task: AlignTask
     path: Path
 
-    def run(self) -> Rest:
-        calls, messages = observed(self.task)
-        self.path.write_bytes(pickle.dumps((calls, messages)))
-        span = span_of(calls, messages)
-        return Rest(self.path, *(span or (None, None)))
+    def run(self) -> Stored:
+        return store(Observed(*observed(self.task)), self.path)
 
 
 @dataclass(frozen=True)
 class GatherStep:
-    """Gathers a portion's calls per host, in a file."""
+    """Gathers a portion's calls per host; stores that and its messages."""
 
     portion: Portion
     pivot: int
     path: Path
 
     def run(self) -> Path:
-        self.path.write_bytes(pickle.dumps(gathered(self.portion.calls(), self.pivot)))
+        seen = self.portion.observed()
+        self.path.write_bytes(pickle.dumps((gathered(seen.calls, self.pivot), seen.messages)))
         return self.path
 
 
 @dataclass(frozen=True)
 class SolveStep:
-    """Solves for the corrections. parts: of what was gathered."""
+    """Solves for the corrections by what was gathered."""
 
     hosts: int
     parts: tuple[Path, ...]
-    rest: Rest
     pivot: int
 
     def run(self) -> Alignment:
-        return solved(self.hosts, [pickle.loads(part.read_bytes()) for part in self.parts], self.rest.observed()[1], self.pivot)
+        parts = [pickle.loads(part.read_bytes()) for part in self.parts]
+        return solved(self.hosts, [calls for calls, _ in parts], _joined(Messages, [messages for _, messages in parts]), self.pivot)
 
 
 def run_step(step: Step[S]) -> S:

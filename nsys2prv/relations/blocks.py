@@ -40,15 +40,13 @@ class Block:
         return np.memmap(self.path, np.int64, "r", self.first * self.width * 8, (self.rows, self.width))
 
 
-def append(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Block, ...]:
-    """Append rows of int64 that are sorted by group; blocks of one file are equally wide."""
+def write_blocks(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Block, ...]:
+    """Write a file of blocks: rows of int64 that are sorted by group."""
     if not len(rows):
         return ()
-    with path.open("ab") as file:
-        first = file.tell() // (8 * rows.shape[1])
-        file.write(memoryview(np.ascontiguousarray(rows, np.int64)).cast("B"))
+    np.ascontiguousarray(rows, np.int64).tofile(path)
     names, codes = factorize(groups)
     counts = np.bincount(codes)
-    begins = first + np.cumsum(counts) - counts
+    begins = np.cumsum(counts) - counts
     return tuple(Block(path, group, begin, count, rows.shape[1]) for group, begin, count in zip(
         names.tolist(), begins.tolist(), counts.tolist(), strict=True))

@@ -58,12 +58,15 @@ class Step(Protocol[R]):
 
 
 class Portion(Protocol):
-    """Some groups' calls, on disk. first, last: between which times they lie (ns)."""
+    """A part of what was observed, on disk. first, last: between which times it lies (ns), None of nothing."""
 
-    first: int
-    last: int
+    @property
+    def first(self) -> int | None: ...
 
-    def calls(self) -> Calls: ...
+    @property
+    def last(self) -> int | None: ...
+
+    def observed(self) -> Observed: ...
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,8 @@ class Relation:
     model: whose rules it goes by. facts: the frames it reads; it is left out when none of the first was found. layouts: the record
     layouts it yields. relate: facts by name -> what follows from them. observe: facts by name -> what they tell of clocks that are
     not known to agree; their times are those of the hosts' clocks then. Memory of both is that of all facts. Where that is too much,
-    `divided` stands instead of `relate`: what follows, as its steps have stored it (:func:`spilled`); `portions` beside `observe`: its
-    calls in portions, each of whole groups, ascending by group; None where they cannot be had so.
+    `divided` stands instead of `relate`: what follows, as its steps have stored it (:func:`spilled`); `portions` instead of
+    `observe`: the same in portions, each with all calls of its groups, ascending by group; None where that cannot be.
 
     A facts frame has the columns that its event kind gave it, with times and objects translated, and `report` (index in rank order),
     `host` (its machine), `task` (0-based task of the trace) of its process by the column `process`.

@@ -11,7 +11,7 @@ from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Calls, Role
 from nsys2prv.clock.sequences import recognised
 from nsys2prv.columns import factorize_together
-from nsys2prv.relations.blocks import append
+from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.kind import DEVICES
 from nsys2prv.relations.nccl_kernels import BY_ENDS, BY_LAUNCH, KEPT, Piece
 
@@ -51,5 +51,5 @@ class EndsStep:
         rows[:, 0] = ordinals
         known = np.flatnonzero(ordinals >= 0)
         known = known[np.argsort(ordinals[known], kind="stable")]
-        blocks = append(self.path, np.full(len(known), self.piece.group), rows[known])
+        blocks = write_blocks(self.path, np.full(len(known), self.piece.group), rows[known])
         return replace(self.piece, blocks=blocks, way=way, settled=True), len(rows) - len(known)

@@ -13,7 +13,7 @@ from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Calls, Role
 from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import GROUP
-from nsys2prv.relations.blocks import Block, append
+from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import DEVICES, Division, Observed
 from nsys2prv.relations.nccl_by_ends import ROOT_WAITS, WAIT_FOR_ROOT
 from nsys2prv.relations.nccl_kernels import FACTS, MEMBER, sane
@@ -76,12 +76,12 @@ class ClockPortion:
     first: int
     last: int
 
-    def calls(self) -> Calls:
+    def observed(self) -> Observed:
         rows = np.concatenate([block.read() for block in self.blocks])
         kernels = pl.DataFrame(rows, schema=dict.fromkeys(KEPT, pl.Int64), orient="row")
         group = np.repeat([block.group for block in self.blocks], [block.rows for block in self.blocks])
         calls = _calls(_grouped(kernels.with_columns(communicator=pl.Series(group))), "host")
-        return replace(calls, group=calls.group + self.number * GROUPS)
+        return Observed(replace(calls, group=calls.group + self.number * GROUPS))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class ClockStep:
         if not kernels.height:
             return ClockBlocks((), 0, 0, known)
         kernels = kernels.select("communicator", *KEPT).sort("communicator", maintain_order=True)
-        blocks = append(self.path, kernels["communicator"].to_numpy(), kernels.select(KEPT).to_numpy())
+        blocks = write_blocks(self.path, kernels["communicator"].to_numpy(), kernels.select(KEPT).to_numpy())
         return ClockBlocks(blocks, kernels["time_begin"].min(), kernels["time_end"].max(), known)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.facts import FactFile, batches, read_fact
-from nsys2prv.relations.blocks import Block, append
+from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import Division
 from nsys2prv.report.source import NULL
 
@@ -105,7 +105,7 @@ class SurveyStep:
         count = np.cumsum(new)
         owners = np.flatnonzero(other)
         row = count - np.repeat(count[owners] - 1, np.diff(np.append(owners, len(rows))))
-        return _stored(self.path, kernels, rows, row, place, place)
+        return _stored(self.path.with_suffix(".rest"), kernels, rows, row, place, place)
 
 
 def survey(division: Division, name: str) -> list[Survey]:
@@ -133,13 +133,13 @@ def _ordered(kernels: pl.DataFrame, rows: np.ndarray, names: Sequence[str]) -> n
 
 def _stored(path: Path, kernels: pl.DataFrame, rows: np.ndarray, group: np.ndarray, ordinal: np.ndarray, before: np.ndarray
             ) -> tuple[Block, ...]:
-    """Append these rows of the kernels to the file as blocks, whose kernels of equal ordinals keep their order."""
+    """Write these rows of the kernels as blocks, in which those of equal ordinals keep their order."""
     order = np.lexsort((ordinal, group))
     stored = np.empty((len(rows), len(KEPT)), np.int64)
     stored[:, 0], stored[:, 1] = ordinal[order], before[order]
     for place, name in enumerate(KEPT[2:], 2):
         stored[:, place] = kernels[name].to_numpy()[rows[order]]
-    return append(path, group[order], stored)
+    return write_blocks(path, group[order], stored)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class LaunchStep:
         rows = self.block.read()
         rows[:, 0] = rows[:, 1]
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
-        return append(self.path, np.full(len(rows), self.block.group), rows)[0]
+        return write_blocks(self.path, np.full(len(rows), self.block.group), rows)[0]
 
 
 @dataclass(frozen=True)

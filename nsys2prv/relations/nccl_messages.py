@@ -8,7 +8,9 @@ the order stands if both have equally many and none is received before it is sen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -18,53 +20,151 @@ from nsys2prv.clock.observations import Calls, Messages, Role
 from nsys2prv.clock.sequences import recognised
 from nsys2prv.columns import ABSENT
 from nsys2prv.events.kind import Lines
+from nsys2prv.extract import Extracted
+from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import SEND
-from nsys2prv.relations.kind import NCCL, Observed, Related, Relation
+from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.kind import NCCL, Division, Observed, Related, Relation
 from nsys2prv.relations.nccl_kernels import sane
+from nsys2prv.relations.spilled import spilled
+from nsys2prv.relations.stored import Stored, store
 from nsys2prv.report.source import NULL
+from nsys2prv.store.runs import TRACE
 
-FACTS = "nccl_messages"
+NAME, FACTS, KIND = "nccl_messages", "nccl_messages", "nccl_message"
 #: Findings that say that ends do not tell.
 TELL_NOTHING = ("few", "ambiguous", "unrelated")
 _STREAM = ["communicator", "source", "target"]
+#: Columns of the facts that are read, and of messages in blocks.
+READ = ("process", "object_kernel", "time_begin", "time_end", "time_call", "place", "communicator", "operation", "bytes", "peer", "ranks",
+        "rank")
+KEPT = ("task", "host", "object_kernel", "time_begin", "time_end", "time_call", "place", "communicator", "source", "target", "sends",
+        "bytes")
+#: Facts (bytes) that one step sorts, unless one report has more, and that one step matches.
+BATCH_BYTES, BUCKET_BYTES = 10_000_000, 8_000_000
 
 
-def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
+def divided(division: Division) -> list[Extracted]:
     """Lines from sends to receives."""
-    pairs, alone = _pairs(facts[FACTS])
-    size = pairs["bytes"].to_numpy()
-    received = pairs["time_end_there"].to_numpy()
-    lines = Lines("nccl_message", pairs["time_begin"].to_numpy(), pairs["object_kernel"].to_numpy(), received,
-                  pairs["object_kernel_there"].to_numpy(), received, np.maximum(size, 0))
-    left = f"; {alone:,} sends and receives without the other side, left out" if alone else ""
-    return Related(lines=[lines], notes=[f"NCCL sends matched with their receives: {pairs.height:,}{left}"])
+    found = list(division.run([LinesStep(division.number + place, blocks, division.folder)
+                               for place, blocks in enumerate(_buckets(division, "messages"))]))
+    left = sum(part.left for part in found)
+    told = f"; {left:,} sends and receives without the other side, left out" if left else ""
+    results = [part.stored for part in found] or [Extracted(division.number, TRACE, 0)]
+    results[0].notes = [f"NCCL sends matched with their receives: {sum(part.pairs for part in found):,}{told}"]
+    return results
 
 
 def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
     """Messages between hosts."""
-    pairs = _pairs(facts[FACTS])[0].filter(pl.col("host") != pl.col("host_there"))
+    return _between_hosts(_pairs(_usable(facts[FACTS])))
+
+
+def portions(division: Division) -> list[Stored]:
+    """The same by senders."""
+    return list(division.run([HostsStep(blocks, division.folder / f"observed-messages-{place}.pickle")
+                              for place, blocks in enumerate(_buckets(division, "clock-messages"))]))
+
+
+def _buckets(division: Division, name: str) -> list[tuple[Block, ...]]:
+    """The messages by communicator and sender, several of them together, in blocks."""
+    files = division.files[FACTS]
+    count = max(1, sum(file.path.stat().st_size for file in files) // BUCKET_BYTES)
+    steps = [SendersStep(part, division.tasks, count, division.folder / f"{name}-{number}.blocks")
+             for number, part in enumerate(batches(files, BATCH_BYTES))]
+    buckets: dict[int, list[Block]] = {}
+    for block in (block for blocks in division.run(steps) for block in blocks):
+        buckets.setdefault(block.group, []).append(block)
+    return [tuple(buckets[bucket]) for bucket in sorted(buckets)]
+
+
+@dataclass(frozen=True)
+class SendersStep:
+    """Sorts the messages of some reports into so many buckets by communicator and sender."""
+
+    files: tuple[FactFile, ...]
+    tasks: Mapping[tuple[int, int], int]
+    buckets: int
+    path: Path
+
+    def run(self) -> tuple[Block, ...]:
+        messages = _usable(read_fact(self.files, self.tasks, READ))
+        communicator, source = (messages[name].to_numpy().astype(np.uint64) for name in ("communicator", "source"))
+        mixed = (communicator ^ (source * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
+        bucket = ((mixed >> np.uint64(32)) % np.uint64(self.buckets)).astype(np.int64)
+        order = np.argsort(bucket, kind="stable")
+        return write_blocks(self.path, bucket[order], messages.to_numpy()[order])
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Lines of some messages. left: sends and receives of no pair."""
+
+    stored: Extracted
+    pairs: int
+    left: int
+
+
+@dataclass(frozen=True)
+class LinesStep:
+    """Matches the messages of some senders, and stores their lines."""
+
+    number: int
+    blocks: tuple[Block, ...]
+    folder: Path
+
+    def run(self) -> Sent:
+        messages = _read(self.blocks)
+        pairs = _pairs(messages)
+        size, received = pairs["bytes"].to_numpy(), pairs["time_end_there"].to_numpy()
+        lines = Lines(KIND, pairs["time_begin"].to_numpy(), pairs["object_kernel"].to_numpy(), received,
+                      pairs["object_kernel_there"].to_numpy(), received, np.maximum(size, 0))
+        return Sent(spilled(Related(lines=[lines]), NAME, self.number, self.folder), pairs.height, messages.height - 2 * pairs.height)
+
+
+@dataclass(frozen=True)
+class HostsStep:
+    """Matches the messages of some senders, and stores those between hosts."""
+
+    blocks: tuple[Block, ...]
+    path: Path
+
+    def run(self) -> Stored:
+        return store(_between_hosts(_pairs(_read(self.blocks))), self.path)
+
+
+def _read(blocks: Sequence[Block]) -> pl.DataFrame:
+    return pl.DataFrame(np.concatenate([block.read() for block in blocks]), schema=dict.fromkeys(KEPT, pl.Int64), orient="row")
+
+
+def _between_hosts(pairs: pl.DataFrame) -> Observed:
+    pairs = pairs.filter(pl.col("host") != pl.col("host_there"))
     sender, sent, receiver, received = (pairs[name].to_numpy() for name in ("host", "time_begin", "host_there", "time_end_there"))
     return Observed(messages=Messages(np.full(pairs.height, SOURCE), sender, sent, receiver, received))
 
 
-def _pairs(messages: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Sends with their receives (`..._there`), and how many sends and receives are of no pair."""
+def _usable(messages: pl.DataFrame) -> pl.DataFrame:
+    """The messages of which both sides are known, with columns KEPT."""
     two = (pl.col("ranks") == 2) & pl.col("peer").is_between(0, 1)
     rank = pl.when(pl.col("rank") >= 0).then("rank").when(two).then(1 - pl.col("peer")).otherwise(ABSENT)
     sending = pl.col("operation") == SEND
     messages = sane(messages).with_columns(rank=rank).filter(
         (pl.col("rank") >= 0) & (pl.col("peer") >= 0) & (pl.col("communicator") != 0) & (pl.col("rank") != pl.col("peer"))
         & (pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL))
-    messages = messages.with_columns(sends=sending, source=pl.when(sending).then("rank").otherwise("peer"),
+    messages = messages.with_columns(sends=sending.cast(pl.Int64), source=pl.when(sending).then("rank").otherwise("peer"),
                                      target=pl.when(sending).then("peer").otherwise("rank"))
-    messages = messages.sort("task", "communicator", "time_call", "place").with_columns(
-        ordinal=pl.int_range(pl.len()).over(*_STREAM, "sends"))
+    return messages.select(pl.col(KEPT).cast(pl.Int64))
+
+
+def _pairs(messages: pl.DataFrame) -> pl.DataFrame:
+    """Sends with their receives (`..._there`)."""
+    messages = messages.sort("task", "communicator", "time_call", "place").drop("task", "time_call", "place")
+    messages = messages.with_columns(pl.col("sends") == 1).with_columns(ordinal=pl.int_range(pl.len()).over(*_STREAM, "sends"))
     orders = messages.join(_orders(messages), on=_STREAM, how="left", maintain_order="left")
     doubtful = orders.filter(~pl.col("together").fill_null(False))
     if doubtful.height:
         messages = pl.concat([orders.filter("together"), _by_ends(doubtful)])
-    pairs = _joined(messages.filter(pl.col("ordinal") >= 0))
-    return pairs, orders.height - 2 * pairs.height
+    return _joined(messages.filter(pl.col("ordinal") >= 0))
 
 
 def _joined(messages: pl.DataFrame) -> pl.DataFrame:
@@ -98,4 +198,4 @@ def _by_ends(messages: pl.DataFrame) -> pl.DataFrame:
     return messages.with_columns(ordinal=pl.when(unknown).then(order).otherwise(pl.Series("found", ordinals))).drop("group")
 
 
-RELATIONS = (Relation("nccl_messages", "NCCL messages", NCCL, (FACTS,), relate=relate, observe=observe),)
+RELATIONS = (Relation(NAME, "NCCL messages", NCCL, (FACTS,), divided=divided, observe=observe, portions=portions),)

@@ -1,0 +1,27 @@
+"""What was observed, in a file."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsys2prv.clock.observations import span_of
+from nsys2prv.relations.kind import Observed
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An observation in a file. first, last: between which times it lies (ns), None of nothing."""
+
+    path: Path
+    first: int | None
+    last: int | None
+
+    def observed(self) -> Observed:
+        return pickle.loads(self.path.read_bytes())
+
+
+def store(observed: Observed, path: Path) -> Stored:
+    path.write_bytes(pickle.dumps(observed))
+    return Stored(path, *(span_of(observed.calls, observed.messages) or (None, None)))
