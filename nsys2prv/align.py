@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from nsys2prv.clock.gathering import gathered
 from nsys2prv.clock.observations import Calls, Finding, Messages
 from nsys2prv.clock.placement import UNPLACED, Placement
 from nsys2prv.clock.record import ClockRecord, HostClock, read_record
@@ -115,8 +114,7 @@ class GatherStep:
     path: Path
 
     def run(self) -> Path:
-        seen = self.portion.observed()
-        self.path.write_bytes(pickle.dumps((gathered(seen.calls, self.pivot), seen.messages)))
+        self.path.write_bytes(pickle.dumps(self.portion.gathered(self.pivot)))
         return self.path
 
 

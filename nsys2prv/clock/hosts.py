@@ -50,11 +50,16 @@ def thin(table: pl.DataFrame) -> pl.DataFrame:
         return table.with_columns(held=pl.lit(False))
     keys = ordinals["key"].to_numpy()
     starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
-    sizes = np.diff(np.append(starts, len(keys)))
-    kept = np.concatenate([start + evenly(size, MOST) for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)])
-    place = np.concatenate([np.arange(min(size, MOST)) for size in sizes.tolist()])
-    ordinals = ordinals[kept].with_columns(held=pl.Series(place % HOLD_BACK == HOLD_BACK - 1))
+    parts = [thinned(size) for size in np.diff(np.append(starts, len(keys))).tolist()]
+    kept = np.concatenate([start + part for start, (part, _) in zip(starts.tolist(), parts, strict=True)])
+    ordinals = ordinals[kept].with_columns(held=pl.Series(np.concatenate([held for _, held in parts])))
     return table.join(ordinals, on=["key", "ordinal"])
+
+
+def thinned(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which of so many collectives are looked at, and which of those are held back."""
+    kept = evenly(count, MOST)
+    return kept, np.arange(len(kept)) % HOLD_BACK == HOLD_BACK - 1
 
 
 def strangers(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,14 +21,24 @@ REFERENCES = 3
 
 
 @dataclass(frozen=True)
-class _Sequence:
-    """One member's calls in order: rows of the table, ends (float ns), signatures, and which calls synchronise all members."""
+class CallSequence:
+    """One member's calls by their begins: ends (float ns relative to the pivot), signatures, and which calls synchronise all members."""
 
-    member: int
-    rows: np.ndarray
     end: np.ndarray
     signature: np.ndarray
     all: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.end)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of a group, how many calls it has, and where to get them, as often as they are asked for."""
+
+    member: int
+    count: int
+    load: Callable[[], CallSequence]
 
 
 def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
@@ -39,24 +50,30 @@ def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     order, starts, owners = _members(rest)
     ends, signatures = rest["end"].to_numpy().astype(np.float64)[order], rest["signature"].to_numpy()[order]
     alls = rest["role"].to_numpy()[order] == Role.ALL
-    groups: dict[int, list[_Sequence]] = {}
+    groups: dict[int, list[Member]] = {}
+    parts: dict[int, list[slice]] = {}
     for (key, member), low, high in zip(owners, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         part = slice(low, high)
-        groups.setdefault(key, []).append(_Sequence(member, order[part], ends[part], signatures[part], alls[part]))
+        parts.setdefault(key, []).append(part)
+        groups.setdefault(key, []).append(
+            Member(member, high - low, lambda part=part: CallSequence(ends[part], signatures[part], alls[part])))
     ordinals = np.full(rest.height, -1, np.int64)
     names = rest.group_by("key").agg(pl.col("source", "group").first())
     for key, source, group in names.sort("key").iter_rows():
-        findings += _number_group(groups[key], ordinals, source, group)
+        fits, found = number_group(groups[key], source, group)
+        for at, numbers in fits.items():
+            ordinals[order[parts[key][at]]] = numbers
+        findings += found
     rest = rest.with_columns(ordinal=pl.Series(ordinals)).filter(pl.col("ordinal") >= 0)
     return pl.concat([numbered, rest]), findings
 
 
-def recognised(calls: Calls, pivot: int | None = None) -> tuple[np.ndarray, list[Finding]]:
+def recognised(calls: Calls) -> tuple[np.ndarray, list[Finding]]:
     """Each call's ordinal among the collectives of its (source, group), equal on all members; -1 for calls of no known collective.
 
-    Numbers of the report are not heeded, nor whose clocks the times are of. pivot: a time amid all others.
+    Numbers of the report are not heeded, nor whose clocks the times are of.
     """
-    pivot = pivot_of(calls, Messages.none()) if pivot is None else pivot
+    pivot = pivot_of(calls, Messages.none())
     table = pl.DataFrame({
         "source": calls.source, "group": calls.group, "member": calls.member, "signature": calls.signature, "role": calls.role,
         "begin": calls.begin - pivot, "end": calls.end - pivot}).with_row_index("call")
@@ -116,40 +133,40 @@ def _told(wrong: pl.DataFrame, kind: str, reason: str) -> list[Finding]:
     return [Finding(kind, reason, count, source, group, member) for source, group, member, count in counts.iter_rows()]
 
 
-def _number_group(members: list[_Sequence], ordinals: np.ndarray, source: int, group: int) -> list[Finding]:
-    """Write the ordinals of one group's calls, as counted by the member that most of the others fit."""
+def number_group(members: Sequence[Member], source: int, group: int) -> tuple[dict[int, np.ndarray], list[Finding]]:
+    """The ordinals of one group's calls, as counted by the member that most of the others fit: of each member that fits, by its index
+    among `members`, which ascend by member. Two members' calls are in memory at a time."""
     noise = NOISE[source]
-    counts = [len(member.rows) for member in members]
+    counts = [member.count for member in members]
     usual = max(set(counts), key=lambda count: (counts.count(count), count))
     order = sorted(range(len(members)), key=lambda at: (counts[at] != usual, -counts[at], members[at].member))
-    best: tuple[int, dict[int, np.ndarray], list[Finding]] | None = None
+    best: tuple[dict[int, np.ndarray], list[Finding]] | None = None
     for at in order[:REFERENCES]:
         fits, findings = _fit(members, at, noise, source, group)
-        if best is None or len(fits) > len(best[1]):
-            best = at, fits, findings
+        if best is None or len(fits) > len(best[0]):
+            best = fits, findings
         if len(fits) > len(members) // 2 or any(finding.kind == "ambiguous" for finding in findings):
             break
-    _, fits, findings = best
-    for at, found in fits.items():
-        ordinals[members[at].rows] = found
-    return findings
+    return best
 
 
-def _fit(members: list[_Sequence], at: int, noise: Noise, source: int, group: int) -> tuple[dict[int, np.ndarray], list[Finding]]:
+def _fit(members: Sequence[Member], at: int, noise: Noise, source: int, group: int) -> tuple[dict[int, np.ndarray], list[Finding]]:
     """Ordinals of every member that fits the one `at`."""
-    reference = members[at]
+    reference = members[at].load()
     own = shift_spread(reference.end[reference.all], reference.signature[reference.all])
-    fits, findings = {at: np.arange(len(reference.rows))}, []
+    in_order = np.arange(len(reference))
+    fits, findings = {at: in_order}, []
     for number, member in enumerate(members):
         if number == at:
             continue
-        found, kind, reason = _in_order(member, reference, own, noise)
+        calls = member.load()
+        found, kind, reason = _in_order(calls, reference, own, noise)
         if kind == "other":
-            found, kind, reason = _by_ends(member, reference, own, noise)
+            found, kind, reason = _by_ends(calls, reference, own, noise)
         if kind:
-            findings.append(Finding(kind, reason, len(member.rows), source, group, member.member))
+            findings.append(Finding(kind, reason, member.count, source, group, member.member))
         if found is not None:
-            fits[number] = found
+            fits[number] = in_order if np.array_equal(found, in_order) else found
             left = int((found < 0).sum())
             if left:
                 findings.append(Finding("partial", "calls that the members they were compared with do not have", left, source, group,
@@ -157,10 +174,10 @@ def _fit(members: list[_Sequence], at: int, noise: Noise, source: int, group: in
     return fits, findings
 
 
-def _in_order(member: _Sequence, reference: _Sequence, own: float, noise: Noise) -> tuple[np.ndarray | None, str, str]:
+def _in_order(member: CallSequence, reference: CallSequence, own: float, noise: Noise) -> tuple[np.ndarray | None, str, str]:
     """Ordinals by order, if both have equally many calls of agreeing signatures whose ends fit; kind "other" if not so."""
-    count = len(member.rows)
-    if count != len(reference.rows) or agreeing(member.signature, reference.signature).mean() < 0.99 or (member.all != reference.all).any():
+    count = len(member)
+    if count != len(reference) or agreeing(member.signature, reference.signature).mean() < 0.99 or (member.all != reference.all).any():
         return None, "other", ""
     ordinals = np.arange(count)
     synchronous = ordinals[member.all]
@@ -205,7 +222,7 @@ def _gapless(index: np.ndarray, count: int) -> bool:
     return len(matched) >= FEW or len(matched) >= 0.8 * int(((shifted >= 0) & (shifted < count)).sum())
 
 
-def _by_ends(member: _Sequence, reference: _Sequence, own_shifted: float, noise: Noise) -> tuple[np.ndarray | None, str, str]:
+def _by_ends(member: CallSequence, reference: CallSequence, own_shifted: float, noise: Noise) -> tuple[np.ndarray | None, str, str]:
     """Ordinals of the synchronising calls by their ends; of all calls where the order only begins elsewhere."""
     own, other = _by_end(member), _by_end(reference)
     if min(len(own), len(other)) < FEWEST:
@@ -217,20 +234,20 @@ def _by_ends(member: _Sequence, reference: _Sequence, own_shifted: float, noise:
     few = member.end[own[matched]], reference.end[other[found.index[matched]]]
     if found.ambiguous or not (_gapless(found.index, len(other)) and _few_fit(*few, own_shifted, noise)):
         return None, "ambiguous", "calls so regular that several ways of pairing them fit equally"
-    ordinals = np.full(len(member.rows), -1, np.int64)
+    ordinals = np.full(len(member), -1, np.int64)
     ordinals[own[matched]] = other[found.index[matched]]
     shifts = np.unique(ordinals[own[matched]] - own[matched])
     if len(shifts) == 1:
         shifted = np.arange(len(ordinals)) + shifts[0]
-        inside = (shifted >= 0) & (shifted < len(reference.rows))
-        fits = inside & agreeing(member.signature, reference.signature[np.clip(shifted, 0, len(reference.rows) - 1)])
+        inside = (shifted >= 0) & (shifted < len(reference))
+        fits = inside & agreeing(member.signature, reference.signature[np.clip(shifted, 0, len(reference) - 1)])
         if fits[inside].mean() >= AGREEING:
             # Of the synchronising calls the ends have told; the others follow their order.
             ordinals = np.where(fits & ~member.all, shifted, ordinals)
     return ordinals, "", ""
 
 
-def _by_end(sequence: _Sequence) -> np.ndarray:
+def _by_end(sequence: CallSequence) -> np.ndarray:
     """Places of the synchronising calls, in the order of their ends."""
     places = np.flatnonzero(sequence.all)
     return places[np.argsort(sequence.end[places], kind="stable")]

@@ -13,6 +13,7 @@ from nsys2prv.clock.observations import Calls, Messages
 from nsys2prv.events.kind import Counters, Lines, Rows
 
 if TYPE_CHECKING:
+    from nsys2prv.clock.gathering import Gathered
     from nsys2prv.extract import Extracted
     from nsys2prv.facts import FactFile
 
@@ -66,7 +67,8 @@ class Portion(Protocol):
     @property
     def last(self) -> int | None: ...
 
-    def observed(self) -> Observed: ...
+    def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
+        """Calls by host, and messages. pivot: an instant amid all times."""
 
 
 @dataclass(frozen=True)

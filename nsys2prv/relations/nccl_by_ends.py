@@ -2,29 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from nsys2prv.clock.observations import NCCL as SOURCE
-from nsys2prv.clock.observations import Calls, Role
-from nsys2prv.clock.sequences import recognised
+from nsys2prv.clock.observations import Role
+from nsys2prv.clock.sequences import CallSequence, Member, number_group
 from nsys2prv.columns import factorize_together
-from nsys2prv.relations.blocks import write_blocks
+from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import DEVICES
-from nsys2prv.relations.nccl_kernels import BY_ENDS, BY_LAUNCH, KEPT, Piece
+from nsys2prv.relations.nccl_kernels import BY_ENDS, KEPT, Piece
 
 #: Operations in which all wait for the root, and the root for all.
 WAIT_FOR_ROOT, ROOT_WAITS = (2, 10), (3, 9)
 #: Findings that say that ends tell nothing, rather than that they speak against a match.
 UNCLEAR = ("few", "ambiguous")
+#: What is equal on all ranks of a collective.
+KIND = ("operation", "fused", "bytes")
+
+
+def roles(first: np.ndarray) -> np.ndarray:
+    """Who waits for whom (clock.observations.Role) in operations."""
+    return np.where(np.isin(first, WAIT_FOR_ROOT), Role.FROM_ROOT, np.where(np.isin(first, ROOT_WAITS), Role.TO_ROOT, Role.ALL))
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Numbers from 1 for distinct combinations of KIND."""
+
+    known: Mapping[tuple[int, ...], int]
+
+    @classmethod
+    def of(cls, parts: Iterable[Sequence[np.ndarray]]) -> Kinds:
+        """Those met in parts, each of a column for each of KIND."""
+        found: set[tuple[int, ...]] = set()
+        for part in parts:
+            found.update(zip(*(column.tolist() for column in factorize_together(*part)[0]), strict=True))
+        return cls({kind: number for number, kind in enumerate(sorted(found), 1)})
+
+    def numbers(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+        distinct, codes = factorize_together(*columns)
+        return np.array([self.known[kind] for kind in zip(*(column.tolist() for column in distinct), strict=True)], np.int64)[codes]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Kernels of a member in a block."""
+
+    block: Block
+    member: int
+    rows: int
+
+    def read(self) -> dict[str, np.ndarray]:
+        """Its columns KEPT, and `place` in the block, by begins."""
+        rows = self.block.read()
+        columns = dict(zip(KEPT, rows.T, strict=True))
+        place = np.flatnonzero(_member(columns) == self.member)
+        place = place[np.lexsort((columns["before"][place], columns["time_begin"][place]))]
+        return {name: column[place] for name, column in columns.items()} | {"place": place}
+
+
+def _member(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    return columns["task"] * DEVICES + columns["device"]
 
 
 @dataclass(frozen=True)
 class EndsStep:
     """Numbers a communicator's kernels by when they ended. Where ends cannot tell, the order stands if all members have equally many
-    operations (even). pivot: time amid all times of communicators that are numbered so. path: of the new block."""
+    operations (even). pivot: time amid all times of communicators that are numbered so. path: of new blocks."""
 
     piece: Piece
     even: bool
@@ -33,23 +82,32 @@ class EndsStep:
 
     def run(self) -> tuple[Piece, int]:
         """The piece with other ordinals, and how many kernels are of no collective."""
-        rows = self.piece.read()
-        column = dict(zip(KEPT, rows.T, strict=True))
-        rows = rows[np.lexsort((column["before"], column["device"], column["task"]))]
-        column = dict(zip(KEPT, rows.T, strict=True))
-        member = column["task"] * DEVICES + column["device"]
-        first = column["first_operation"]
-        waits = np.where(np.isin(first, WAIT_FOR_ROOT), Role.FROM_ROOT, np.where(np.isin(first, ROOT_WAITS), Role.TO_ROOT, Role.ALL))
-        signature = 1 + factorize_together(column["operation"], column["fused"], column["bytes"])[1]
-        same = np.zeros(len(rows), np.int64)
-        ordinals, findings = recognised(Calls(
-            same + SOURCE, same, member, same, same - 1, signature, waits.astype(np.int64), same.astype(bool), same, column["time_begin"],
-            column["time_end"]), self.pivot)
-        way = BY_ENDS
+        parts = sorted((part for block in self.piece.blocks for part in _parts(block)), key=lambda part: part.member)
+        kinds = Kinds.of([rows[:, KEPT.index(name)] for name in KIND] for rows in map(Block.read, self.piece.blocks))
+        fits, findings = number_group([Member(part.member, part.rows, partial(self._calls, part, kinds)) for part in parts], SOURCE, 0)
         if self.even and any(finding.kind in UNCLEAR for finding in findings):
-            ordinals, way = column["before"], BY_LAUNCH
-        rows[:, 0] = ordinals
-        known = np.flatnonzero(ordinals >= 0)
-        known = known[np.argsort(ordinals[known], kind="stable")]
-        blocks = write_blocks(self.path, np.full(len(known), self.piece.group), rows[known])
-        return replace(self.piece, blocks=blocks, way=way, settled=True), len(rows) - len(known)
+            return replace(self.piece, settled=True), 0
+        blocks = [made for number, block in enumerate(self.piece.blocks)
+                  for made in self._numbered(block, number, [(part, fits.get(at)) for at, part in enumerate(parts) if part.block == block])]
+        return replace(self.piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), self.piece.rows - sum(block.rows for block in blocks)
+
+    def _calls(self, part: _Part, kinds: Kinds) -> CallSequence:
+        columns = part.read()
+        return CallSequence((columns["time_end"] - self.pivot).astype(np.float64), kinds.numbers([columns[name] for name in KIND]),
+                            roles(columns["first_operation"]) == Role.ALL)
+
+    def _numbered(self, block: Block, number: int, found: Iterable[tuple[_Part, np.ndarray | None]]) -> tuple[Block, ...]:
+        """The block with these ordinals, without kernels that have none."""
+        rows = block.read()
+        rows[:, 0] = -1
+        for part, ordinals in found:
+            if ordinals is not None:
+                rows[part.read()["place"], 0] = ordinals
+        rows = rows[rows[:, 0] >= 0]
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        return write_blocks(self.path.with_suffix(f".{number}"), np.full(len(rows), block.group), rows)
+
+
+def _parts(block: Block) -> list[_Part]:
+    members, counts = np.unique(_member(dict(zip(KEPT, block.read().T, strict=True))), return_counts=True)
+    return [_Part(block, member, count) for member, count in zip(members.tolist(), counts.tolist(), strict=True)]

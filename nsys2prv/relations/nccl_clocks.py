@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
+from nsys2prv.clock.gathering import Gathered, MemberCalls, Participant, gathered, gathered_by_member
 from nsys2prv.clock.observations import NCCL as SOURCE
-from nsys2prv.clock.observations import Calls, Role
+from nsys2prv.clock.observations import Calls, Messages, Role
 from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import GROUP
 from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import DEVICES, Division, Observed
-from nsys2prv.relations.nccl_by_ends import ROOT_WAITS, WAIT_FOR_ROOT
+from nsys2prv.relations.nccl_by_ends import KIND, ROOT_WAITS, WAIT_FOR_ROOT, Kinds, roles
 from nsys2prv.relations.nccl_kernels import FACTS, MEMBER, sane
 from nsys2prv.relations.nccl_matching import SEND_RECEIVE
 from nsys2prv.report.source import NULL
@@ -51,52 +53,84 @@ def portions(division: Division) -> list[ClockPortion] | None:
     found = list(division.run(steps))
     if not any(part.known for part in found):
         return None
-    blocks: dict[int, list[Block]] = {}
+    communicators: dict[int, list[MemberBlock]] = {}
     for block in (block for part in found for block in part.blocks):
-        blocks.setdefault(block.group, []).append(block)
-    first, last = min(part.first for part in found if part.blocks), max(part.last for part in found if part.blocks)
+        communicators.setdefault(block.block.group, []).append(block)
+    first = min((part.first for part in found if part.blocks), default=None)
+    last = max((part.last for part in found if part.blocks), default=None)
     made: list[ClockPortion] = []
     room = 0
-    for number, group in enumerate(sorted(blocks)):
-        rows = sum(block.rows for block in blocks[group])
+    for number, group in enumerate(sorted(communicators)):
+        rows = sum(block.block.rows for block in communicators[group])
         if rows > room:
             made.append(ClockPortion((), number, first, last))
             room = PORTION_ROWS
-        made[-1] = replace(made[-1], blocks=(*made[-1].blocks, *blocks[group]))
+        made[-1] = replace(made[-1], blocks=(*made[-1].blocks, *communicators[group]))
         room -= rows
     return made
 
 
 @dataclass(frozen=True)
+class MemberBlock:
+    """A member's kernels on a communicator, by their begins. host: whose clock they are of. numbered: whether the trace numbers all."""
+
+    block: Block
+    member: int
+    host: int
+    numbered: bool
+
+
+@dataclass(frozen=True)
 class ClockPortion:
-    """Blocks of some communicators. number: of the first of them among all."""
+    """Kernels of some communicators. number: of the first of them among all."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[MemberBlock, ...]
     number: int
-    first: int
-    last: int
+    first: int | None
+    last: int | None
 
-    def observed(self) -> Observed:
-        rows = np.concatenate([block.read() for block in self.blocks])
+    def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
+        one = len({block.block.group for block in self.blocks}) == 1
+        if one and not all(block.numbered for block in self.blocks) and sum(block.block.rows for block in self.blocks) > PORTION_ROWS:
+            return self._by_member(pivot), Messages.none()
+        rows = np.concatenate([block.block.read() for block in self.blocks])
         kernels = pl.DataFrame(rows, schema=dict.fromkeys(KEPT, pl.Int64), orient="row")
-        group = np.repeat([block.group for block in self.blocks], [block.rows for block in self.blocks])
+        group = np.repeat([block.block.group for block in self.blocks], [block.block.rows for block in self.blocks])
         calls = _calls(_grouped(kernels.with_columns(communicator=pl.Series(group))), "host")
-        return Observed(replace(calls, group=calls.group + self.number * GROUPS))
+        return gathered(replace(calls, group=calls.group + self.number * GROUPS), pivot), Messages.none()
+
+    def _by_member(self, pivot: int) -> Gathered:
+        """Of one large communicator without numbers."""
+        members: dict[int, list[MemberBlock]] = {}
+        for block in self.blocks:
+            members.setdefault(block.member, []).append(block)
+        kinds = Kinds.of([rows[:, KEPT.index(name)] for name in KIND] for rows in (block.block.read() for block in self.blocks))
+        return gathered_by_member(
+            [Participant(member, found[0].host, sum(block.block.rows for block in found), partial(_member_calls, found, kinds, pivot))
+             for member, found in sorted(members.items())], SOURCE, 1 + self.number * GROUPS)
+
+
+def _member_calls(blocks: Sequence[MemberBlock], kinds: Kinds, pivot: int) -> MemberCalls:
+    rows = np.concatenate([block.block.read() for block in blocks])
+    column = dict(zip(KEPT, rows[np.argsort(rows[:, KEPT.index("time_begin")], kind="stable")].T, strict=True))
+    return MemberCalls(
+        column["time_begin"] - pivot, column["time_end"] - pivot, kinds.numbers([column[name] for name in KIND]),
+        roles(column["first_operation"]), (column["root"] == column["rank"]) & (column["root"] >= 0))
 
 
 @dataclass(frozen=True)
 class ClockBlocks:
     """Blocks by communicator. first, last: between which times (ns). known: whether any communicator is."""
 
-    blocks: tuple[Block, ...]
-    first: int
-    last: int
+    blocks: tuple[MemberBlock, ...]
+    first: int | None
+    last: int | None
     known: bool
 
 
 @dataclass(frozen=True)
 class ClockStep:
-    """Sorts the kernels of some reports by communicator."""
+    """Sorts the kernels of some reports by communicator, member and begin."""
 
     files: tuple[FactFile, ...]
     tasks: Mapping[tuple[int, int], int]
@@ -107,10 +141,18 @@ class ClockStep:
         known = kernels.height > 0
         kernels = _telling(kernels)
         if not kernels.height:
-            return ClockBlocks((), 0, 0, known)
-        kernels = kernels.select("communicator", *KEPT).sort("communicator", maintain_order=True)
-        blocks = write_blocks(self.path, kernels["communicator"].to_numpy(), kernels.select(KEPT).to_numpy())
-        return ClockBlocks(blocks, kernels["time_begin"].min(), kernels["time_end"].max(), known)
+            return ClockBlocks((), None, None, known)
+        communicator, task, device, begin = (kernels[name].to_numpy() for name in ("communicator", "task", "device", "time_begin"))
+        member = task * DEVICES + device
+        order = np.lexsort((begin, member, communicator))
+        number = np.cumsum(np.append(False, (np.diff(communicator[order]) != 0) | (np.diff(member[order]) != 0)))
+        blocks = write_blocks(self.path, number, kernels.select(KEPT).to_numpy()[order])
+        firsts = order[[block.first for block in blocks]]
+        numbered = np.minimum.reduceat(kernels["sequence"].to_numpy()[order], [block.first for block in blocks]) >= 0
+        told = zip(blocks, communicator[firsts].tolist(), member[firsts].tolist(), kernels["host"].to_numpy()[firsts].tolist(),
+                   numbered.tolist(), strict=True)
+        return ClockBlocks(tuple(MemberBlock(replace(block, group=group), *rest) for block, group, *rest in told),
+                           int(begin.min()), kernels["time_end"].max(), known)
 
 
 def _timed(kernels: pl.DataFrame) -> pl.DataFrame:

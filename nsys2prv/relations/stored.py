@@ -6,7 +6,8 @@ import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsys2prv.clock.observations import span_of
+from nsys2prv.clock.gathering import Gathered, gathered
+from nsys2prv.clock.observations import Messages, span_of
 from nsys2prv.relations.kind import Observed
 
 
@@ -18,8 +19,9 @@ class Stored:
     first: int | None
     last: int | None
 
-    def observed(self) -> Observed:
-        return pickle.loads(self.path.read_bytes())
+    def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
+        observed = pickle.loads(self.path.read_bytes())
+        return gathered(observed.calls, pivot), observed.messages
 
 
 def store(observed: Observed, path: Path) -> Stored:
