@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -11,14 +13,18 @@ from nsys2prv.clock.observations import MPI as SOURCE
 from nsys2prv.clock.observations import Calls
 from nsys2prv.columns import OPEN
 from nsys2prv.events.mpi import MEETINGS
-from nsys2prv.relations.kind import DEVICES, MPI, Observed, Relation
+from nsys2prv.facts import FactFile, batches, read_fact
+from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of, sorted_calls
+from nsys2prv.relations.kind import DEVICES, MPI, Division, Observed, Relation
 from nsys2prv.report.source import NULL
+
+#: Facts (bytes) that one step sorts, unless one report has more.
+BATCH_BYTES = 10_000_000
 
 
 def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
     """The blocking calls of every process, by communicator; the n-th of each is the others' n-th unless rows are missing."""
-    known = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
-    calls = facts[MEETINGS].filter((pl.col("task") >= 0) & known)
+    calls = _known(facts[MEETINGS])
     column = {name: calls[name].to_numpy() for name in (
         "communicator", "task", "host", "signature", "waits", "is_root", "members", "time_begin", "time_end")}
     count = calls.height
@@ -27,4 +33,32 @@ def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
         column["signature"], column["waits"], column["is_root"], column["members"], column["time_begin"], column["time_end"]))
 
 
-RELATIONS = (Relation("mpi_collectives", "MPI collectives", MPI, (MEETINGS,), observe=observe),)
+def portions(division: Division) -> list[CallPortion]:
+    """The same by communicators."""
+    steps = [MeetingsStep(files, division.tasks, division.folder / f"mpi-calls-{number}.blocks")
+             for number, files in enumerate(batches(division.files[MEETINGS], BATCH_BYTES))]
+    return portions_of(list(division.run(steps)), SOURCE)
+
+
+@dataclass(frozen=True)
+class MeetingsStep:
+    """Sorts the calls of some reports by communicator, process and begin."""
+
+    files: tuple[FactFile, ...]
+    tasks: Mapping[tuple[int, int], int]
+    path: Path
+
+    def run(self) -> CallBlocks:
+        nothing = pl.lit(0, pl.Int64)
+        return sorted_calls(_known(read_fact(self.files, self.tasks)).select(
+            "communicator", "host", "members", member=pl.col("task") * DEVICES, number=nothing - 1, function=nothing, role="waits",
+            is_root="is_root", begin="time_begin", end="time_end", operation="signature", count=nothing, size=nothing), self.path)
+
+
+def _known(calls: pl.DataFrame) -> pl.DataFrame:
+    """The calls with both times."""
+    known = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
+    return calls.filter((pl.col("task") >= 0) & known)
+
+
+RELATIONS = (Relation("mpi_collectives", "MPI collectives", MPI, (MEETINGS,), observe=observe, portions=portions),)

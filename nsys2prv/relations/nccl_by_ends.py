@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,41 +12,15 @@ import numpy as np
 from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Role
 from nsys2prv.clock.sequences import CallSequence, Member, number_group
-from nsys2prv.columns import factorize_together
 from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.call_blocks import Kinds
 from nsys2prv.relations.kind import DEVICES
-from nsys2prv.relations.nccl_kernels import BY_ENDS, KEPT, Piece
+from nsys2prv.relations.nccl_kernels import BY_ENDS, KEPT, Piece, roles
 
-#: Operations in which all wait for the root, and the root for all.
-WAIT_FOR_ROOT, ROOT_WAITS = (2, 10), (3, 9)
 #: Findings that say that ends tell nothing, rather than that they speak against a match.
 UNCLEAR = ("few", "ambiguous")
 #: What is equal on all ranks of a collective.
 KIND = ("operation", "fused", "bytes")
-
-
-def roles(first: np.ndarray) -> np.ndarray:
-    """Who waits for whom (clock.observations.Role) in operations."""
-    return np.where(np.isin(first, WAIT_FOR_ROOT), Role.FROM_ROOT, np.where(np.isin(first, ROOT_WAITS), Role.TO_ROOT, Role.ALL))
-
-
-@dataclass(frozen=True)
-class Kinds:
-    """Numbers from 1 for distinct combinations of KIND."""
-
-    known: Mapping[tuple[int, ...], int]
-
-    @classmethod
-    def of(cls, parts: Iterable[Sequence[np.ndarray]]) -> Kinds:
-        """Those met in parts, each of a column for each of KIND."""
-        found: set[tuple[int, ...]] = set()
-        for part in parts:
-            found.update(zip(*(column.tolist() for column in factorize_together(*part)[0]), strict=True))
-        return cls({kind: number for number, kind in enumerate(sorted(found), 1)})
-
-    def numbers(self, columns: Sequence[np.ndarray]) -> np.ndarray:
-        distinct, codes = factorize_together(*columns)
-        return np.array([self.known[kind] for kind in zip(*(column.tolist() for column in distinct), strict=True)], np.int64)[codes]
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.gathering import Gathered, MemberCalls, Participant, gathered, gathered_by_member
 from nsys2prv.clock.observations import NCCL as SOURCE
-from nsys2prv.clock.observations import Calls, Messages, Role
+from nsys2prv.clock.observations import Calls, Role
 from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import GROUP
-from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of, sorted_calls
 from nsys2prv.relations.kind import DEVICES, Division, Observed
-from nsys2prv.relations.nccl_by_ends import KIND, ROOT_WAITS, WAIT_FOR_ROOT, Kinds, roles
-from nsys2prv.relations.nccl_kernels import FACTS, MEMBER, sane
+from nsys2prv.relations.nccl_kernels import FACTS, MEMBER, ROOT_WAITS, WAIT_FOR_ROOT, sane
 from nsys2prv.relations.nccl_matching import SEND_RECEIVE
 from nsys2prv.report.source import NULL
 
@@ -26,15 +23,11 @@ from nsys2prv.report.source import NULL
 ALL_WAIT = (1, 4, 5, 8)
 
 
-#: Columns of the facts that are read for blocks, and those of blocks. member: task and device.
+#: Columns of the facts that are read.
 READ = ("process", "device", "time_begin", "time_end", "communicator", "operation", "first_operation", "fused", "messages", "sequence",
         "root", "rank", "ranks", "bytes")
-KEPT = ("task", "device", "host", "sequence", "first_operation", "operation", "fused", "bytes", "root", "rank", "ranks", "time_begin",
-        "time_end")
-#: Numbers of groups that a communicator has, one for each function.
-GROUPS = 64
-#: Facts (bytes) that one step sorts, unless one report has more; and kernels that one gathers, unless one communicator has more.
-BATCH_BYTES, PORTION_ROWS = 10_000_000, 50_000
+#: Facts (bytes) that one step sorts, unless one report has more.
+BATCH_BYTES = 10_000_000
 
 
 def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
@@ -46,86 +39,12 @@ def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
     return Observed(_calls(_grouped(_telling(kernels)), "host"))
 
 
-def portions(division: Division) -> list[ClockPortion] | None:
+def portions(division: Division) -> list[CallPortion] | None:
     """The same by communicators; None without."""
-    steps = [ClockStep(files, division.tasks, division.folder / f"clocks-{number}.blocks")
+    steps = [ClockStep(files, division.tasks, division.folder / f"nccl-calls-{number}.blocks")
              for number, files in enumerate(batches(division.files[FACTS], BATCH_BYTES))]
     found = list(division.run(steps))
-    if not any(part.known for part in found):
-        return None
-    communicators: dict[int, list[MemberBlock]] = {}
-    for block in (block for part in found for block in part.blocks):
-        communicators.setdefault(block.block.group, []).append(block)
-    first = min((part.first for part in found if part.blocks), default=None)
-    last = max((part.last for part in found if part.blocks), default=None)
-    made: list[ClockPortion] = []
-    room = 0
-    for number, group in enumerate(sorted(communicators)):
-        rows = sum(block.block.rows for block in communicators[group])
-        if rows > room:
-            made.append(ClockPortion((), number, first, last))
-            room = PORTION_ROWS
-        made[-1] = replace(made[-1], blocks=(*made[-1].blocks, *communicators[group]))
-        room -= rows
-    return made
-
-
-@dataclass(frozen=True)
-class MemberBlock:
-    """A member's kernels on a communicator, by their begins. host: whose clock they are of. numbered: whether the trace numbers all."""
-
-    block: Block
-    member: int
-    host: int
-    numbered: bool
-
-
-@dataclass(frozen=True)
-class ClockPortion:
-    """Kernels of some communicators. number: of the first of them among all."""
-
-    blocks: tuple[MemberBlock, ...]
-    number: int
-    first: int | None
-    last: int | None
-
-    def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
-        one = len({block.block.group for block in self.blocks}) == 1
-        if one and not all(block.numbered for block in self.blocks) and sum(block.block.rows for block in self.blocks) > PORTION_ROWS:
-            return self._by_member(pivot), Messages.none()
-        rows = np.concatenate([block.block.read() for block in self.blocks])
-        kernels = pl.DataFrame(rows, schema=dict.fromkeys(KEPT, pl.Int64), orient="row")
-        group = np.repeat([block.block.group for block in self.blocks], [block.block.rows for block in self.blocks])
-        calls = _calls(_grouped(kernels.with_columns(communicator=pl.Series(group))), "host")
-        return gathered(replace(calls, group=calls.group + self.number * GROUPS), pivot), Messages.none()
-
-    def _by_member(self, pivot: int) -> Gathered:
-        """Of one large communicator without numbers."""
-        members: dict[int, list[MemberBlock]] = {}
-        for block in self.blocks:
-            members.setdefault(block.member, []).append(block)
-        kinds = Kinds.of([rows[:, KEPT.index(name)] for name in KIND] for rows in (block.block.read() for block in self.blocks))
-        return gathered_by_member(
-            [Participant(member, found[0].host, sum(block.block.rows for block in found), partial(_member_calls, found, kinds, pivot))
-             for member, found in sorted(members.items())], SOURCE, 1 + self.number * GROUPS)
-
-
-def _member_calls(blocks: Sequence[MemberBlock], kinds: Kinds, pivot: int) -> MemberCalls:
-    rows = np.concatenate([block.block.read() for block in blocks])
-    column = dict(zip(KEPT, rows[np.argsort(rows[:, KEPT.index("time_begin")], kind="stable")].T, strict=True))
-    return MemberCalls(
-        column["time_begin"] - pivot, column["time_end"] - pivot, kinds.numbers([column[name] for name in KIND]),
-        roles(column["first_operation"]), (column["root"] == column["rank"]) & (column["root"] >= 0))
-
-
-@dataclass(frozen=True)
-class ClockBlocks:
-    """Blocks by communicator. first, last: between which times (ns). known: whether any communicator is."""
-
-    blocks: tuple[MemberBlock, ...]
-    first: int | None
-    last: int | None
-    known: bool
+    return portions_of([blocks for blocks, _ in found], SOURCE) if any(known for _, known in found) else None
 
 
 @dataclass(frozen=True)
@@ -136,23 +55,15 @@ class ClockStep:
     tasks: Mapping[tuple[int, int], int]
     path: Path
 
-    def run(self) -> ClockBlocks:
+    def run(self) -> tuple[CallBlocks, bool]:
+        """Their blocks, and whether any communicator is known."""
         kernels = _of_communicators(_timed(read_fact(self.files, self.tasks, READ)))
-        known = kernels.height > 0
-        kernels = _telling(kernels)
-        if not kernels.height:
-            return ClockBlocks((), None, None, known)
-        communicator, task, device, begin = (kernels[name].to_numpy() for name in ("communicator", "task", "device", "time_begin"))
-        member = task * DEVICES + device
-        order = np.lexsort((begin, member, communicator))
-        number = np.cumsum(np.append(False, (np.diff(communicator[order]) != 0) | (np.diff(member[order]) != 0)))
-        blocks = write_blocks(self.path, number, kernels.select(KEPT).to_numpy()[order])
-        firsts = order[[block.first for block in blocks]]
-        numbered = np.minimum.reduceat(kernels["sequence"].to_numpy()[order], [block.first for block in blocks]) >= 0
-        told = zip(blocks, communicator[firsts].tolist(), member[firsts].tolist(), kernels["host"].to_numpy()[firsts].tolist(),
-                   numbered.tolist(), strict=True)
-        return ClockBlocks(tuple(MemberBlock(replace(block, group=group), *rest) for block, group, *rest in told),
-                           int(begin.min()), kernels["time_end"].max(), known)
+        calls = _telling(kernels).select(
+            "communicator", "host", "operation", member=pl.col("task") * DEVICES + pl.col("device"), number="sequence",
+            function="first_operation", role=_waits().cast(pl.Int64), members=pl.max_horizontal("ranks", 0),
+            is_root=((pl.col("root") == pl.col("rank")) & (pl.col("root") >= 0)).cast(pl.Int64), begin="time_begin", end="time_end",
+            count="fused", size="bytes")
+        return sorted_calls(calls, self.path), kernels.height > 0
 
 
 def _timed(kernels: pl.DataFrame) -> pl.DataFrame:

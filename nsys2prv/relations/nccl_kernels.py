@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from nsys2prv.clock.observations import Role
 from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import Division
@@ -24,6 +25,8 @@ BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
 MEMBER = ("task", "device")
 #: Facts (bytes) that one step brings into order, unless one report has more: fifty thousand kernels.
 BATCH_BYTES = 10_000_000
+#: Operations in which all wait for the root, and the root for all.
+WAIT_FOR_ROOT, ROOT_WAITS = (2, 10), (3, 9)
 #: Columns of the facts that are read, and those that are kept in blocks. before: operations of the member on the communicator until
 #: then. ordinal: what numbers its collectives, as the block is sorted.
 READ = ("process", "device", "stream", "object_kernel", "time_begin", "time_end", "time_call", "in_graph", "by_name", "communicator",
@@ -113,6 +116,11 @@ def survey(division: Division, name: str) -> list[Survey]:
     parts = batches(division.files[FACTS], BATCH_BYTES)
     return list(division.run([SurveyStep(part, division.tasks, division.folder / f"{name}-{division.number}-{number}.blocks")
                               for number, part in enumerate(parts)]))
+
+
+def roles(first: np.ndarray) -> np.ndarray:
+    """Who waits for whom (clock.observations.Role) in operations."""
+    return np.where(np.isin(first, WAIT_FOR_ROOT), Role.FROM_ROOT, np.where(np.isin(first, ROOT_WAITS), Role.TO_ROOT, Role.ALL))
 
 
 def sane(kernels: pl.DataFrame) -> pl.DataFrame:

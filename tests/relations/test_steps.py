@@ -1,0 +1,158 @@
+"""Relations and clocks whose work is divided into many small steps, of a member's calls or some collectives each: found all the same."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from tools.conversions import convert_and_read
+from tools.trace_reader import Trace
+
+from nsys2prv.clock import gathering
+from nsys2prv.clock.gathering import MemberCalls, Participant, gathered, gathered_by_member
+from nsys2prv.clock.observations import NCCL, Calls
+from nsys2prv.relations import call_blocks, mpi_collectives, nccl_clocks, nccl_collectives, nccl_kernels, nccl_messages
+from nsys2prv.relations.blocks import write_blocks
+from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece, portions
+from nsys2prv.samples import Options, generate
+
+COLLECTIVE, NUMBER, LATE, MESSAGE = 9540, 9541, 9542, 55010
+NOISE: dict[str, object] = {"clock_offset_range_ms": 50.0, "clock_drift_range_ppm": 50.0, "end_jitter_us": 3.0, "waited_us": (0.0, 17.0)}
+EXACT: dict[str, object] = {"clock_offsets_ms": (0.0, 0.0), "clock_drifts_ppm": (0.0, 0.0)}
+#: What alignment must reach, ns.
+GOOD = 10_000
+FAULTS: dict[str, object] = {"lost_collectives": 0.03, "extra_collectives": 0.03}
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every report a step of its own, and few kernels in every other."""
+    for module in (nccl_kernels, nccl_clocks, nccl_messages, mpi_collectives):
+        monkeypatch.setattr(module, "BATCH_BYTES", 1)
+    monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
+    monkeypatch.setattr(nccl_messages, "BUCKET_BYTES", 2_000)
+    monkeypatch.setattr(call_blocks, "PORTION_ROWS", 0)
+    monkeypatch.setattr(gathering, "ROWS", 100)
+
+
+def truth_of(folder: Path, **options: object) -> dict:
+    generate(folder, Options(**options))
+    return json.loads((folder / "truth.json").read_text())
+
+
+def collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
+    """Of each number: begin, 0-based task and late arrival of its kernels."""
+    found = defaultdict(list)
+    for item in trace.intervals(COLLECTIVE):
+        found[item.others[NUMBER]].append((item.begin, item.row[0] - 1, item.others.get(LATE, 0)))
+    return {number: sorted(items) for number, items in found.items()}
+
+
+@pytest.mark.parametrize("more", [{}, {"nccl_trace": "advanced", "nccl_groups": True, "nccl_rooted": True}],
+                         ids=["order of launches", "sequence numbers"])
+def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(tmp_path: Path, more: dict[str, object]) -> None:
+    truth = truth_of(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT, **more)
+    trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
+    found = collectives(trace)
+    wanted = [item for item in truth["collectives"] if item["function"] != "SendRecv"]
+    assert sorted(found) == list(range(1, len(wanted) + 1))
+    firsts = [found[number][0][0] for number in sorted(found)]
+    assert firsts == sorted(firsts)
+    late = sorted(sorted((rank, begin - min(item["begin"])) for rank, begin in zip(item["ranks"], item["begin"], strict=True))
+                  for item in wanted)
+    assert sorted(sorted((task, behind) for _, task, behind in items) for items in found.values()) == late
+
+
+def test_messages_are_those_of_the_truth(tmp_path: Path) -> None:
+    truth = truth_of(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT)
+    trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
+    wanted = sorted((item["ranks"][at], item["ranks"][(at + 1) % len(item["ranks"])])
+                    for item in truth["collectives"] if item["function"] == "SendRecv" for at in range(len(item["ranks"])))
+    assert wanted
+    assert sorted((line.sender[0] - 1, line.receiver[0] - 1) for line in trace.comms if line.tag == MESSAGE) == wanted
+
+
+@pytest.mark.parametrize("more", [{"seed": 2, **FAULTS}, {"seed": 3, "cut_report": "begin", "cut_rank": 3, "cut_at": 0.4}],
+                         ids=["rows missing and added", "a report that begins late"])
+def test_what_is_told_by_ends_does_not_depend_on_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]) -> None:
+    """That it is right, test_nccl_faults.py tells."""
+    truth_of(tmp_path, ranks=8, hosts=4, steps=40, layers=1, pace_ms=100, **NOISE, **more)
+    reports = sorted(tmp_path.glob("rank*.sqlite"))
+    _, small = convert_and_read(reports, tmp_path / "small.prv")
+    monkeypatch.undo()
+    _, usual = convert_and_read(reports, tmp_path / "usual.prv")
+    assert "the times at which they ended" in usual.text()
+    assert small.notes == usual.notes
+    assert sorted((tmp_path / "small.prv").read_bytes().splitlines()) == sorted((tmp_path / "usual.prv").read_bytes().splitlines())
+
+
+@pytest.mark.parametrize("more", [
+    {"seed": 11}, {"seed": 12, "cut_report": "begin", "cut_rank": 3, **FAULTS}, {"seed": 22, "nccl_trace": "advanced"},
+    {"seed": 13, "mpi": True, "nccl": False, **FAULTS},
+], ids=["whole", "faults", "advanced trace", "MPI"])
+def test_clocks_are_those_of_the_truth(tmp_path: Path, more: dict[str, object]) -> None:
+    truth = truth_of(tmp_path, ranks=8, hosts=4, steps=30, layers=1, pace_ms=500, **NOISE, **more)
+    convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
+    record = list(yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"].values())
+    span = min(rank["capture_start_true_ns"] for rank in truth["ranks"]), max(rank["capture_end_true_ns"] for rank in truth["ranks"])
+    for true in (*span, sum(span) // 2):
+        reference, *errors = (corrected(known, host, truth, true) - true for known, host in zip(record, truth["hosts"], strict=True))
+        assert all(abs(error - reference) < min(GOOD, known["bound_ns"]) for error, known in zip(errors, record[1:], strict=True))
+
+
+def corrected(known: dict, host: dict, truth: dict, true: int) -> float:
+    """A true time (ns since the job's begin) as the host's clock shows it and the record corrects it."""
+    shown = Fraction(true) * (1 + Fraction(str(host["drift_ppm"])) / 10**6) + host["offset_ns"]
+    at = known["at_utc_ns"] - truth["epoch_utc_ns"]
+    return float(shown + known["offset_ns"] + Fraction(known["drift_ppm"]) / 10**6 * (shown - at))
+
+
+def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
+    rng = np.random.default_rng(3)
+    ends = np.cumsum(rng.integers(20_000, 900_000, 300))
+    sizes = rng.integers(1, 4, 300)
+    lacking = {2: np.delete(np.arange(300), [40, 41, 200]), 5: np.arange(7, 300)}
+    rows = {member: lacking.get(member, np.arange(300)) for member in range(8)}
+    end = {member: ends[kept] + member // 2 * 50_000 + rng.integers(0, 3_000, len(kept)) for member, kept in rows.items()}
+
+    def load(member: int) -> MemberCalls:
+        kept = rows[member]
+        zero = np.zeros(len(kept), np.int64)
+        return MemberCalls(end[member] - 15_000, end[member], sizes[kept], zero, zero.astype(bool))
+
+    parts = [load(member) for member in rows]
+    owner = np.repeat(list(rows), [len(kept) for kept in rows.values()])
+    zero = np.zeros(len(owner), np.int64)
+    together = gathered(Calls(
+        zero + NCCL, zero + 7, owner, owner // 2, zero - 1, np.concatenate([part.signature for part in parts]), zero, zero.astype(bool),
+        zero, np.concatenate([part.begin for part in parts]), np.concatenate([part.end for part in parts])), 0)
+    alone = gathered_by_member([Participant(member, member // 2, len(kept), lambda member=member: load(member))
+                                for member, kept in rows.items()], NCCL, 7)
+    assert together.rows.height > 1_000
+    assert alone.rows.equals(together.rows)
+    assert (alone.groups, alone.recognising, alone.members) == (together.groups, together.recognising, together.members)
+
+
+def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    pieces = []
+    for group, sizes in enumerate([(5, 7), (300, 250), (20,), (90, 1)]):
+        blocks = []
+        for number, size in enumerate(sizes):
+            rows = np.zeros((size, len(KEPT)), np.int64)
+            rows[:, 0] = np.sort(rng.integers(0, 120, size))
+            rows[:, 1] = group * 1_000_000 + number * 1_000 + np.arange(size)
+            blocks += write_blocks(tmp_path / f"{group}-{number}", np.full(size, group), rows)
+        pieces.append(Piece(group, tuple(blocks), BY_LAUNCH, 2))
+    found = portions(pieces, 100)
+    read = [piece.read() for portion in found for piece in portion]
+    assert len(found) > 6
+    assert sum(map(len, read)) == sum(piece.rows for piece in pieces)
+    assert len(np.unique(np.concatenate(read)[:, 1])) == sum(piece.rows for piece in pieces)
+    for piece in (piece for portion in found for piece in portion if piece.low is not None and piece.high is not None):
+        assert ((piece.read()[:, 0] >= piece.low) & (piece.read()[:, 0] < piece.high)).all()
