@@ -79,7 +79,7 @@ def test_messages_are_those_of_the_truth(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("more", [{"seed": 2, **FAULTS}, {"seed": 3, "cut_report": "begin", "cut_rank": 3, "cut_at": 0.4}],
                          ids=["rows missing and added", "a report that begins late"])
-def test_what_is_told_by_ends_does_not_depend_on_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]) -> None:
+def test_what_ends_tell_does_not_depend_on_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]) -> None:
     """That it is right, test_nccl_faults.py tells."""
     truth_of(tmp_path, ranks=8, hosts=4, steps=40, layers=1, pace_ms=100, **NOISE, **more)
     reports = sorted(tmp_path.glob("rank*.sqlite"))
