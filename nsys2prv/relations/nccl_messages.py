@@ -69,7 +69,7 @@ def portions(division: Division) -> list[Stored]:
 def _buckets(division: Division, name: str) -> list[tuple[Block, ...]]:
     """The messages by communicator and sender, several of them together, in blocks."""
     files = division.files[FACTS]
-    count = max(1, sum(file.path.stat().st_size for file in files) // BUCKET_BYTES)
+    count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = [SendersStep(part, division.tasks, count, division.folder / f"{name}-{number}.blocks")
              for number, part in enumerate(batches(files, BATCH_BYTES))]
     buckets: dict[int, list[Block]] = {}

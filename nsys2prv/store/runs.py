@@ -25,7 +25,9 @@ SAMPLE = 1024
 #: Records put together at a time.
 BLOCK = 8192
 #: Spill files mapped at a time; each holds a file descriptor, of which systems allow 1024 or fewer.
-OPEN_FILES = 128
+OPEN_FILES = 96
+#: As long as there are no more maps than this, arrays may show what is in them.
+SHOWN_FILES = 48
 
 #: Records of states: trace time, thread of the trace, value.
 STATE_DTYPE = np.dtype([("time", "<i8"), ("end", "<i8"), ("object", "<u4"), ("state", "<u4")])
@@ -184,9 +186,9 @@ class SpillReader:
         return self.view(run, first, last).copy()
 
     def view(self, run: Run, first: int, last: int | None) -> np.ndarray:
-        """The same as they are in the file, read when they are used: not to be changed."""
+        """The same, as long as few files are open as they are in the file, read when they are used: not to be changed."""
         records = self._records(run)
-        return records[_position(run, records, first):None if last is None else _position(run, records, last)]
+        return self._kept(records[_position(run, records, first):None if last is None else _position(run, records, last)])
 
     def located(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
         """The same, copied, with the position of the first of them in the run."""
@@ -195,8 +197,12 @@ class SpillReader:
         return start, records[start:None if last is None else _position(run, records, last)].copy()
 
     def all(self, run: Run) -> np.ndarray:
-        """All records as they are in the file, read when they are used: not to be changed."""
-        return self._records(run)
+        """All records, as :meth:`view` gives them."""
+        return self._kept(self._records(run))
+
+    def _kept(self, records: np.ndarray) -> np.ndarray:
+        # A file stays open as long as an array shows its content.
+        return records if len(self._maps) <= SHOWN_FILES else records.copy()
 
     def every(self, run: Run, step: int) -> np.ndarray:
         """Every `step`-th record of a run."""

@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from nsys2prv.columns import ABSENT, write_frame
+from nsys2prv.columns import ABSENT
 from nsys2prv.events.nccl_regions import SAID, RegionIndex
+from nsys2prv.frames import FrameWriter
 from nsys2prv.naming.nccl import GROUP, GROUP_END, GROUP_START, LAST_OPERATION, RECEIVE, SEND
 from nsys2prv.report.info import PROCESS_MASK
 from nsys2prv.report.source import NULL
@@ -104,12 +105,11 @@ def _told(calls: list[Range], made: dict[tuple[int, int], list[Range]], devices:
 def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     frame = _ranges(random, 2 + seed * 8)
-    paths = [tmp_path / "0", tmp_path / "1"]
-    write_frame(frame[:seed], paths[0])
-    write_frame(frame[seed:], paths[1])
+    with FrameWriter(tmp_path / "0") as writer:
+        stored = [writer.append(frame[:seed]), writer.append(frame[seed:])]
     threads, times = random.choice([*THREADS, NULL, 5], 200), random.integers(-10, 45 * len(frame), 200)
     devices = random.integers(0, 1 + seed % 3, 200)
-    tied = RegionIndex(paths).tie(threads, times, devices)
+    tied = RegionIndex(stored).tie(threads, times, devices)
 
     ranges = sorted(frame.to_dicts(), key=lambda item: (item["thread"], item["begin"], -item["end"]))
     made = _made(ranges)
@@ -133,9 +133,10 @@ def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -
 def test_without_data_to_move_nothing_is_tied(tmp_path: Path, operations: list[int]) -> None:
     frame = _ranges(np.random.default_rng(0), 2)
     frame = pl.concat([frame[:1].with_columns(operation=pl.lit(value, pl.Int64)) for value in operations] or [frame[:0]])
-    write_frame(frame, tmp_path / "0")
+    with FrameWriter(tmp_path / "0") as writer:
+        stored = [writer.append(frame)]
     for rows in (0, 3):
-        tied = RegionIndex([tmp_path / "0"]).tie(np.full(rows, THREADS[0]), np.arange(rows), np.zeros(rows, np.int64))
+        tied = RegionIndex(stored).tie(np.full(rows, THREADS[0]), np.arange(rows), np.zeros(rows, np.int64))
         assert tied["unit"].tolist() == tied["parts"].tolist() == tied["bytes"].tolist() == [ABSENT] * rows
         assert tied["communicator"].tolist() == [0] * rows
-    assert RegionIndex([tmp_path / "0"]).operations.height == 0
+    assert RegionIndex(stored).operations.height == 0
