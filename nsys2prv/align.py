@@ -34,15 +34,6 @@ WHO = 6
 Run = Callable[[Callable, Sequence], Iterator]
 
 
-@dataclass(frozen=True)
-class AlignTask:
-    """Facts by relation and name, and the tasks of processes as in FactBook. hosts: how many clocks there are."""
-
-    facts: Mapping[str, Mapping[str, tuple[FactFile, ...]]]
-    tasks: Mapping[tuple[int, int], int]
-    hosts: int
-
-
 def asked(method: str) -> str | ClockRecord:
     """What --align means. Raises Nsys2prvError for what is neither a method nor a clock file."""
     if method in METHODS:
@@ -77,32 +68,47 @@ def host_clocks(infos: Sequence[ReportInfo], placements: Sequence[Placement]) ->
 
 def aligned(book: FactBook, method: str, hosts: int, folder: Path, run: Run) -> Alignment:
     """That many clocks aligned by what `method` means; the corrections are of times as the book's maps place them."""
-    task = plan(book, method, hosts)
-    found: list[Portion] = []
-    left = dict(task.facts)
-    for relation in all_relations():
-        files = left.get(relation.name)
-        if relation.portions and files and files[relation.facts[0]]:
-            some = relation.portions(Division(files, book.tasks, folder, 0, lambda steps: run(run_step, steps)))
-            if some is not None:
-                found += some
-                del left[relation.name]
-    found += run(run_step, [ObserveStep(replace(task, facts=left), folder / "observed.pickle")])
-    times = [time for part in found for time in (part.first, part.last) if time is not None]
-    pivot = (min(times) + max(times)) // 2 if times else 0
+    found = observed(book, method, folder, run)
+    pivot = pivot_of(found)
     steps = [GatherStep(part, pivot, folder / f"gathered-{number}.pickle") for number, part in enumerate(found)]
     return next(iter(run(run_step, [SolveStep(hosts, tuple(run(run_step, steps)), pivot)])))
 
 
+def observed(book: FactBook, method: str, folder: Path, run: Run) -> list[Portion]:
+    """All that tells of clocks by what `method` means, in portions ascending by source and group. folder: new, for files between steps."""
+    folder.mkdir()
+    found: list[Portion] = []
+    left = {}
+    for relation in all_relations():
+        files = book.files(relation.facts) if relation.observe and method in (AUTO, relation.model) else {}
+        if files and files[relation.facts[0]]:
+            some = relation.portions and relation.portions(
+                Division(files, book.tasks, folder, 0, lambda steps: run(run_step, steps)))
+            if some is None:
+                left[relation.name] = files
+            found += some or []
+    found += run(run_step, [ObserveStep(left, book.tasks, folder / "observed.pickle")])
+    return found
+
+
+def pivot_of(portions: Sequence[Portion]) -> int:
+    """The instant amid all times."""
+    times = [time for part in portions for time in (part.first, part.last) if time is not None]
+    return (min(times) + max(times)) // 2 if times else 0
+
+
 @dataclass(frozen=True)
 class ObserveStep:
-    """Observes all of the task at once."""
+    """Observes at once what cannot be had in portions. facts: by relation and name; tasks: of processes as in FactBook."""
 
-    task: AlignTask
+    facts: Mapping[str, Mapping[str, tuple[FactFile, ...]]]
+    tasks: Mapping[tuple[int, int], int]
     path: Path
 
     def run(self) -> Stored:
-        return store(Observed(*observed(self.task)), self.path)
+        seen = [relation.observe(read_facts(self.facts[relation.name], self.tasks))
+                for relation in all_relations() if relation.name in self.facts]
+        return store(Observed(joined(Calls, [part.calls for part in seen]), joined(Messages, [part.messages for part in seen])), self.path)
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ class SolveStep:
 
     def run(self) -> Alignment:
         parts = [pickle.loads(part.read_bytes()) for part in self.parts]
-        return solved(self.hosts, [calls for calls, _ in parts], _joined(Messages, [messages for _, messages in parts]), self.pivot)
+        return solved(self.hosts, [calls for calls, _ in parts], joined(Messages, [messages for _, messages in parts]), self.pivot)
 
 
 def run_step(step: Step[S]) -> S:
@@ -136,26 +142,8 @@ def run_step(step: Step[S]) -> S:
     return step.run()
 
 
-def plan(book: FactBook, method: str, hosts: int) -> AlignTask:
-    """What tells of that many clocks, by what `method` means."""
-    facts = {relation.name: book.files(relation.facts) for relation in all_relations()
-             if relation.observe and method in (AUTO, relation.model)}
-    return AlignTask(facts, book.tasks, hosts)
-
-
-def observed(task: AlignTask) -> tuple[Calls, Messages]:
-    """What all relations observe in the task's facts."""
-    calls, messages = [], []
-    for relation in all_relations():
-        files = task.facts.get(relation.name)
-        if files and files[relation.facts[0]]:
-            seen = relation.observe(read_facts(files, task.tasks))
-            calls.append(seen.calls)
-            messages.append(seen.messages)
-    return _joined(Calls, calls), _joined(Messages, messages)
-
-
-def _joined(kind: type, parts: Sequence[Any]) -> Any:
+def joined(kind: type, parts: Sequence[Any]) -> Any:
+    """Calls, or messages, of several parts."""
     if not parts:
         return kind.none()
     return kind(*(np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(kind)))

@@ -3,25 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from nsys2prv import align
-from nsys2prv.clock.causal import CausalOrder, restore
+from nsys2prv.clock.bindings import bound
+from nsys2prv.clock.causal import CausalOrder, restored
+from nsys2prv.clock.observations import Messages
 from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, RankMove
 from nsys2prv.facts import FactBook
 from nsys2prv.model.objects import Ordered
+from nsys2prv.relations.kind import Portion
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.timeline import Timeline
 
 
-def plan(book: FactBook, reports: int) -> align.AlignTask:
-    """The task of restoring the order by all that the ranks did together; the book's hosts are the reports themselves."""
-    return align.plan(book, align.AUTO, reports)
+def restored_order(book: FactBook, reports: int, folder: Path, run: align.Run) -> CausalOrder:
+    """The order restored by all that the ranks did together; the book's hosts are the reports themselves. Shifts are of times as the
+    book's maps place them."""
+    found = align.observed(book, align.AUTO, folder, run)
+    return next(iter(run(run_step, [OrderStep(reports, tuple(found), align.pivot_of(found))])))
 
 
-def run_task(task: align.AlignTask) -> CausalOrder:
-    """Observe and solve; shifts are of times as the facts' maps place them."""
-    return restore(task.hosts, *align.observed(task))
+@dataclass(frozen=True)
+class OrderStep:
+    """Restores the order by what was observed."""
+
+    reports: int
+    portions: tuple[Portion, ...]
+    pivot: int
+
+    def run(self) -> CausalOrder:
+        parts, messages = [], []
+        for portion in self.portions:
+            seen = portion.observed()
+            parts.append(bound(seen.calls, self.pivot))
+            messages.append(seen.messages)
+        return restored(self.reports, parts, align.joined(Messages, messages), self.pivot)
+
+
+def run_step(step: OrderStep) -> CausalOrder:
+    return step.run()
 
 
 def moved(placed: Timeline, order: CausalOrder, names: Sequence[str], hosts: Sequence[str]) -> Timeline:

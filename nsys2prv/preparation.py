@@ -287,7 +287,7 @@ def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
         clocks, names = align.host_clocks(reading.infos, reading.placements)
         if len(names) > 1:
             book = _facts(reading, model, [placement.map for placement in placements], clocks)
-            found = align.aligned(book, method, len(names), reading.folder, reading.run)
+            found = align.aligned(book, method, len(names), reading.folder / "clocks", reading.run)
             owners = [f"rank {process.rank}" if process.rank is not None else reading.infos[process.report].name
                       for process in model.processes]
             record = align.recorded(found, names, owners)
@@ -298,7 +298,7 @@ def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) 
     """The timeline with ranks moved so that no event contradicts another's."""
     reports = range(len(reading.infos))
     book = _facts(reading, model, [placement.map for placement in placed.placements], reports)
-    order = next(iter(reading.run(causality.run_task, [causality.plan(book, len(reports))])))
+    order = causality.restored_order(book, len(reports), reading.folder / "order", reading.run)
     clocks, hosts = align.host_clocks(reading.infos, reading.placements)
     names = causality.report_names(reading.infos, model.processes)
     return begun(causality.moved(placed, order, names, [hosts[clock] for clock in clocks]), reading.results)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from nsys2prv.clock.gathering import in_turn
 from nsys2prv.clock.hosts import strangers
 from nsys2prv.clock.observations import Calls, Finding, Messages, Role, call_frame
 from nsys2prv.clock.sequences import number_calls
@@ -86,17 +88,40 @@ class Bindings:
         return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
 
 
-def bindings_of(calls: Calls, messages: Messages, reports: int, pivot: int) -> tuple[Bindings, list[Finding]]:
-    """The bindings between reports, whose indices are the calls' and messages' clocks."""
+@dataclass(frozen=True)
+class Bound:
+    """Some groups' calls as begins and ends (group, report, time) of so many collectives, numbered from 0. findings: of recognising
+    them, and of leaving members out. torn: collectives that are not heeded."""
+
+    begins: pl.DataFrame
+    ends: pl.DataFrame
+    collectives: int
+    recognising: list[Finding]
+    members: list[Finding]
+    torn: int
+
+
+def bound(calls: Calls, pivot: int) -> Bound:
+    """What calls bind; whole groups, whose clocks are their reports."""
     table, findings = call_frame(calls, pivot)
     table, found = number_calls(table)
     findings += found
-    table, found = strangers(table)
-    findings += found
-    begins, ends, found = _collectives(table)
-    findings += found
+    table, members = strangers(table)
+    begins, ends, collectives, torn = _collectives(table)
+    return Bound(begins, ends, collectives, findings, members, torn)
+
+
+def bindings_of(parts: Sequence[Bound], messages: Messages, reports: int, pivot: int) -> tuple[Bindings, list[Finding]]:
+    """The bindings between reports, which are the messages' clocks. parts: ascending by source and group."""
+    firsts = np.cumsum([0, *(part.collectives for part in parts)]).tolist()
+    first = firsts.pop()
+    begins, ends = (pl.concat([getattr(part, side).with_columns(pl.col("group") + before)
+                               for part, before in zip(parts, firsts, strict=True)]) for side in ("begins", "ends"))
+    findings = in_turn([part.recognising for part in parts], [part.members for part in parts])
+    torn = sum(part.torn for part in parts)
+    if torn:
+        findings.append(Finding("torn", "collectives whose members within one report do not overlap: not heeded", torn))
     sent = messages.sender != messages.receiver
-    first = int(ends["group"].max() or 0) + 1 if ends.height else 0
     number = np.arange(first, first + int(sent.sum()))
     sides = []
     for frame, report, time in ((begins, messages.sender, messages.send_begin), (ends, messages.receiver, messages.receive_end)):
@@ -106,8 +131,9 @@ def bindings_of(calls: Calls, messages: Messages, reports: int, pivot: int) -> t
     return Bindings(first + len(number), Side(*sides[0], places[0]), Side(*sides[1], places[1]), knots, bounds), findings
 
 
-def _collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, list[Finding]]:
-    """Begins and ends of collectives (group, report, time), the latest and the first of a report, by group."""
+def _collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int, int]:
+    """Begins and ends of collectives (group, report, time), the latest and the first of a report, by group; how many collectives these
+    are, and how many are torn."""
     root = pl.col("is_root")
     binds = pl.when(pl.col("role") == Role.ALL).then(True).otherwise(root == (pl.col("role") == Role.FROM_ROOT))
     bound = pl.when(pl.col("role") == Role.ALL).then(True).otherwise(root == (pl.col("role") == Role.TO_ROOT))
@@ -120,14 +146,13 @@ def _collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, list[
     rows = rows.with_columns(group=pl.struct("key", "ordinal").rle_id())
     # Times of one report cannot be moved against each other: where its own members contradict themselves, nothing is known.
     torn = rows.filter((pl.col("role") == Role.ALL) & (pl.col("begin") > pl.col("end")))["group"].unique()
-    findings = []
     if len(torn):
-        findings = [Finding("torn", "collectives whose members within one report do not overlap: not heeded", len(torn))]
         rows = rows.filter(~pl.col("group").is_in(torn.implode()))
     number = rows["group"].to_numpy()
     rows = rows.filter(pl.Series((np.bincount(number, minlength=1) > 1)[number], dtype=pl.Boolean)).with_columns(
         group=pl.col("group").rle_id().cast(pl.Int64), report=pl.col("report").cast(pl.Int64))
-    return (*(rows.filter(pl.col(name).is_not_null()).select("group", "report", time=name) for name in ("begin", "end")), findings)
+    begins, ends = (rows.filter(pl.col(name).is_not_null()).select("group", "report", time=name) for name in ("begin", "end"))
+    return begins, ends, int(rows["group"].max()) + 1 if rows.height else 0, len(torn)
 
 
 def _knots(sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], reports: int) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:

@@ -10,11 +10,12 @@ an end that it must precede (*backward*).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from nsys2prv.clock.bindings import FAR, Bindings, bindings_of
+from nsys2prv.clock.bindings import FAR, Bindings, Bound, bindings_of, bound
 from nsys2prv.clock.maps import Shifts
 from nsys2prv.clock.observations import Calls, Finding, Messages, pivot_of
 from nsys2prv.clock.verdict import Violations
@@ -63,7 +64,12 @@ def restore(reports: int, calls: Calls | None = None, messages: Messages | None 
     """Shifts that restore the order of what was observed on `reports` reports, whose indices are the clocks of the observations."""
     calls, messages = calls or Calls.none(), messages or Messages.none()
     pivot = pivot_of(calls, messages)
-    net, findings = bindings_of(calls, messages, reports, pivot)
+    return restored(reports, [bound(calls, pivot)], messages, pivot)
+
+
+def restored(reports: int, parts: Sequence[Bound], messages: Messages, pivot: int) -> CausalOrder:
+    """The same by what calls bind, in parts of whole groups, ascending by source and group."""
+    net, findings = bindings_of(parts, messages, reports, pivot)
     still = np.zeros(len(net.knots), np.int64)
     before = net.violations(still)
     if not before.number:

@@ -112,11 +112,15 @@ def together(parts: Sequence[Gathered]) -> tuple[pl.DataFrame, dict[int, int], l
         rows.append(part.rows.with_columns(pl.col("key") + first, pl.col("collective") + collectives))
         groups |= {key + first: group for key, group in part.groups.items()}
         collectives += part.rows["collective"].n_unique()
-    found = [finding for part in parts for finding in part.recognising]
+    return pl.concat(rows), groups, in_turn([part.recognising for part in parts], [part.members for part in parts])
+
+
+def in_turn(recognising: Sequence[list[Finding]], members: Sequence[list[Finding]]) -> list[Finding]:
+    """The findings of all parts, as if there had been one: of recognising collectives, then of leaving members out."""
+    found = [finding for part in recognising for finding in part]
     left = [finding for finding in found if finding.kind == SUMMED]
     findings = [Finding(SUMMED, left[0].reason, sum(finding.count for finding in left))] if left else []
     for kind in FIRST:
         findings += [finding for finding in found if finding.kind == kind]
     findings += [finding for finding in found if finding.kind not in (SUMMED, *FIRST)]
-    findings += [finding for part in parts for finding in part.members]
-    return pl.concat(rows), groups, findings
+    return findings + [finding for part in members for finding in part]

@@ -14,6 +14,7 @@ from nsys2prv.clock.gathering import Gathered, MemberCalls, Participant, gathere
 from nsys2prv.clock.observations import Calls, Messages
 from nsys2prv.columns import factorize_together
 from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.kind import Observed
 
 #: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1, and the function that it numbers;
 #: clock.observations.Role; whether of the root; members expected; times (ns); and what is equal on all members (all 0: unknown).
@@ -111,6 +112,9 @@ class CallPortion:
     number: int
     first: int | None
     last: int | None
+
+    def observed(self) -> Observed:
+        return Observed(self._calls())
 
     def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
         one = len({block.block.group for block in self.blocks}) == 1

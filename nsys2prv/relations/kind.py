@@ -67,6 +67,8 @@ class Portion(Protocol):
     @property
     def last(self) -> int | None: ...
 
+    def observed(self) -> Observed: ...
+
     def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
         """Calls by host, and messages. pivot: an instant amid all times."""
 

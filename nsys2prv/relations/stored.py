@@ -19,8 +19,11 @@ class Stored:
     first: int | None
     last: int | None
 
+    def observed(self) -> Observed:
+        return pickle.loads(self.path.read_bytes())
+
     def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
-        observed = pickle.loads(self.path.read_bytes())
+        observed = self.observed()
         return gathered(observed.calls, pivot), observed.messages
 
 
