@@ -49,7 +49,10 @@ def divided(division: Division) -> list[Extracted]:
     results = [part.stored for part in found] or [Extracted(division.number, TRACE, 0)]
     results[0].notes = [*notes, *_unused(surveys, known), *_apart(found)]
     if len(found) > 1:
-        list(division.run([NumberStep(tuple((part.firsts, tuple(part.stored.runs)) for part in found))]))
+        parts = tuple((part.firsts, tuple(part.stored.runs)) for part in found)
+        step = NumberStep(parts, division.folder / f"numbered-{division.number}.bin")
+        for result, runs in zip(results, next(iter(division.run([step]))), strict=True):
+            result.runs = runs
     return results
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -181,17 +182,28 @@ def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[
 @dataclass(frozen=True)
 class NumberStep:
     """Numbers the collectives of several steps through: from 1 by their first begin, then by group, function and ordinal. parts: of each
-    step the file of its collectives and its runs, of which the records are changed."""
+    step the file of its collectives and its runs. path: where the records go, for a step may be done again."""
 
     parts: tuple[tuple[Path, tuple[Run, ...]], ...]
+    path: Path
 
-    def run(self) -> None:
+    def run(self) -> list[list[Run]]:
+        """The runs of each step, with other numbers."""
         firsts = [np.fromfile(path, np.int64).reshape(-1, 4) for path, _ in self.parts]
         together = np.concatenate(firsts)
         numbers = np.empty(len(together), np.int64)
         numbers[np.lexsort(together.T[::-1])] = np.arange(1, len(together) + 1)
-        for (_, runs), part in zip(self.parts, np.split(numbers, np.cumsum([len(part) for part in firsts])[:-1]), strict=True):
-            for run in runs:
-                if run.shape.stream == BEGIN:
-                    records = np.memmap(run.path, run.shape.dtype, "r+", run.offset, (run.rows,))
-                    records["collective"] = part[records["collective"] - 1]
+        del together
+        ends = np.cumsum([len(part) for part in firsts])
+        with self.path.open("wb") as file:
+            return [[_numbered(run, part, file) if run.shape.stream == BEGIN else run for run in runs]
+                    for (_, runs), part in zip(self.parts, np.split(numbers, ends[:-1]), strict=True)]
+
+
+def _numbered(run: Run, numbers: np.ndarray, file: BinaryIO) -> Run:
+    """The run with these numbers for those that it has, from 1, appended to the file."""
+    records = np.fromfile(run.path, run.shape.dtype, run.rows, offset=run.offset)
+    records["collective"] = numbers[records["collective"] - 1]
+    offset = file.tell()
+    file.write(memoryview(records).cast("B"))
+    return replace(run, path=Path(file.name), offset=offset)
