@@ -88,7 +88,7 @@ def observed(book: FactBook, method: str, folder: Path, run: Run) -> list[Portio
                 left[relation.name] = files
             found += some or []
     found += run(run_step, [ObserveStep(left, book.tasks, folder / "observed.pickle")])
-    return found
+    return sorted(found, key=lambda part: part.source)
 
 
 def pivot_of(portions: Sequence[Portion]) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from nsys2prv.columns import factorize
+
+#: Samples of a part, to cut parts by.
+SAMPLES = 64
 
 
 @dataclass(frozen=True)
@@ -50,3 +54,15 @@ def write_blocks(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Bloc
     begins = np.cumsum(counts) - counts
     return tuple(Block(path, group, begin, count, rows.shape[1]) for group, begin, count in zip(
         names.tolist(), begins.tolist(), counts.tolist(), strict=True))
+
+
+def windows(blocks: Sequence[Block], most: int) -> list[tuple[int | None, int | None]]:
+    """Spans (low, high) of ordinals that cut these blocks together into about equal parts of about `most` rows."""
+    rows = sum(block.rows for block in blocks)
+    count = -(-rows // most)
+    if count <= 1:
+        return [(None, None)]
+    # A sample stands for as many rows in each block.
+    found = np.sort(np.concatenate([block.ordinals(-(-block.rows * count * SAMPLES // rows)) for block in blocks if block.rows]))
+    cuts = np.unique(found[np.arange(1, count) * len(found) // count]).tolist()
+    return list(zip([None, *cuts], [*cuts, None], strict=True))

@@ -59,7 +59,11 @@ class Step(Protocol[R]):
 
 
 class Portion(Protocol):
-    """A part of what was observed, on disk. first, last: between which times it lies (ns), None of nothing."""
+    """A part of what was observed, on disk. source: of its calls (clock.observations), -1 without. first, last: between which times it
+    lies (ns), None of nothing."""
+
+    @property
+    def source(self) -> int: ...
 
     @property
     def first(self) -> int | None: ...

@@ -26,11 +26,11 @@ import polars as pl
 from nsys2prv.extract import Extracted
 from nsys2prv.facts import read_fact
 from nsys2prv.relations import nccl_clocks
-from nsys2prv.relations.blocks import Block
+from nsys2prv.relations.blocks import Block, windows
 from nsys2prv.relations.kind import NCCL, Division, Relation
 from nsys2prv.relations.nccl_by_ends import EndsStep
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, BY_NUMBER, FACTS, WAYS, LaunchStep, Piece, Survey, portions, survey
-from nsys2prv.relations.nccl_matching import LAYOUT, NAME, Found, MatchStep, NumberStep
+from nsys2prv.relations.nccl_matching import LAYOUT, NAME, Found, MatchStep, NumberStep, RecordStep
 from nsys2prv.store.runs import TRACE
 
 COMMUNICATORS = "nccl_communicators"
@@ -46,14 +46,20 @@ def divided(division: Division) -> list[Extracted]:
         return []
     known = any(found.blocks for found in surveys)
     found, notes = (_by_communicator if known else _by_order)(division, surveys)
-    results = [part.stored for part in found] or [Extracted(division.number, TRACE, 0)]
+    results = _stored(division, [part for part in found if part.records])
     results[0].notes = [*notes, *_unused(surveys, known), *_apart(found)]
-    if len(found) > 1:
-        parts = tuple((part.firsts, tuple(part.stored.runs)) for part in found)
-        step = NumberStep(parts, division.folder / f"numbered-{division.number}.bin")
-        for result, runs in zip(results, next(iter(division.run([step]))), strict=True):
-            result.runs = runs
     return results
+
+
+def _stored(division: Division, found: Sequence[Found]) -> list[Extracted]:
+    """The records, of all collectives numbered through, stored by time as if one step had found them."""
+    if not found:
+        return [Extracted(division.number, TRACE, 0)]
+    numbers = [part.firsts.with_suffix(".numbers") for part in found]
+    list(division.run([NumberStep(tuple((part.firsts, path) for part, path in zip(found, numbers, strict=True)))]))
+    parts = tuple((block, path) for part, path in zip(found, numbers, strict=True) for block in part.records)
+    return list(division.run([RecordStep(division.number + place, parts, low, high, division.folder)
+                              for place, (low, high) in enumerate(windows([block for block, _ in parts], STEP_ROWS))]))
 
 
 def _by_communicator(division: Division, surveys: Sequence[Survey]) -> tuple[list[Found], list[str]]:
@@ -65,7 +71,7 @@ def _by_communicator(division: Division, surveys: Sequence[Survey]) -> tuple[lis
     doubtful = frozenset(communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"])
     first = _matched(division, [piece for group, piece in pieces.items() if group not in doubtful], True)
     wrong = frozenset().union(*(part.unsteady for part in first))
-    # What a step stored stands or falls together: other communicators that shared one are matched once more.
+    # What a step found stands or falls together: other communicators that shared one are matched once more.
     found = [part for part in first if wrong.isdisjoint(piece.group for piece in part.pieces)]
     again = {piece.group for part in first for piece in part.pieces} - {piece.group for part in found for piece in part.pieces} - wrong
     settled, lone = _by_ends(division, pieces, communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong))))
@@ -109,8 +115,9 @@ def _by_ends(division: Division, pieces: dict[int, Piece], communicators: pl.Dat
 
 
 def _matched(division: Division, pieces: Sequence[Piece], known: bool, first: int = 0) -> list[Found]:
-    return list(division.run([MatchStep(division.number + first + place, portion, known, division.folder)
-                              for place, portion in enumerate(portions(pieces, STEP_ROWS))]))
+    """What steps find in the pieces. first: number of the first step."""
+    return list(division.run([MatchStep(portion, known, division.folder / f"matched-{division.number}-{place}")
+                              for place, portion in enumerate(portions(pieces, STEP_ROWS), first)]))
 
 
 def _by_order(division: Division, surveys: Sequence[Survey]) -> tuple[list[Found], list[str]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -13,31 +12,35 @@ from nsys2prv.columns import ABSENT
 from nsys2prv.events.kind import Rows
 from nsys2prv.extract import Extracted
 from nsys2prv.naming.nccl import GROUP
+from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import Related
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece
 from nsys2prv.relations.spilled import spilled
-from nsys2prv.store.runs import BEGIN, Run
 
 NAME, LAYOUT = "nccl_collectives", "nccl_collective"
 #: Name of the kernel of sends and receives.
 SEND_RECEIVE = 15
+#: Fields of the layout, and columns of records: these with times (ns), where they are, and what tells their order among equals.
+FIELDS = ("operation", "collective", "late", "wait", "transfer", "algorithm_bandwidth", "bus_bandwidth")
+ORDER = ("settled", "task", "device", "group", "before")
+RECORD = ("begin", "end", "object", *FIELDS, *ORDER)
 #: What is equal on all ranks of a collective: of one whose communicator is known, and of others.
 SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Found:
     """What a step found in its pieces.
 
-    stored: records on kernels of complete collectives, which are numbered from 1 in this step. firsts: file of a row for each of these:
-    first begin, group, function, ordinal. met, whole: collectives, and those of them that are complete, by way. matched: those that have
-    records; apart: those of which a kernel ends before the last one begins; gap: by up to so many ns. unsteady: groups whose orders of
-    launches do not tell.
+    records: of kernels of complete collectives, RECORD, whose collectives are numbered from 1 in this step. firsts: file of a row for each
+    collective: first begin, group, function, ordinal. met, whole: collectives, and those of them that are complete, by way. matched: those
+    that have records; apart: those of which a kernel ends before the last one begins; gap: by up to so many ns. unsteady: groups whose
+    orders of launches do not tell.
     """
 
-    stored: Extracted
-    firsts: Path
     pieces: tuple[Piece, ...]
+    firsts: Path
+    records: tuple[Block, ...] = ()
     met: Counter[int] = field(default_factory=Counter)
     whole: Counter[int] = field(default_factory=Counter)
     matched: int = 0
@@ -48,30 +51,29 @@ class Found:
 
 @dataclass(frozen=True)
 class MatchStep:
-    """Matches the kernels of the pieces and stores records on them. known: whether they are of known communicators."""
+    """Matches the kernels of the pieces. known: whether they are of known communicators. path: of files, but for their endings."""
 
-    number: int
     pieces: tuple[Piece, ...]
     known: bool
-    folder: Path
+    path: Path
 
     def run(self) -> Found:
         kernels = _Kernels.of(self.pieces)
-        firsts = self.folder / f"firsts-{self.number}.bin"
+        firsts = self.path.with_suffix(".firsts")
         if not len(kernels.piece):
             np.empty(0, np.int64).tofile(firsts)
-            return Found(spilled(Related(), NAME, self.number, self.folder), firsts, self.pieces)
+            return Found(self.pieces, firsts)
         met = kernels.collectives(SAME if self.known else SAME_UNKNOWN)
         one = met.order[met.starts]
         chosen = met.whole if self.known else met.whole & (kernels["by_name"][one] != SEND_RECEIVE)
-        rows, keys = _records(kernels, met, chosen)
+        records, keys = _records(kernels, met, chosen)
         keys.tofile(firsts)
         piece = kernels.piece[one]
         ways = np.array([piece.way for piece in self.pieces])[piece]
         gaps = met.gap[chosen]
         unsure = np.array([piece.way == BY_LAUNCH and not piece.settled for piece in self.pieces])[piece]
         return Found(
-            spilled(Related([rows]), NAME, self.number, self.folder), firsts, self.pieces,
+            self.pieces, firsts, write_blocks(self.path.with_suffix(".records"), np.zeros(len(records), np.int64), records),
             Counter(dict(enumerate(np.bincount(ways).tolist()))), Counter(dict(enumerate(np.bincount(ways[met.whole]).tolist()))),
             int(chosen.sum()), int((gaps > 0).sum()), int(gaps.max(initial=0)),
             frozenset(self.pieces[at].group for at in np.unique(piece[unsure & (met.gap > 0)]).tolist()))
@@ -147,9 +149,9 @@ class _Collectives:
     gap: np.ndarray
 
 
-def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[Rows, np.ndarray]:
-    """A record on each kernel of the collectives chosen, and the latter's first begins and keys. They are numbered from 1 by their first
-    begin."""
+def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """RECORD of each kernel of the collectives chosen, by begin, and the latter's first begins and keys. They are numbered from 1 by
+    their first begin."""
     at = np.flatnonzero(chosen)
     at = at[np.argsort(met.first[at], kind="stable")]
     number = np.zeros(len(chosen), np.int64)
@@ -170,40 +172,56 @@ def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[
         return result
 
     operation, by_name = kernels["operation"][rows], kernels["by_name"][rows]
-    fields = {
+    columns = {
+        "begin": begin, "end": end, "object": kernels["object_kernel"][rows],
         "operation": np.where(operation > 0, operation, np.where(by_name > 0, by_name, GROUP)), "collective": number[codes],
         "late": begin - met.first[codes], "wait": np.minimum(last - begin, end - begin), "transfer": transfer,
         "algorithm_bandwidth": speed(plain + reduced + shared * ranks),
-        "bus_bandwidth": speed(plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1))}
-    firsts = np.stack([met.first[at], *(column[at] for column in met.key)], axis=1)
-    return Rows(LAYOUT, begin, end, kernels["object_kernel"][rows], fields), firsts
+        "bus_bandwidth": speed(plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1)),
+        "settled": kernels.of_piece("settled")[rows], "task": kernels["task"][rows], "device": kernels["device"][rows],
+        "group": kernels.of_piece("group")[rows], "before": kernels["before"][rows]}
+    order = np.argsort(begin, kind="stable")
+    records = np.empty((len(rows), len(RECORD)), np.int64)
+    for place, name in enumerate(RECORD):
+        records[:, place] = columns[name][order]
+    return records, np.stack([met.first[at], *(column[at] for column in met.key)], axis=1)
 
 
 @dataclass(frozen=True)
 class NumberStep:
     """Numbers the collectives of several steps through: from 1 by their first begin, then by group, function and ordinal. parts: of each
-    step the file of its collectives and its runs. path: where the records go, for a step may be done again."""
+    step the file of its collectives and the one that is to hold their numbers (int64)."""
 
-    parts: tuple[tuple[Path, tuple[Run, ...]], ...]
-    path: Path
+    parts: tuple[tuple[Path, Path], ...]
 
-    def run(self) -> list[list[Run]]:
-        """The runs of each step, with other numbers."""
+    def run(self) -> None:
         firsts = [np.fromfile(path, np.int64).reshape(-1, 4) for path, _ in self.parts]
         together = np.concatenate(firsts)
         numbers = np.empty(len(together), np.int64)
         numbers[np.lexsort(together.T[::-1])] = np.arange(1, len(together) + 1)
-        del together
         ends = np.cumsum([len(part) for part in firsts])
-        with self.path.open("wb") as file:
-            return [[_numbered(run, part, file) if run.shape.stream == BEGIN else run for run in runs]
-                    for (_, runs), part in zip(self.parts, np.split(numbers, ends[:-1]), strict=True)]
+        for (_, path), part in zip(self.parts, np.split(numbers, ends[:-1]), strict=True):
+            part.tofile(path)
 
 
-def _numbered(run: Run, numbers: np.ndarray, file: BinaryIO) -> Run:
-    """The run with these numbers for those that it has, from 1, appended to the file."""
-    records = np.fromfile(run.path, run.shape.dtype, run.rows, offset=run.offset)
-    records["collective"] = numbers[records["collective"] - 1]
-    offset = file.tell()
-    file.write(memoryview(records).cast("B"))
-    return replace(run, path=Path(file.name), offset=offset)
+@dataclass(frozen=True)
+class RecordStep:
+    """Stores the records that begin within a span of time (ns; None: without a limit). parts: of each step that matched, its records
+    and the file of their numbers."""
+
+    number: int
+    parts: tuple[tuple[Block, Path], ...]
+    low: int | None
+    high: int | None
+    folder: Path
+
+    def run(self) -> Extracted:
+        found = []
+        for block, path in self.parts:
+            rows = block.read(self.low, self.high)
+            rows[:, RECORD.index("collective")] = np.fromfile(path, np.int64)[rows[:, RECORD.index("collective")] - 1]
+            found.append(rows)
+        column = dict(zip(RECORD, np.concatenate(found).T, strict=True))
+        order = np.lexsort([column[name] for name in reversed(ORDER)])
+        rows = Rows(LAYOUT, *(column[name][order] for name in ("begin", "end", "object")), {name: column[name][order] for name in FIELDS})
+        return spilled(Related([rows]), NAME, self.number, self.folder)

@@ -23,7 +23,7 @@ from nsys2prv.events.kind import Lines
 from nsys2prv.extract import Extracted
 from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import SEND
-from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.blocks import Block, windows, write_blocks
 from nsys2prv.relations.kind import NCCL, Division, Observed, Related, Relation
 from nsys2prv.relations.nccl_kernels import sane
 from nsys2prv.relations.spilled import spilled
@@ -40,18 +40,23 @@ READ = ("process", "object_kernel", "time_begin", "time_end", "time_call", "plac
         "rank")
 KEPT = ("task", "host", "object_kernel", "time_begin", "time_end", "time_call", "place", "communicator", "source", "target", "sends",
         "bytes")
-#: Facts (bytes) that one step sorts, unless one report has more, and that one step matches.
-BATCH_BYTES, BUCKET_BYTES = 10_000_000, 8_000_000
+#: The order of messages; lines of pairs that are certain come first.
+ORDER = ("task", "communicator", "time_call", "place")
+#: Facts (bytes) that one step sorts, unless one report has more, and that one step matches; lines that one step stores.
+BATCH_BYTES, BUCKET_BYTES, STEP_ROWS = 10_000_000, 8_000_000, 200_000
 
 
 def divided(division: Division) -> list[Extracted]:
-    """Lines from sends to receives."""
-    found = list(division.run([LinesStep(division.number + place, blocks, division.folder)
+    """Lines from sends to receives, stored by time."""
+    found = list(division.run([PairStep(blocks, division.folder / f"pairs-{division.number}-{place}.blocks")
                                for place, blocks in enumerate(_buckets(division, "messages"))]))
-    left = sum(part.left for part in found)
+    records = tuple(block for part in found for block in part.records)
+    results = list(division.run([LinesStep(division.number + place, records, low, high, division.folder)
+                                 for place, (low, high) in enumerate(windows(records, STEP_ROWS))])) if records else []
+    results = results or [Extracted(division.number, TRACE, 0)]
+    pairs, left = sum(block.rows for block in records), sum(part.left for part in found)
     told = f"; {left:,} sends and receives without the other side, left out" if left else ""
-    results = [part.stored for part in found] or [Extracted(division.number, TRACE, 0)]
-    results[0].notes = [f"NCCL sends matched with their receives: {sum(part.pairs for part in found):,}{told}"]
+    results[0].notes = [f"NCCL sends matched with their receives: {pairs:,}{told}"]
     return results
 
 
@@ -97,29 +102,44 @@ class SendersStep:
 
 
 @dataclass(frozen=True)
-class Sent:
-    """Lines of some messages. left: sends and receives of no pair."""
+class Paired:
+    """records: of pairs, by send: its time and kernel, when it is received and by which, bytes; then whether its pair is doubtful, and
+    ORDER. left: sends and receives of no pair."""
 
-    stored: Extracted
-    pairs: int
+    records: tuple[Block, ...]
     left: int
 
 
 @dataclass(frozen=True)
-class LinesStep:
-    """Matches the messages of some senders, and stores their lines."""
+class PairStep:
+    """Matches the messages of some senders."""
 
-    number: int
     blocks: tuple[Block, ...]
-    folder: Path
+    path: Path
 
-    def run(self) -> Sent:
+    def run(self) -> Paired:
         messages = _read(self.blocks)
         pairs = _pairs(messages)
-        size, received = pairs["bytes"].to_numpy(), pairs["time_end_there"].to_numpy()
-        lines = Lines(KIND, pairs["time_begin"].to_numpy(), pairs["object_kernel"].to_numpy(), received,
-                      pairs["object_kernel_there"].to_numpy(), received, np.maximum(size, 0))
-        return Sent(spilled(Related(lines=[lines]), NAME, self.number, self.folder), pairs.height, messages.height - 2 * pairs.height)
+        rows = pairs.sort("time_begin", maintain_order=True).select(
+            pl.col("time_begin", "object_kernel", "time_end_there", "object_kernel_there", "bytes", "doubtful", *ORDER).cast(pl.Int64))
+        return Paired(write_blocks(self.path, np.zeros(rows.height, np.int64), rows.to_numpy()), messages.height - 2 * pairs.height)
+
+
+@dataclass(frozen=True)
+class LinesStep:
+    """Stores the lines that begin within a span of time (ns; None: without a limit)."""
+
+    number: int
+    records: tuple[Block, ...]
+    low: int | None
+    high: int | None
+    folder: Path
+
+    def run(self) -> Extracted:
+        rows = np.concatenate([block.read(self.low, self.high) for block in self.records])
+        send, sender, receive, receiver, size = rows[np.lexsort(rows.T[:4:-1]), :5].T  # behind the first five stands the order
+        lines = Lines(KIND, send, sender, receive, receiver, receive, np.maximum(size, 0))
+        return spilled(Related(lines=[lines]), NAME, self.number, self.folder)
 
 
 @dataclass(frozen=True)
@@ -158,12 +178,12 @@ def _usable(messages: pl.DataFrame) -> pl.DataFrame:
 
 def _pairs(messages: pl.DataFrame) -> pl.DataFrame:
     """Sends with their receives (`..._there`)."""
-    messages = messages.sort("task", "communicator", "time_call", "place").drop("task", "time_call", "place")
-    messages = messages.with_columns(pl.col("sends") == 1).with_columns(ordinal=pl.int_range(pl.len()).over(*_STREAM, "sends"))
+    messages = messages.sort(ORDER).with_columns(pl.col("sends") == 1, doubtful=pl.lit(False))
+    messages = messages.with_columns(ordinal=pl.int_range(pl.len()).over(*_STREAM, "sends"))
     orders = messages.join(_orders(messages), on=_STREAM, how="left", maintain_order="left")
     doubtful = orders.filter(~pl.col("together").fill_null(False))
     if doubtful.height:
-        messages = pl.concat([orders.filter("together"), _by_ends(doubtful)])
+        messages = pl.concat([orders.filter("together"), _by_ends(doubtful.with_columns(doubtful=pl.lit(True)))])
     return _joined(messages.filter(pl.col("ordinal") >= 0))
 
 

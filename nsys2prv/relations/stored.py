@@ -13,9 +13,11 @@ from nsys2prv.relations.kind import Observed
 
 @dataclass(frozen=True)
 class Stored:
-    """An observation in a file. first, last: between which times it lies (ns), None of nothing."""
+    """An observation in a file. first, last: between which times it lies (ns), None of nothing. source: the least of its calls', -1
+    without."""
 
     path: Path
+    source: int
     first: int | None
     last: int | None
 
@@ -29,4 +31,5 @@ class Stored:
 
 def store(observed: Observed, path: Path) -> Stored:
     path.write_bytes(pickle.dumps(observed))
-    return Stored(path, *(span_of(observed.calls, observed.messages) or (None, None)))
+    source = int(observed.calls.source.min()) if len(observed.calls.source) else -1
+    return Stored(path, source, *(span_of(observed.calls, observed.messages) or (None, None)))
