@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import statistics
 import sys
@@ -87,8 +86,8 @@ def _round(name: str, way: Way, inputs: list[Path], folder: Path) -> None:
 def _command(*words: str | Path, folder: Path) -> Taken:
     """Of a run of nsys2prv, from this folder's package."""
     def begun() -> bool:
-        with os.scandir(folder) as entries:
-            return any(entry.name.endswith(".new") and entry.name.startswith(".out.prv.") and entry.stat().st_size for entry in entries)
+        # The trace grows in a folder of its own until it is complete.
+        return any(trace.stat().st_size for trace in folder.glob(".nsys2prv-*/out.prv*"))
 
     return take([sys.executable, "-m", "nsys2prv", *words], environment={"PYTHONPATH": str(ROOT)}, begun=begun)
 

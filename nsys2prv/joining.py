@@ -19,11 +19,11 @@ from nsys2prv.catalogue import catalogue
 from nsys2prv.meanings import Meanings
 from nsys2prv.pieces import Pieces
 from nsys2prv.store.normal import MOST_NARROW
-from nsys2prv.store.runs import BEGIN, RESOLVED, TRACE, Run, Shape, SpillReader, SpillWriter
+from nsys2prv.store.runs import BEGIN, RESOLVED, TRACE, Run, Shape, SpillWriter, stored
 from nsys2prv.store.windows import trace_times
 
-#: Records of a run that is small, for which joining costs less than some fifty windows that look into it; and of a run made of such.
-SMALL_RUN, JOINED_RECORDS = 8_192, 200_000
+#: Records of a run that is small, for which joining costs less than a hundred windows that look into it; and of a run made of such.
+SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
 #: File with what the runs' times and indices mean, see :mod:`nsys2prv.meanings`.
 MEANINGS = "meanings"
 
@@ -79,12 +79,11 @@ def joined(groups: Sequence[Sequence[Run]], made: Iterator[list[Run]]) -> list[R
 def run_task(task: JoinTask) -> list[Run]:
     """A run for each group."""
     meant = _meanings(task.folder / MEANINGS)
-    reader, writer = SpillReader(), SpillWriter(task.folder / f"runs-{task.number}.bin", TRACE, RESOLVED)
+    writer = SpillWriter(task.folder / f"runs-{task.number}.bin", TRACE, RESOLVED)
     try:
-        return [_join(group, meant, reader, writer) for group in task.groups]
+        return [_join(group, meant, writer) for group in task.groups]
     finally:
         writer.close()
-        reader.close()
 
 
 @lru_cache(1)
@@ -92,10 +91,10 @@ def _meanings(path: Path) -> Meanings:
     return meanings.load(path)
 
 
-def _join(group: Sequence[Run], meant: Meanings, reader: SpillReader, writer: SpillWriter) -> Run:
+def _join(group: Sequence[Run], meant: Meanings, writer: SpillWriter) -> Run:
     shape, pieces = group[0].shape, Pieces(meant)
     for run in group:
-        records = reader.all(run)
+        records = stored(run)
         pieces.add(run, trace_times(run, records, meant.clocks[run.report], meant.duration), records)
     columns = {name: pieces.column(name) for name in shape.dtype.names[1:]}
     if shape.stream == BEGIN:

@@ -20,7 +20,7 @@ from nsys2prv.extract import Extracted
 from nsys2prv.frames import FrameWriter, read_frame
 from nsys2prv.plain import from_plain, to_plain
 from nsys2prv.store.normal import closings_of, ends_of
-from nsys2prv.store.runs import BEGIN, END, Run, Shape, SpillWriter, fields_present
+from nsys2prv.store.runs import BEGIN, END, Run, Shape, SpillWriter, fields_present, stored
 
 ENTRY = "result.json"
 #: Times that are stored as the difference to another.
@@ -112,7 +112,7 @@ def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: 
 
 def _columns(run: Run) -> pl.DataFrame:
     """The records of a run in columns."""
-    records = np.fromfile(run.path, run.shape.dtype, run.rows, offset=run.offset)
+    records = stored(run)
     columns = {"time": np.diff(records["time"], prepend=0)}
     for name in records.dtype.names[1:]:
         if name == "values":

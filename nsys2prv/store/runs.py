@@ -151,7 +151,7 @@ class SpillWriter:
 
 
 def stored(run: Run) -> np.ndarray:
-    """All records of a run, to be changed."""
+    """All records of a run, read from its file."""
     with run.path.open("rb") as file:
         file.seek(run.offset)
         return np.fromfile(file, run.shape.dtype, run.rows)
@@ -195,10 +195,6 @@ class SpillReader:
         records = self._records(run)
         start = _position(run, records, first)
         return start, records[start:None if last is None else _position(run, records, last)].copy()
-
-    def all(self, run: Run) -> np.ndarray:
-        """All records, as :meth:`view` gives them."""
-        return self._kept(self._records(run))
 
     def _kept(self, records: np.ndarray) -> np.ndarray:
         # A file stays open as long as an array shows its content.
