@@ -68,8 +68,8 @@ def pack(result: Extracted, folder: Path) -> None:
     for number, frames in columns.items():
         _write(pl.concat(frames), folder / f"runs-{number}.arrow")
     for kind, files in (("names", result.names), ("facts", result.facts)):
-        for number, stored in enumerate(files.values()):
-            _write(read_frame(stored), folder / f"{kind}-{number}.arrow")
+        for number, frame in enumerate(files.values()):
+            _write(read_frame(frame), folder / f"{kind}-{number}.arrow")
     bare = replace(result, runs=[], names={}, facts={}, launches=[], regions=[])
     entry = Entry(bare, runs, list(result.names), list(result.facts))
     (folder / ENTRY).write_text(json.dumps(to_plain(entry, Entry)), encoding="ascii")

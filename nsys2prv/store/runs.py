@@ -188,17 +188,15 @@ class SpillReader:
     def view(self, run: Run, first: int, last: int | None) -> np.ndarray:
         """The same, as long as few files are open as they are in the file, read when they are used: not to be changed."""
         records = self._records(run)
-        return self._kept(records[_position(run, records, first):None if last is None else _position(run, records, last)])
+        part = records[_position(run, records, first):None if last is None else _position(run, records, last)]
+        # A file stays open as long as an array shows its content.
+        return part if len(self._maps) <= SHOWN_FILES else part.copy()
 
     def located(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
         """The same, copied, with the position of the first of them in the run."""
         records = self._records(run)
         start = _position(run, records, first)
         return start, records[start:None if last is None else _position(run, records, last)].copy()
-
-    def _kept(self, records: np.ndarray) -> np.ndarray:
-        # A file stays open as long as an array shows its content.
-        return records if len(self._maps) <= SHOWN_FILES else records.copy()
 
     def every(self, run: Run, step: int) -> np.ndarray:
         """Every `step`-th record of a run."""
