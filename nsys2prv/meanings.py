@@ -13,6 +13,7 @@ import numpy as np
 from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import OPEN
+from nsys2prv.store.placing import moments
 from nsys2prv.store.runs import BEGIN, RESOLVED, Run
 
 #: What a column may hold besides plain numbers and values of name sets. No name set is called so.
@@ -53,8 +54,7 @@ class Meanings:
         """A column of some records of a run, but for their time, in trace time (OPEN stays) or in global numbers."""
         role = _role(run.shape.stream, run.shape.name, name)
         if role == MOMENT:
-            clock, opened = self.clocks[run.report], column == OPEN
-            return np.where(opened, OPEN, clock.to_global(np.where(opened, 0, column))) if opened.any() else clock.to_global(column)
+            return moments(column, self.clocks[run.report], OPEN)
         lookup = {OBJECT: self.objects, DOMAIN: self.domains}.get(role) or self.names.get(role)
         return column if lookup is None else lookup(column, run.source)
 

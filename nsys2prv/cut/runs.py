@@ -185,7 +185,7 @@ class _Cutter:
             records["time"] = np.maximum(records["time"], window.first) - window.origin
             records["end"] = np.minimum(records["end"], window.last) - window.origin
             self.writer.source = run.source
-            self.out.runs.append(self.writer.append(run.shape, records, int(records["end"].max()), one_object(records)))
+            self.out.runs.append(self.writer.append(run.shape, records, int(records["end"].max()), one_object(records["object"])))
 
     def _states_of(self, run: Run) -> None:
         name, window = run.shape.name, self.window

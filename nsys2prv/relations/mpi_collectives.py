@@ -18,9 +18,6 @@ from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of,
 from nsys2prv.relations.kind import DEVICES, MPI, Division, Observed, Relation
 from nsys2prv.report.source import NULL
 
-#: Facts (bytes) that one step sorts, unless one report has more.
-BATCH_BYTES = 10_000_000
-
 
 def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
     """The blocking calls of every process, by communicator; the n-th of each is the others' n-th unless rows are missing."""
@@ -36,7 +33,7 @@ def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
 def portions(division: Division) -> list[CallPortion]:
     """The same by communicators."""
     steps = [MeetingsStep(files, division.tasks, division.folder / f"mpi-calls-{number}.blocks")
-             for number, files in enumerate(batches(division.files[MEETINGS], BATCH_BYTES))]
+             for number, files in enumerate(batches(division.files[MEETINGS]))]
     return portions_of(list(division.run(steps)), SOURCE)
 
 

@@ -26,8 +26,6 @@ ALL_WAIT = (1, 4, 5, 8)
 #: Columns of the facts that are read.
 READ = ("process", "device", "time_begin", "time_end", "communicator", "operation", "first_operation", "fused", "messages", "sequence",
         "root", "rank", "ranks", "bytes")
-#: Facts (bytes) that one step sorts, unless one report has more.
-BATCH_BYTES = 10_000_000
 
 
 def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
@@ -42,7 +40,7 @@ def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
 def portions(division: Division) -> list[CallPortion] | None:
     """The same by communicators; None without."""
     steps = [ClockStep(files, division.tasks, division.folder / f"nccl-calls-{number}.blocks")
-             for number, files in enumerate(batches(division.files[FACTS], BATCH_BYTES))]
+             for number, files in enumerate(batches(division.files[FACTS]))]
     found = list(division.run(steps))
     return portions_of([blocks for blocks, _ in found], SOURCE) if any(known for _, known in found) else None
 

@@ -23,8 +23,6 @@ FACTS = "nccl_kernels"
 WAYS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
 MEMBER = ("task", "device")
-#: Facts (bytes) that one step brings into order, unless one report has more: fifty thousand kernels.
-BATCH_BYTES = 10_000_000
 #: Operations in which all wait for the root, and the root for all.
 WAIT_FOR_ROOT, ROOT_WAITS = (2, 10), (3, 9)
 #: Columns of the facts that are read, and those that are kept in blocks. before: operations of the member on the communicator until
@@ -113,7 +111,7 @@ class SurveyStep:
 
 def survey(division: Division, name: str) -> list[Survey]:
     """All NCCL kernels in order."""
-    parts = batches(division.files[FACTS], BATCH_BYTES)
+    parts = batches(division.files[FACTS])
     return list(division.run([SurveyStep(part, division.tasks, division.folder / f"{name}-{division.number}-{number}.blocks")
                               for number, part in enumerate(parts)]))
 

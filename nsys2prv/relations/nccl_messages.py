@@ -42,8 +42,8 @@ KEPT = ("task", "host", "object_kernel", "time_begin", "time_end", "time_call", 
         "bytes")
 #: The order of messages; lines of pairs that are certain come first.
 ORDER = ("task", "communicator", "time_call", "place")
-#: Facts (bytes) that one step sorts, unless one report has more, and that one step matches; lines that one step stores.
-BATCH_BYTES, BUCKET_BYTES, STEP_ROWS = 10_000_000, 8_000_000, 200_000
+#: Facts (bytes) that one step matches; lines that one step stores.
+BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 
 
 def divided(division: Division) -> list[Extracted]:
@@ -76,7 +76,7 @@ def _buckets(division: Division, name: str) -> list[tuple[Block, ...]]:
     files = division.files[FACTS]
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = [SendersStep(part, division.tasks, count, division.folder / f"{name}-{number}.blocks")
-             for number, part in enumerate(batches(files, BATCH_BYTES))]
+             for number, part in enumerate(batches(files))]
     buckets: dict[int, list[Block]] = {}
     for block in (block for blocks in division.run(steps) for block in blocks):
         buckets.setdefault(block.group, []).append(block)

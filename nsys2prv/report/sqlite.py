@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.report.source import NULL, Columns, Named, Part, Shared, SomeRows, Source, Table, coded, integers_of, quoted
+from nsys2prv.report.source import Columns, Named, Part, Shared, SomeRows, Source, Table, columns_of, integers_of, quoted
 
 MAGIC = b"SQLite format 3\x00"
 #: The first bytes of a rollback journal that has something to roll back.
@@ -176,12 +177,7 @@ class Database(Source):
             if present:
                 bad = " + ".join(f"sum(typeof({quoted(name)}) NOT IN ('integer', 'null'))" for name in present)
                 damaged = self.query(f"SELECT {bad} {source}")[0][0] or 0
-        height = frame.height
-        columns = {name: integers_of(frame[name]) for name in present}
-        columns.update({name: np.full(height, NULL) for name in integers if name not in have})
-        words = {name: coded(frame[name]) for name in text_present}
-        words.update({name: (np.zeros(height, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts if name not in have})
-        return Columns(height, columns, words, damaged)
+        return replace(columns_of(frame, integers, texts), damaged=damaged)
 
     def read_once(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], conditions: Sequence[str]) -> Shared | None:
         have = self.tables[part.table].columns

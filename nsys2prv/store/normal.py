@@ -171,7 +171,7 @@ def _spill_events(rows: Rows, layout: Layout, present: int, kept: slice | np.nda
     wide = sum(1 << bit for bit, field in enumerate(layout.fields) if present >> bit & 1 and plain.is_wide(field.name, kept))
     columns = {"time": rows.begin, "end": end, "object": rows.object, "domain": rows.domain,
                **{field.name: plain[field.name] for field in fields_present(layout, present)}}
-    object_ = one_object({"object": rows.object[kept]})
+    object_ = one_object(rows.object[kept])
     last = int(ends.max())
     if last == OPEN:
         last = int(ends[ends != OPEN].max(initial=NULL))
@@ -179,7 +179,7 @@ def _spill_events(rows: Rows, layout: Layout, present: int, kept: slice | np.nda
     yield writer.append_columns(Shape(BEGIN, layout.name, present, wide=wide), columns, kept, last, object_)
     shape = Shape(END, layout.name, present)
     if layout.holds:
-        yield writer.append(shape, closings_of({"object": rows.object[kept]}, layout), last, object_)
+        yield writer.append(shape, closings_of(rows.object[kept], layout), last, object_)
     else:
         by_end = slice(None) if is_sorted(ends) else np.argsort(ends, kind="stable")
         yield writer.append_columns(shape, {**columns, "time": end}, _of(kept, by_end), last, object_)
@@ -188,14 +188,14 @@ def _spill_events(rows: Rows, layout: Layout, present: int, kept: slice | np.nda
 def append_events(writer: SpillWriter, shape: Shape, begins: np.ndarray, end: np.ndarray, last: int) -> tuple[Run, Run]:
     """Store begin records, ascending by time, and the end records that belong to them. end: of each; last: as in :class:`Run`."""
     layout = catalogue().layouts[shape.name]
-    object_ = one_object(begins)
-    ends = closings_of(begins, layout) if layout.holds else ends_of(begins, end, layout)
+    object_ = one_object(begins["object"])
+    ends = closings_of(begins["object"], layout) if layout.holds else ends_of(begins, end, layout)
     return writer.append(shape, begins, last, object_), writer.append(Shape(END, shape.name, shape.present), ends, last, object_)
 
 
-def one_object(records: np.ndarray | Mapping[str, np.ndarray]) -> int:
+def one_object(objects: np.ndarray) -> int:
     """The one object of all records, -1 for several."""
-    first, greatest = int(records["object"].min()), int(records["object"].max())
+    first, greatest = int(objects.min()), int(objects.max())
     return first if first == greatest else -1
 
 
@@ -209,9 +209,9 @@ def ends_of(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.ndarray:
     return ends
 
 
-def closings_of(begins: np.ndarray | Mapping[str, np.ndarray], layout: Layout) -> np.ndarray:
-    """End records at the end of the trace, one for each object of the begin records."""
-    objects = np.unique(begins["object"])
+def closings_of(objects: np.ndarray, layout: Layout) -> np.ndarray:
+    """End records at the end of the trace, one for each of the objects of begin records."""
+    objects = np.unique(objects)
     ends = np.zeros(len(objects), end_dtype(layout))
     ends["time"], ends["object"] = OPEN, objects
     return ends

@@ -96,7 +96,7 @@ def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: 
         for run in entry.runs:
             if run.shape.stream == END:
                 layout = catalogue().layouts[run.shape.name]
-                records = closings_of(begins, layout) if layout.holds else ends_of(begins, begins["end"], layout)
+                records = closings_of(begins["object"], layout) if layout.holds else ends_of(begins, begins["end"], layout)
             else:
                 if run.file not in frames:
                     frames[run.file] = _read(opened, f"runs-{run.file}.arrow")

@@ -22,5 +22,10 @@ def begins(records: np.ndarray, clock: ClockMap) -> np.ndarray:
 
 def ends(records: np.ndarray, clock: ClockMap, duration: int) -> np.ndarray:
     """Trace times (ns) at which the ranges of begin records end: those without an end, with the trace."""
-    opened = records["end"] == OPEN
-    return np.where(opened, duration, clock.to_global(np.where(opened, 0, records["end"])))
+    return moments(records["end"], clock, duration)
+
+
+def moments(times: np.ndarray, clock: ClockMap, opened: int) -> np.ndarray:
+    """Trace times (ns) of local ones; `opened` for those that are OPEN."""
+    lasting = times == OPEN
+    return np.where(lasting, opened, clock.to_global(np.where(lasting, 0, times))) if lasting.any() else clock.to_global(times)

@@ -57,7 +57,4 @@ def trace_times(run: Run, records: np.ndarray, clock: ClockMap, duration: int) -
     """Trace times (ns) of records of a run; what is open is at the end of the trace."""
     if run.shape.stream == BEGIN:
         return placing.begins(records, clock)
-    if run.until != OPEN:
-        return clock.to_global(records["time"])
-    opened = records["time"] == OPEN
-    return np.where(opened, duration, clock.to_global(np.where(opened, 0, records["time"])))
+    return placing.moments(records["time"], clock, duration)

@@ -13,10 +13,11 @@ import yaml
 from tools.conversions import convert_and_read
 from tools.trace_reader import Trace
 
+from nsys2prv import facts
 from nsys2prv.clock import gathering
 from nsys2prv.clock.gathering import MemberCalls, Participant, gathered, gathered_by_member
 from nsys2prv.clock.observations import NCCL, Calls
-from nsys2prv.relations import call_blocks, mpi_collectives, nccl_clocks, nccl_collectives, nccl_kernels, nccl_messages
+from nsys2prv.relations import call_blocks, nccl_collectives, nccl_messages
 from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece, portions
 from nsys2prv.samples import Options, generate
@@ -32,8 +33,7 @@ FAULTS: dict[str, object] = {"lost_collectives": 0.03, "extra_collectives": 0.03
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every report a step of its own, and few kernels in every other."""
-    for module in (nccl_kernels, nccl_clocks, nccl_messages, mpi_collectives):
-        monkeypatch.setattr(module, "BATCH_BYTES", 1)
+    monkeypatch.setattr(facts, "BATCH_BYTES", 1)
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
     monkeypatch.setattr(nccl_messages, "BUCKET_BYTES", 2_000)
     monkeypatch.setattr(nccl_messages, "STEP_ROWS", 20)
