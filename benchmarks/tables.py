@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
-from inputs import Job
+from inputs import ROOT, Job
 from measure import Cell
 from peers import Peer
 
@@ -34,8 +34,10 @@ def conditions() -> str:
                  platform.machine())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "polars", "adbc-driver-sqlite", "isal"))
+    writer = "compiled" if any((ROOT / "nsys2prv" / "paraver").glob("_lines.*.so")) else "numpy"
     return (f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC; {len(os.sched_getaffinity(0))} CPUs ({model}), {memory:.0f} GiB; "
-            f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {packages}; Linux {platform.release()}; "
+            f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {packages}; lines by the {writer} writer; "
+            f"Linux {platform.release()}; "
             f"load of the machine as it began: {os.getloadavg()[0]:.1f}")
 
 

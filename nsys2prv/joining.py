@@ -20,7 +20,6 @@ from nsys2prv.meanings import Meanings
 from nsys2prv.pieces import Pieces
 from nsys2prv.store.normal import MOST_NARROW
 from nsys2prv.store.runs import BEGIN, RESOLVED, TRACE, Run, Shape, SpillWriter, stored
-from nsys2prv.store.windows import trace_times
 
 #: Records of a run that is small, for which joining costs less than a hundred windows that look into it; and of a run made of such.
 SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
@@ -92,16 +91,14 @@ def _meanings(path: Path) -> Meanings:
 
 
 def _join(group: Sequence[Run], meant: Meanings, writer: SpillWriter) -> Run:
-    shape, pieces = group[0].shape, Pieces(meant)
-    for run in group:
-        records = stored(run)
-        pieces.add(run, trace_times(run, records, meant.clocks[run.report], meant.duration), records)
+    shape = group[0].shape
+    pieces = Pieces(shape, meant, [(run, stored(run)) for run in group])
     columns = {name: pieces.column(name) for name in shape.dtype.names[1:]}
     if shape.stream == BEGIN:
         fields = catalogue().layouts[shape.name].fields
         wide = sum(1 << bit for bit, field in enumerate(fields) if field.name in columns and int(columns[field.name].max()) > MOST_NARROW)
         shape = replace(shape, wide=shape.wide | wide)
-    times = pieces.times()
+    times = pieces.times
     order = np.argsort(times, kind="stable")
     records = np.empty(len(order), shape.dtype)
     records["time"] = times[order]

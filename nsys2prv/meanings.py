@@ -12,12 +12,10 @@ import numpy as np
 
 from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.columns import OPEN
-from nsys2prv.store.placing import moments
-from nsys2prv.store.runs import BEGIN, RESOLVED, Run
+from nsys2prv.store.runs import BEGIN, RESOLVED, Shape
 
-#: What a column may hold besides plain numbers and values of name sets. No name set is called so.
-MOMENT, OBJECT, DOMAIN = "moments", "objects", "domains"
+#: What a column may hold besides times, plain numbers and values of name sets. No name set is called so.
+OBJECT, DOMAIN = "objects", "domains"
 
 
 @dataclass
@@ -32,9 +30,20 @@ class Lookup:
         lengths = np.array([len(column) for column in columns], np.int64)
         return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
 
-    def __call__(self, local: np.ndarray, source: int) -> np.ndarray:
-        """Global numbers (int64) of local indices of one source; those of RESOLVED runs are global already."""
-        return local.astype(np.int64) if source == RESOLVED else self.table[self.start[source]:][local]
+    def __call__(self, local: np.ndarray, sources: np.ndarray, which: np.ndarray | None) -> np.ndarray:
+        """Global numbers (int64) of local indices; row k is of source sources[which[k]], all of the only one where `which` is None.
+        Those of RESOLVED runs are global already."""
+        resolved = sources == RESOLVED
+        if resolved.all():
+            return local.astype(np.int64)
+        if which is None:
+            return self.table[self.start[sources[0]]:][local]
+        start = self.start[sources]
+        if not resolved.any():
+            return self.table[start[which] + local]
+        found, mine = local.astype(np.int64), np.flatnonzero(~resolved[which])
+        found[mine] = self.table[start[which[mine]] + found[mine]]
+        return found
 
 
 @dataclass
@@ -50,13 +59,10 @@ class Meanings:
     domains: Lookup
     names: Mapping[str, Lookup]
 
-    def resolved(self, run: Run, name: str, column: np.ndarray) -> np.ndarray:
-        """A column of some records of a run, but for their time, in trace time (OPEN stays) or in global numbers."""
-        role = _role(run.shape.stream, run.shape.name, name)
-        if role == MOMENT:
-            return moments(column, self.clocks[run.report], OPEN)
-        lookup = {OBJECT: self.objects, DOMAIN: self.domains}.get(role) or self.names.get(role)
-        return column if lookup is None else lookup(column, run.source)
+    def lookup(self, shape: Shape, column: str) -> Lookup | None:
+        """What gives the global numbers of a column of records, None where it holds plain numbers or times."""
+        role = _role(shape.stream, shape.name, column)
+        return {OBJECT: self.objects, DOMAIN: self.domains}.get(role) or self.names.get(role)
 
     def save(self, path: Path) -> None:
         """For :func:`nsys2prv.meanings.load`."""
@@ -64,12 +70,15 @@ class Meanings:
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
 
 
+def is_moment(column: str) -> bool:
+    """Whether a column of records holds times, in which OPEN stays as it is, beside the one by which they are sorted."""
+    return column in ("end", "receive", "until")
+
+
 @cache
 def _role(stream: str, kind: str, name: str) -> str:
-    """What a column of records of a layout or kind of lines holds: moments, objects, domains, values of a name set (its name), or
-    plain numbers ("")."""
-    if name in ("end", "receive", "until"):
-        return MOMENT
+    """What a column of records of a layout or kind of lines holds: objects, domains, values of a name set (its name), or anything
+    else ("")."""
     if name in ("object", "sender", "receiver"):
         return OBJECT
     if name == "domain":

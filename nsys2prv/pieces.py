@@ -3,32 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from nsys2prv.meanings import Meanings
-from nsys2prv.store.runs import Run
+from nsys2prv.clock.maps import Clock, RowClocks
+from nsys2prv.columns import OPEN
+from nsys2prv.meanings import Meanings, is_moment
+from nsys2prv.store.placing import moments
+from nsys2prv.store.runs import Run, Shape
+from nsys2prv.store.windows import trace_times, within
 
 
-@dataclass
 class Pieces:
-    """Some records of each of several runs of one shape, with their trace times."""
+    """Records of a shape, those of one run after those of the other, with their trace times. window: from its begin to before its end
+    (None: the trace's), to which they are cut, for clocks have slack; None for no window."""
 
-    meanings: Meanings
-    _pieces: list[tuple[Run, np.ndarray, np.ndarray]] = field(default_factory=list)
+    def __init__(self, shape: Shape, meanings: Meanings, pieces: Sequence[tuple[Run, np.ndarray]],
+                 window: tuple[int, int | None] | None = None) -> None:
+        self._shape, self._meanings = shape, meanings
+        self._reports = np.array([run.report for run, _ in pieces])
+        self._sources = np.array([run.source for run, _ in pieces])
+        self._records = _together([records for _, records in pieces])
+        #: Of each row, the number of its piece; None where these do not differ in what their records mean.
+        self._which: np.ndarray | None = None
+        if (self._reports != self._reports[0]).any() or (self._sources != self._sources[0]).any():
+            self._which = np.repeat(np.arange(len(pieces), dtype=np.int32), [len(records) for _, records in pieces])
+        #: Trace times (ns).
+        self.times = trace_times(shape, self._records, self._clock, meanings.duration)
+        if window is not None and self._clock.slack:
+            self._keep(within(self.times, *window))
 
-    def add(self, run: Run, times: np.ndarray, records: np.ndarray) -> None:
-        self._pieces.append((run, times, records))
-
-    def times(self) -> np.ndarray:
-        """Trace times (ns)."""
-        return _together([times for _, times, _ in self._pieces])
+    def __len__(self) -> int:
+        return len(self._records)
 
     def column(self, name: str) -> np.ndarray:
-        """A column of all of them, in trace time or global numbers, see :meth:`Meanings.resolved`."""
-        return _together([self.meanings.resolved(run, name, records[name]) for run, _, records in self._pieces])
+        """A column of all of them, in trace time (OPEN stays) or in global numbers."""
+        column = self._records[name]
+        if is_moment(name):
+            return moments(column, self._clock, OPEN)
+        lookup = self._meanings.lookup(self._shape, name)
+        return column if lookup is None else lookup(column, self._sources, self._which)
+
+    @cached_property
+    def _clock(self) -> Clock:
+        clocks = self._meanings.clocks
+        if self._which is None or (self._reports == self._reports[0]).all():
+            return clocks[self._reports[0]]
+        distinct, code = np.unique(self._reports, return_inverse=True)
+        return RowClocks([clocks[report] for report in distinct], code[self._which])
+
+    def _keep(self, chosen: np.ndarray) -> None:
+        if not chosen.all():
+            self.times, self._records = self.times[chosen], self._records[chosen]
+            self._which = None if self._which is None else self._which[chosen]
+            del self._clock
 
 
-def _together(columns: Sequence[np.ndarray]) -> np.ndarray:
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+def _together(pieces: Sequence[np.ndarray]) -> np.ndarray:
+    """Records after each other, as bytes: numpy would copy them field by field."""
+    if len(pieces) == 1:
+        return pieces[0]
+    dtype = pieces[0].dtype
+    return np.concatenate([records.view((np.void, dtype.itemsize)) for records in pieces]).view(dtype)

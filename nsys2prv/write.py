@@ -5,21 +5,22 @@ from __future__ import annotations
 import pickle
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from nsys2prv.catalogue import DomainCode, Layout, catalogue
+from nsys2prv.catalogue import DomainCode, Field, catalogue
 from nsys2prv.columns import OPEN
 from nsys2prv.meanings import Meanings
-from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text, merged, words_of
+from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text
+from nsys2prv.paraver.merging import merged
 from nsys2prv.paraver.output import Output
 from nsys2prv.pieces import Pieces
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, SpillReader, fields_present
 from nsys2prv.store.sampled import SampleTable, joined, numbers, without_holes
-from nsys2prv.store.windows import placed
+from nsys2prv.store.windows import around
 
 
 @dataclass
@@ -106,12 +107,13 @@ class Formatter:
         touched = self._until >= first
         if last is not None:
             touched &= self._first < last
-        found: dict[Shape, Pieces] = {}
+        runs: dict[Shape, list[tuple[Run, np.ndarray]]] = {}
         for index in np.flatnonzero(touched):
             run = self.manifest.runs[index]
-            times, records = placed(self.reader, run, meant.clocks[run.report], meant.duration, first, last)
+            records = around(self.reader, run, meant.clocks[run.report], first, last)
             if len(records):
-                found.setdefault(run.shape, Pieces(meant)).add(run, times, records)
+                runs.setdefault(run.shape, []).append((run, records))
+        found = {shape: pieces for shape in list(runs) if len(pieces := Pieces(shape, meant, runs.pop(shape), (first, last)))}
         ranks = {STATE: 0, END: 1, BEGIN: 2, LINE: 3}
         sampled = {shape: found.pop(shape) for shape in list(found) if shape.stream == COUNTER}
         batches = [self._batch(shape, found[shape])
@@ -120,71 +122,53 @@ class Formatter:
         return batches + self._closing_batches() if last is None else batches
 
     def _batch(self, shape: Shape, pieces: Pieces) -> Batch:
-        times = pieces.times()
+        times = pieces.times
         if shape.stream == LINE:
             return self._line_batch(shape, times, pieces)
         objects = pieces.column("object")
         if shape.stream == STATE:
-            return self._state_batch(shape, times, objects, pieces.column("end"), pieces.column("state"))
+            return Batch(self._shape(shape, self._state_line), times, [objects, times, pieces.column("end"), pieces.column("state")])
         layout = catalogue().layouts[shape.name]
-        domain = pieces.column("domain") if layout.has_domain else None
+        fields = fields_present(layout, shape.present)
+        domain = [pieces.column("domain")] if layout.has_domain else []
         if shape.stream == END:
             if layout.holds:
                 # Every part of a table closes what it saw; once is enough.
                 objects, first = np.unique(objects, return_index=True)
                 times = times[first]
-            return self._end_batch(shape, layout, times, objects, domain)
-        values = [pieces.column(f.name) for f in fields_present(layout, shape.present)]
-        batch = self._begin_batch(shape, layout, times, objects, domain, values)
+            coded = [column for f in fields if isinstance(f.code, DomainCode) for column in domain]
+            return Batch(self._shape(shape, lambda: self._end_line(fields)), times, [objects, times, *coded])
+        columns = [objects, times]
+        for f in fields:
+            columns += [*(domain if isinstance(f.code, DomainCode) else ()), pieces.column(f.name)]
         # Of ranges that begin together the longer is the outer one, whichever attributes they carry.
-        batch.ties = -pieces.column("end") if layout.nests else None
-        return batch
+        return Batch(self._shape(shape, lambda: self._begin_line(f.code for f in fields)), times, columns,
+                     -pieces.column("end") if layout.nests else None)
 
-    def _begin_batch(self, shape: Shape, layout: Layout, times: np.ndarray, objects: np.ndarray, domain: np.ndarray | None,
-                     values: list[np.ndarray]) -> Batch:
-        words = tuple(words_of(column.max()) for column in (times, *values))
-        columns: list[np.ndarray] = [objects, times]
+    def _begin_line(self, codes: Iterable[int | DomainCode]) -> Iterator[Piece]:
+        yield from (self._events, Number())
+        for code in codes:
+            yield from (self._code(code, b":"), Number())
 
-        def pieces() -> Iterator[Piece]:
-            yield from (self._events, Number(words[0]))
-            for f, size in zip(fields_present(layout, shape.present), words[1:], strict=True):
-                yield from (self._code(f.code, b":"), Number(size))
+    def _end_line(self, fields: Sequence[Field]) -> Iterator[Piece]:
+        yield from (self._events, Number())
+        for f in fields:
+            yield self._code(f.code, b":0")
 
-        for f, column in zip(fields_present(layout, shape.present), values, strict=True):
-            columns += [domain, column] if isinstance(f.code, DomainCode) else [column]
-        return Batch(self._shape((shape, words), pieces), times, columns)
-
-    def _end_batch(self, shape: Shape, layout: Layout, times: np.ndarray, objects: np.ndarray, domain: np.ndarray | None) -> Batch:
-        words = words_of(times.max())
-        coded = [f for f in fields_present(layout, shape.present) if isinstance(f.code, DomainCode)]
-
-        def pieces() -> Iterator[Piece]:
-            yield from (self._events, Number(words))
-            for f in fields_present(layout, shape.present):
-                yield self._code(f.code, b":0")
-
-        return Batch(self._shape((shape, words), pieces), times, [objects, times, *[domain] * len(coded)])
+    def _state_line(self) -> Iterator[Piece]:
+        yield from (self._states, Number(), Text(b":"), Number(), Text(b":"), Number())
 
     def _line_batch(self, shape: Shape, send: np.ndarray, pieces: Pieces) -> Batch:
         own = ["tag"] if "tag" in shape.dtype.names else []
         sender, receive, receiver, size, *tags = (pieces.column(name) for name in ("sender", "receive", "receiver", "size", *own))
-        words = tuple(words_of(column.max()) for column in (send, receive, size, *tags))
         tag = catalogue().lines[shape.name].tag
 
         def line() -> Iterator[Piece]:
-            yield from (self._senders, Number(words[0]), Text(b":"), Number(words[0]), self._receivers, Number(words[1]), Text(b":"),
-                        Number(words[1]), Text(b":"), Number(words[2]))
-            yield from (Text(b":%d" % tag),) if not tags else (Text(b":"), Number(words[3]))
+            between = Text(b":")
+            yield from (self._senders, Number(), between, Number(), self._receivers, Number(), between, Number(), between, Number())
+            yield from (between, Number()) if tags else (Text(b":%d" % tag),)
 
-        return Batch(self._shape((shape, words), line), send, [sender, send, send, receiver, receive, receive, size, *tags])
-
-    def _state_batch(self, shape: Shape, times: np.ndarray, objects: np.ndarray, ends: np.ndarray, states: np.ndarray) -> Batch:
-        words = tuple(words_of(column.max()) for column in (times, ends, states))
-
-        def pieces() -> Iterator[Piece]:
-            yield from (self._states, Number(words[0]), Text(b":"), Number(words[1]), Text(b":"), Number(words[2]))
-
-        return Batch(self._shape((shape, words), pieces), times, [objects, times, ends, states])
+        return Batch(self._shape(shape, line), send, [sender, send, send, receiver, receive, receive, size, *tags])
 
     def _sample_batches(self, found: dict[Shape, Pieces]) -> list[Batch]:
         """Lines of samples: one for each instant of an object, with all its numbers."""
@@ -198,20 +182,12 @@ class Formatter:
         codes = np.array([self.manifest.counter_codes[shape.name, metric.name] for metric in shape.metrics])
         order = np.argsort(codes)
         stored = pieces.column("values")
-        return SampleTable(codes[order], pieces.times(), pieces.column("object"),
+        return SampleTable(codes[order], pieces.times, pieces.column("object"),
                            stored if (order[1:] > order[:-1]).all() else stored[:, order])
 
     def _sample_batch(self, table: SampleTable) -> Batch:
-        values = np.ascontiguousarray(table.stored.T).astype(np.int64) - 1
-        words = tuple(words_of(column.max()) for column in (table.time, *values))
         codes = tuple(map(int, table.codes))
-
-        def pieces() -> Iterator[Piece]:
-            yield from (self._events, Number(words[0]))
-            for code, size in zip(codes, words[1:], strict=True):
-                yield from (self._code(code, b":"), Number(size))
-
-        return Batch(self._shape((codes, words), pieces), table.time, [table.object, table.time, *values])
+        return Batch(self._shape(codes, lambda: self._begin_line(codes)), table.time, [table.object, table.time, *(table.stored - 1).T])
 
     def _closing_batches(self) -> list[Batch]:
         """Zeros for every sampled number at the end of the trace."""
@@ -229,7 +205,7 @@ class Formatter:
             return Choice(tuple(b":%d%s" % (code.of(name, number), behind) for name, number in self.manifest.domain_codes))
         return Text(b":%d%s" % (code, behind))
 
-    def _shape(self, key: tuple, pieces: Callable[[], Iterator[Piece]]) -> LineShape:
+    def _shape(self, key: Hashable, pieces: Callable[[], Iterator[Piece]]) -> LineShape:
         if key not in self._shapes:
             self._shapes[key] = LineShape([*pieces(), Text(b"\n")])
         return self._shapes[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -84,3 +85,29 @@ class ClockMap:
     def moved(self, shifts: Shifts | None) -> ClockMap:
         """This map, its global times then moved by these shifts alone."""
         return replace(self, shifts=shifts)
+
+
+class RowClocks:
+    """What :class:`ClockMap` does, for rows of which each has its own of several maps: row k has maps[which[k]]."""
+
+    def __init__(self, maps: Sequence[ClockMap], which: np.ndarray) -> None:
+        self.slack = max(clock.slack for clock in maps)
+        self._offset = np.array([clock.offset for clock in maps], np.int64)[which]
+        self._drift = None
+        if any(clock.drift for clock in maps):
+            self._drift = np.array([clock.drift for clock in maps])[which]
+            self._pivot = np.array([clock.pivot for clock in maps], np.int64)[which]
+        self._shifts = [(np.flatnonzero(which == number), clock.shifts) for number, clock in enumerate(maps) if clock.shifts is not None]
+
+    def to_global(self, local: np.ndarray) -> np.ndarray:
+        """Global times (int64 ns) of the rows' local ones."""
+        moved = local + self._offset
+        if self._drift is not None:
+            moved += np.floor((local - self._pivot) * self._drift).astype(np.int64)
+        for rows, shifts in self._shifts:
+            moved[rows] = shifts.to_global(moved[rows])
+        return moved
+
+
+#: What times of several rows are given by.
+Clock = ClockMap | RowClocks

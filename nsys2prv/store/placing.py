@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsys2prv.clock.maps import ClockMap
+from nsys2prv.clock.maps import Clock
 from nsys2prv.columns import OPEN
 
 
-def begins(records: np.ndarray, clock: ClockMap) -> np.ndarray:
+def begins(records: np.ndarray, clock: Clock) -> np.ndarray:
     """Trace times (ns) of begin records.
 
     A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it begins: it begins 1 ns earlier.
@@ -20,12 +20,12 @@ def begins(records: np.ndarray, clock: ClockMap) -> np.ndarray:
     return times
 
 
-def ends(records: np.ndarray, clock: ClockMap, duration: int) -> np.ndarray:
+def ends(records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
     """Trace times (ns) at which the ranges of begin records end: those without an end, with the trace."""
     return moments(records["end"], clock, duration)
 
 
-def moments(times: np.ndarray, clock: ClockMap, opened: int) -> np.ndarray:
+def moments(times: np.ndarray, clock: Clock, opened: int) -> np.ndarray:
     """Trace times (ns) of local ones; `opened` for those that are OPEN."""
     lasting = times == OPEN
     return np.where(lasting, opened, clock.to_global(np.where(lasting, 0, times))) if lasting.any() else clock.to_global(times)

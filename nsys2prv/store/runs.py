@@ -6,7 +6,9 @@ all values), its ends, and its lines; samples of counters are stored once. A tim
 
 from __future__ import annotations
 
+import errno
 import mmap
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,10 +27,11 @@ SAMPLE = 1024
 #: Records put together at a time.
 BLOCK = 8192
 #: Spill files mapped at a time; each holds a file descriptor, of which systems allow 1024 or fewer.
-OPEN_FILES = 96
+OPEN_FILES = 256
 #: As long as there are no more maps than this, arrays may show what is in them.
 SHOWN_FILES = 48
 
+_TIME = np.dtype("<i8")
 #: Records of states: trace time, thread of the trace, value.
 STATE_DTYPE = np.dtype([("time", "<i8"), ("end", "<i8"), ("object", "<u4"), ("state", "<u4")])
 _LINE_COLUMNS = [("time", "<i8"), ("sender", "<u4"), ("receive", "<i8"), ("receiver", "<u4"), ("until", "<i8"), ("size", "<i8")]
@@ -170,16 +173,30 @@ class SpillReader:
     def __init__(self) -> None:
         self._maps: dict[Path, mmap.mmap] = {}
 
-    def _records(self, run: Run) -> np.ndarray:
-        """All records of a run, without reading them yet."""
+    def _map(self, run: Run) -> mmap.mmap:
         mapped = self._maps.pop(run.path, None)
         if mapped is None:
             if len(self._maps) >= OPEN_FILES:
                 self._maps.pop(next(iter(self._maps)))
-            with run.path.open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            try:
+                mapped = _mapped(run.path)
+            except OSError as error:
+                if error.errno != errno.EMFILE:
+                    raise
+                # Several threads, or a system that allows few.
+                self._maps.clear()
+                mapped = _mapped(run.path)
         self._maps[run.path] = mapped
-        return np.frombuffer(mapped, run.shape.dtype, run.rows, run.offset)
+        return mapped
+
+    def _part(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
+        """The records with first <= time < last (None: without an upper limit), without reading them yet, and the position of the first of
+        them in the run."""
+        mapped, dtype = self._map(run), run.shape.dtype
+        times = np.ndarray(run.rows, _TIME, mapped, run.offset, (dtype.itemsize,))
+        start = _position(run, times, first)
+        stop = run.rows if last is None else _position(run, times, last)
+        return start, np.ndarray(max(stop - start, 0), dtype, mapped, run.offset + start * dtype.itemsize)
 
     def between(self, run: Run, first: int, last: int | None) -> np.ndarray:
         """The records with first <= time < last (None: without an upper limit)."""
@@ -187,20 +204,18 @@ class SpillReader:
 
     def view(self, run: Run, first: int, last: int | None) -> np.ndarray:
         """The same, as long as few files are open as they are in the file, read when they are used: not to be changed."""
-        records = self._records(run)
-        part = records[_position(run, records, first):None if last is None else _position(run, records, last)]
+        part = self._part(run, first, last)[1]
         # A file stays open as long as an array shows its content.
         return part if len(self._maps) <= SHOWN_FILES else part.copy()
 
     def located(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
         """The same, copied, with the position of the first of them in the run."""
-        records = self._records(run)
-        start = _position(run, records, first)
-        return start, records[start:None if last is None else _position(run, records, last)].copy()
+        start, part = self._part(run, first, last)
+        return start, part.copy()
 
     def every(self, run: Run, step: int) -> np.ndarray:
         """Every `step`-th record of a run."""
-        return self._records(run)[::step].copy()
+        return np.ndarray(run.rows, run.shape.dtype, self._map(run), run.offset)[::step].copy()
 
     def close(self) -> None:
         # Not closed one by one: a profiler that looks at this thread may still hold what was read from them.
@@ -213,12 +228,17 @@ class SpillReader:
                 mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def _position(run: Run, records: np.ndarray, time: int) -> int:
-    """The first record at or after `time`."""
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _position(run: Run, times: np.ndarray, time: int) -> int:
+    """The first record at or after `time`; times: of all records."""
     if time <= run.first:
         return 0
     if time > run.until:
         return run.rows
     block = int(run.samples.searchsorted(time))
-    start = max(block - 1, 0) * SAMPLE
-    return start + int(records["time"][start:block * SAMPLE + 1].searchsorted(time))
+    # Not numpy's search, which would first copy, and so read, all that it looks into.
+    return bisect_left(times, time, max(block - 1, 0) * SAMPLE, min(block * SAMPLE, run.rows))

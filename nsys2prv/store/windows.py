@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsys2prv.clock.maps import ClockMap
+from nsys2prv.clock.maps import Clock, ClockMap
 from nsys2prv.columns import OPEN
 from nsys2prv.store import placing
-from nsys2prv.store.runs import BEGIN, Run, SpillReader
+from nsys2prv.store.runs import BEGIN, Run, Shape, SpillReader
 
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000
@@ -44,17 +44,26 @@ def _weight(run: Run) -> float:
 
 def placed(reader: SpillReader, run: Run, clock: ClockMap, duration: int, first: int, last: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Trace times and records of a run within a window."""
-    slack = clock.slack
-    records = reader.view(run, clock.to_local(first) - slack, None if last is None else clock.to_local(last) + slack)
-    times = trace_times(run, records, clock, duration)
-    if slack:
-        inside = (times >= first) & (True if last is None else times < last)
+    records = around(reader, run, clock, first, last)
+    times = trace_times(run.shape, records, clock, duration)
+    if clock.slack:
+        inside = within(times, first, last)
         times, records = times[inside], records[inside]
     return times, records
 
 
-def trace_times(run: Run, records: np.ndarray, clock: ClockMap, duration: int) -> np.ndarray:
-    """Trace times (ns) of records of a run; what is open is at the end of the trace."""
-    if run.shape.stream == BEGIN:
+def around(reader: SpillReader, run: Run, clock: ClockMap, first: int, last: int | None) -> np.ndarray:
+    """The records of a run within a window, and where its clock has slack some beside it."""
+    return reader.view(run, clock.to_local(first) - clock.slack, None if last is None else clock.to_local(last) + clock.slack)
+
+
+def within(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
+    """Which times are in a window."""
+    return (times >= first) & (True if last is None else times < last)
+
+
+def trace_times(shape: Shape, records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
+    """Trace times (ns) of records; what is open is at the end of the trace."""
+    if shape.stream == BEGIN:
         return placing.begins(records, clock)
     return placing.moments(records["time"], clock, duration)

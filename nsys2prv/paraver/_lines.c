@@ -1,0 +1,347 @@
+/* The inner loop of nsys2prv.paraver.compiled: lines of several shapes, in a given order, one after the other.
+ *
+ * An installation without a C compiler does without: padded.py has the same in numpy, and the tests compare the two.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Texts are copied so many bytes at a time; what is too much, the next ones overwrite. Behind each there must be as many. */
+#define COPIED 16
+/* Numbers so near each other come from memory together, bytes. */
+#define TOGETHER 64
+/* The longest number, 2**64 - 1. */
+#define LONGEST 20
+/* So many lines before its turn a line's numbers are asked for. */
+#define AHEAD 12
+
+enum { NOTHING, CHOICE, NUMBER };
+
+/* A text that is the same in every line, and behind it nothing, one of several texts, or a number. */
+typedef struct {
+    const char *text;
+    Py_ssize_t length;
+    int what, size, is_signed;  /* size, is_signed: of the column's integers */
+    Py_ssize_t most;            /* bytes behind the text */
+    const char *column;
+    Py_ssize_t stride;
+    const char *texts;
+    const int32_t *offsets;     /* where each text begins, and the last ends */
+    uint64_t count;
+} Piece;
+
+/* Lines of one shape. most: bytes of one; first: number of the first among the lines of all batches; asked: how many of the pieces'
+ * columns, in `ahead`, are so far apart that each has to be asked for. */
+typedef struct {
+    Piece *pieces;
+    const Piece **ahead;
+    Py_ssize_t count, rows, most, first, asked;
+} Batch;
+
+typedef struct {
+    Batch *batches;
+    Py_ssize_t count;
+    Py_buffer *held;
+    Py_ssize_t holding, room;
+} Batches;
+
+static void release(Batches *all) {
+    for (Py_ssize_t b = 0; all->batches && b < all->count; b++)
+        PyMem_Free(all->batches[b].pieces), PyMem_Free(all->batches[b].ahead);
+    for (Py_ssize_t h = 0; h < all->holding; h++)
+        PyBuffer_Release(&all->held[h]);
+    PyMem_Free(all->batches);
+    PyMem_Free(all->held);
+}
+
+static int refused(const char *why) {
+    PyErr_SetString(PyExc_ValueError, why);
+    return -1;
+}
+
+/* The buffer of an object, held until the end: good until the next one is. */
+static const Py_buffer *hold(Batches *all, PyObject *object, int flags) {
+    if (all->holding == all->room) {
+        Py_ssize_t room = all->room ? 2 * all->room : 256;
+        Py_buffer *held = PyMem_Realloc(all->held, room * sizeof(Py_buffer));
+        if (!held) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        all->held = held;
+        all->room = room;
+    }
+    if (PyObject_GetBuffer(object, &all->held[all->holding], flags) < 0)
+        return NULL;
+    return &all->held[all->holding++];
+}
+
+/* The column of a piece: integers of any size, at any distance. */
+static int take_column(Batches *all, PyObject *column, Piece *piece, Py_ssize_t rows) {
+    const Py_buffer *buffer = hold(all, column, PyBUF_STRIDES | PyBUF_FORMAT);
+    if (!buffer)
+        return -1;
+    const char *format = buffer->format ? buffer->format : "B";
+    while (*format == '<' || *format == '=' || *format == '@')
+        format++;
+    if (buffer->ndim != 1 || buffer->shape[0] != rows || !*format || !strchr("bBhHiIlLqQ", *format) || format[1])
+        return refused("a column must be of integers, one for each line");
+    piece->column = buffer->buf;
+    piece->stride = buffer->strides[0];
+    piece->size = (int)buffer->itemsize;
+    piece->is_signed = strchr("bhilq", *format) != NULL;
+    return 0;
+}
+
+static int take_texts(Batches *all, PyObject *texts, PyObject *offsets, Piece *piece) {
+    const Py_buffer *buffer = hold(all, texts, PyBUF_SIMPLE);
+    if (!buffer)
+        return -1;
+    Py_ssize_t length = buffer->len;
+    piece->texts = buffer->buf;
+    if (!(buffer = hold(all, offsets, PyBUF_SIMPLE)))
+        return -1;
+    const int32_t *at = buffer->buf;
+    Py_ssize_t count = buffer->len / 4 - 1;
+    if (count < 0 || at[0] < 0 || at[count] > length - COPIED)
+        return refused("offsets must lie in the texts, behind which there must be bytes to copy");
+    for (Py_ssize_t k = 0; k < count; k++) {
+        if (at[k] > at[k + 1])
+            return refused("offsets of texts must ascend");
+        if (at[k + 1] - at[k] > piece->most)
+            piece->most = at[k + 1] - at[k];
+    }
+    piece->offsets = at;
+    piece->count = (uint64_t)count;
+    return 0;
+}
+
+/* A piece from (text,), (text, None) or (text, texts, offsets). */
+static int take_piece(Batches *all, PyObject *given, PyObject *column, Piece *piece, Py_ssize_t rows) {
+    PyObject *second = NULL, *offsets = NULL;
+    if (!PyArg_ParseTuple(given, "y#|OO", &piece->text, &piece->length, &second, &offsets))
+        return -1;
+    if ((piece->length -= COPIED) < 0)
+        return refused("behind a text there must be bytes to copy");
+    piece->what = offsets ? CHOICE : second ? NUMBER : NOTHING;
+    if (piece->what == NOTHING)
+        return 0;
+    if (!column)
+        return refused("too few columns");
+    if (piece->what == CHOICE) {
+        if (take_texts(all, second, offsets, piece) < 0)
+            return -1;
+    } else
+        piece->most = LONGEST;
+    return take_column(all, column, piece, rows);
+}
+
+static void ask_for(Batch *batch, const Piece *piece) {
+    for (Py_ssize_t k = 0; k < batch->asked; k++) {
+        const Piece *other = batch->ahead[k];
+        intptr_t apart = (intptr_t)piece->column - (intptr_t)other->column;
+        if (other->stride == piece->stride && -TOGETHER < apart && apart < TOGETHER)
+            return;
+    }
+    batch->ahead[batch->asked++] = piece;
+}
+
+/* A batch from (pieces, columns, lines). */
+static int take_batch(Batches *all, PyObject *given, Batch *batch) {
+    PyObject *pieces, *columns;
+    if (!PyArg_ParseTuple(given, "O!O!n", &PyTuple_Type, &pieces, &PyTuple_Type, &columns, &batch->rows))
+        return -1;
+    Py_ssize_t count = PyTuple_GET_SIZE(pieces), used = 0;
+    batch->pieces = PyMem_Calloc(count ? count : 1, sizeof(Piece));
+    batch->ahead = PyMem_Calloc(count ? count : 1, sizeof(Piece *));
+    if (!batch->pieces || !batch->ahead) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    batch->count = count;
+    for (Py_ssize_t p = 0; p < count; p++) {
+        Piece *piece = &batch->pieces[p];
+        PyObject *column = used < PyTuple_GET_SIZE(columns) ? PyTuple_GET_ITEM(columns, used) : NULL;
+        if (take_piece(all, PyTuple_GET_ITEM(pieces, p), column, piece, batch->rows) < 0)
+            return -1;
+        batch->most += piece->length + piece->most;
+        if (piece->what != NOTHING) {
+            used++;
+            ask_for(batch, piece);
+        }
+    }
+    return 0;
+}
+
+static inline uint64_t value_at(const Piece *piece, Py_ssize_t row) {
+    const char *at = piece->column + row * piece->stride;
+    if (piece->size == 8) {
+        uint64_t value;
+        memcpy(&value, at, 8);
+        return value;
+    }
+    if (piece->size == 4) {
+        uint32_t value;
+        memcpy(&value, at, 4);
+        return piece->is_signed ? (uint64_t)(int64_t)(int32_t)value : value;
+    }
+    if (piece->size == 2) {
+        uint16_t value;
+        memcpy(&value, at, 2);
+        return piece->is_signed ? (uint64_t)(int64_t)(int16_t)value : value;
+    }
+    return piece->is_signed ? (uint64_t)(int64_t)*(const int8_t *)at : *(const uint8_t *)at;
+}
+
+static inline char *put_text(char *out, const char *text, Py_ssize_t length) {
+    memcpy(out, text, COPIED);
+    for (Py_ssize_t done = COPIED; done < length; done += COPIED)
+        memcpy(out + done, text + done, COPIED);
+    return out + length;
+}
+
+/* The values of eight decimal digits, the first in the lowest byte: numbers below 10000, 100 and 10 side by side. */
+static inline uint64_t eight_digits(uint32_t value) {
+    uint32_t upper = value / 10000;
+    uint64_t fours = upper | (uint64_t)(value - upper * 10000) << 32;
+    uint64_t hundreds = (fours * 10486 >> 20) & 0x0000007f0000007f;
+    uint64_t twos = (fours - 100 * hundreds) << 16 | hundreds;
+    uint64_t tens = (twos * 103 >> 10) & 0x000f000f000f000f;
+    return (twos - 10 * tens) << 8 | tens;
+}
+
+static inline char *put_eight(char *out, uint64_t digits) {
+    uint64_t text = digits | 0x3030303030303030;
+    memcpy(out, &text, 8);
+    return out + 8;
+}
+
+/* The same without leading zeros, of which one stays for 0. */
+static inline char *put_significant(char *out, uint64_t digits) {
+    int zeros = __builtin_ctzll(digits | (uint64_t)1 << 56) / 8;
+    uint64_t text = (digits | 0x3030303030303030) >> 8 * zeros;
+    memcpy(out, &text, 8);
+    return out + 8 - zeros;
+}
+
+static inline char *put_number(char *out, uint64_t value) {
+    const uint64_t half = 100000000;
+    if (value < 10) {
+        *out = (char)('0' + value);
+        return out + 1;
+    }
+    if (value < half)
+        return put_significant(out, eight_digits((uint32_t)value));
+    uint64_t upper = value / half;
+    if (upper >= half) {
+        out = put_number(out, upper / half);
+        out = put_eight(out, eight_digits((uint32_t)(upper % half)));
+    } else
+        out = put_significant(out, eight_digits((uint32_t)upper));
+    return put_eight(out, eight_digits((uint32_t)(value - upper * half)));
+}
+
+/* The end of a line put at `out`, NULL where it cannot be. */
+static inline char *put_line(char *out, const Batch *batch, Py_ssize_t row) {
+    for (const Piece *piece = batch->pieces, *last = piece + batch->count; piece < last; piece++) {
+        out = put_text(out, piece->text, piece->length);
+        if (piece->what == NOTHING)
+            continue;
+        uint64_t value = value_at(piece, row);
+        if (piece->what == NUMBER) {
+            if (piece->is_signed && value >> 63)
+                return NULL;
+            out = put_number(out, value);
+        } else {
+            if (value >= piece->count)
+                return NULL;
+            const int32_t *at = piece->offsets + value;
+            out = put_text(out, piece->texts + at[0], at[1] - at[0]);
+        }
+    }
+    return out;
+}
+
+/* Which line comes k-th: its batch and its row there; NULL where there is none. */
+static inline const Batch *located(const Batches *all, const uint16_t *owners, Py_ssize_t total, int64_t line, Py_ssize_t *row) {
+    if (line < 0 || line >= total || owners[line] >= all->count)
+        return NULL;
+    const Batch *batch = &all->batches[owners[line]];
+    *row = line - batch->first;
+    return *row >= 0 && *row < batch->rows ? batch : NULL;
+}
+
+/* Ask for the numbers of a line: they come from more places than the processor can foresee. */
+static inline void ask(const Batch *batch, Py_ssize_t row) {
+    for (Py_ssize_t k = 0; k < batch->asked; k++)
+        __builtin_prefetch(batch->ahead[k]->column + row * batch->ahead[k]->stride);
+}
+
+/* Puts lines until there is room for no more; returns how many, -1 where one cannot be. */
+static Py_ssize_t put_lines(char **out, const char *limit, const Batches *all, const uint16_t *owners, Py_ssize_t total,
+                            const int64_t *order, Py_ssize_t count) {
+    Py_ssize_t row;
+    for (Py_ssize_t k = 0; k < count; k++) {
+        const Batch *batch = k + AHEAD < count ? located(all, owners, total, order[k + AHEAD], &row) : NULL;
+        if (batch)
+            ask(batch, row);
+        if (!(batch = located(all, owners, total, order[k], &row)))
+            return -1;
+        if (limit - *out < batch->most + COPIED)
+            return k;
+        if (!(*out = put_line(*out, batch, row)))
+            return -1;
+    }
+    return count;
+}
+
+static PyObject *write_lines(PyObject *self, PyObject *arguments) {
+    PyObject *given, *result = NULL;
+    Py_buffer owners = {0}, order = {0}, out = {0};
+    Batches all = {0};
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "O!y*y*w*", &PyList_Type, &given, &owners, &order, &out))
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(given), first = 0;
+    if (!(all.batches = PyMem_Calloc(count ? count : 1, sizeof(Batch)))) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    all.count = count;
+    for (Py_ssize_t b = 0; b < count; b++) {
+        if (take_batch(&all, PyList_GET_ITEM(given, b), &all.batches[b]) < 0)
+            goto done;
+        all.batches[b].first = first;
+        first += all.batches[b].rows;
+    }
+    Py_ssize_t lines;
+    char *end = out.buf;
+    Py_BEGIN_ALLOW_THREADS
+    lines = put_lines(&end, end + out.len, &all, owners.buf, owners.len / 2, order.buf, order.len / 8);
+    Py_END_ALLOW_THREADS
+    if (lines < 0)
+        refused("a number is negative, or an index or a line out of its bounds");
+    else
+        result = Py_BuildValue("nn", lines, end - (char *)out.buf);
+done:
+    release(&all);
+    PyBuffer_Release(&owners);
+    PyBuffer_Release(&order);
+    PyBuffer_Release(&out);
+    return result;
+}
+
+static PyMethodDef FUNCTIONS[] = {
+    {"write", write_lines, METH_VARARGS,
+     "write(batches, owners, order, out): put lines of this order (int64) into `out` as long as there is room; returns how many, and how\n"
+     "many bytes.\n\n"
+     "batches: (pieces, columns, lines) of each. A piece is (text,), (text, None) for a number behind it, or (text, texts, offsets) for one\n"
+     "of several; the latter two take a column each. Behind text and texts stand COPIED bytes more. owners: the batch of each line (uint16), those of one\n"
+     "batch after those of the other. Raises ValueError where something does not fit."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_lines", NULL, 0, FUNCTIONS, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__lines(void) { return PyModule_Create(&MODULE); }
