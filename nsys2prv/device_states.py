@@ -98,7 +98,6 @@ def run_task(task: StateTask) -> Extracted:
                 runs = list(spill(rows, False, writer, Counter(), Counter()))
                 result.runs += runs
                 result.events[LAYOUT] += sum(run.rows for run in runs if run.shape.stream == BEGIN)
-            reader.release()
     finally:
         writer.close()
         reader.close()

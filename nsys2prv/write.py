@@ -56,7 +56,6 @@ def write_window(manifest_path: Path, output: Output, number: int) -> tuple[int,
         yield from merged(batches)
 
     output.put(number, pieces())
-    formatter.reader.release()
     return sum(len(batch.times) for batch in batches), formatter.repeated.copy()
 
 

@@ -124,7 +124,6 @@ class Book:
         try:
             for run in self._index.get((stream, name, unit), ()):
                 yield run, reader.between(run, run.first, None)
-                reader.release()
         finally:
             reader.close()
 

@@ -71,7 +71,6 @@ def _ranges(job: Job, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarr
             own = np.array([threads.setdefault((run.report, key.tid if isinstance(key, ThreadKey) else -1), len(threads)) for key in keys])
             clock = job.clocks[run.report]
             yield own[records["object"]], placing.begins(records, clock), placing.ends(records, clock, job.duration)
-            reader.release()
     finally:
         reader.close()
 

@@ -79,7 +79,6 @@ class _Cutter:
                 self._states_of(run)
             else:
                 self._ranges(run, following is not None and following.until == OPEN)
-            self.reader.release()
         self._write_heads()
         self._write_states()
         self.samples.finish()

@@ -72,7 +72,6 @@ class _Weigher:
     def weight(self, run: Run) -> Weight:
         step = -(-run.rows // LOOKED_AT)
         records = self.reader.every(run, step)
-        self.reader.release()
         each = run.rows / len(records)
         clock = self.job.clocks[run.report]
         time = clock.to_global(records["time"])

@@ -141,7 +141,6 @@ def chunks(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ranges, Range
                 (holding if layout.holds else ranges).append(_ranges(task, number, run, layout, found, threads, rules))
         states = Ranges.joined(holding)
         yield Ranges.joined(ranges), states.chosen(np.argsort(states.begin, kind="stable")), limit
-        reader.release()
     reader.close()
 
 

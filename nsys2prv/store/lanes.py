@@ -142,7 +142,6 @@ def _chunks(runs: list[tuple[Extracted, Run]], locals_of: dict[int, np.ndarray],
             owner, position, object_, begin, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
             order = np.lexsort((-end, begin, object_))
             yield owner[order], position[order], object_[order], begin[order], end[order]
-        reader.release()
 
 
 def first_free(object_: np.ndarray, begin: np.ndarray, end: np.ndarray, lane_ends: dict[int, list[int]]) -> tuple[np.ndarray, int]:

@@ -7,11 +7,10 @@ all values), its ends, and its lines; samples of counters are stored once. A tim
 from __future__ import annotations
 
 import errno
-import mmap
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +21,13 @@ from nsys2prv.catalogue.counters import Metric
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
 #: Stands for the report of runs that are in trace time, and for the source of runs whose indices are the trace's own numbers.
 TRACE, RESOLVED = -1, -1
-#: Every so many records a run's time is kept in memory, to plan windows and to find a slice without reading the run.
-SAMPLE = 1024
+#: Every so many records a run's time is kept in memory, to plan windows and to find a slice while reading little beside it.
+SAMPLE = 256
 #: Records put together at a time.
 BLOCK = 8192
-#: Spill files mapped at a time; each holds a file descriptor, of which systems allow 1024 or fewer.
+#: Spill files open at a time; systems allow 1024 or fewer.
 OPEN_FILES = 256
-#: As long as there are no more maps than this, arrays may show what is in them.
-SHOWN_FILES = 48
 
-_TIME = np.dtype("<i8")
 #: Records of states: trace time, thread of the trace, value.
 STATE_DTYPE = np.dtype([("time", "<i8"), ("end", "<i8"), ("object", "<u4"), ("state", "<u4")])
 _LINE_COLUMNS = [("time", "<i8"), ("sender", "<u4"), ("receive", "<i8"), ("receiver", "<u4"), ("until", "<i8"), ("size", "<i8")]
@@ -168,77 +164,73 @@ def store_again(run: Run, records: np.ndarray) -> None:
 
 
 class SpillReader:
-    """Slices of runs, copied from their files, of which a bounded number is open at a time."""
+    """Slices of runs, read from their files, of which a bounded number is open at a time."""
 
     def __init__(self) -> None:
-        self._maps: dict[Path, mmap.mmap] = {}
+        self._files: dict[Path, FileIO] = {}
 
-    def _map(self, run: Run) -> mmap.mmap:
-        mapped = self._maps.pop(run.path, None)
-        if mapped is None:
-            if len(self._maps) >= OPEN_FILES:
-                self._maps.pop(next(iter(self._maps)))
+    def between(self, run: Run, first: int, last: int | None) -> np.ndarray:
+        """The records with first <= time < last (None: without an upper limit)."""
+        return self.located(run, first, last)[1]
+
+    def located(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
+        """The same, with the position of the first of them in the run."""
+        start, stop = _blocks(run, first, last)
+        if start >= stop:
+            return start, np.empty(0, run.shape.dtype)
+        records = self._read(run, start, stop)
+        times = records["time"]
+        # What is sought lies in the first and in the last of the blocks: numpy copies what it searches.
+        before = int(times[:SAMPLE + 1].searchsorted(first)) if first > run.first else 0
+        if last is not None and last <= run.until:
+            end = max(len(times) - SAMPLE, 0)
+            records = records[:end + int(times[end:].searchsorted(last))]
+        return start + before, records[before:]
+
+    def every(self, run: Run, step: int) -> np.ndarray:
+        """Every `step`-th record of a run."""
+        stride = step * max(1, BLOCK // step)
+        return np.concatenate([self._read(run, first, min(first + stride, run.rows))[::step] for first in range(0, run.rows, stride)])
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _read(self, run: Run, start: int, stop: int) -> np.ndarray:
+        """The records from one place in a run to another."""
+        records = np.empty(stop - start, run.shape.dtype)
+        file = self._file(run.path)
+        file.seek(run.offset + start * records.itemsize)
+        left = memoryview(records.view(np.uint8))
+        while left:
+            got = file.readinto(left)
+            if not got:
+                raise OSError(errno.EIO, "is cut short", str(run.path))
+            left = left[got:]
+        return records
+
+    def _file(self, path: Path) -> FileIO:
+        file = self._files.pop(path, None)
+        if file is None:
+            if len(self._files) >= OPEN_FILES:
+                self._files.pop(next(iter(self._files))).close()
             try:
-                mapped = _mapped(run.path)
+                file = path.open("rb", buffering=0)
             except OSError as error:
                 if error.errno != errno.EMFILE:
                     raise
                 # Several threads, or a system that allows few.
-                self._maps.clear()
-                mapped = _mapped(run.path)
-        self._maps[run.path] = mapped
-        return mapped
-
-    def _part(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
-        """The records with first <= time < last (None: without an upper limit), without reading them yet, and the position of the first of
-        them in the run."""
-        mapped, dtype = self._map(run), run.shape.dtype
-        times = np.ndarray(run.rows, _TIME, mapped, run.offset, (dtype.itemsize,))
-        start = _position(run, times, first)
-        stop = run.rows if last is None else _position(run, times, last)
-        return start, np.ndarray(max(stop - start, 0), dtype, mapped, run.offset + start * dtype.itemsize)
-
-    def between(self, run: Run, first: int, last: int | None) -> np.ndarray:
-        """The records with first <= time < last (None: without an upper limit)."""
-        return self.view(run, first, last).copy()
-
-    def view(self, run: Run, first: int, last: int | None) -> np.ndarray:
-        """The same, as long as few files are open as they are in the file, read when they are used: not to be changed."""
-        part = self._part(run, first, last)[1]
-        # A file stays open as long as an array shows its content.
-        return part if len(self._maps) <= SHOWN_FILES else part.copy()
-
-    def located(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
-        """The same, copied, with the position of the first of them in the run."""
-        start, part = self._part(run, first, last)
-        return start, part.copy()
-
-    def every(self, run: Run, step: int) -> np.ndarray:
-        """Every `step`-th record of a run."""
-        return np.ndarray(run.rows, run.shape.dtype, self._map(run), run.offset)[::step].copy()
-
-    def close(self) -> None:
-        # Not closed one by one: a profiler that looks at this thread may still hold what was read from them.
-        self._maps.clear()
-
-    def release(self) -> None:
-        """Give the pages read so far back to the system; the maps stay usable."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            for mapped in self._maps.values():
-                mapped.madvise(mmap.MADV_DONTNEED)
+                self.close()
+                file = path.open("rb", buffering=0)
+        self._files[path] = file
+        return file
 
 
-def _mapped(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def _position(run: Run, times: np.ndarray, time: int) -> int:
-    """The first record at or after `time`; times: of all records."""
-    if time <= run.first:
-        return 0
-    if time > run.until:
-        return run.rows
-    block = int(run.samples.searchsorted(time))
-    # Not numpy's search, which would first copy, and so read, all that it looks into.
-    return bisect_left(times, time, max(block - 1, 0) * SAMPLE, min(block * SAMPLE, run.rows))
+def _blocks(run: Run, first: int, last: int | None) -> tuple[int, int]:
+    """From which record to before which one, both at multiples of SAMPLE or the run's end, those lie with first <= time < last."""
+    if first > run.until:
+        return run.rows, run.rows
+    start = 0 if first <= run.first else max(int(run.samples.searchsorted(first)) - 1, 0) * SAMPLE
+    stop = run.rows if last is None or last > run.until else min(int(run.samples.searchsorted(last)) * SAMPLE, run.rows)
+    return start, stop

@@ -54,7 +54,7 @@ def placed(reader: SpillReader, run: Run, clock: ClockMap, duration: int, first:
 
 def around(reader: SpillReader, run: Run, clock: ClockMap, first: int, last: int | None) -> np.ndarray:
     """The records of a run within a window, and where its clock has slack some beside it."""
-    return reader.view(run, clock.to_local(first) - clock.slack, None if last is None else clock.to_local(last) + clock.slack)
+    return reader.between(run, clock.to_local(first) - clock.slack, None if last is None else clock.to_local(last) + clock.slack)
 
 
 def within(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
