@@ -179,7 +179,7 @@ def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Pa
     counting, wanted = _counting(selected), {kind.name for kind in selected}
     stages: list[list[Task]] = []
     number = 0
-    for stage in (first, second):
+    for stage in (together(first), together(second)):
         tasks = []
         for index, info in enumerate(reports):
             for parts in _portions(info, stage, wanted):
@@ -198,11 +198,12 @@ def _counting(selected: Iterable[EventKind]) -> dict[str, str]:
     return {table: kinds[0].name for table, kinds in readers.items() if all(kind.where for kind in kinds)}
 
 
-def _portions(info: ReportInfo, kinds: list[EventKind], wanted: set[str]) -> Iterator[list[tuple[tuple[str, ...], Part, bool]]]:
-    """A report's parts, gathered into portions of at most TASK_ROWS rows."""
+def _portions(info: ReportInfo, groups: Sequence[tuple[EventKind, ...]],
+              wanted: set[str]) -> Iterator[list[tuple[tuple[str, ...], Part, bool]]]:
+    """A report's parts for each of the groups of kinds that read together, gathered into portions of at most TASK_ROWS rows."""
     portion: list[tuple[tuple[str, ...], Part, bool]] = []
     room = TASK_ROWS
-    for group in together(kinds):
+    for group in groups:
         for table in group[0].tables:
             part = info.parts.get(table)
             if part is None:

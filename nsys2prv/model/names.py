@@ -143,7 +143,7 @@ def _distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
     """The distinct texts in order, each with the least of its short forms if those are wanted."""
     found = pl.DataFrame(schema={"text": pl.String, "short": pl.String} if shorts else {"text": pl.String})
     for batch in batches:
-        texts = pl.concat([found, *(_with_short(frame) if shorts else frame.select("text") for _, _, frame in batch)])
+        texts = pl.concat([found, *(_with_short(frame) if shorts else frame["text"].to_frame() for _, _, frame in batch)])
         found = texts.group_by("text").agg(pl.col("short").min()) if shorts else texts.unique()
     return found.sort("text")
 
@@ -156,8 +156,8 @@ def _look_up(values: NameValues, batches: Iterable[Batch], distinct: pl.DataFram
     """Fill in every task's values, and the values met per domain."""
     met: dict[str, list[np.ndarray]] = {}
     for batch in batches:
-        texts = pl.concat([frame.select("text") for _, _, frame in batch])
-        column = texts.join(distinct, on="text", how="left", maintain_order="left")["value"].to_numpy()
+        texts = pl.concat([frame["text"] for _, _, frame in batch])
+        column = texts.to_frame().join(distinct, on="text", how="left", maintain_order="left")["value"].to_numpy()
         start = 0
         for task, file, frame in batch:
             part = values.by_task[task] = column[start:start + frame.height]

@@ -14,7 +14,7 @@ from nsys2prv.store.runs import BEGIN, Run, Shape, SpillReader
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000
 #: With very many runs a window must be worth the look into each.
-RECORDS_PER_RUN = 12
+RECORDS_PER_RUN = 400
 #: So many sampled numbers weigh as much as a record of the other kinds.
 VALUES_PER_RECORD = 6
 
