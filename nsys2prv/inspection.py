@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from nsys2prv.engines.pool import Pool
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.info import ReportInfo, inspect
 from nsys2prv.report.prepare import prepared
 from nsys2prv.report.unchanged import signature
 
-#: Reports with fewer bytes than this together are not worth starting processes for: they rarely have as many rows as make reading worth it.
-SMALL_JOB_BYTES = 20_000_000
+#: Fewer bytes rarely have as many rows as one process reads and writes while others start.
+SMALL_JOB_BYTES = 30_000_000
 #: Reports that a worker looks at in one go: so many, or those with so many bytes.
 TOGETHER, TOGETHER_BYTES = 16, 50_000_000
 
@@ -19,9 +20,9 @@ TOGETHER, TOGETHER_BYTES = 16, 50_000_000
 Export = tuple[Path, Path]
 
 
-def worth_workers(paths: Sequence[Path]) -> bool:
-    """Whether looking at these reports is worth starting processes for."""
-    return len(paths) > 1 and sum(map(_bytes, paths)) >= SMALL_JOB_BYTES
+def worth_workers(paths: Sequence[Path], pool: Pool) -> bool:
+    """Whether looking at these reports is work for the pool's workers."""
+    return len(paths) > 1 and pool.is_worth(sum(map(_bytes, paths)), SMALL_JOB_BYTES)
 
 
 def looked_at(paths: Sequence[Path], folder: Path, keep_going: bool,

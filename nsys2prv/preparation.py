@@ -41,8 +41,8 @@ from nsys2prv.store.runs import LINE, TRACE, Run, Shape
 from nsys2prv.store.span import within
 from nsys2prv.timeline import Timeline, begun, settled, timeline
 
-#: Reports with fewer rows than this together are not worth starting processes for.
-SMALL_JOB_ROWS = 400_000
+#: So many rows one process reads and writes while others start.
+SMALL_JOB_ROWS = 550_000
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
         plan = replace(plan, selection=selection, settings=settings)
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
-    lookers = Workers(pool if inspection.worth_workers(exports) else alone(), progress)
+    lookers = Workers(pool if inspection.worth_workers(exports, pool) else alone(), progress)
     looked = inspection.looked_at(exports, folder, plan.keep_going, partial(lookers.run, what=inspection.names))
     for found in progress.over(looked, "opening reports", len(exports)):
         if isinstance(found, ReportInfo):
@@ -212,7 +212,7 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
     places = {id(report.info): (path, report) for path, report in held}
     infos = wanted_reports(object_model.order_reports([*infos, *(report.info for _, report in held)]), plan.cut.cut)
     rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
-    return Opened(infos, plan, Workers(alone() if rows < SMALL_JOB_ROWS else pool, progress, lookers.spent),
+    return Opened(infos, plan, Workers(pool if pool.is_worth(rows, SMALL_JOB_ROWS) else alone(), progress, lookers.spent),
                   [*warnings, *plan.selection.warnings, *mixed.warnings(infos)],
                   {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}, unread)
 

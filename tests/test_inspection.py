@@ -10,6 +10,8 @@ import pytest
 from tools.conversions import written
 
 from nsys2prv import Options, convert, inspection
+from nsys2prv.engines.local import SerialExecutor
+from nsys2prv.engines.pool import Pool
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.inspection import TOGETHER, looked_at, worth_workers
 from nsys2prv.report.info import ReportInfo
@@ -45,11 +47,13 @@ def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_pat
 
 
 def test_few_bytes_are_not_worth_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not worth_workers(TRAINING)
-    monkeypatch.setattr(inspection, "SMALL_JOB_BYTES", sum(path.stat().st_size for path in TRAINING))
-    assert worth_workers(TRAINING)
-    assert not worth_workers(TRAINING[:-1])
-    assert not worth_workers(TRAINING[:1])
+    two, many = Pool(SerialExecutor(), 2), Pool(SerialExecutor(), 100)
+    assert not worth_workers(TRAINING, two)
+    monkeypatch.setattr(inspection, "SMALL_JOB_BYTES", sum(path.stat().st_size for path in TRAINING) // 2)
+    assert worth_workers(TRAINING, two)
+    assert not worth_workers(TRAINING[:-1], two)
+    assert worth_workers(TRAINING[:-1], many)
+    assert not worth_workers(TRAINING[:1], many)
 
 
 def test_workers_tell_what_is_wrong_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

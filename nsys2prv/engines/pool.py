@@ -34,6 +34,11 @@ class Pool:
     renew: Callable[[], Executor] | None = None
     lost: tuple[type[Exception], ...] = (BrokenExecutor,)
 
+    def is_worth(self, work: int, while_starting: int) -> bool:
+        """Whether several workers are done with so much work sooner than one process that need not start any. while_starting: how much one
+        process does while others start."""
+        return work * (self.jobs - 1) >= while_starting * self.jobs if self.jobs > 1 else work >= while_starting
+
     def in_order(self, function: Callable[[T], R], tasks: Iterable[T], ahead: int, what: Callable[[T], str] = str) -> Iterator[R]:
         """Results in the order of the tasks, with at most `ahead` tasks submitted beyond the one awaited.
 

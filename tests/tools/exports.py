@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from nsys2prv.preparation import SMALL_JOB_ROWS
+
 Row = Mapping[str, object]
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -66,8 +68,8 @@ def os_call(start: int | None, end: int | None, name: int | None = 1, tid: int =
     return row
 
 
-def make_large(path: Path, rows: int = 500_000) -> Path:
-    """A report large enough for worker processes: kernels one after the other."""
+def make_large(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> Path:
+    """A report large enough for two worker processes: kernels one after the other."""
     make_export(path, {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
     with sqlite3.connect(path) as connection:
         connection.execute(f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) "
