@@ -7,6 +7,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "digits are put as little-endian words"
+#endif
+
 /* Texts are copied so many bytes at a time; what is too much, the next ones overwrite. Behind each there must be as many. */
 #define COPIED 16
 /* Numbers so near each other come from memory together, bytes. */

@@ -207,13 +207,6 @@ class Named(dict):
         return "NULL"
 
 
-def integers_of(series: pl.Series) -> np.ndarray:
-    nulls = series.null_count()
-    if nulls == len(series):
-        return np.full(nulls, NULL)
-    return (series.fill_null(NULL) if nulls else series).to_numpy()
-
-
 def coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
     """A column of bytes as codes into its values, distinct ones unless most come once."""
     if series.dtype != pl.Binary:
@@ -233,23 +226,31 @@ def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, 
     height = rows.height if chosen is None else len(place)
     damaged = 0
     numbers: dict[str, np.ndarray] = {}
+    whole = _without_nulls(rows, [name for name in integers if rows.schema.get(name) == pl.Int64])
     for name in integers:
-        if name in rows.columns and rows[name].dtype == pl.Int64:
-            numbers[name] = integers_of(rows[name])[place]
+        if name in whole:
+            numbers[name] = whole[name][place]
         else:
             numbers[name] = np.full(height, NULL)
             damaged += int(rows[name].is_not_null().to_numpy()[place].sum()) if name in rows.columns else 0
-    none = pl.repeat(b"", height, dtype=pl.Binary, eager=True)
-    words = {name: coded(bytes_of(rows[name] if chosen is None else rows[name].filter(chosen)) if name in rows.columns else none)
-             for name in texts}
+    words = {name: coded(bytes_of(rows[name] if chosen is None else rows[name].filter(chosen))) if name in rows.columns
+             else (np.zeros(height, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts}
     return Columns(height, numbers, words, damaged)
+
+
+def _without_nulls(rows: pl.DataFrame, names: list[str]) -> dict[str, np.ndarray]:
+    """These columns of integers, NULL for what is null; all at once, as each question to polars has its price."""
+    counts = {name: rows[name].null_count() for name in names}
+    filled = rows.select(pl.col(name).fill_null(NULL) for name, nulls in counts.items() if 0 < nulls < rows.height)
+    return {name: np.full(nulls, NULL) if nulls and nulls == rows.height else (filled if nulls else rows)[name].to_numpy()
+            for name, nulls in counts.items()}
 
 
 def bytes_of(column: pl.Series) -> pl.Series:
     """Any column as bytes; what is null has none."""
     if column.dtype != pl.Binary:
         column = column.cast(pl.String).cast(pl.Binary)
-    return column.fill_null(b"")
+    return column.fill_null(b"") if column.null_count() else column
 
 
 def decoded(series: pl.Series) -> pl.Series:

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.report.source import Columns, Named, Part, Shared, SomeRows, Source, Table, columns_of, integers_of, quoted
+from nsys2prv.report.source import Columns, Named, Part, Shared, SomeRows, Source, Table, columns_of, quoted
 
 MAGIC = b"SQLite format 3\x00"
 #: The first bytes of a rollback journal that has something to roll back.
@@ -195,7 +195,7 @@ class Database(Source):
         columns = ", ".join(f"CASE typeof({quoted(name)}) WHEN 'integer' THEN {quoted(name)} END AS {quoted(name)}" for name in integers)
         wanted = f"SELECT {quoted(key)} FROM {self.rows_of(part)}"
         frame = self.select(f"SELECT {columns} FROM {quoted(table)} WHERE {quoted(key)} IN ({wanted}) AND {self.condition(table, where)}")
-        return Columns(frame.height, {name: integers_of(frame[name]) for name in integers}, {})
+        return columns_of(frame, integers, ())
 
     def rows_of(self, part: Part, where: str = "") -> str:
         rows = _rows_of(part, self.tables[part.table].rowid)
