@@ -80,7 +80,8 @@ def observed(book: FactBook, method: str, folder: Path, run: Run) -> list[Portio
     found: list[Portion] = []
     left = {}
     for relation in all_relations():
-        files = book.files(relation.facts) if relation.observe and method in (AUTO, relation.model) else {}
+        tells = relation.observe or relation.portions
+        files = book.files(relation.facts) if tells and method in (AUTO, relation.model) else {}
         if files and files[relation.facts[0]]:
             some = relation.portions and relation.portions(
                 Division(files, book.tasks, folder, 0, lambda steps: run(run_step, steps)))

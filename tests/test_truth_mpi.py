@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tools.trace_reader import Trace, read_trace
 
-from nsys2prv import Options, convert
+from nsys2prv import Options, convert, facts
+from nsys2prv.relations import mpi_messages
 from nsys2prv.samples import generate
 from nsys2prv.samples.options import Options as SampleOptions
 from nsys2prv.summary import Summary
@@ -27,6 +28,7 @@ JOBS = {
     "handles only": {"ranks": 6, "hosts": 3, "mpi_comm_uids": False, "seed": 5},
     "any order": {"ranks": 4, "hosts": 1, "row_order": "shuffled", "visible": "all", "seed": 7},
     "two": {"ranks": 2, "hosts": 2, "steps": 9, "mpi_comm_uids": False},
+    "in small steps": {"ranks": 6, "hosts": 2, "seed": 11},
 }
 #: Every call once: Wait calls have a row for each request, MPI_Sendrecv may have two.
 CALLS = " UNION ALL ".join(f"SELECT DISTINCT start, end, globalTid, textId FROM {table}" for table in TABLES)
@@ -53,7 +55,12 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("job")
     truth = generate(folder, SampleOptions(**{"steps": 3, "layers": 1, "mpi": True, **JOBS[request.param]}))
     paths = [folder / rank["report"] for rank in truth["ranks"]]
-    summary = convert(paths, folder / "mpi.prv", Options(kinds=("mpi",), align="utc"))
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "in small steps":
+            patch.setattr(facts, "BATCH_BYTES", 1)
+            patch.setattr(mpi_messages, "BUCKET_BYTES", 500)
+            patch.setattr(mpi_messages, "STEP_ROWS", 5)
+        summary = convert(paths, folder / "mpi.prv", Options(kinds=("mpi",), align="utc"))
     trace = read_trace(folder / "mpi.prv")
     exports = [sqlite3.connect(path) for path in paths]
     firsts = [min(item.begin for code in CODES for item in trace.intervals(code) if item.row[0] == rank + 1) for rank in range(len(paths))]

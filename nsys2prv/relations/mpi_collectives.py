@@ -6,32 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from nsys2prv.clock.observations import MPI as SOURCE
-from nsys2prv.clock.observations import Calls
 from nsys2prv.columns import OPEN
 from nsys2prv.events.mpi import MEETINGS
 from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of, sorted_calls
-from nsys2prv.relations.kind import DEVICES, MPI, Division, Observed, Relation
+from nsys2prv.relations.kind import DEVICES, MPI, Division, Relation
 from nsys2prv.report.source import NULL
 
 
-def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
-    """The blocking calls of every process, by communicator; the n-th of each is the others' n-th unless rows are missing."""
-    calls = _known(facts[MEETINGS])
-    column = {name: calls[name].to_numpy() for name in (
-        "communicator", "task", "host", "signature", "waits", "is_root", "members", "time_begin", "time_end")}
-    count = calls.height
-    return Observed(Calls(
-        np.full(count, SOURCE), column["communicator"], column["task"] * DEVICES, column["host"], np.full(count, -1),
-        column["signature"], column["waits"], column["is_root"], column["members"], column["time_begin"], column["time_end"]))
-
-
 def portions(division: Division) -> list[CallPortion]:
-    """The same by communicators."""
+    """The blocking calls of every process, by communicator; the n-th of each is the others' n-th unless rows are missing."""
     steps = [MeetingsStep(files, division.tasks, division.folder / f"mpi-calls-{number}.blocks")
              for number, files in enumerate(batches(division.files[MEETINGS]))]
     return portions_of(list(division.run(steps)), SOURCE)
@@ -58,4 +45,4 @@ def _known(calls: pl.DataFrame) -> pl.DataFrame:
     return calls.filter((pl.col("task") >= 0) & known)
 
 
-RELATIONS = (Relation("mpi_collectives", "MPI collectives", MPI, (MEETINGS,), observe=observe, portions=portions),)
+RELATIONS = (Relation("mpi_collectives", "MPI collectives", MPI, (MEETINGS,), portions=portions),)

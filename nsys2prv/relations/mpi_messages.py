@@ -7,14 +7,17 @@ makes the order of the streams that it might have taken from uncertain from then
 an MPI_Sendrecv of which it is not known which message it sent, whatever the numbers. What is not certain stays without a line and is
 counted in the notes.
 
-A line begins with the call that sends, or that starts a persistent request, and ends with the call that received or, for a receive
-through a request, that completed it: the first Wait of its handle, else the last Test before the handle is used again, else the
-receive call itself.
+A line begins with the call that sends, or that starts a persistent request, and ends with the call that received or that completed the
+receive, see :mod:`nsys2prv.relations.mpi_sides`. Whatever bears on a stream goes by its communicator and receiver: messages are matched
+for some of these at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -22,170 +25,165 @@ import polars as pl
 from nsys2prv.clock.observations import MPI as SOURCE
 from nsys2prv.clock.observations import Messages
 from nsys2prv.columns import OPEN
-from nsys2prv.events.kind import Lines
-from nsys2prv.events.mpi import (
-    ASKED,
-    COMPLETED,
-    EITHER,
-    MESSAGES,
-    PROCESSES,
-    RECEIVE,
-    RECEIVE_INIT,
-    REQUESTS,
-    SEND,
-    SEND_INIT,
-    STARTED,
-    USED,
-)
-from nsys2prv.relations.kind import MPI, Observed, Related, Relation
+from nsys2prv.events.mpi import EITHER, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
+from nsys2prv.extract import Extracted
+from nsys2prv.facts import batches, read_fact
+from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.kind import MPI, Division, Observed, Relation
+from nsys2prv.relations.mpi_sides import ANY, KEPT, WHY, Process, Sides, SidesStep
+from nsys2prv.relations.pair_lines import stored_lines
+from nsys2prv.relations.stored import Stored, store
 from nsys2prv.report.source import NULL
 
+NAME, KIND = "mpi_messages", "mpi_message"
 #: Tags of other lines (see the catalogue); an MPI tag among them is written so much higher.
 OUR_TAGS, TAG_OFFSET = (55_000, 55_999), 1_000_000_000
+#: Why a message of a stream has no line.
+UNCERTAIN, ALONE = "whose order is not certain", "without a partner"
+#: Facts (bytes) that one step matches; lines that one step stores.
+BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 _STREAM = ["communicator", "source", "destination", "tag"]
-_HANDLE = ["task", "request"]
 
 
-def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
+def divided(division: Division) -> list[Extracted]:
     """Lines for the messages that are matched, and notes on those that are not."""
-    pairs, sends, receives, either = _pairs(facts, in_time=True)
-    taken = pairs.filter((pl.col("completed") != NULL) & (pl.col("completed") != OPEN))
-    tag = taken["tag"].to_numpy()
-    completed = taken["completed"].to_numpy()
-    lines = Lines("mpi_message", taken["time_begin"].to_numpy(), taken["object_thread"].to_numpy(), completed,
-                  taken["receiver"].to_numpy(), completed, np.maximum(taken["size"].to_numpy(), 0), _line_tags(tag))
-    early = taken.filter(pl.col("completed") < pl.col("time_begin")).height
-    return Related(lines=[lines], notes=_notes(sends, receives, either.height, taken.height, pairs.height - taken.height, early))
+    sides, processes = _sides(division, "messages")
+    found = list(division.run([MatchStep(blocks, processes, division.folder / f"mpi-pairs-{division.number}-{place}.blocks")
+                               for place, blocks in enumerate(_buckets(sides))]))
+    results = stored_lines(division, NAME, KIND, True, [block for part in found for block in part.pairs], STEP_ROWS)
+    results[0].notes = _notes(sum((part.fates for part in found), Counter()), sum(part.either for part in sides),
+                              sum(part.unfinished for part in found), sum(part.early for part in found))
+    return results
 
 
-def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
+def portions(division: Division) -> list[Stored]:
     """Messages between hosts: none is received before it is sent."""
-    pairs = _pairs(facts, in_time=False)[0].filter(
-        (pl.col("completed") != NULL) & (pl.col("completed") != OPEN) & (pl.col("host") != pl.col("receiving_host")))
-    sender, sent, receiver, received = (pairs[name].to_numpy() for name in ("host", "time_begin", "receiving_host", "completed"))
-    return Observed(messages=Messages(np.full(len(sent), SOURCE), sender, sent, receiver, received))
+    sides, processes = _sides(division, "clock-messages")
+    return list(division.run([HostsStep(blocks, processes, division.folder / f"observed-mpi-messages-{place}.pickle")
+                              for place, blocks in enumerate(_buckets(sides))]))
 
 
-def _pairs(facts: Mapping[str, pl.DataFrame], in_time: bool) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """The pairs that are certain, the sends and the receives with `why` of those of no pair, and calls that may be either.
+def _sides(division: Division, name: str) -> tuple[list[Sides], tuple[Process, ...]]:
+    """The sides of messages, by report, and the processes of the job."""
+    processes = read_fact(division.files[PROCESSES], division.tasks).group_by("task").agg(pl.col("rank").max(), pl.col("began").any())
+    known = tuple(Process(*row) for row in processes.select("rank", "began").sort("rank", "began").iter_rows())
+    files = division.files[MESSAGES]
+    count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
+    steps = []
+    for number, part in enumerate(batches(files)):
+        reports = {file.report for file in part}
+        requests = tuple(file for file in division.files[REQUESTS] if file.report in reports)
+        steps.append(SidesStep(part, requests, division.tasks, known, count, division.folder / f"mpi-{name}-{number}.blocks"))
+    return list(division.run(steps)), known
+
+
+def _buckets(sides: Sequence[Sides]) -> list[tuple[Block, ...]]:
+    """What is matched together."""
+    buckets: dict[int, list[Block]] = {}
+    for block in (block for part in sides for block in part.blocks):
+        buckets.setdefault(block.group, []).append(block)
+    return [tuple(buckets[bucket]) for bucket in sorted(buckets)]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """pairs: that are certain and complete, PAIR of each and then its report and place. fates: how many messages, by side and why they
+    are of no pair, "" for those of one. unfinished: receives that were not complete in the end; early: those before their sends."""
+
+    pairs: tuple[Block, ...]
+    fates: Counter[tuple[int, str]]
+    unfinished: int
+    early: int
+
+
+@dataclass(frozen=True)
+class MatchStep:
+    """Matches the messages of some communicators and receivers."""
+
+    blocks: tuple[Block, ...]
+    processes: tuple[Process, ...]
+    path: Path
+
+    def run(self) -> Matched:
+        pairs, fates = _pairs(_read(self.blocks), self.processes, in_time=True)
+        taken = _complete(pairs)
+        first, last = OUR_TAGS
+        rows = taken.select("time_begin", "object_thread", "completed", "receiver", "size", pl.when(pl.col("tag").is_between(first, last))
+                            .then(pl.col("tag") + TAG_OFFSET).otherwise("tag"), "report", "place").to_numpy()
+        return Matched(write_blocks(self.path, np.zeros(len(rows), np.int64), rows), fates, pairs.height - taken.height,
+                       taken.filter(pl.col("completed") < pl.col("time_begin")).height)
+
+
+@dataclass(frozen=True)
+class HostsStep:
+    """Matches the messages of some communicators and receivers, and stores those between hosts."""
+
+    blocks: tuple[Block, ...]
+    processes: tuple[Process, ...]
+    path: Path
+
+    def run(self) -> Stored:
+        pairs = _complete(_pairs(_read(self.blocks), self.processes, in_time=False)[0]).filter(pl.col("host") != pl.col("receiving_host"))
+        sender, sent, receiver, received = (pairs[name].to_numpy() for name in ("host", "time_begin", "receiving_host", "completed"))
+        return store(Observed(messages=Messages(np.full(len(sent), SOURCE), sender, sent, receiver, received)), self.path)
+
+
+def _read(blocks: Sequence[Block]) -> pl.DataFrame:
+    rows = np.concatenate([block.read() for block in blocks])
+    return pl.DataFrame(rows, schema=dict.fromkeys(KEPT, pl.Int64), orient="row").sort("time_begin", "report", "place")
+
+
+def _complete(pairs: pl.DataFrame) -> pl.DataFrame:
+    return pairs.filter((pl.col("completed") != NULL) & (pl.col("completed") != OPEN))
+
+
+def _pairs(messages: pl.DataFrame, processes: Sequence[Process], in_time: bool) -> tuple[pl.DataFrame, Counter[tuple[int, str]]]:
+    """The pairs that are certain, by sends, and the fates of sends and receives, see :class:`Matched`.
 
     in_time: whether the clocks agree, so that a receive before its send speaks against a pair.
     """
-    processes = facts[PROCESSES].group_by("task").agg(pl.col("rank").max(), pl.col("began").any())
-    requests = facts[REQUESTS] if facts[REQUESTS].width else _no_requests()
-    messages = _transferred(facts[MESSAGES].filter(pl.col("time_begin") != NULL), requests)
-    messages = messages.sort("time_begin", maintain_order=True)
-    sends = messages.filter(pl.col("role") == SEND).with_columns(why=_why_unmatched(processes, "source", "destination"))
-    receives = messages.filter(pl.col("role") == RECEIVE).with_columns(why=_why_unmatched(processes, "destination", "source"))
-    receives = _completed(receives, messages, requests)
-    either = messages.filter(pl.col("role") == EITHER)
-    return *_matched(sends, receives, either, processes, in_time), either
-
-
-def _line_tags(tag: np.ndarray) -> np.ndarray:
-    first, last = OUR_TAGS
-    return np.where((tag >= first) & (tag <= last), tag + TAG_OFFSET, tag)
-
-
-def _no_requests() -> pl.DataFrame:
-    integers = ("task", "object_thread", "time_begin", "time_end", "request")
-    return pl.DataFrame(schema={**dict.fromkeys(integers, pl.Int64), "role": pl.Int8})
-
-
-def _transferred(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """The messages, with one more for every start of a persistent request, by what its handle was prepared for last."""
-    prepared = messages.filter(pl.col("role").is_in([SEND_INIT, RECEIVE_INIT])).sort("time_begin")
-    plain = messages.filter(pl.col("role").is_in([SEND, RECEIVE, EITHER]))
-    if not prepared.height:
-        return plain
-    starts = requests.filter((pl.col("role") == STARTED) & (pl.col("time_begin") != NULL)).sort("time_begin")
-    what = prepared.drop("object_thread", "time_end").with_columns(
-        role=pl.when(pl.col("role") == SEND_INIT).then(SEND).otherwise(RECEIVE).cast(pl.Int8))
-    started = starts.select(*_HANDLE, "object_thread", "time_begin", "time_end").join_asof(
-        what, on="time_begin", by=_HANDLE, check_sortedness=False).filter(pl.col("role").is_not_null())
-    return pl.concat([plain, started.select(plain.columns)])
-
-
-def _why_unmatched(processes: pl.DataFrame, own: str, other: str) -> pl.Expr:
-    """Why a message cannot be looked for, null if it can."""
-    ranks = processes.filter(pl.col("rank") >= 0)
-    twice = ranks.filter(pl.col("rank").is_duplicated())["rank"].unique().to_list()
-    known = ranks["rank"].unique().to_list()
-    return (pl.when(pl.col(own) < 0).then(pl.lit("of a process whose rank is not in its report"))
-            .when(pl.col(own).is_in(twice) | pl.col(other).is_in(twice)).then(pl.lit("of a rank that several processes claim"))
-            .when(pl.col("communicator") == 0).then(pl.lit("in a communicator that the report does not describe"))
-            .when(~pl.col("named") | (pl.col("tag") < 0)).then(pl.lit("any"))
-            .when(pl.col(other) < 0).then(pl.lit("with a partner that the communicator does not have"))
-            .when(~pl.col(other).is_in(known)).then(pl.lit("with a rank that has no report")))
-
-
-def _completed(receives: pl.DataFrame, messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """The receives with the time `completed`, in trace time; NULL or OPEN where the completing call did not end."""
-    receives = receives.with_row_index("receive")
-    through = receives.filter(pl.col("request") != NULL).select("receive", *_HANDLE, "time_begin")
-    if not through.height or not requests.height:
-        return receives.with_columns(completed="time_end")
-    uses = pl.concat([messages.filter(pl.col("request") != NULL).select(*_HANDLE, "time_begin"),
-                      requests.filter(pl.col("role") == USED).select(*_HANDLE, "time_begin")]).sort("time_begin")
-    through = through.sort("time_begin").join_asof(uses.with_columns(next="time_begin"), on="time_begin", by=_HANDLE, strategy="forward",
-                                                   allow_exact_matches=False, check_sortedness=False)
-    through = through.with_columns(pl.col("next").fill_null(OPEN))
-    ends = requests.filter(pl.col("time_begin") != NULL).sort("time_begin").with_columns(at="time_begin")
-    waits, tests = (ends.filter(pl.col("role") == role).select(*_HANDLE, "time_begin", "at", "time_end") for role in (COMPLETED, ASKED))
-    through = through.join_asof(waits, on="time_begin", by=_HANDLE, strategy="forward", check_sortedness=False)
-    waited = through.select("receive", completed=pl.when(pl.col("at") < pl.col("next")).then("time_end"))
-    through = through.select("receive", *_HANDLE, "time_begin", "next").sort("next").join_asof(
-        tests, left_on="next", right_on="time_begin", by=_HANDLE, strategy="backward", allow_exact_matches=False,
-        check_sortedness=False)
-    tested = through.select("receive", tested=pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end"))
-    for found in (waited, tested):
-        receives = receives.join(found, on="receive", how="left", maintain_order="left")
-    return receives.with_columns(completed=pl.coalesce("completed", "tested", "time_end"))
-
-
-def _matched(sends: pl.DataFrame, receives: pl.DataFrame, either: pl.DataFrame, processes: pl.DataFrame,
-             in_time: bool) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """The pairs that are certain, and the sends and the receives with `why` filled in for those of no pair."""
-    sends, receives = (frame.with_columns(number=pl.when(pl.col("why").is_null()).then(pl.lit(1)).cum_sum().over([*_STREAM, "why"]))
-                       .with_row_index("row") for frame in (sends, receives))
+    sends, receives, either = (messages.filter(pl.col("role") == role) for role in (SEND, RECEIVE, EITHER))
+    sends, receives = (frame.with_columns(number=pl.when(pl.col("why") < 0).then(pl.lit(1)).cum_sum().over([*_STREAM, "why"]))
+                       for frame in (sends, receives))
     streams = _streams(sends, receives, either, processes)
     key = [*_STREAM, "number"]
-    pairs = sends.filter(pl.col("why").is_null()).join(
-        receives.filter(pl.col("why").is_null()).select(
-            *key, "completed", taken="row", receiver="object_thread", posted="time_begin", receiving_host="host"),
-        on=key, how="inner").join(streams, on=_STREAM, how="left")
+    pairs = sends.filter(pl.col("why") < 0).join(
+        receives.filter(pl.col("why") < 0).select(
+            *key, "completed", receiver="object_thread", posted="time_begin", receiving_host="host"),
+        on=key, how="inner", maintain_order="left").drop("completed").rename({"completed_right": "completed"}).join(
+            streams, on=_STREAM, how="left", maintain_order="left")
     causal = (pl.col("completed") == NULL) | (pl.col("completed") >= pl.col("time_begin")) | (not in_time)
     equal = pl.col("sent") == pl.col("received")
     whole = pl.col("began") & (equal | pl.col("wildcard").is_null() | (pl.col("posted") < pl.col("wildcard")))
     part = ~pl.col("began") & equal & pl.min_horizontal("wildcard", "either").is_null() & causal.all().over(_STREAM)
     before = pl.col("either").is_null() | (pl.max_horizontal("posted", "time_begin") < pl.col("either"))
-    judged = pairs.with_columns(certain=(whole | part) & before)
+    judged = pairs.with_columns(certain=((whole | part) & before).fill_null(False))
+    certain = judged.filter("certain")
+    fates: Counter[tuple[int, str]] = Counter()
+    for side, frame in ((SEND, sends), (RECEIVE, receives)):
+        told = dict(frame.group_by("why").len().iter_rows())
+        inside = told.pop(-1, 0)
+        fates.update({(side, WHY[why]): count for why, count in told.items()})
+        fates.update({(side, ""): certain.height, (side, UNCERTAIN): judged.height - certain.height, (side, ALONE): inside - judged.height})
+    return certain, fates
 
-    def told(frame: pl.DataFrame, column: str) -> pl.DataFrame:
-        fate = judged.select(pl.col(column).alias("row"), "certain")
-        why = (pl.when(pl.col("certain")).then(None).when(pl.col("certain").is_not_null()).then(pl.lit("whose order is not certain"))
-               .otherwise(pl.coalesce("why", pl.lit("without a partner"))))
-        return frame.join(fate, on="row", how="left").with_columns(why=why)
 
-    return judged.filter("certain").sort("row"), told(sends, "row"), told(receives, "taken")
-
-
-def _streams(sends: pl.DataFrame, receives: pl.DataFrame, either: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
+def _streams(sends: pl.DataFrame, receives: pl.DataFrame, either: pl.DataFrame, processes: Sequence[Process]) -> pl.DataFrame:
     """Streams with both sends and receives: how many of each, whether both ranks were recorded from the beginning, when the first
     receive was posted that might take from it though it does not say so, and when the first call was made that either sends or
     receives in it (null: none)."""
     count = {"sent": sends, "received": receives}
-    counted = [frame.filter(pl.col("why").is_null()).group_by(_STREAM).agg(pl.len().alias(name)) for name, frame in count.items()]
+    counted = [frame.filter(pl.col("why") < 0).group_by(_STREAM).agg(pl.len().alias(name)) for name, frame in count.items()]
     streams = counted[0].join(counted[1], on=_STREAM, how="inner")
-    for side in ("source", "destination"):
-        streams = streams.join(processes.select(pl.col("rank").alias(side), pl.col("began").alias(f"began_{side}")), on=side, how="left")
-    streams = streams.with_columns(began=pl.col("began_source") & pl.col("began_destination")).drop("began_source", "began_destination")
-    wild = receives.filter(pl.col("why") == "any")
+    began = sorted({process.rank for process in processes if process.began})
+    streams = streams.with_columns(began=pl.col("source").is_in(began) & pl.col("destination").is_in(began))
+    wild = receives.filter(pl.col("why") == WHY.index(ANY))
     ranks = ["communicator", "destination"]
+    named = pl.col("named") == 1
     for name, rows, keys in (
-            ("first", wild.filter(~pl.col("named") & (pl.col("tag") < 0)), ranks),
-            ("second", wild.filter(~pl.col("named") & (pl.col("tag") >= 0)), [*ranks, "tag"]),
-            ("third", wild.filter(pl.col("named") & (pl.col("tag") < 0)), [*ranks, "source"])):
+            ("first", wild.filter(~named & (pl.col("tag") < 0)), ranks),
+            ("second", wild.filter(~named & (pl.col("tag") >= 0)), [*ranks, "tag"]),
+            ("third", wild.filter(named & (pl.col("tag") < 0)), [*ranks, "source"])):
         streams = streams.join(rows.group_by(keys).agg(pl.col("time_begin").min().alias(name)), on=keys, how="left")
     backward = either.rename({"source": "destination", "destination": "source"})
     touched = pl.concat([either.select(*_STREAM, "time_begin"), backward.select(*_STREAM, "time_begin")])
@@ -193,14 +191,16 @@ def _streams(sends: pl.DataFrame, receives: pl.DataFrame, either: pl.DataFrame, 
     return streams.with_columns(wildcard=pl.min_horizontal("first", "second", "third")).drop("first", "second", "third")
 
 
-def _notes(sends: pl.DataFrame, receives: pl.DataFrame, either: int, lines: int, unfinished: int, early: int) -> list[str]:
-    to_somebody = sends.filter(pl.col("why").is_null() | (pl.col("why") != "any"))
-    notes = [f"MPI messages: {lines:,} lines for {to_somebody.height:,} sends and {receives.height:,} receives"]
-    told = {"sends": to_somebody, "receives": receives.with_columns(pl.col("why").replace(
-        {"any": "from any source or of any tag, of which the report does not tell what they took"}))}
-    for name, frame in told.items():
-        reasons = frame.filter(pl.col("why").is_not_null())["why"].value_counts().sort("why")
-        notes += [f"MPI messages: {count:,} {name} {why}" for why, count in reasons.iter_rows()]
+def _notes(fates: Counter[tuple[int, str]], either: int, unfinished: int, early: int) -> list[str]:
+    told = {side: {why: count for (of, why), count in fates.items() if of == side and count} for side in (SEND, RECEIVE)}
+    # To anybody nobody sends: such rows are damaged.
+    told[SEND].pop(ANY, None)
+    if ANY in told[RECEIVE]:
+        told[RECEIVE]["from any source or of any tag, of which the report does not tell what they took"] = told[RECEIVE].pop(ANY)
+    sends, receives = (sum(counts.values()) for counts in told.values())
+    notes = [f"MPI messages: {fates[SEND, ''] - unfinished:,} lines for {sends:,} sends and {receives:,} receives"]
+    for name, counts in (("sends", told[SEND]), ("receives", told[RECEIVE])):
+        notes += [f"MPI messages: {counts[why]:,} {name} {why}" for why in sorted(counts) if why]
     if either:
         notes.append(f"MPI messages: {either:,} messages of MPI_Sendrecv that may be sent or received, for the rows are in no order")
     if unfinished:
@@ -210,4 +210,4 @@ def _notes(sends: pl.DataFrame, receives: pl.DataFrame, either: int, lines: int,
     return notes
 
 
-RELATIONS = (Relation("mpi_messages", "MPI messages", MPI, (MESSAGES, REQUESTS, PROCESSES), relate=relate, observe=observe),)
+RELATIONS = (Relation(NAME, "MPI messages", MPI, (MESSAGES, REQUESTS, PROCESSES), divided=divided, portions=portions),)

@@ -19,17 +19,15 @@ from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Calls, Messages, Role
 from nsys2prv.clock.sequences import recognised
 from nsys2prv.columns import ABSENT
-from nsys2prv.events.kind import Lines
 from nsys2prv.extract import Extracted
 from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import SEND
-from nsys2prv.relations.blocks import Block, windows, write_blocks
-from nsys2prv.relations.kind import NCCL, Division, Observed, Related, Relation
+from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.kind import NCCL, Division, Observed, Relation
 from nsys2prv.relations.nccl_kernels import sane
-from nsys2prv.relations.spilled import spilled
+from nsys2prv.relations.pair_lines import stored_lines
 from nsys2prv.relations.stored import Stored, store
 from nsys2prv.report.source import NULL
-from nsys2prv.store.runs import TRACE
 
 NAME, FACTS, KIND = "nccl_messages", "nccl_messages", "nccl_message"
 #: Findings that say that ends do not tell.
@@ -50,23 +48,16 @@ def divided(division: Division) -> list[Extracted]:
     """Lines from sends to receives, stored by time."""
     found = list(division.run([PairStep(blocks, division.folder / f"pairs-{division.number}-{place}.blocks")
                                for place, blocks in enumerate(_buckets(division, "messages"))]))
-    records = tuple(block for part in found for block in part.records)
-    results = list(division.run([LinesStep(division.number + place, records, low, high, division.folder)
-                                 for place, (low, high) in enumerate(windows(records, STEP_ROWS))])) if records else []
-    results = results or [Extracted(division.number, TRACE, 0)]
+    records = [block for part in found for block in part.records]
+    results = stored_lines(division, NAME, KIND, False, records, STEP_ROWS)
     pairs, left = sum(block.rows for block in records), sum(part.left for part in found)
     told = f"; {left:,} sends and receives without the other side, left out" if left else ""
     results[0].notes = [f"NCCL sends matched with their receives: {pairs:,}{told}"]
     return results
 
 
-def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
-    """Messages between hosts."""
-    return _between_hosts(_pairs(_usable(facts[FACTS])))
-
-
 def portions(division: Division) -> list[Stored]:
-    """The same by senders."""
+    """What messages between hosts tell of their clocks, by senders."""
     return list(division.run([HostsStep(blocks, division.folder / f"observed-messages-{place}.pickle")
                               for place, blocks in enumerate(_buckets(division, "clock-messages"))]))
 
@@ -103,8 +94,7 @@ class SendersStep:
 
 @dataclass(frozen=True)
 class Paired:
-    """records: of pairs, by send: its time and kernel, when it is received and by which, bytes; then whether its pair is doubtful, and
-    ORDER. left: sends and receives of no pair."""
+    """records: PAIR of each, without a tag; then whether it is doubtful, and ORDER. left: sends and receives of no pair."""
 
     records: tuple[Block, ...]
     left: int
@@ -121,25 +111,9 @@ class PairStep:
         messages = _read(self.blocks)
         pairs = _pairs(messages)
         rows = pairs.sort("time_begin", maintain_order=True).select(
-            pl.col("time_begin", "object_kernel", "time_end_there", "object_kernel_there", "bytes", "doubtful", *ORDER).cast(pl.Int64))
+            pl.col("time_begin", "object_kernel", "time_end_there", "object_kernel_there", "bytes").cast(pl.Int64),
+            pl.lit(0, pl.Int64).alias("tag"), pl.col("doubtful", *ORDER).cast(pl.Int64))
         return Paired(write_blocks(self.path, np.zeros(rows.height, np.int64), rows.to_numpy()), messages.height - 2 * pairs.height)
-
-
-@dataclass(frozen=True)
-class LinesStep:
-    """Stores the lines that begin within a span of time (ns; None: without a limit)."""
-
-    number: int
-    records: tuple[Block, ...]
-    low: int | None
-    high: int | None
-    folder: Path
-
-    def run(self) -> Extracted:
-        rows = np.concatenate([block.read(self.low, self.high) for block in self.records])
-        send, sender, receive, receiver, size = rows[np.lexsort(rows.T[:4:-1]), :5].T  # behind the first five stands the order
-        lines = Lines(KIND, send, sender, receive, receiver, receive, np.maximum(size, 0))
-        return spilled(Related(lines=[lines]), NAME, self.number, self.folder)
 
 
 @dataclass(frozen=True)
@@ -218,4 +192,4 @@ def _by_ends(messages: pl.DataFrame) -> pl.DataFrame:
     return messages.with_columns(ordinal=pl.when(unknown).then(order).otherwise(pl.Series("found", ordinals))).drop("group")
 
 
-RELATIONS = (Relation(NAME, "NCCL messages", NCCL, (FACTS,), divided=divided, observe=observe, portions=portions),)
+RELATIONS = (Relation(NAME, "NCCL messages", NCCL, (FACTS,), divided=divided, portions=portions),)

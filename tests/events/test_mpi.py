@@ -10,9 +10,10 @@ from tools.conversions import convert_and_read
 from tools.exports import Row, global_tid, make_export, strings
 from tools.trace_reader import Trace
 
-from nsys2prv import extract
+from nsys2prv import extract, facts
 from nsys2prv.catalogue import catalogue
 from nsys2prv.naming.mpi import LAYOUTS, function_name, layout_of
+from nsys2prv.relations import mpi_messages
 from nsys2prv.summary import Summary
 
 P2P, COLLECTIVES, WAITS, OTHER = "MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS"
@@ -23,6 +24,15 @@ TAG, PARTNER, ROOT, SIZE, COMMUNICATOR = range(50100011, 50100016)
 WORLD, MPICH_WORLD = 7000, 0x44000000
 
 Call = tuple[str, Row]
+
+
+@pytest.fixture(autouse=True, params=["at once", "in small steps"])
+def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages are matched all the same, however they are divided."""
+    if request.param == "in small steps":
+        monkeypatch.setattr(facts, "BATCH_BYTES", 1)
+        monkeypatch.setattr(mpi_messages, "BUCKET_BYTES", 100)
+        monkeypatch.setattr(mpi_messages, "STEP_ROWS", 1)
 
 
 def call(table: str, name: str, start: int, end: int | None, pid: int = 1, **columns: object) -> Call:

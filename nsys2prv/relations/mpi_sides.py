@@ -1,0 +1,147 @@
+"""Sends and receives of MPI messages as the ranks made them: what persistent requests transferred, and what completed receives.
+
+A receive through a request is complete with the first Wait of its handle, else with the last Test before the handle is used again, else
+with the receive call itself. All of this is known from one report.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.columns import OPEN
+from nsys2prv.events.mpi import ASKED, COMPLETED, EITHER, RECEIVE, RECEIVE_INIT, SEND, SEND_INIT, STARTED, USED
+from nsys2prv.facts import FactFile, read_fact
+from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.report.source import NULL
+
+#: A message whose partner or tag the report does not tell.
+ANY = "any"
+#: Why a message cannot be looked for, by its number in the column `why`; -1 where it can.
+WHY = ("of a process whose rank is not in its report", "of a rank that several processes claim",
+       "in a communicator that the report does not describe", ANY, "with a partner that the communicator does not have",
+       "with a rank that has no report")
+#: Columns of messages in blocks. completed: when a receive was, in trace time, NULL or OPEN where the completing call did not end; of
+#: others NULL. place: the order of the messages of a report.
+KEPT = ("role", "why", "communicator", "source", "destination", "tag", "named", "time_begin", "completed", "object_thread", "host", "size",
+        "report", "place")
+_HANDLE = ["task", "request"]
+
+
+class Process(NamedTuple):
+    """A process of the job. rank: -1 where it is not known. began: whether it was recorded from MPI_Init on."""
+
+    rank: int
+    began: bool
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Messages in blocks by bucket. either: how many may be sent or received."""
+
+    blocks: tuple[Block, ...]
+    either: int
+
+
+@dataclass(frozen=True)
+class SidesStep:
+    """Sorts the messages of some reports into so many buckets by communicator and receiver; one that may be sent or received comes to the
+    bucket of either."""
+
+    messages: tuple[FactFile, ...]
+    requests: tuple[FactFile, ...]
+    tasks: Mapping[tuple[int, int], int]
+    processes: Sequence[Process]
+    buckets: int
+    path: Path
+
+    def run(self) -> Sides:
+        requests = read_fact(self.requests, self.tasks) if self.requests else _no_requests()
+        messages = _sides(read_fact(self.messages, self.tasks), requests, self.processes)
+        messages = messages.with_row_index("place").select(pl.col(KEPT).cast(pl.Int64))
+        rows, either = messages.to_numpy(), messages["role"].to_numpy() == EITHER
+        bucket = self._buckets(messages, "destination")
+        back = np.flatnonzero(either & (self._buckets(messages, "source") != bucket))
+        rows, bucket = np.concatenate([rows, rows[back]]), np.append(bucket, self._buckets(messages, "source")[back])
+        order = np.argsort(bucket, kind="stable")
+        return Sides(write_blocks(self.path, bucket[order], rows[order]), int(either.sum()))
+
+    def _buckets(self, messages: pl.DataFrame, receiver: str) -> np.ndarray:
+        communicator, rank = (messages[name].to_numpy().astype(np.uint64) for name in ("communicator", receiver))
+        mixed = (communicator ^ (rank * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
+        return ((mixed >> np.uint64(32)) % np.uint64(self.buckets)).astype(np.int64)
+
+
+def _sides(messages: pl.DataFrame, requests: pl.DataFrame, processes: Sequence[Process]) -> pl.DataFrame:
+    """All messages by time, with `why` and `completed`."""
+    messages = _transferred(messages.filter(pl.col("time_begin") != NULL), requests).sort("time_begin", maintain_order=True)
+    sends, receives, either = (messages.filter(pl.col("role") == role) for role in (SEND, RECEIVE, EITHER))
+    receives = _completed(receives, messages, requests).drop("receive")
+    nothing = pl.lit(NULL, pl.Int64)
+    return pl.concat([
+        sends.with_columns(why=_why_unmatched(processes, "source", "destination"), completed=nothing),
+        receives.with_columns(why=_why_unmatched(processes, "destination", "source")),
+        either.with_columns(why=pl.lit(-1), completed=nothing)], how="diagonal_relaxed")
+
+
+def _why_unmatched(processes: Sequence[Process], own: str, other: str) -> pl.Expr:
+    """The number of why a message cannot be looked for, -1 if it can."""
+    ranks = Counter(process.rank for process in processes if process.rank >= 0)
+    twice = sorted(rank for rank, count in ranks.items() if count > 1)
+    unknown, claimed, undescribed, wild, alone, absent = map(pl.lit, range(len(WHY)))
+    return (pl.when(pl.col(own) < 0).then(unknown)
+            .when(pl.col(own).is_in(twice) | pl.col(other).is_in(twice)).then(claimed)
+            .when(pl.col("communicator") == 0).then(undescribed)
+            .when(~pl.col("named") | (pl.col("tag") < 0)).then(wild)
+            .when(pl.col(other) < 0).then(alone)
+            .when(~pl.col(other).is_in(sorted(ranks))).then(absent)
+            .otherwise(pl.lit(-1)))
+
+
+def _no_requests() -> pl.DataFrame:
+    integers = ("task", "object_thread", "time_begin", "time_end", "request")
+    return pl.DataFrame(schema={**dict.fromkeys(integers, pl.Int64), "role": pl.Int8})
+
+
+def _transferred(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
+    """The messages, with one more for every start of a persistent request, by what its handle was prepared for last."""
+    prepared = messages.filter(pl.col("role").is_in([SEND_INIT, RECEIVE_INIT])).sort("time_begin")
+    plain = messages.filter(pl.col("role").is_in([SEND, RECEIVE, EITHER]))
+    if not prepared.height:
+        return plain
+    starts = requests.filter((pl.col("role") == STARTED) & (pl.col("time_begin") != NULL)).sort("time_begin")
+    what = prepared.drop("object_thread", "time_end").with_columns(
+        role=pl.when(pl.col("role") == SEND_INIT).then(SEND).otherwise(RECEIVE).cast(pl.Int8))
+    started = starts.select(*_HANDLE, "object_thread", "time_begin", "time_end").join_asof(
+        what, on="time_begin", by=_HANDLE, check_sortedness=False).filter(pl.col("role").is_not_null())
+    return pl.concat([plain, started.select(plain.columns)])
+
+
+def _completed(receives: pl.DataFrame, messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
+    """The receives with the time `completed`, in trace time; NULL or OPEN where the completing call did not end."""
+    receives = receives.with_row_index("receive")
+    through = receives.filter(pl.col("request") != NULL).select("receive", *_HANDLE, "time_begin")
+    if not through.height or not requests.height:
+        return receives.with_columns(completed="time_end")
+    uses = pl.concat([messages.filter(pl.col("request") != NULL).select(*_HANDLE, "time_begin"),
+                      requests.filter(pl.col("role") == USED).select(*_HANDLE, "time_begin")]).sort("time_begin")
+    through = through.sort("time_begin").join_asof(uses.with_columns(next="time_begin"), on="time_begin", by=_HANDLE, strategy="forward",
+                                                   allow_exact_matches=False, check_sortedness=False)
+    through = through.with_columns(pl.col("next").fill_null(OPEN))
+    ends = requests.filter(pl.col("time_begin") != NULL).sort("time_begin").with_columns(at="time_begin")
+    waits, tests = (ends.filter(pl.col("role") == role).select(*_HANDLE, "time_begin", "at", "time_end") for role in (COMPLETED, ASKED))
+    through = through.join_asof(waits, on="time_begin", by=_HANDLE, strategy="forward", check_sortedness=False)
+    waited = through.select("receive", completed=pl.when(pl.col("at") < pl.col("next")).then("time_end"))
+    through = through.select("receive", *_HANDLE, "time_begin", "next").sort("next").join_asof(
+        tests, left_on="next", right_on="time_begin", by=_HANDLE, strategy="backward", allow_exact_matches=False,
+        check_sortedness=False)
+    tested = through.select("receive", tested=pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end"))
+    for found in (waited, tested):
+        receives = receives.join(found, on="receive", how="left", maintain_order="left")
+    return receives.with_columns(completed=pl.coalesce("completed", "tested", "time_end"))
