@@ -31,6 +31,9 @@ WHY = ("of a process whose rank is not in its report", "of a rank that several p
 #: others NULL. place: the order of the messages of a report.
 KEPT = ("role", "why", "communicator", "source", "destination", "tag", "named", "time_begin", "completed", "object_thread", "host", "size",
         "report", "place")
+#: Columns of the facts that are read.
+READ = ("process", "object_thread", "time_begin", "time_end", "role", "communicator", "source", "destination", "named", "tag", "size",
+        "request")
 _HANDLE = ["task", "request"]
 
 
@@ -63,14 +66,16 @@ class SidesStep:
 
     def run(self) -> Sides:
         requests = read_fact(self.requests, self.tasks) if self.requests else _no_requests()
-        messages = _sides(read_fact(self.messages, self.tasks), requests, self.processes)
-        messages = messages.with_row_index("place").select(pl.col(KEPT).cast(pl.Int64))
-        rows, either = messages.to_numpy(), messages["role"].to_numpy() == EITHER
-        bucket = self._buckets(messages, "destination")
-        back = np.flatnonzero(either & (self._buckets(messages, "source") != bucket))
-        rows, bucket = np.concatenate([rows, rows[back]]), np.append(bucket, self._buckets(messages, "source")[back])
+        messages = _sides(read_fact(self.messages, self.tasks, READ), requests, self.processes)
+        bucket, back = self._buckets(messages, "destination"), self._buckets(messages, "source")
+        either = messages["role"].to_numpy() == EITHER
+        other = np.flatnonzero(either & (back != bucket))
+        bucket, place = np.append(bucket, back[other]), np.append(np.arange(messages.height), other)
         order = np.argsort(bucket, kind="stable")
-        return Sides(write_blocks(self.path, bucket[order], rows[order]), int(either.sum()))
+        rows = np.empty((len(order), len(KEPT)), np.int64)
+        for number, name in enumerate(KEPT):
+            rows[:, number] = messages[name].to_numpy()[place[order]]
+        return Sides(write_blocks(self.path, bucket[order], rows), int(either.sum()))
 
     def _buckets(self, messages: pl.DataFrame, receiver: str) -> np.ndarray:
         communicator, rank = (messages[name].to_numpy().astype(np.uint64) for name in ("communicator", receiver))
@@ -79,15 +84,17 @@ class SidesStep:
 
 
 def _sides(messages: pl.DataFrame, requests: pl.DataFrame, processes: Sequence[Process]) -> pl.DataFrame:
-    """All messages by time, with `why` and `completed`."""
-    messages = _transferred(messages.filter(pl.col("time_begin") != NULL), requests).sort("time_begin", maintain_order=True)
-    sends, receives, either = (messages.filter(pl.col("role") == role) for role in (SEND, RECEIVE, EITHER))
-    receives = _completed(receives, messages, requests).drop("receive")
-    nothing = pl.lit(NULL, pl.Int64)
-    return pl.concat([
-        sends.with_columns(why=_why_unmatched(processes, "source", "destination"), completed=nothing),
-        receives.with_columns(why=_why_unmatched(processes, "destination", "source")),
-        either.with_columns(why=pl.lit(-1), completed=nothing)], how="diagonal_relaxed")
+    """All messages with `why`, `completed` and `place`."""
+    messages = _transferred(messages.filter(pl.col("time_begin") != NULL), requests).with_row_index("place")
+    role = pl.col("role")
+    messages = messages.with_columns(
+        why=pl.when(role == SEND).then(_why_unmatched(processes, "source", "destination"))
+        .when(role == RECEIVE).then(_why_unmatched(processes, "destination", "source")).otherwise(-1),
+        completed=pl.when(role == RECEIVE).then("time_end").otherwise(NULL))
+    completed = _completed(messages, requests)
+    if completed.height:
+        messages = messages.update(completed, on="place", how="left", maintain_order="left")
+    return messages
 
 
 def _why_unmatched(processes: Sequence[Process], own: str, other: str) -> pl.Expr:
@@ -123,12 +130,12 @@ def _transferred(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame
     return pl.concat([plain, started.select(plain.columns)])
 
 
-def _completed(receives: pl.DataFrame, messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """The receives with the time `completed`, in trace time; NULL or OPEN where the completing call did not end."""
-    receives = receives.with_row_index("receive")
-    through = receives.filter(pl.col("request") != NULL).select("receive", *_HANDLE, "time_begin")
+def _completed(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
+    """When receives through requests were `completed`, in trace time, by `place`: those that another call completed; NULL or OPEN where
+    that did not end."""
+    through = messages.filter((pl.col("role") == RECEIVE) & (pl.col("request") != NULL)).select("place", *_HANDLE, "time_begin")
     if not through.height or not requests.height:
-        return receives.with_columns(completed="time_end")
+        return pl.DataFrame()
     uses = pl.concat([messages.filter(pl.col("request") != NULL).select(*_HANDLE, "time_begin"),
                       requests.filter(pl.col("role") == USED).select(*_HANDLE, "time_begin")]).sort("time_begin")
     through = through.sort("time_begin").join_asof(uses.with_columns(next="time_begin"), on="time_begin", by=_HANDLE, strategy="forward",
@@ -136,12 +143,9 @@ def _completed(receives: pl.DataFrame, messages: pl.DataFrame, requests: pl.Data
     through = through.with_columns(pl.col("next").fill_null(OPEN))
     ends = requests.filter(pl.col("time_begin") != NULL).sort("time_begin").with_columns(at="time_begin")
     waits, tests = (ends.filter(pl.col("role") == role).select(*_HANDLE, "time_begin", "at", "time_end") for role in (COMPLETED, ASKED))
-    through = through.join_asof(waits, on="time_begin", by=_HANDLE, strategy="forward", check_sortedness=False)
-    waited = through.select("receive", completed=pl.when(pl.col("at") < pl.col("next")).then("time_end"))
-    through = through.select("receive", *_HANDLE, "time_begin", "next").sort("next").join_asof(
+    waited = through.join_asof(waits, on="time_begin", by=_HANDLE, strategy="forward", check_sortedness=False).select(
+        "place", completed=pl.when(pl.col("at") < pl.col("next")).then("time_end"))
+    tested = through.sort("next").join_asof(
         tests, left_on="next", right_on="time_begin", by=_HANDLE, strategy="backward", allow_exact_matches=False,
-        check_sortedness=False)
-    tested = through.select("receive", tested=pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end"))
-    for found in (waited, tested):
-        receives = receives.join(found, on="receive", how="left", maintain_order="left")
-    return receives.with_columns(completed=pl.coalesce("completed", "tested", "time_end"))
+        check_sortedness=False).select("place", tested=pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end"))
+    return waited.join(tested, on="place").select("place", completed=pl.coalesce("completed", "tested")).drop_nulls()
