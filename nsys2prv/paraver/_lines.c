@@ -18,7 +18,7 @@
 /* The longest number, 2**64 - 1. */
 #define LONGEST 20
 /* So many lines before its turn a line's numbers are asked for. */
-#define AHEAD 12
+#define AHEAD 8
 
 enum { NOTHING, CHOICE, NUMBER };
 
@@ -287,6 +287,8 @@ static Py_ssize_t put_lines(char **out, const char *limit, const Batches *all, c
                             const int64_t *order, Py_ssize_t count) {
     Py_ssize_t row;
     for (Py_ssize_t k = 0; k < count; k++) {
+        if (k + 2 * AHEAD < count && order[k + 2 * AHEAD] >= 0 && order[k + 2 * AHEAD] < total)
+            __builtin_prefetch(&owners[order[k + 2 * AHEAD]]);
         const Batch *batch = k + AHEAD < count ? located(all, owners, total, order[k + AHEAD], &row) : NULL;
         if (batch)
             ask(batch, row);
