@@ -91,13 +91,8 @@ class Analysis:
     conclude: Callable[[Mapping[str, pl.DataFrame], Context], Result]
 
 
-def safe_ratio(part: float, whole: float) -> float | None:
-    """None where there is nothing to divide by."""
-    return part / whole if whole else None
-
-
 def ratio(part: pl.Expr | str, whole: pl.Expr | str) -> pl.Expr:
-    """The same of columns."""
+    """The ratio of columns; null where there is nothing to divide by."""
     part = pl.col(part) if isinstance(part, str) else part
     whole = pl.col(whole) if isinstance(whole, str) else whole
     return pl.when(whole != 0).then(part / whole)

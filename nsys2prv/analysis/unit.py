@@ -22,8 +22,8 @@ WORK = {"cuda_kernel": (COMPUTE, "kernel"), "nccl_kernel": (NCCL, "kernel"), "cu
         "memory_operation": (MEMORY, "operation")}
 MPI = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
 #: Numbers of the catalogue: classes of kernels, and whether they use tensor cores.
-GEMM, CONVOLUTION, COMMUNICATION = 1, 3, 10
-TENSOR_YES, TENSOR_NO, TENSOR_UNKNOWN = 1, 2, 3
+GEMM, CONVOLUTION = 1, 3
+TENSOR_YES, TENSOR_NO = 1, 2
 
 
 @dataclass(frozen=True)

@@ -55,11 +55,6 @@ class HostCorrection:
     def drift_ppm(self) -> float:
         return self.drift * 1e6
 
-    @property
-    def begin_offset_ns(self) -> float:
-        """The correction at the begin of the span."""
-        return self.offset_ns + self.drift * ((self.span[0] if self.span else self.pivot) - self.pivot)
-
     def to_map(self, placed: ClockMap | None = None) -> ClockMap:
         """The map of placed times to corrected ones, or with the map that `placed` local times (no drift) of local to corrected ones."""
         before = placed.offset if placed else 0

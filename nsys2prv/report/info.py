@@ -60,7 +60,6 @@ class ReportInfo:
     launcher_ranks: dict[str, int] = field(default_factory=dict)
     gpus: dict[int, Gpu] = field(default_factory=dict)
     cuda_gpus: dict[tuple[int, int], int] = field(default_factory=dict)
-    graph_granularity: str = ""
     domains: dict[tuple[int, int], str] = field(default_factory=dict)
     categories: dict[tuple[int, int, int], str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -120,7 +119,6 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         launcher_ranks=launcher_ranks(database),
         gpus=_gpus(database),
         cuda_gpus=_cuda_gpus(database),
-        graph_granularity=_graph_granularity(database),
         domains=domains,
         categories=categories,
         messages=messages(database),
@@ -172,12 +170,6 @@ def _cuda_gpus(database: Source) -> dict[tuple[int, int], int]:
     """(pid, CUDA ordinal) -> GPU number: ordinals differ per process under CUDA_VISIBLE_DEVICES."""
     rows = database.small("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
     return {(pid, ordinal): gpu for pid, ordinal, gpu in rows if all(isinstance(value, int) for value in (pid, ordinal, gpu))}
-
-
-def _graph_granularity(database: Source) -> str:
-    """"graph", "node" or "": spelt with a process prefix until 2025 and without it since."""
-    rows = database.small("META_DATA_CAPTURE", "value", where="{name} LIKE '%CUDA_GRAPH_TRACE_OPTIONS:MODE'")
-    return str(rows[0][0] or "").lower() if rows else ""
 
 
 def _nvtx_names(database: Source) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int, int], str]]:
