@@ -93,15 +93,15 @@ def _meanings(path: Path) -> Meanings:
 def _join(group: Sequence[Run], meant: Meanings, writer: SpillWriter) -> Run:
     shape = group[0].shape
     pieces = Pieces(shape, meant, [(run, stored(run)) for run in group])
-    columns = {name: pieces.column(name) for name in shape.dtype.names[1:]}
+    columns = pieces.translated()
+    order = np.argsort(pieces.times, kind="stable")
+    records = pieces.stored(order)
     if shape.stream == BEGIN:
         fields = catalogue().layouts[shape.name].fields
         wide = sum(1 << bit for bit, field in enumerate(fields) if field.name in columns and int(columns[field.name].max()) > MOST_NARROW)
         shape = replace(shape, wide=shape.wide | wide)
-    times = pieces.times
-    order = np.argsort(times, kind="stable")
-    records = np.empty(len(order), shape.dtype)
-    records["time"] = times[order]
+        records = records.astype(shape.dtype, copy=False)
+    records["time"] = pieces.times[order]
     for name, column in columns.items():
         records[name] = column[order]
-    return writer.append(shape, records, int(times.max()))
+    return writer.append(shape, records, int(pieces.times.max()))

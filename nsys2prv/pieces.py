@@ -11,7 +11,7 @@ from nsys2prv.clock.maps import Clock, RowClocks
 from nsys2prv.columns import OPEN
 from nsys2prv.meanings import Meanings, is_moment
 from nsys2prv.store.placing import moments
-from nsys2prv.store.runs import Run, Shape
+from nsys2prv.store.runs import Run, Shape, picked, together
 from nsys2prv.store.windows import trace_times, within
 
 
@@ -24,7 +24,7 @@ class Pieces:
         self._shape, self._meanings = shape, meanings
         self._reports = np.array([run.report for run, _ in pieces])
         self._sources = np.array([run.source for run, _ in pieces])
-        self._records = _together([records for _, records in pieces])
+        self._records = together([records for _, records in pieces])
         #: Of each row, the number of its piece; None where these do not differ in what their records mean.
         self._which: np.ndarray | None = None
         if (self._reports != self._reports[0]).any() or (self._sources != self._sources[0]).any():
@@ -45,6 +45,15 @@ class Pieces:
         lookup = self._meanings.lookup(self._shape, name)
         return column if lookup is None else lookup(column, self._sources, self._which)
 
+    def translated(self) -> dict[str, np.ndarray]:
+        """The columns that are not in trace time or in global numbers as they are stored, but for the time."""
+        return {name: self.column(name) for name in self._shape.dtype.names[1:]
+                if is_moment(name) or self._meanings.lookup(self._shape, name) is not None}
+
+    def stored(self, order: np.ndarray) -> np.ndarray:
+        """The records in this order, as they are stored."""
+        return picked(self._records, order)
+
     @cached_property
     def _clock(self) -> Clock:
         clocks = self._meanings.clocks
@@ -53,16 +62,14 @@ class Pieces:
         distinct, code = np.unique(self._reports, return_inverse=True)
         return RowClocks([clocks[report] for report in distinct], code[self._which])
 
-    def _keep(self, chosen: np.ndarray) -> None:
-        if not chosen.all():
-            self.times, self._records = self.times[chosen], self._records[chosen]
-            self._which = None if self._which is None else self._which[chosen]
+    def in_order(self, order: np.ndarray) -> np.ndarray:
+        """The records in this order, their fields as they were but for the time."""
+        records = picked(self._records, order)
+        records["time"] = self.times[order]
+        return records
+
+    def _keep(self, inside: np.ndarray) -> None:
+        if not inside.all():
+            self.times, self._records = self.times[inside], picked(self._records, inside)
+            self._which = None if self._which is None else self._which[inside]
             del self._clock
-
-
-def _together(pieces: Sequence[np.ndarray]) -> np.ndarray:
-    """Records after each other, as bytes: numpy would copy them field by field."""
-    if len(pieces) == 1:
-        return pieces[0]
-    dtype = pieces[0].dtype
-    return np.concatenate([records.view((np.void, dtype.itemsize)) for records in pieces]).view(dtype)

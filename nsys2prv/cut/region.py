@@ -16,7 +16,7 @@ from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events.extraction import ThreadKey
 from nsys2prv.preparation import Job
 from nsys2prv.store import placing
-from nsys2prv.store.runs import BEGIN, Run, SpillReader
+from nsys2prv.store.runs import BEGIN, Run, SpillReader, picked
 
 #: The name set of NVTX ranges, and the layout with such names that does not last.
 NAMES, MARKS = "nvtx", "nvtx_mark"
@@ -77,4 +77,4 @@ def _ranges(job: Job, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarr
 
 def _named(run: Run, reader: SpillReader, names: np.ndarray) -> np.ndarray:
     records = reader.between(run, run.first, None)
-    return records[np.isin(records[catalogue().layouts[run.shape.name].fields[0].name], names)]
+    return picked(records, np.isin(records[catalogue().layouts[run.shape.name].fields[0].name], names))

@@ -12,7 +12,7 @@ from nsys2prv.cut.orders import HALF, NOT_WANTED, OTHER_ROWS, OUTSIDE, CutRuns, 
 from nsys2prv.cut.samples import Samples
 from nsys2prv.store import placing
 from nsys2prv.store.normal import append_events, one_object
-from nsys2prv.store.runs import COUNTER, END, LINE, STATE, TRACE, Run, SpillReader, SpillWriter, begin_dtype
+from nsys2prv.store.runs import COUNTER, END, LINE, STATE, TRACE, Run, SpillReader, SpillWriter, begin_dtype, picked
 
 #: Above all ends: among ranges that begin together those with greater ends are the outer ones.
 OUTERMOST = 1 << 62
@@ -120,11 +120,11 @@ class _Cutter:
             chosen = chosen[long]
         if not len(chosen):
             return
-        records, begin, end = records[chosen], begin[chosen], end[chosen]
+        records, begin, end = picked(records, chosen), begin[chosen], end[chosen]
         self.out.clipped[name] += int(np.count_nonzero((begin < window.first) | (end > window.last)))
         if catalogue().layouts[name].nests and (before := begin < window.first).any():
-            self.heads.append(_Heads(run, records[before], begin[before], end[before]))
-            records, begin, end = records[~before], begin[~before], end[~before]
+            self.heads.append(_Heads(run, picked(records, before), begin[before], end[before]))
+            records, begin, end = picked(records, ~before), begin[~before], end[~before]
         self._append_ranges(run, records, begin, end, end - window.origin)
 
     def _append_ranges(self, run: Run, records: np.ndarray, begin: np.ndarray, end: np.ndarray, ties: np.ndarray) -> None:
@@ -137,7 +137,7 @@ class _Cutter:
         end = np.minimum(end, window.last) - window.origin
         if not is_sorted(begin):
             order = np.argsort(begin, kind="stable")
-            records, begin, end, ties = records[order], begin[order], end[order], ties[order]
+            records, begin, end, ties = picked(records, order), begin[order], end[order], ties[order]
         new, layout, present = self._with_fields(run, records)
         new["time"], new["end"] = begin, ties
         last = max(int(end.max()), int(begin[-1]) + 1)
@@ -192,16 +192,16 @@ class _Cutter:
         time, thread = placing.begins(records, self.clock), self.task.threads[run.source][records["object"]]
         kept = thread >= 0
         self.out.leave_out(name, OTHER_ROWS, len(kept) - np.count_nonzero(kept))
-        records, time, thread = records[kept], time[kept], thread[kept]
+        records, time, thread = picked(records, kept), time[kept], thread[kept]
         before = np.flatnonzero(time <= window.first)
         if len(before):
             _, behind = np.unique(thread[before][::-1], return_index=True)
             last = before[len(before) - 1 - behind]
-            self.states.append(_States(run, records[last], thread[last], time[last]))
+            self.states.append(_States(run, picked(records, last), thread[last], time[last]))
         inside = window.has(time) & (time > window.first)
         # Those that turn out to be in force when the cut begins are put back on the account.
         self.out.leave_out(name, OUTSIDE, run.rows - len(kept) + len(time) - np.count_nonzero(inside))
-        self._append_states(run, records[inside], time[inside])
+        self._append_states(run, picked(records, inside), time[inside])
 
     def _append_states(self, run: Run, records: np.ndarray, time: np.ndarray) -> None:
         if not len(records):
@@ -228,7 +228,7 @@ class _Cutter:
                 mine = in_force[start:start + len(found.time)]
                 start += len(found.time)
                 self.out.left_out[found.run.shape.name, OUTSIDE] -= int(np.count_nonzero(mine))
-                self._append_states(found.run, found.records[mine], np.full(np.count_nonzero(mine), self.window.first))
+                self._append_states(found.run, picked(found.records, mine), np.full(np.count_nonzero(mine), self.window.first))
 
     # Lines
 
@@ -245,7 +245,7 @@ class _Cutter:
         self.out.leave_out(name, OTHER_ROWS, len(inside) - len(kept))
         if not len(kept):
             return
-        new = records[kept]
+        new = picked(records, kept)
         new["time"], new["receive"] = send[kept] - window.origin, receive[kept] - window.origin
         self.writer.source = run.source
         self.out.runs.append(self.writer.append(run.shape, new, int(max(new["time"].max(), new["receive"].max()))))

@@ -9,7 +9,7 @@ import numpy as np
 from nsys2prv.clock.maps import Clock, ClockMap
 from nsys2prv.columns import OPEN
 from nsys2prv.store import placing
-from nsys2prv.store.runs import BEGIN, Run, Shape, SpillReader
+from nsys2prv.store.runs import BEGIN, Run, Shape, SpillReader, picked
 
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000
@@ -48,7 +48,7 @@ def placed(reader: SpillReader, run: Run, clock: ClockMap, duration: int, first:
     times = trace_times(run.shape, records, clock, duration)
     if clock.slack:
         inside = within(times, first, last)
-        times, records = times[inside], records[inside]
+        times, records = times[inside], picked(records, inside)
     return times, records
 
 
