@@ -62,12 +62,6 @@ class Pieces:
         distinct, code = np.unique(self._reports, return_inverse=True)
         return RowClocks([clocks[report] for report in distinct], code[self._which])
 
-    def in_order(self, order: np.ndarray) -> np.ndarray:
-        """The records in this order, their fields as they were but for the time."""
-        records = picked(self._records, order)
-        records["time"] = self.times[order]
-        return records
-
     def _keep(self, inside: np.ndarray) -> None:
         if not inside.all():
             self.times, self._records = self.times[inside], picked(self._records, inside)

@@ -91,7 +91,7 @@ class Formatter:
         self._states = Choice(tuple(b"1:" + address + b":" for address in addresses))
         self._senders = Choice(tuple(b"3:" + address + b":" for address in addresses))
         self._receivers = Choice(tuple(b":" + address + b":" for address in addresses))
-        self._shapes: dict[tuple, LineShape] = {}
+        self._shapes: dict[Hashable, LineShape] = {}
         self._first = np.array([self._trace_time(run, run.first) for run in manifest.runs], np.int64)
         self._until = np.array([self._trace_time(run, run.until) for run in manifest.runs], np.int64)
 
