@@ -46,6 +46,14 @@ class Shifts:
         return Shifts(self.times + by, self.shifts)
 
 
+def _moved(local: np.ndarray, offset: np.ndarray | np.int64, drift: np.ndarray | float | None, pivot: np.ndarray | int) -> np.ndarray:
+    """Times by what is one for all of them, or each one's own."""
+    moved = local + offset
+    if drift is not None:
+        moved += np.floor((local - pivot) * drift).astype(np.int64)
+    return moved
+
+
 @dataclass(frozen=True)
 class ClockMap:
     """global = local + offset + drift * (local - pivot), all in ns (drift as a plain ratio, 1e-6 = 1 ppm); then moved by `shifts`.
@@ -60,9 +68,7 @@ class ClockMap:
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
         """Global times (int64 ns) of local ones, which must lie well inside the range of int64."""
-        moved = local + np.int64(self.offset)
-        if self.drift:
-            moved += np.floor((local - self.pivot) * self.drift).astype(np.int64)
+        moved = _moved(local, np.int64(self.offset), self.drift or None, self.pivot)
         return moved if self.shifts is None else self.shifts.to_global(moved)
 
     def to_local(self, time: int) -> int:
@@ -92,18 +98,15 @@ class RowClocks:
 
     def __init__(self, maps: Sequence[ClockMap], which: np.ndarray) -> None:
         self.slack = max(clock.slack for clock in maps)
+        drifting = any(clock.drift for clock in maps)
         self._offset = np.array([clock.offset for clock in maps], np.int64)[which]
-        self._drift = None
-        if any(clock.drift for clock in maps):
-            self._drift = np.array([clock.drift for clock in maps])[which]
-            self._pivot = np.array([clock.pivot for clock in maps], np.int64)[which]
+        self._drift = np.array([clock.drift for clock in maps])[which] if drifting else None
+        self._pivot = np.array([clock.pivot for clock in maps], np.int64)[which] if drifting else 0
         self._shifts = [(np.flatnonzero(which == number), clock.shifts) for number, clock in enumerate(maps) if clock.shifts is not None]
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
         """Global times (int64 ns) of the rows' local ones."""
-        moved = local + self._offset
-        if self._drift is not None:
-            moved += np.floor((local - self._pivot) * self._drift).astype(np.int64)
+        moved = _moved(local, self._offset, self._drift, self._pivot)
         for rows, shifts in self._shifts:
             moved[rows] = shifts.to_global(moved[rows])
         return moved

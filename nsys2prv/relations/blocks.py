@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,20 @@ def write_blocks(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Bloc
     begins = np.cumsum(counts) - counts
     return tuple(Block(path, group, begin, count, rows.shape[1]) for group, begin, count in zip(
         names.tolist(), begins.tolist(), counts.tolist(), strict=True))
+
+
+def buckets_of(communicators: np.ndarray, ranks: np.ndarray, count: int) -> np.ndarray:
+    """Which of so many buckets each row comes to: rows of one communicator and rank to the same."""
+    mixed = (communicators.astype(np.uint64) ^ (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
+    return ((mixed >> np.uint64(32)) % np.uint64(count)).astype(np.int64)
+
+
+def by_group(blocks: Iterable[Block]) -> list[tuple[Block, ...]]:
+    """The blocks of each group, ascending by group."""
+    groups: dict[int, list[Block]] = {}
+    for block in blocks:
+        groups.setdefault(block.group, []).append(block)
+    return [tuple(groups[group]) for group in sorted(groups)]
 
 
 def windows(blocks: Sequence[Block], most: int) -> list[tuple[int | None, int | None]]:

@@ -28,7 +28,7 @@ from nsys2prv.columns import OPEN
 from nsys2prv.events.mpi import EITHER, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
 from nsys2prv.extract import Extracted
 from nsys2prv.facts import batches, read_fact
-from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.blocks import Block, by_group, write_blocks
 from nsys2prv.relations.kind import MPI, Division, Observed, Relation
 from nsys2prv.relations.mpi_sides import ANY, KEPT, WHY, Process, Sides, SidesStep
 from nsys2prv.relations.pair_lines import stored_lines
@@ -79,10 +79,7 @@ def _sides(division: Division, name: str) -> tuple[list[Sides], tuple[Process, .
 
 def _buckets(sides: Sequence[Sides]) -> list[tuple[Block, ...]]:
     """What is matched together."""
-    buckets: dict[int, list[Block]] = {}
-    for block in (block for part in sides for block in part.blocks):
-        buckets.setdefault(block.group, []).append(block)
-    return [tuple(buckets[bucket]) for bucket in sorted(buckets)]
+    return by_group(block for part in sides for block in part.blocks)
 
 
 @dataclass(frozen=True)

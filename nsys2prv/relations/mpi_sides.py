@@ -18,7 +18,7 @@ import polars as pl
 from nsys2prv.columns import OPEN
 from nsys2prv.events.mpi import ASKED, COMPLETED, EITHER, RECEIVE, RECEIVE_INIT, SEND, SEND_INIT, STARTED, USED
 from nsys2prv.facts import FactFile, read_fact
-from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.blocks import Block, buckets_of, write_blocks
 from nsys2prv.report.source import NULL
 
 #: A message whose partner or tag the report does not tell.
@@ -67,7 +67,8 @@ class SidesStep:
     def run(self) -> Sides:
         requests = read_fact(self.requests, self.tasks) if self.requests else _no_requests()
         messages = _sides(read_fact(self.messages, self.tasks, READ), requests, self.processes)
-        bucket, back = self._buckets(messages, "destination"), self._buckets(messages, "source")
+        communicator = messages["communicator"].to_numpy()
+        bucket, back = (buckets_of(communicator, messages[rank].to_numpy(), self.buckets) for rank in ("destination", "source"))
         either = messages["role"].to_numpy() == EITHER
         other = np.flatnonzero(either & (back != bucket))
         bucket, place = np.append(bucket, back[other]), np.append(np.arange(messages.height), other)
@@ -76,11 +77,6 @@ class SidesStep:
         for number, name in enumerate(KEPT):
             rows[:, number] = messages[name].to_numpy()[place[order]]
         return Sides(write_blocks(self.path, bucket[order], rows), int(either.sum()))
-
-    def _buckets(self, messages: pl.DataFrame, receiver: str) -> np.ndarray:
-        communicator, rank = (messages[name].to_numpy().astype(np.uint64) for name in ("communicator", receiver))
-        mixed = (communicator ^ (rank * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
-        return ((mixed >> np.uint64(32)) % np.uint64(self.buckets)).astype(np.int64)
 
 
 def _sides(messages: pl.DataFrame, requests: pl.DataFrame, processes: Sequence[Process]) -> pl.DataFrame:

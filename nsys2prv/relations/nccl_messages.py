@@ -22,7 +22,7 @@ from nsys2prv.columns import ABSENT
 from nsys2prv.extract import Extracted
 from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import SEND
-from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.blocks import Block, buckets_of, by_group, write_blocks
 from nsys2prv.relations.kind import NCCL, Division, Observed, Relation
 from nsys2prv.relations.nccl_kernels import sane
 from nsys2prv.relations.pair_lines import stored_lines
@@ -68,10 +68,7 @@ def _buckets(division: Division, name: str) -> list[tuple[Block, ...]]:
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = [SendersStep(part, division.tasks, count, division.folder / f"{name}-{number}.blocks")
              for number, part in enumerate(batches(files))]
-    buckets: dict[int, list[Block]] = {}
-    for block in (block for blocks in division.run(steps) for block in blocks):
-        buckets.setdefault(block.group, []).append(block)
-    return [tuple(buckets[bucket]) for bucket in sorted(buckets)]
+    return by_group(block for blocks in division.run(steps) for block in blocks)
 
 
 @dataclass(frozen=True)
@@ -85,9 +82,7 @@ class SendersStep:
 
     def run(self) -> tuple[Block, ...]:
         messages = _usable(read_fact(self.files, self.tasks, READ))
-        communicator, source = (messages[name].to_numpy().astype(np.uint64) for name in ("communicator", "source"))
-        mixed = (communicator ^ (source * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
-        bucket = ((mixed >> np.uint64(32)) % np.uint64(self.buckets)).astype(np.int64)
+        bucket = buckets_of(messages["communicator"].to_numpy(), messages["source"].to_numpy(), self.buckets)
         order = np.argsort(bucket, kind="stable")
         return write_blocks(self.path, bucket[order], messages.to_numpy()[order])
 
