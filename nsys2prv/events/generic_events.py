@@ -48,7 +48,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
             extraction.dropped["fields of events that are not there"] += rows - frame.height
         elif frame.height > rows:
             extraction.beyond["fields of several events with one id"] += frame.height - rows
-    elif extraction.database.tables.get(DATA) is not None and extraction.database.tables[DATA].extent:
+    elif extraction.database.tables.get(DATA) is not None and extraction.database.tables[DATA].extent.rows:
         extraction.aside[f"events, whose fields are rows of {DATA}"] += rows
         return
     else:

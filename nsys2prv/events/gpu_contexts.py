@@ -34,7 +34,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         extraction.rows_read += rows
         extraction.dropped["switches of contexts whose table lacks columns"] += rows
         return
-    if part.first == table.first_rowid:
+    if part.first == table.extent.first:
         _count_earlier(extraction, part.table)
     columns = extraction.read(part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}")
     rows = extraction.database.count_of(part)

@@ -112,8 +112,8 @@ def _json(extraction: Extraction, columns: Columns) -> _Found:
 def _json_value(field: str) -> pl.Expr:
     """A field's value as text: of a flat object, or one type name deeper (``"Root": {"int32": 3}``)."""
     names = "|".join(re.escape(spelling) for spelling in SPELLINGS[field])
-    pattern = rf'(?i)"(?:{names})"\s*:\s*(?:\{{\s*"\w+"\s*:\s*)?(?:"([^"]*)"|(-?\w+))'
-    return pl.coalesce(pl.col("json").str.extract(pattern, 1), pl.col("json").str.extract(pattern, 2))
+    pattern = rf'(?i)"(?:{names})"\s*:\s*(?:\{{\s*"\w+"\s*:\s*)?("[^"]*"|-?\w+)'
+    return pl.col("json").str.extract(pattern, 1).str.strip_chars('"')
 
 
 def _numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:

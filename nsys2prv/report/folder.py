@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +19,7 @@ import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.queries import Queries, columns_asked
-from nsys2prv.report.source import Columns, Part, Shared, SomeRows, Source, Table, bytes_of, columns_of, decoded
+from nsys2prv.report.source import Columns, Extent, Part, Shared, SomeRows, Source, Table, bytes_of, columns_of, decoded
 from nsys2prv.report.sqlite import without_content
 
 T = TypeVar("T")
@@ -71,8 +72,10 @@ class Folder(Source):
     def table(self, name: str) -> Table:
         """What a file says of its table."""
         schema = self._tried(name, lambda: self.scan(name).collect_schema())
-        rows = self._tried(name, lambda: self.scan(name).select(pl.len()).collect().item()) if len(schema) else 0
-        return Table(name, {column: str(kind) for column, kind in schema.items()}, 1, rows, "")
+        return Table(name, {column: str(kind) for column, kind in schema.items()}, partial(self._extent, name, len(schema)))
+
+    def _extent(self, name: str, columns: int) -> Extent:
+        return Extent(1, self._tried(name, lambda: self.scan(name).select(pl.len()).collect().item()) if columns else 0, "")
 
     def _tried(self, table: str, reading: Callable[[], T]) -> T:
         """What is read of a table."""
@@ -113,7 +116,7 @@ class Folder(Source):
 
     def count(self, table: str, where: str = "") -> int:
         if not where:
-            return self.tables[table].extent
+            return self.tables[table].extent.rows
         return sum(rows.height for rows in self._pieces_of(table, [], None, where))
 
     def count_of(self, part: Part, where: str = "") -> int:

@@ -111,7 +111,7 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         system_ns=system_ns,
         absolute=str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower() in {"1", "true", "yes"},
         duration_ns=_integer(details[0][0]) if details else None,
-        parts={name: database.whole(name) for name, table in database.tables.items() if table.extent and _usable(database, name)},
+        parts={name: database.whole(name) for name, table in database.tables.items() if table.extent.rows and _usable(database, name)},
         processes=_processes(database),
         threads=_thread_names(database),
         ranks={tid & PROCESS_MASK: rank for tid, rank in database.small("MPI_RANKS", "globalTid", "rank")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,23 +20,34 @@ SAMPLE_TEXTS = 1000
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table's columns (name -> declared type) and the range of its rowids (an empty range when it has no rows).
+class Extent:
+    """The range of a table's rowids (an empty one when it has no rows), and the name by which SQLite knows them here.
 
-    rowid: the name by which SQLite knows it here. Where there is none (""), or where rowids lie too far apart to count them off,
-    rows are numbered from 1 in the order in which SQLite walks the table.
+    Where there is no such name (""), or where rowids lie too far apart to count them off, rows are numbered from 1 in the order in which
+    SQLite walks the table.
     """
 
-    name: str
-    columns: dict[str, str] = field(default_factory=dict)
-    first_rowid: int = 1
-    last_rowid: int = 0
+    first: int = 1
+    last: int = 0
     rowid: str = "rowid"
 
     @property
-    def extent(self) -> int:
-        """An upper bound of its rows; exact where none was deleted."""
-        return max(0, self.last_rowid - self.first_rowid + 1)
+    def rows(self) -> int:
+        """An upper bound of the rows; exact where none was deleted."""
+        return max(0, self.last - self.first + 1)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's columns (name -> declared type), and what tells its extent, which is looked up when it is first asked for."""
+
+    name: str
+    columns: dict[str, str]
+    look: Callable[[], Extent]
+
+    @cached_property
+    def extent(self) -> Extent:
+        return self.look()
 
     def __contains__(self, column: object) -> bool:
         return column in self.columns
@@ -143,7 +155,8 @@ class Source(ABC):
         return table in self.tables and all(column in self.tables[table] for column in columns)
 
     def whole(self, table: str) -> Part:
-        return Part(table, self.tables[table].first_rowid, self.tables[table].last_rowid)
+        extent = self.tables[table].extent
+        return Part(table, extent.first, extent.last)
 
     def condition(self, table: str, where: str) -> str:
         """A condition in SQL from one with the table's columns in braces: those that the export lacks are NULL. "" is true."""
@@ -226,14 +239,15 @@ def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, 
     height = rows.height if chosen is None else len(place)
     damaged = 0
     numbers: dict[str, np.ndarray] = {}
-    whole = _without_nulls(rows, [name for name in integers if rows.schema.get(name) == pl.Int64])
+    types = rows.schema
+    whole = _without_nulls(rows, [name for name in integers if types.get(name) == pl.Int64])
     for name in integers:
         if name in whole:
             numbers[name] = whole[name][place]
         else:
             numbers[name] = np.full(height, NULL)
-            damaged += int(rows[name].is_not_null().to_numpy()[place].sum()) if name in rows.columns else 0
-    words = {name: coded(bytes_of(rows[name] if chosen is None else rows[name].filter(chosen))) if name in rows.columns
+            damaged += int(rows[name].is_not_null().to_numpy()[place].sum()) if name in types else 0
+    words = {name: coded(bytes_of(rows[name] if chosen is None else rows[name].filter(chosen))) if name in types
              else (np.zeros(height, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts}
     return Columns(height, numbers, words, damaged)
 

@@ -11,6 +11,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.report.source import Columns, Named, Part, Shared, SomeRows, Source, Table, columns_of, quoted
+from nsys2prv.report.source import Columns, Extent, Named, Part, Shared, SomeRows, Source, Table, columns_of, quoted
 
 MAGIC = b"SQLite format 3\x00"
 #: The first bytes of a rollback journal that has something to roll back.
@@ -29,6 +30,8 @@ JOURNAL = bytes.fromhex("d9d505f920a163d7")
 LEAST_ROW_BYTES = 4
 #: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
 DAMAGE = (sqlite3.Error, UnicodeError)
+#: Rows of a batch from the driver: more than are read at a time, so that they come in one piece and nothing has to join them.
+BATCH_ROWS = str(1 << 18)
 #: The column of the conditions that a row meets.
 MET = "conditions met"
 _KNOWN = re.compile("malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
@@ -93,20 +96,23 @@ class Database(Source):
 
     def _table(self, name: str, statement: str) -> Table:
         columns = self._columns(name, statement)
+        return Table(name, columns, partial(self._extent, name, columns))
+
+    def _extent(self, name: str, columns: dict[str, str]) -> Extent:
         taken = {column.lower() for column in columns}
         rowid = next((word for word in ("rowid", "_rowid_", "oid") if word not in taken), "")
         try:
             first, last = self._connection.execute(
                 f"SELECT (SELECT min({rowid or 'no'}) FROM {quoted(name)}), (SELECT max({rowid or 'no'}) FROM {quoted(name)})").fetchone()
         except sqlite3.OperationalError:
-            return Table(name, columns, 1, self._walked(name), "")
+            return Extent(1, self._walked(name), "")
         except DAMAGE as error:
             raise self._unreadable(error) from None
         if not isinstance(first, int) or not isinstance(last, int):
-            return Table(name, columns)
+            return Extent()
         if (last - first) * LEAST_ROW_BYTES > self._size:
-            return Table(name, columns, 1, self._walked(name), "")
-        return Table(name, columns, first, last, rowid)
+            return Extent(1, self._walked(name), "")
+        return Extent(first, last, rowid)
 
     def _columns(self, name: str, statement: str) -> dict[str, str]:
         """The table's columns and their types, as SQLite takes the statement."""
@@ -163,13 +169,13 @@ class Database(Source):
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
         text_present = [name for name in texts if name in have]
-        rows = _rows_of(part, self.tables[part.table].rowid) + (f" WHERE {self.condition(part.table, where)}" if where else "")
+        rows = _rows_of(part, self.tables[part.table].extent.rowid) + (f" WHERE {self.condition(part.table, where)}" if where else "")
         text_part = [_text(name) for name in text_present]
         source = f"FROM {rows}"
         plain = [quoted(name) for name in present]
         damaged = 0
         frame = self._frame(f"SELECT {', '.join(plain + text_part) or 'NULL'} {source}")
-        if frame is None or any(frame[name].dtype != pl.Int64 for name in present):
+        if frame is None or not _are_integers(frame, present):
             guarded = [f"CASE typeof({quoted(name)}) WHEN 'integer' THEN {quoted(name)} END AS {quoted(name)}" for name in present]
             frame = self._frame(f"SELECT {', '.join(guarded + text_part) or 'NULL'} {source}")
             if frame is None:
@@ -186,7 +192,7 @@ class Database(Source):
                          for number, where in enumerate(conditions))
         expressions = [*map(quoted, present), *(_text(name) for name in texts if name in have), f"{met} AS {quoted(MET)}"]
         frame = self._frame(f"SELECT {', '.join(expressions)} FROM {self.rows_of(part)}")
-        if frame is None or any(frame.schema[name] != pl.Int64 for name in (*present, MET)):
+        if frame is None or not _are_integers(frame, [*present, MET]):
             return None
         return Shared(part, frame.drop(MET), frame[MET].to_numpy(), frozenset(integers), frozenset(texts))
 
@@ -198,7 +204,7 @@ class Database(Source):
         return columns_of(frame, integers, ())
 
     def rows_of(self, part: Part, where: str = "") -> str:
-        rows = _rows_of(part, self.tables[part.table].rowid)
+        rows = _rows_of(part, self.tables[part.table].extent.rowid)
         return f"(SELECT * FROM {rows} WHERE {self.condition(part.table, where)})" if where else rows
 
     def select(self, sql: str) -> pl.DataFrame:
@@ -221,7 +227,7 @@ class Database(Source):
                 raise self._unreadable(error) from None
         statement = manager.AdbcStatement(self._arrow[1])
         try:
-            statement.set_options(**{"adbc.sqlite.query.batch_rows": "65536"})
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
             return pl.DataFrame(stream)
@@ -253,6 +259,11 @@ class _Tables(Mapping[str, Table]):
 
     def __len__(self) -> int:
         return len(self._statements)
+
+
+def _are_integers(frame: pl.DataFrame, names: Sequence[str]) -> bool:
+    types = frame.schema
+    return all(types[name] == pl.Int64 for name in names)
 
 
 def _text(name: str) -> str:
