@@ -17,6 +17,7 @@ from nsys2prv.allocator import keep_freed_memory
 from nsys2prv.cut.arguments import add_cut, cut_of
 from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
+from nsys2prv.starting import start_workers
 from nsys2prv.terminal import one_line, printable
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def run(options: argparse.Namespace) -> int:
     *reports, output = options.paths
     if _is_input(Path(output)):
         raise UsageError(f"{output}: the last argument is the trace to write, but this is a report")
+    start_workers(reports, options.engine, options.jobs)
     from nsys2prv.conversion import convert
 
     summary = convert(reports, output, as_options(options))

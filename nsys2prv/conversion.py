@@ -51,7 +51,7 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
     try:
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
             _check_outputs(output, outputs, options.tmp)
-            with temporary_folder(prv.parent) as staging, working_folder(staging, options.tmp) as folder:
+            with temporary_folder(prv.parent) as staging, working_folder(staging, options.tmp) as folder, pool.ended():
                 job = cut(prepare(reports, plan, folder, pool, options.quiet), plan.cut)
                 summary = write_job(job, staging / prv.name, options)
                 if options.report:
@@ -73,7 +73,10 @@ def write_job(job: Job, output: str | Path, options: Options = DEFAULTS) -> Summ
     placed, model = job.placed, job.model
 
     head = model.tree.header(_date(placed), job.duration) + comments(placed.record)
+    inputs = metadata.inputs_of(job) if options.metadata else []
     lines, repeated = _write(job, manifest, head, prv, prv.suffix == ".gz")
+    if not options.report:
+        job.workers.pool.end()
     present = {run.shape.name for run in job.runs}
     kinds = [kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)]
     types = event_types([layout for kind in kinds for layout in kind.layouts if layout in present], job.values, dict(job.domain_codes),
@@ -87,7 +90,7 @@ def write_job(job: Job, output: str | Path, options: Options = DEFAULTS) -> Summ
     summary = Summary.of(job.infos, placed, job.selection, job.results, model, job.duration, lines, job.written - repeated,
                          job.left_out + Counter({(layout, REPEATED): count for layout, count in repeated.items()}), sizes)
     if options.metadata:
-        told.write_text(metadata.text(job, summary, options, clock.name if placed.record else None), encoding="ascii")
+        told.write_text(metadata.text(job, inputs, summary, options, clock.name if placed.record else None), encoding="ascii")
         summary.sizes[told] = told.stat().st_size
     summary.load = Load.of(job.runs, sum(len(codes) for _, codes in manifest.closings) - sum(repeated.values()))
     summary.cpu = job.workers.spent.text()

@@ -5,24 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from nsys2prv.engines.pool import Pool
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.info import ReportInfo, inspect
 from nsys2prv.report.prepare import prepared
-from nsys2prv.report.unchanged import signature
+from nsys2prv.starting import bytes_of
 
-#: Fewer bytes rarely have as many rows as one process reads and writes while others start.
-SMALL_JOB_BYTES = 30_000_000
 #: Reports that a worker looks at in one go: so many, or those with so many bytes.
 TOGETHER, TOGETHER_BYTES = 16, 50_000_000
 
 #: An export, and the report as it was given.
 Export = tuple[Path, Path]
-
-
-def worth_workers(paths: Sequence[Path], pool: Pool) -> bool:
-    """Whether looking at these reports is work for the pool's workers."""
-    return len(paths) > 1 and pool.is_worth(sum(map(_bytes, paths)), SMALL_JOB_BYTES)
 
 
 def looked_at(paths: Sequence[Path], folder: Path, keep_going: bool,
@@ -61,7 +53,7 @@ def _portions(paths: Sequence[Path], folder: Path, keep_going: bool) -> Iterator
         try:
             export = prepared(path, folder / f"export-{number}")
             portion.append(export)
-            size += _bytes(export[0])
+            size += bytes_of(export[0])
             made = export[0] != path
         except Nsys2prvError as error:
             portion.append(error)
@@ -74,7 +66,3 @@ def _portions(paths: Sequence[Path], folder: Path, keep_going: bool) -> Iterator
     if portion:
         yield portion
 
-
-def _bytes(path: Path) -> int:
-    """Of a file, or of all files of a folder."""
-    return sum(size for _, _, _, size, _ in signature(path))

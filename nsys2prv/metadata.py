@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ def checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-def text(job: Job, summary: Summary, options: Options, clock: str | None) -> str:
-    """The content of the file. clock: name of the clock file beside the trace, if there is one."""
+def text(job: Job, inputs: Sequence[dict[str, Any]], summary: Summary, options: Options, clock: str | None) -> str:
+    """The content of the file. inputs: as :func:`inputs_of` finds them. clock: name of the clock file beside the trace, if there is one."""
     content = {
         "nsys2prv": __version__,
         "trace": {"files": {path.name: size for path, size in summary.sizes.items()}, "lines": summary.lines,
@@ -53,7 +53,7 @@ def text(job: Job, summary: Summary, options: Options, clock: str | None) -> str
         "options": told(options),
         "checksum": CHECKSUM,
         "inputs": [{**_input(info, files), "clock": {"method": placement.method, **_clock(to_trace)}}
-                   for info, files, placement, to_trace in zip(job.infos, _files(job), job.placed.placements, job.clocks, strict=False)],
+                   for info, files, placement, to_trace in zip(job.infos, inputs, job.placed.placements, job.clocks, strict=False)],
         "clock_file": clock,
         "ledger": {
             "kinds": {kind: {**asdict(account), "missing": account.missing} for kind, account in summary.ledger.kinds.items()},
@@ -91,11 +91,11 @@ def _input(info: ReportInfo, files: dict[str, Any]) -> dict[str, Any]:
     return {"name": str(info.given), **files, "host": info.host, "schema": info.schema, "nsys": info.product}
 
 
-def _files(job: Job) -> Iterator[dict[str, Any]]:
+def inputs_of(job: Job) -> list[dict[str, Any]]:
     """Of each report what :func:`run_task` finds."""
     paths = [info.given for info in job.infos]
-    for found in job.workers.run(run_task, [paths[first:first + TOGETHER] for first in range(0, len(paths), TOGETHER)]):
-        yield from found
+    tasks = [paths[first:first + TOGETHER] for first in range(0, len(paths), TOGETHER)]
+    return [found for of_task in job.workers.run(run_task, tasks) for found in of_task]
 
 
 def run_task(paths: Sequence[Path]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from nsys2prv.clock.placement import Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord
 from nsys2prv.cut.reports import wanted_reports
 from nsys2prv.engines import alone
-from nsys2prv.engines.pool import Pool
+from nsys2prv.engines.pool import Pool, is_worth
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, Unreadable
 from nsys2prv.events.kind import EventKind
 from nsys2prv.facts import FactBook
@@ -35,6 +35,7 @@ from nsys2prv.report.sqlite import has_log
 from nsys2prv.report.unchanged import unchanged
 from nsys2prv.selection import Selection
 from nsys2prv.spent import Spent, timed
+from nsys2prv.starting import worth_workers
 from nsys2prv.states import stage
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.store.runs import LINE, TRACE, Run, Shape
@@ -195,7 +196,7 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
         plan = replace(plan, selection=selection, settings=settings)
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
-    lookers = Workers(pool if inspection.worth_workers(exports, pool) else alone(), progress)
+    lookers = Workers(pool if worth_workers(exports, pool.jobs) else alone(), progress)
     looked = inspection.looked_at(exports, folder, plan.keep_going, partial(lookers.run, what=inspection.names))
     for found in progress.over(looked, "opening reports", len(exports)):
         if isinstance(found, ReportInfo):
@@ -212,7 +213,7 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
     places = {id(report.info): (path, report) for path, report in held}
     infos = wanted_reports(object_model.order_reports([*infos, *(report.info for _, report in held)]), plan.cut.cut)
     rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
-    return Opened(infos, plan, Workers(pool if pool.is_worth(rows, SMALL_JOB_ROWS) else alone(), progress, lookers.spent),
+    return Opened(infos, plan, Workers(pool if is_worth(pool.jobs, rows, SMALL_JOB_ROWS) else alone(), progress, lookers.spent),
                   [*warnings, *plan.selection.warnings, *mixed.warnings(infos)],
                   {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}, unread)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nsys2prv.errors import UsageError
+from nsys2prv.starting import start_workers
 
 #: Options of the conversion by what they say: what to read, how to write what was read, or neither.
 READING = {"trace", "min_duration", "kernel_rules", "nvtx_rules", "callstack", "demanded"}
@@ -39,6 +40,7 @@ def extract(arguments: Sequence[str]) -> int:
                      "nsys2prv extract [options] REPORT... -o STORE", WRITING | OTHER_WORK, arguments)
     if not given.paths:
         raise UsageError("give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)")
+    start_workers(given.paths, given.engine, given.jobs)
     from nsys2prv.cli import as_options, warn
     from nsys2prv.storing import extract_to
 

@@ -29,7 +29,7 @@ def extract_to(reports: Sequence[str | Path], store: str | Path, options: Option
     engines.check(options.engine, options.scheduler)
     try:
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool, \
-                temporary_folder(target.parent) as staging, working_folder(staging, options.tmp) as folder:
+                temporary_folder(target.parent) as staging, working_folder(staging, options.tmp) as folder, pool.ended():
             with unchanged([Path(report) for report in reports if not has_log(Path(report))]):
                 found = opened(reports, plan, folder, pool, options.quiet)
                 if found.stored:

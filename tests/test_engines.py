@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tools.commands import ENVIRONMENT
 
 from nsys2prv import Options, convert, engines, preparation
 from nsys2prv.engines import cpus
@@ -52,6 +53,51 @@ def test_a_running_dask_cluster(tmp_path: Path) -> None:
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         assert trace(tmp_path / "cluster", engine="dask", scheduler=cluster.scheduler_address) == alone
     assert not list(tmp_path.glob("*/.*"))
+
+
+#: Starts workers early, converts, and tells how many of them hold files of the working folder as it is removed.
+EARLY = """
+import os, shutil, sys
+from nsys2prv import starting
+from nsys2prv.engines import local
+starting.SMALL_JOB_BYTES = 0
+begun, open_files, rmtree = [], [], shutil.rmtree
+
+def start(jobs, first, start=local.start):
+    begun.append("nsys2prv.conversion" in sys.modules)
+    start(jobs, first)
+    from nsys2prv import preparation
+    preparation.SMALL_JOB_ROWS = 0
+
+def removed(folder, **options):
+    me = os.getpid()
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if process != str(me) and str(me) in open(f"/proc/{process}/stat").read().split()[3:4]:
+                open_files.extend(path for fd in os.listdir(f"/proc/{process}/fd")
+                                  if str(folder) in (path := os.readlink(f"/proc/{process}/fd/{fd}")))
+        except OSError:
+            pass
+    rmtree(folder, **options)
+
+if __name__ == "__main__":
+    local.start, shutil.rmtree = start, removed
+    from nsys2prv.cli import main
+    status = main(["-q", "-j", "2", *sys.argv[1:]])
+    print(status, begun, local._ahead, open_files)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_workers_start_before_the_imports_and_are_gone_before_the_folder(tmp_path: Path) -> None:
+    alone = trace(tmp_path / "alone")
+    (tmp_path / "early").mkdir()
+    script = tmp_path / "early.py"
+    script.write_text(EARLY)
+    done = subprocess.run([sys.executable, str(script), *map(str, SAMPLES), str(tmp_path / "early" / "out.prv")], capture_output=True,
+                          text=True, env=ENVIRONMENT, check=True)
+    assert done.stdout.split("\n")[-2] == "0 [False] {} []", done.stderr
+    assert [path.read_bytes() for path in sorted((tmp_path / "early").iterdir())] == alone
 
 
 def test_no_dask_scheduler_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

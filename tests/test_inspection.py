@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from tools.conversions import written
 
-from nsys2prv import Options, convert, inspection
-from nsys2prv.engines.local import SerialExecutor
-from nsys2prv.engines.pool import Pool
+from nsys2prv import Options, convert, starting
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.inspection import TOGETHER, looked_at, worth_workers
+from nsys2prv.inspection import TOGETHER, looked_at
 from nsys2prv.report.info import ReportInfo
+from nsys2prv.starting import worth_workers
 
 TRAINING = sorted((Path(__file__).parents[1] / "sample_reports" / "training").glob("rank*.sqlite"))
 
@@ -47,18 +46,17 @@ def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_pat
 
 
 def test_few_bytes_are_not_worth_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    two, many = Pool(SerialExecutor(), 2), Pool(SerialExecutor(), 100)
-    assert not worth_workers(TRAINING, two)
-    monkeypatch.setattr(inspection, "SMALL_JOB_BYTES", sum(path.stat().st_size for path in TRAINING) // 2)
-    assert worth_workers(TRAINING, two)
-    assert not worth_workers(TRAINING[:-1], two)
-    assert worth_workers(TRAINING[:-1], many)
-    assert not worth_workers(TRAINING[:1], many)
+    assert not worth_workers(TRAINING, 2)
+    monkeypatch.setattr(starting, "SMALL_JOB_BYTES", sum(path.stat().st_size for path in TRAINING) // 2)
+    assert worth_workers(TRAINING, 2)
+    assert not worth_workers(TRAINING[:-1], 2)
+    assert worth_workers(TRAINING[:-1], 100)
+    assert not worth_workers(TRAINING[:1], 100)
 
 
 def test_workers_tell_what_is_wrong_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "SMALL_JOB_BYTES", 0)
-    monkeypatch.setattr(inspection, "TOGETHER", 1)
+    monkeypatch.setattr(starting, "SMALL_JOB_BYTES", 0)
+    monkeypatch.setattr("nsys2prv.inspection.TOGETHER", 1)
     damaged = cut_short(TRAINING[1], tmp_path / "damaged.sqlite")
     with pytest.raises(Nsys2prvError, match=f"^{damaged}: cannot be read as an SQLite export") as error:
         convert([TRAINING[0], damaged, tmp_path / "none.sqlite"], tmp_path / "out.prv", Options(jobs=2, quiet=True))

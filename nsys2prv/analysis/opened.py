@@ -251,6 +251,7 @@ def open_job(reports: Sequence[str | Path] | str | Path, options: Options = DEFA
     try:
         pool = stack.enter_context(engines.workers(options.engine, options.jobs, options.scheduler))
         folder = stack.enter_context(temporary_folder(Path(options.tmp or tempfile.gettempdir())))
+        stack.enter_context(pool.ended())
         return Opened(prepare(given, plan, folder, pool, options.quiet), stack)
     except OSError as error:
         stack.close()

@@ -44,6 +44,28 @@ class _WhenNeeded(Executor):
     def submit(self, function: Callable[..., R], /, *args: object, **kwargs: object) -> Future[R]:
         return self._made.submit(function, *args, **kwargs)
 
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if "_made" in self.__dict__:
+            self._made.shutdown(wait, cancel_futures=cancel_futures)
+
+
+#: By their number, workers that started before they were asked for.
+_ahead: dict[int, Executor] = {}
+
+
+def start(jobs: int, first: Callable[[], object]) -> None:
+    """Let so many workers start, and do what they need first, while this process does something else; the next :func:`workers` has them."""
+    if jobs > 1 and jobs not in _ahead:
+        _ahead[jobs] = _processes(jobs)
+        for _ in range(jobs):
+            _ahead[jobs].submit(first)
+
+
+def _processes(number: int) -> Executor:
+    for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(library, "1")
+    return ProcessPoolExecutor(number, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker)
+
 
 @contextmanager
 def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
@@ -51,15 +73,14 @@ def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
     if jobs <= 1:
         yield Pool(SerialExecutor(), 1)
         return
-    for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(library, "1")
     with ExitStack() as stack:
-        def started(number: int) -> Executor:
-            context = multiprocessing.get_context("spawn")
-            return stack.enter_context(ProcessPoolExecutor(number, mp_context=context, initializer=_begin_worker))
+        def started(executor: Executor) -> Executor:
+            return stack.enter_context(executor)
 
+        ahead = _ahead.pop(jobs, None)
         # What killed a worker most likely was memory: the next ones are fewer.
-        yield Pool(_WhenNeeded(lambda: started(jobs)), jobs, renew=lambda: started(max(1, jobs // 2)))
+        yield Pool(started(ahead) if ahead else _WhenNeeded(lambda: started(_processes(jobs))), jobs,
+                   renew=lambda: started(_processes(max(1, jobs // 2))), ends=True)
 
 
 def _begin_worker() -> None:

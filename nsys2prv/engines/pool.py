@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from nsys2prv.errors import Nsys2prvError
@@ -13,6 +15,12 @@ from nsys2prv.errors import Nsys2prvError
 T, R = TypeVar("T"), TypeVar("R")
 #: How often a task is tried alone after a worker was lost at it or beside it.
 ATTEMPTS = 2
+
+
+def is_worth(jobs: int, work: int, while_starting: int) -> bool:
+    """Whether so many workers are done with so much work sooner than one process that need not start any. while_starting: how much one
+    process does while others start."""
+    return work * (jobs - 1) >= while_starting * jobs if jobs > 1 else work >= while_starting
 
 
 @dataclass
@@ -25,7 +33,7 @@ class _Submitted(Generic[T, R]):
 class Pool:
     """Workers. jobs: how many. one_machine: whether all of them are on this one. renew: gives an executor instead of a broken one.
 
-    lost: the engine's exceptions that say that a worker is gone.
+    lost: the engine's exceptions that say that a worker is gone. ends: whether workers go once no further tasks come.
     """
 
     executor: Executor
@@ -33,11 +41,23 @@ class Pool:
     one_machine: bool = True
     renew: Callable[[], Executor] | None = None
     lost: tuple[type[Exception], ...] = (BrokenExecutor,)
+    ends: bool = False
+    _ending: threading.Thread | None = field(default=None, init=False)
 
-    def is_worth(self, work: int, while_starting: int) -> bool:
-        """Whether several workers are done with so much work sooner than one process that need not start any. while_starting: how much one
-        process does while others start."""
-        return work * (self.jobs - 1) >= while_starting * self.jobs if self.jobs > 1 else work >= while_starting
+    def end(self) -> None:
+        """No further tasks come: let the workers go while this process does what is left."""
+        if self.ends and self._ending is None:
+            self._ending = threading.Thread(target=self.executor.shutdown)
+            self._ending.start()
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """After this the workers that can go are gone, and let go of their files: there are file systems on which a folder with open files
+        cannot be removed."""
+        yield
+        self.end()
+        if self._ending is not None:
+            self._ending.join()
 
     def in_order(self, function: Callable[[T], R], tasks: Iterable[T], ahead: int, what: Callable[[T], str] = str) -> Iterator[R]:
         """Results in the order of the tasks, with at most `ahead` tasks submitted beyond the one awaited.

@@ -1,0 +1,40 @@
+"""Whether a job is worth several workers, which the sizes of its reports tell before anything that takes long is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from nsys2prv import engines
+from nsys2prv.engines.cpus import available_cpus
+from nsys2prv.engines.pool import is_worth
+from nsys2prv.report.unchanged import signature
+
+#: Fewer bytes rarely have as many rows as one process reads and writes while others start.
+SMALL_JOB_BYTES = 30_000_000
+
+
+def worth_workers(paths: Sequence[Path], jobs: int) -> bool:
+    """Whether looking at these reports is work for so many workers."""
+    return len(paths) > 1 and is_worth(jobs, sum(map(bytes_of, paths)), SMALL_JOB_BYTES)
+
+
+def bytes_of(path: Path) -> int:
+    """Of a file, or of all files of a folder; 0 where there is none."""
+    return sum(size for _, _, _, size, _ in signature(path))
+
+
+def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None:
+    """Let processes start that will be worth it, while this one imports what it needs itself. jobs: how many, 0 for one per CPU."""
+    jobs = jobs or available_cpus()
+    if engine == engines.DEFAULT and jobs > 1 and worth_workers([Path(report) for report in reports], jobs):
+        from nsys2prv.engines import local
+
+        local.start(jobs, _get_ready)
+
+
+def _get_ready() -> None:
+    """Import what the first tasks need."""
+    for name in ("inspection", "stored"):
+        import_module(f"nsys2prv.{name}")
