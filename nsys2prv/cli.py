@@ -17,7 +17,9 @@ from nsys2prv.allocator import keep_freed_memory
 from nsys2prv.cut.arguments import add_cut, cut_of
 from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
+from nsys2prv.report.endings import named_as_report
 from nsys2prv.starting import start_workers
+from nsys2prv.store.archive import is_archive
 from nsys2prv.terminal import one_line, printable
 
 if TYPE_CHECKING:
@@ -181,7 +183,7 @@ def run(options: argparse.Namespace) -> int:
     if len(options.paths) < 2:
         raise UsageError("give at least one report and the trace to write: nsys2prv REPORT... OUTPUT (more with --help)")
     *reports, output = options.paths
-    if _is_input(Path(output)):
+    if named_as_report(Path(output)) or is_archive(Path(output)):
         raise UsageError(f"{output}: the last argument is the trace to write, but this is a report")
     start_workers(reports, options.engine, options.jobs)
     from nsys2prv.conversion import convert
@@ -221,13 +223,6 @@ def warn(warnings: Sequence[str]) -> None:
 
 def complain(severity: str, text: str) -> None:
     print(f"nsys2prv: {severity}: {one_line(text)}", file=sys.stderr)
-
-
-def _is_input(path: Path) -> bool:
-    """Whether this is hardly the trace to write."""
-    from nsys2prv.store.archive import is_archive
-
-    return path.suffix.lower() in {".sqlite", ".nsys-rep", ".qdrep", ".parquetdir", ".arrowdir"} or is_archive(path)
 
 
 def _list(paths: list[str]) -> int:

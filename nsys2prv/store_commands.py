@@ -9,35 +9,40 @@ from pathlib import Path
 from nsys2prv.errors import UsageError
 from nsys2prv.starting import start_workers
 
-#: Options of the conversion by what they say: what to read, how to write what was read, or neither.
+#: Options of the conversion that say what to read, those that both halves take, and those of neither; all others say what to write.
 READING = {"trace", "min_duration", "kernel_rules", "nvtx_rules", "callstack", "demanded"}
-WRITING = {"kernel_names", "align", "causal", "base_pcf", "states", "report", "compress", "verbose"}
+BOTH = {"paths", "multi_report", "jobs", "engine", "scheduler", "tmp", "quiet", "ranks", "hosts", "help", "version"}
 OTHER_WORK = {"list", "kinds", "keep_going"}
 
 
-def _options(command: str, description: str, usage: str, left_out: set[str], arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of a conversion but those left out, of which a given one is refused."""
+def _options(command: str, description: str, usage: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a conversion that are this half's; any other that is given is refused."""
     from nsys2prv.cli import joined_kinds, parser
 
     options = parser()
+    every = {action.dest for action in options._actions}
+    left_out = every - BOTH - READING if command == "extract" else READING | OTHER_WORK
     options.prog, options.description, options.usage, options.epilog = f"nsys2prv {command}", description, usage, None
     if command == "extract":
         options.add_argument("-o", "--output", type=Path, required=True, metavar="STORE", help="the store to write")
     for action in options._actions:
+        if action.dest == "paths":
+            action.metavar, action.help = ("REPORT", "the reports to read") if command == "extract" else \
+                ("STORE... OUTPUT", "the stores, then the trace to write: out, out.prv or out.prv.gz")
         if action.dest in left_out:
             action.help = argparse.SUPPRESS
     given = options.parse_args(joined_kinds(list(arguments)))
     refused = [action for action in options._actions if action.dest in left_out and getattr(given, action.dest) != action.default]
     if refused:
         name = refused[0].option_strings[-1]
-        other = "nsys2prv merge" if refused[0].dest in WRITING else "nsys2prv extract" if refused[0].dest in READING else "nsys2prv itself"
-        raise UsageError(f"{name} is not of nsys2prv {command}: give it to {other}")
+        other = "itself" if refused[0].dest in OTHER_WORK else "merge" if command == "extract" else "extract"
+        raise UsageError(f"{name} is not of nsys2prv {command}: give it to nsys2prv {other}")
     return given
 
 
 def extract(arguments: Sequence[str]) -> int:
     given = _options("extract", "Read reports into a store, from which `nsys2prv merge` writes the trace.",
-                     "nsys2prv extract [options] REPORT... -o STORE", WRITING | OTHER_WORK, arguments)
+                     "nsys2prv extract [options] REPORT... -o STORE", arguments)
     if not given.paths:
         raise UsageError("give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)")
     start_workers(given.paths, given.engine, given.jobs)
@@ -52,7 +57,7 @@ def extract(arguments: Sequence[str]) -> int:
 
 def merge(arguments: Sequence[str]) -> int:
     given = _options("merge", "Write one trace of stores that `nsys2prv extract` made. What they were read with holds.",
-                     "nsys2prv merge [options] STORE... OUTPUT", READING | OTHER_WORK, arguments)
+                     "nsys2prv merge [options] STORE... OUTPUT", arguments)
     from nsys2prv.cli import run
     from nsys2prv.store.archive import is_archive
 

@@ -32,7 +32,7 @@ from nsys2prv.store.packing import unpack
 VERSION = 4
 MANIFEST = "store.json"
 #: Settings of reading, by the options that give them.
-OPTIONS = {"least": "--min-duration", "rules": "--kernel-rules", "callstack": "--callstack"}
+OPTIONS = {"least": "--min-duration", "rules": "--kernel-rules", "nvtx_rules": "--nvtx-rules", "callstack": "--callstack"}
 _DAMAGE = (zipfile.BadZipFile, zlib.error, pl.exceptions.PolarsError, pl.exceptions.PanicException, EOFError, NotImplementedError,
            ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError)
 

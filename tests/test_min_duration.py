@@ -11,8 +11,10 @@ from tools.exports import KERNEL, PID, RUNTIME, Row, call, global_pid, global_ti
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Summary
+from nsys2prv.catalogue import catalogue
 from nsys2prv.cli import main
 from nsys2prv.errors import NothingToWrite, UsageError
+from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.report.source import NULL
 from nsys2prv.selection import least_durations
@@ -39,6 +41,15 @@ def test_short_calls_are_dropped_and_counted(tmp_path: Path) -> None:
     assert "3 dropped: shorter than 1 us (osrt)" in summary.text()
     assert "read" not in trace.labels.values[OSRT].values()
     assert summary.threads == 2
+
+
+def test_samples_take_no_least_duration() -> None:
+    """Their intervals are those of the sampling, which a least duration would thin out, or drop altogether."""
+    layouts = catalogue().layouts
+    sampling = {kind.name: kind.lasting for kind in all_kinds() if any(not layouts[layout].fields for layout in kind.layouts)}
+    # Those of NVTX are numbers of ranges, which last.
+    assert {name for name, lasting in sampling.items() if lasting} == {"nvtx_payloads", "nvtx_values"}
+    assert {"gpu_metrics", "nic_metrics", "generic_events", "cpu_counters"} <= set(sampling)
 
 
 def test_short_api_calls_still_launch(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json, printed
 from nsys2prv.errors import MissingPackage, Nsys2prvError, UsageError
 from nsys2prv.preparation import Job
+from nsys2prv.report.opening import is_report
 from nsys2prv.temporary import write_whole
 
-SUFFIXES = (".sqlite", ".nsys-rep", ".qdrep")
 JSON = ".json"
 
 
@@ -137,7 +137,7 @@ def load_run(given: str, options: argparse.Namespace) -> Run:
     if path.suffix == JSON:
         described, results = from_json(path)
         return Run(described, results)
-    reports = sorted(found for found in path.iterdir() if found.suffix in SUFFIXES) if path.is_dir() else [path]
+    reports = [path] if is_report(path) or not path.is_dir() else sorted(filter(is_report, path.iterdir()))
     if not reports:
         raise Nsys2prvError(f"{given}: no reports in this folder")
     with _opened(reports, options) as job:

@@ -166,5 +166,5 @@ def _name(database: Source, name: object, data: object) -> str:
 
 KINDS = (
     EventKind("generic_events", "Samples of plugins (generic events)", "source of the samples", (DATA, EVENTS),
-              (LAYOUT, gpu_metrics.LAYOUT), extract, groups=("metrics",)),
+              (LAYOUT, gpu_metrics.LAYOUT), extract, groups=("metrics",), lasting=False),
 )

@@ -95,5 +95,6 @@ def metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]:
 
 
 KINDS = (
-    EventKind("gpu_metrics", "GPU metrics", "physical GPU", (TABLE,), (LAYOUT,), extract, groups=("metrics",)),
+    EventKind("gpu_metrics", "GPU metrics", "physical GPU", (TABLE,), (LAYOUT,), extract, groups=("metrics",),
+              lasting=False),
 )

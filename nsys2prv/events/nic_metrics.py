@@ -111,5 +111,6 @@ def _congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 KINDS = (
     EventKind("nic_metrics", "Network metrics", "port of a network interface or switch", (NICS, SWITCHES, CONGESTION),
-              (LAYOUT, "switch_congestion"), extract, groups=("metrics",)),
+              (LAYOUT, "switch_congestion"), extract, groups=("metrics",),
+              lasting=False),
 )

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from nsys2prv.errors import Nsys2prvError
 
-REPORT_ENDINGS = {".nsys-rep", ".qdrep"}
-
 
 def find_nsys() -> str | None:
     """The `nsys` of NSYS_HOME (the installation or its bin folder), else of the PATH."""

@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 from nsys2prv.errors import Nsys2prvError
+from nsys2prv.report.endings import NOT_EXPORTED
 from nsys2prv.report.folder import is_export_folder
-from nsys2prv.report.nsys import REPORT_ENDINGS, export
+from nsys2prv.report.nsys import export
 from nsys2prv.report.sqlite import check_file, has_journal, has_log
 from nsys2prv.report.unchanged import signature
 
@@ -21,7 +22,7 @@ def prepared(path: Path, folder: Path) -> tuple[Path, Path]:
     A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is copied there with its log: reading it in
     place would make SQLite write beside it.
     """
-    if path.suffix.lower() in REPORT_ENDINGS:
+    if path.suffix.lower() in NOT_EXPORTED:
         if not path.is_file():
             raise Nsys2prvError(f"{path}: no such file")
         return export(path, folder), path

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tools.folders import as_folder
 from tools.view_answers import SAMPLES
 
 from nsys2prv.cli import main
@@ -121,3 +122,19 @@ def test_runs_that_lack_analyses(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["diff", part, part]) == 0
     assert main(["report", *GRAPHS, "-q", "--only", "kernels", "--compare", part]) == 0
     assert "scalability: no work on devices in" in capsys.readouterr().out
+
+
+def test_jobs_in_any_form_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of tables is one report; a folder may hold reports of any form, stores too."""
+    for form in ("sqlite", "tables", "stores"):
+        (tmp_path / form).mkdir()
+    for path in map(Path, GRAPHS):
+        shutil.copy(path, tmp_path / "sqlite")
+        as_folder(path, tmp_path / "tables" / f"{path.stem}.parquetdir")
+        assert main(["extract", "-q", str(path), "-o", str(tmp_path / "stores" / f"{path.stem}.store")]) == 0
+    told = []
+    for form in ("tables", "stores"):
+        assert main(["diff", "-q", str(tmp_path / "sqlite"), str(tmp_path / form)]) == 0
+        told.append(capsys.readouterr().out.replace(str(tmp_path / form), "B"))
+    assert told[0] == told[1]
+    assert main(["diff", "-q", *[str(tmp_path / "tables" / f"{Path(GRAPHS[0]).stem}.parquetdir")] * 2]) == 0
