@@ -22,6 +22,7 @@ The figures are those that Paraver gives for our views on the same trace.
 nsys2prv report rank*.sqlite                       every analysis as tables
 nsys2prv report rank*.sqlite --only efficiencies,overlap
 nsys2prv report rank*.sqlite --region "step*"      each efficiency of each iteration of these NVTX ranges
+nsys2prv report rank*.sqlite --rows 50 --bins 500  more rows of each printed table (20), finer maps over time (200)
 nsys2prv report rank*.sqlite --json report.json    everything, for scripts and for later comparisons
 nsys2prv report rank*.sqlite --html report.html    everything as one page for a browser, with pictures
 nsys2prv report report.json --html report.html     the same, later and elsewhere

@@ -64,7 +64,8 @@ def parser() -> argparse.ArgumentParser:
                       help="kernel labels: the short name made readable (default), or the full demangled name")
     what.add_argument("--kernel-rules", type=Path, metavar="FILE",
                       help="rules that tell the class of kernels, put before nsys2prv's own (docs/kernel-classes.md)")
-    what.add_argument("--callstack", type=int, default=1, metavar="N", help="functions of each CPU sample: the innermost, and its callers")
+    what.add_argument("--callstack", type=int, default=1, metavar="N",
+                      help="functions of each CPU sample: the innermost, and its callers (1 to 32; 1 by default)")
     what.add_argument("--nvtx-rules", metavar="FILE",
                       help="rules that rename or drop NVTX ranges and marks, put before nsys2prv's own, or `none` to leave all names as "
                            "they are (docs/nvtx.md)")
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         command = COMMANDS.get(given[0]) if given else None
-        status = command(given[1:]) if command else run(parser().parse_args(joined_kinds(given)))
+        status = command(given[1:]) if command else run(parser().parse_intermixed_args(joined_kinds(given)))
         sys.stdout.flush()
         return status
     except Nsys2prvError as error:
@@ -184,7 +185,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("give at least one report and the trace to write: nsys2prv REPORT... OUTPUT (more with --help)")
     *reports, output = options.paths
     if named_as_report(Path(output)) or is_archive(Path(output)):
-        raise UsageError(f"{output}: the last argument is the trace to write, but this is a report")
+        raise UsageError(f"{output}: the last argument is the trace to write, but this is a report or a store of some")
     start_workers(reports, options.engine, options.jobs)
     from nsys2prv.conversion import convert
 
@@ -204,7 +205,7 @@ def run(options: argparse.Namespace) -> int:
 def as_options(arguments: argparse.Namespace) -> Options:
     """What was asked for on the command line: arguments by the names of the options' fields, but for those that stand otherwise there."""
     if arguments.jobs < 0:
-        raise UsageError("-j takes a number of processes from 1 on")
+        raise UsageError("-j takes a number of processes, or 0 for one per CPU")
     from nsys2prv.options import Options
 
     # polars installs a handler of its own, under which a waiting program does not notice an interruption.

@@ -37,16 +37,18 @@ from nsys2prv.timeline import Timeline
 REPORT, PAGE = ".report.json", ".report.html"
 
 
-def convert(reports: Sequence[str | Path], output: str | Path, options: Options = DEFAULTS) -> Summary:
+def convert(reports: Sequence[str | Path] | str | Path, output: str | Path, options: Options = DEFAULTS) -> Summary:
     """Write the trace of these reports to `output` (.prv or .prv.gz, with .pcf and .row beside it).
 
     Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot be written, NothingToWrite
     when there is no event of the kinds asked for. Files under the final names are replaced only by complete ones.
     """
     plan = Plan.of(options)
+    reports = [reports] if isinstance(reports, str | Path) else reports
     outputs = _outputs(output, options.compress)
     prv = outputs[0]
-    everything = [*outputs, *(outputs[1].with_suffix(ending) for ending in (REPORT, PAGE))]
+    beside = [outputs[1].with_suffix(ending) for ending in (REPORT, PAGE)] + [_other_form(prv)] * _other_form(prv).is_file()
+    everything = [path for path in (*outputs, *beside) if not _is_input(path, options)]
     engines.check(options.engine, options.scheduler)
     try:
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
@@ -59,7 +61,7 @@ def convert(reports: Sequence[str | Path], output: str | Path, options: Options 
 
                     summary.report = beside(job, reports, staging / outputs[1].with_suffix(REPORT).name)
                 put_in_place(staging, everything)
-                summary.sizes = {prv.parent / path.name: size for path, size in summary.sizes.items()}
+                summary.sizes = {path: summary.sizes[staging / path.name] for path in everything if staging / path.name in summary.sizes}
                 return summary
     except OSError as error:
         raise explained(error, prv, [prv.parent, *([options.tmp] if options.tmp else [])]) from error
@@ -114,6 +116,17 @@ def _outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
     """The trace, its labels, its rows, the clocks of its hosts, and of what it was made."""
     prv, pcf, row = trace_paths(output, compress)
     return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(metadata.ENDING)
+
+
+def _other_form(prv: Path) -> Path:
+    """The trace with compression, of one without, and the other way round: beside new labels an earlier one would show wrong names."""
+    return prv.with_suffix("") if prv.suffix == ".gz" else prv.with_name(f"{prv.name}.gz")
+
+
+def _is_input(path: Path, options: Options) -> bool:
+    """Whether it is a file that was given with an option, as the clock file of an earlier trace of the same name."""
+    given = [options.align, options.kernel_rules, options.nvtx_rules]
+    return path.exists() and any(Path(name).exists() and path.samefile(name) for name in given if name)
 
 
 def _metrics(job: Job) -> dict[str, set[Metric]]:
@@ -189,6 +202,8 @@ def _check_outputs(output: str | Path, paths: tuple[Path, ...], tmp: Path | None
     """Raise one clear line where the trace could not be written."""
     if str(output).endswith(("/", os.sep)) or Path(output).name in ("", ".", ".."):
         raise UsageError(f"{output or '(empty)'}: is a folder; give the name of the trace to write, as in {Path(output) / 'out.prv'}")
+    if str(output) == "-" or (Path(output).exists() and not Path(output).is_file() and not Path(output).is_dir()):
+        raise UsageError(f"{output}: a trace is several files; give its name, as in out.prv")
     for path in paths:
         if path.is_dir():
             raise Nsys2prvError(f"{path}: is a folder; remove it or give another output")

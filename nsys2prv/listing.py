@@ -7,19 +7,23 @@ import textwrap
 from datetime import datetime, timezone
 from pathlib import Path
 
+from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
 from nsys2prv.report.info import ReportInfo, inspect, pid_of
 from nsys2prv.report.opening import open_source
 from nsys2prv.report.prepare import prepared
 from nsys2prv.report.tables import order, reason
+from nsys2prv.store.archive import is_archive
 
 #: Of the lists of tables.
 WIDTH = 140
 
 
 def describe(path: str | Path) -> str:
-    """One report, for people."""
+    """One report, for people. Raises Nsys2prvError for what is none."""
+    if is_archive(Path(path)):
+        raise Nsys2prvError(f"{path}: is a store; list the reports that it was made of")
     with tempfile.TemporaryDirectory(prefix="nsys2prv-") as folder:
         return _describe(*prepared(Path(path), Path(folder) / "export"))
 

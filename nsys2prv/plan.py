@@ -40,9 +40,10 @@ class Plan:
         settings = Settings(least=least_durations(options.min_duration), rules=load_rules(options.kernel_rules),
                             nvtx_rules=load_nvtx_rules(options.nvtx_rules), callstack=checked(options.callstack))
         method = align.asked(options.align)
+        kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds
         if options.causal and method == align.NONE:
             raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")
         base = base_names(options.base_pcf) if options.base_pcf else None
-        selection, cut = with_regions(select(options.kinds, options.demanded), CutPlan.of(options.cut))
+        selection, cut = with_regions(select(kinds, options.demanded), CutPlan.of(options.cut))
         return cls(selection, settings, method, options.causal, options.full_kernel_names, base, options.states, cut,
                    options.keep_going)

@@ -206,7 +206,7 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
         else:
             raise found
     if unread and not infos and not stores:
-        raise Nsys2prvError(f"none of {len(unread)} reports can be read; of the first: {unread[0]}")
+        raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
     held = [(store.path, report) for store in stores.values() for report in store.contents.reports]
     if stores:
         stored.once([*((report.info, path) for path, report in held), *((info, info.given) for info in infos)])
@@ -246,7 +246,7 @@ def _prepared(reading: _Reading) -> Job:
     seen = [(result.report, key) for result in reading.results for key in result.objects]
     gpus = device_states.devices(reading.infos, machines, seen, reading.plan.selection)
     model = object_model.build(reading.infos, machines, [*seen, *gpus])
-    reading.results, notes = device_model.written_once(reading.results, model.rows)
+    reading.results, notes = device_model.written_once(reading.results, model.rows, [placement.map for placement in reading.placements])
     with reading.workers.spent.stage("names"):
         values = _name_values(reading)
     notes += [name_model.continued(values.values())] if reading.plan.base is not None else []
@@ -362,4 +362,5 @@ def _nothing(reading: _Reading) -> str:
         for (_, reason), count in result.dropped.items():
             lost[reason] += count
     why = f" ({', '.join(f'{count} {reason}' for reason, count in lost.items())})" if lost else ""
-    return f"{names}: nothing to write: no events of the kinds asked for{why}; see what the reports hold with --list"
+    what = "of the kinds asked for" if reading.plan.selection.asked else "that can be translated"
+    return f"{names}: nothing to write: no events {what}{why}; see what the reports hold with --list"

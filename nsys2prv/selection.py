@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from nsys2prv.durations import duration_text
 from nsys2prv.errors import UsageError
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import ALL, EventKind
@@ -79,11 +80,11 @@ def least_durations(given: Mapping[str, int]) -> dict[str, int]:
     for name, duration in given.items():
         members = [kind for kind in all_kinds() if kind.called(name)]
         if not members:
-            raise UsageError(f"{name}={duration}: no such kind of event to give a least duration; see --kinds")
+            raise UsageError(f"--min-duration {name}={duration_text(duration)}: no such kind of event; see --kinds")
         if not any(kind.lasting for kind in members):
-            raise UsageError(f"{name}={duration}: its events are points in time, or follow from others, and take no least duration")
+            raise UsageError(f"--min-duration {name}={duration_text(duration)}: its events are points in time, or follow from others")
         if not 0 <= duration < 1 << 63:
-            raise UsageError(f"{name}={duration}: no duration in ns")
+            raise UsageError(f"--min-duration {name}={duration}: no duration in ns")
     least: dict[str, int] = {}
     for kind in all_kinds():
         levels = ([given[name] for name in level if name in given] for level in ((kind.name,), kind.groups, (ALL,)))

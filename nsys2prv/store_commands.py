@@ -31,10 +31,10 @@ def _options(command: str, description: str, usage: str, arguments: Sequence[str
                 ("STORE... OUTPUT", "the stores, then the trace to write: out, out.prv or out.prv.gz")
         if action.dest in left_out:
             action.help = argparse.SUPPRESS
-    given = options.parse_args(joined_kinds(list(arguments)))
+    given = options.parse_intermixed_args(joined_kinds(list(arguments)))
     refused = [action for action in options._actions if action.dest in left_out and getattr(given, action.dest) != action.default]
     if refused:
-        name = refused[0].option_strings[-1]
+        name = max(refused[0].option_strings, key=lambda option: (option.startswith("--"), not option.startswith("--no-")))
         other = "itself" if refused[0].dest in OTHER_WORK else "merge" if command == "extract" else "extract"
         raise UsageError(f"{name} is not of nsys2prv {command}: give it to nsys2prv {other}")
     return given

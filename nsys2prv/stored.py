@@ -23,7 +23,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Settings
 from nsys2prv.plain import from_plain, to_plain
 from nsys2prv.report.info import ReportInfo
-from nsys2prv.report.mixed import bare, session
+from nsys2prv.report.mixed import same, session
 from nsys2prv.selection import Selection
 from nsys2prv.store.archive import is_archive, member, open_archive
 from nsys2prv.store.packing import unpack
@@ -147,7 +147,7 @@ def once(held: Sequence[tuple[ReportInfo, Path]]) -> None:
             continue
         alike = seen.setdefault(begun, [])
         for other, place in alike:
-            if place != path and bare(other) == bare(info):
+            if place != path and same(other, info):
                 raise Nsys2prvError(f"{path}: holds {info.name}, which {place} holds too")
         alike.append((info, path))
 

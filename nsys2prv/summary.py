@@ -15,6 +15,7 @@ from nsys2prv.diagnostics_text import lost, said
 from nsys2prv.ledger import Ledger, ledger
 from nsys2prv.model.devices import TWICE
 from nsys2prv.paraver.loading import Load
+from nsys2prv.sizes import size_text
 
 if TYPE_CHECKING:
     from nsys2prv.clock.placement import Placement
@@ -112,7 +113,7 @@ class Summary:
         rows += [f"  {count:,} left out: {reason} ({_title(name)})" for (name, reason), count in sorted(self.left_out.items())
                  if reason != TWICE]
         rows += [f"  {note}" for note in self.notes]
-        rows += [f"{path}  {_size(size)}" + (f", {self.lines:,} lines" if ".prv" in path.suffixes else "")
+        rows += [f"{path}  {size_text(size)}" + (f", {self.lines:,} lines" if ".prv" in path.suffixes else "")
                  for path, size in self.sizes.items()]
         rows += filter(None, [self.load.text()])
         if self.views:
@@ -172,11 +173,3 @@ def _some(names: list[str]) -> str:
 
 def _plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _size(size: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

@@ -44,7 +44,7 @@ def copy_to(target: Path) -> tuple[list[str], list[str]]:
             (target / WORKSPACES).mkdir(exist_ok=True)
             (target / written[-1]).write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
-        raise Nsys2prvError(f"{error.filename or target}: {error.strerror or error}") from None
+        raise Nsys2prvError(f"{error.filename2 or error.filename or target}: {error.strerror or error}") from None
     return copied, written
 
 

@@ -54,6 +54,16 @@ def test_order_of_arguments_jobs_and_compression_do_not_matter(tmp_path: Path, m
         assert (tmp_path / f"a.{ending}").read_bytes() == (tmp_path / f"b.{ending}").read_bytes()
 
 
+def test_options_may_stand_anywhere(tmp_path: Path) -> None:
+    one, other, out = RANKS[0], RANKS[1], "out.prv"
+    for number, given in enumerate([("-q", "-t", "kernels", one, other, out), (one, "-q", other, "-t", "kernels", out),
+                                    (one, other, out, "-t", "kernels", "-q")]):
+        (tmp_path / str(number)).mkdir()
+        assert run(*(tmp_path / str(number) / part if part == out else part for part in given)) == 0
+    traces = [(tmp_path / str(number) / out).read_bytes() for number in range(3)]
+    assert traces[0] == traces[1] == traces[2]
+
+
 @pytest.mark.parametrize(("content", "message"), [
     (None, "no such file"), (b"", "is empty"), (b"PK\x03\x04 nothing", "is not an SQLite database"),
     (b"SQLite format 3\x00" + b"\x00" * 200, "cannot be read as an SQLite export"),
@@ -75,7 +85,8 @@ def test_nothing_to_write_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("arguments", [[], ["one.sqlite"], ["a.sqlite", "b.sqlite"], ["-t", "nonsense", "a.sqlite", "o.prv"],
-                                       ["-j", "-1", "a.sqlite", "o.prv"], ["cfgs", "a", "b"], ["--list"]])
+                                       ["-j", "-1", "a.sqlite", "o.prv"], ["cfgs", "a", "b"], ["--list"], ["a.sqlite", "-"],
+                                       ["a.sqlite", "/dev/null"], ["--min-duration", "foo=1us", "a.sqlite", "o.prv"]])
 def test_usage_errors_are_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 2
     error_of(capsys)

@@ -76,6 +76,20 @@ NAMES = strings("kernel", "cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020
                 "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)", "cudaMemcpy_v3020", "cudaEventRecord_v3020")
 
 
+def test_what_ends_where_a_chunk_does_ends_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits of 200 ns on many threads, whose ends are begins of calls of another one, whichever of them are bounds of chunks."""
+    calls = [call(10 * number, 10 * number + 5, number + 1, nameId=9) for number in range(400)]
+    waits = [os_call(1_000 * turn + 10 * thread + 300, 1_000 * turn + 10 * thread + 500, 6, tid=1_000 + thread)
+             for turn in range(3) for thread in range(20)]
+    report = make_export(tmp_path / "r.sqlite", {RUNTIME: calls, "OSRT_API": waits, "StringIds": NAMES})
+    for number, records in enumerate((300_000, 9, 7)):
+        monkeypatch.setattr(stage, "CHUNK_RECORDS", records)
+        monkeypatch.setattr(runs, "SAMPLE", 1)
+        trace, _ = convert_and_read([report], tmp_path / f"{number}.prv", states=True)
+        lasting = [[end - begin for begin, end, state in states if state == BLOCKED] for states in written(trace).values()]
+        assert sorted(filter(None, lasting)) == [[200] * 3] * 20
+
+
 def states_of(folder: Path, **tables: list) -> dict[str, list[list[tuple[int, int, int]]]]:
     """Row name -> the states of each of its rows."""
     report = make_export(folder / "r.sqlite", {"StringIds": NAMES, **tables})

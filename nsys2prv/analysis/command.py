@@ -14,6 +14,7 @@ from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json, printed
 from nsys2prv.errors import MissingPackage, Nsys2prvError, UsageError
 from nsys2prv.preparation import Job
+from nsys2prv.report.endings import named_as_report
 from nsys2prv.report.opening import is_report
 from nsys2prv.temporary import write_whole
 
@@ -44,7 +45,7 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
     parser.add_argument("--scaling", choices=("strong", "weak"), default="strong", help="how the problem grew over the runs (strong: not)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write everything as one page for a browser too (needs matplotlib)")
     add_analysis_options(parser)
-    options = _checked(parser.parse_args(arguments))
+    options = _checked(parser.parse_args(arguments), ("json", "html"))
     if options.html:
         from nsys2prv.page.drawing import need_matplotlib
 
@@ -71,12 +72,18 @@ def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, 
             return describe(job, options.reports), _analysed(job, names, options)
     if len(options.reports) > 1 or options.region or options.useful != "compute":
         raise UsageError(f"{first}: its figures are made already: give it alone, without --region and --useful")
-    described, found = from_json(first)
-    if "records" not in described:
-        raise Nsys2prvError(f"{first}: holds the difference of two jobs, not one job")
+    described, found = _one_job(first)
     if unknown := set(names) - set(found):
         raise UsageError(f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(found)}")
     return described, {name: found[name] for name in names or found}
+
+
+def _one_job(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
+    """What `report --json` wrote."""
+    described, found = from_json(path)
+    if "records" not in described:
+        raise Nsys2prvError(f"{path}: holds the difference of two jobs, not one job")
+    return described, found
 
 
 def write_page(path: Path, described: Mapping[str, object], results: Mapping[str, Result]) -> None:
@@ -90,7 +97,7 @@ def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str
     """Runs `diff`; returns the text and the warnings."""
     parser.add_argument("runs", nargs=2, metavar="RUN", help="two jobs: a report, a folder of reports, or a file that report --json wrote")
     add_analysis_options(parser)
-    options = _checked(parser.parse_args(arguments))
+    options = _checked(parser.parse_args(arguments), ("json",))
     first, second = (load_run(one, options) for one in options.runs)
     results = difference(first, second)
     if options.json:
@@ -113,13 +120,22 @@ def beside(job: Job, reports: Sequence[str | Path], path: Path, rows: int = MOST
     return text
 
 
-def _checked(options: argparse.Namespace) -> argparse.Namespace:
+def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Namespace:
+    """The options. targets: those that name a file to write, which must not be a report: where the name is forgotten, the next is one."""
     for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
         if getattr(options, name) < least:
             raise UsageError(f"--{name} takes a number from {least} on")
+    given = [Path(one) for one in (options.reports if "reports" in options else options.runs)]
+    for name in targets:
+        if (path := getattr(options, name)) and (named_as_report(path) or is_report(path) or _is_one_of(path, given)):
+            raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
     # polars installs a handler of its own, under which a waiting program does not notice an interruption.
     signal.siginterrupt(signal.SIGINT, True)
     return options
+
+
+def _is_one_of(path: Path, others: Sequence[Path]) -> bool:
+    return path.exists() and any(other.exists() and path.samefile(other) for other in others)
 
 
 def _opened(reports: Sequence[str | Path], options: argparse.Namespace) -> Opened:
@@ -135,8 +151,7 @@ def load_run(given: str, options: argparse.Namespace) -> Run:
     """A job by what the command line calls it."""
     path = Path(given)
     if path.suffix == JSON:
-        described, results = from_json(path)
-        return Run(described, results)
+        return Run(*_one_job(path))
     reports = [path] if is_report(path) or not path.is_dir() else sorted(filter(is_report, path.iterdir()))
     if not reports:
         raise Nsys2prvError(f"{given}: no reports in this folder")
@@ -155,5 +170,7 @@ def describe(job: Opened, reports: Sequence[str | Path], name: str = "") -> dict
 
 def heading(job: Mapping[str, Any]) -> list[str]:
     """What a job is, for people. job: as :func:`describe` gives it."""
-    return [f"{job['ranks']:,} tasks on {len(job['nodes']):,} hosts, {job['devices']:,} GPUs; {duration(job['duration_ns'])}; "
-            f"{sum(job['records'].values()):,} events", *(f"  {note}" for note in job["notes"])]
+    counts = (("task", job["ranks"]), ("host", len(job["nodes"])), ("GPU", job["devices"]))
+    tasks, hosts, gpus = (f"{count:,} {what}{'' if count == 1 else 's'}" for what, count in counts)
+    return [f"{tasks} on {hosts}, {gpus}; {duration(job['duration_ns'])}; {sum(job['records'].values()):,} events",
+            *(f"  {note}" for note in job["notes"])]

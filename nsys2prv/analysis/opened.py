@@ -184,9 +184,9 @@ class Opened:
             return f"nothing was found by comparing the ranks ({', '.join(relations)})"
         if not selected:
             return f"not read: {', '.join(kind.name for kind in kinds)} left out"
-        lacking = [table for table in tables if table not in held]
-        many = " or ".join(dict.fromkeys(lacking or tables))
-        return f"no report has a table {many}" if len(lacking) == len(tables) else f"no usable rows in {many}"
+        there = [table for table in tables if table in held]
+        many = " or ".join(dict.fromkeys(there or tables))
+        return f"no usable rows in {many}" if there else f"no report has a table {many}"
 
     def analyse(self, *names: str, useful: str = "compute", region: str = "", bins: int = 200) -> dict[str, Result]:
         """The analyses of these names, or all. useful: which kernels count, `compute` or `all-kernels`. region: pattern (with * and ?) of
@@ -247,6 +247,8 @@ def open_job(reports: Sequence[str | Path] | str | Path, options: Options = DEFA
     options = replace(options, **asked)
     given = [reports] if isinstance(reports, str | Path) else list(reports)
     plan = Plan.of(options)
+    if options.tmp and not Path(options.tmp).is_dir():
+        raise Nsys2prvError(f"{options.tmp}: no such folder; create it or give another one")
     stack = ExitStack()
     try:
         pool = stack.enter_context(engines.workers(options.engine, options.jobs, options.scheduler))

@@ -26,8 +26,9 @@ def _contents(held: Contents) -> Iterator[str]:
     yield (f"{held.lines:,} lines: {held.events:,} events with {held.pairs:,} values, {held.states:,} states, "
            f"{held.comms:,} communications")
     objects = held.objects
-    yield (f"{objects['NODE']} nodes with {objects['CPU']} CPUs, {objects['APPL']} applications, {objects['TASK']} tasks, "
-           f"{objects['THREAD']} threads")
+    nodes, cpus, appls, tasks, threads = (f"{objects[level]} {what}{'' if objects[level] == 1 else 's'}" for level, what in (
+        ("NODE", "node"), ("CPU", "CPU"), ("APPL", "application"), ("TASK", "task"), ("THREAD", "thread")))
+    yield f"{nodes} with {cpus}, {appls}, {tasks}, {threads}"
     shown = ", ".join(map(str, sorted(held.types)[:MOST_TYPES]))
     yield f"{len(held.types)} event types{f': {shown}' if shown else ''}{', ...' if len(held.types) > MOST_TYPES else ''}"
     if held.first is not None:

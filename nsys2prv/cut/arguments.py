@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from nsys2prv.cut.asked import Cut, size
+from nsys2prv.cut.asked import Cut
 from nsys2prv.errors import UsageError
+from nsys2prv.sizes import parse_size
 
 
 def add_cut(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +63,6 @@ def _rate(text: str) -> tuple[str, int]:
 
 def _size(text: str) -> int:
     try:
-        return size(text)
+        return parse_size(text)
     except ValueError:
         raise UsageError(f"--max-size {text}: give a size such as 500MB or 2GB") from None

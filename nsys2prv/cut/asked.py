@@ -12,7 +12,6 @@ from nsys2prv.errors import UsageError
 
 _TIME = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)")
 _ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 #: Ranks, devices and iterations have no more digits.
 _NUMBER = re.compile(r"\d{1,9}")
 
@@ -121,11 +120,3 @@ def numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
         if found[-1][0] > found[-1][1]:
             raise UsageError(f"{option} {word}: the range is empty")
     return found
-
-
-def size(text: str) -> int:
-    """Bytes from a number, alone or with a unit (KB, MB, GB of 1000; KiB, MiB, GiB of 1024). Raises ValueError."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or (match[3] and not match[2]):
-        raise ValueError(text)
-    return int(Decimal(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " "))

@@ -14,6 +14,7 @@ from nsys2prv.cut.weights import Weight, weights
 from nsys2prv.durations import duration_text
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.preparation import Job
+from nsys2prv.sizes import size_text
 
 US, MS = 1_000, 1_000_000
 #: Bytes of the header's comments and the like, and what estimates may be wrong by.
@@ -112,12 +113,12 @@ class Fitting:
             if size * MARGIN <= self.limit:
                 return replace(self, orders=orders, done=done, left=left, bytes=size)
         share = max(0.01, 100 * self.limit / (size * MARGIN))
-        raise Nsys2prvError(f"--max-size: the trace would still be about {size / 1e6:,.1f} MB after leaving out all that may be for it; "
+        raise Nsys2prvError(f"--max-size: the trace would still be about {size_text(size)} after leaving out all that may be for it; "
                             f"cut its time as well, as in --time 0:{share:.2g}%")
 
     def notes(self) -> list[str]:
         """What was left out, for people."""
-        return [f"left out to stay within {self.limit / 1e6:,.1f} MB: {'; '.join(step.what for step in self.done)}"] if self.done else []
+        return [f"left out to stay within {size_text(self.limit)}: {'; '.join(step.what for step in self.done)}"] if self.done else []
 
 
 def _total(parts: Iterable[Weight], orders: Orders) -> float:

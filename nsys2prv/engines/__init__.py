@@ -34,7 +34,7 @@ def workers(engine: str, jobs: int, scheduler: str | None = None) -> AbstractCon
     try:
         module = import_module(f"{__name__}.{name}")
     except ImportError as error:
-        raise UsageError(f"--engine {engine} needs the package {error.name}: pip install nsys2prv[{extra}]") from None
+        raise UsageError(f"--engine {engine} needs the package {error.name}: pip install 'nsys2prv[{extra}]'") from None
     return module.workers(jobs or available_cpus(), scheduler)
 
 

@@ -113,7 +113,9 @@ def _labelled(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
     name = pl.when(name == "").then(pl.lit("number")).otherwise(name)
     name = pl.when(pl.col("real")).then(name + FRACTION).otherwise(name)
     leaves = leaves.with_columns(label=pl.concat_str(domain, pl.lit(": "), name))
-    count = pl.int_range(1, pl.len() + 1).over("begin", "end", "thread", "label")
+    # A payload has each path once: what has it again is another event of the same time.
+    leaves = leaves.with_columns(event=pl.int_range(pl.len()).over("begin", "end", "thread", "domain", "path"))
+    count = pl.int_range(1, pl.len() + 1).over("begin", "end", "thread", "event", "label")
     leaves = leaves.with_columns(
         label=pl.when(count > 1).then(pl.concat_str("label", pl.lit(" #"), count.cast(pl.String))).otherwise("label"))
     kept = leaves.group_by("label").len().sort("len", "label", descending=[True, False])["label"]

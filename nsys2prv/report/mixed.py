@@ -27,7 +27,7 @@ def _copies(infos: Sequence[ReportInfo]) -> list[str]:
         if (begun := session(info)) is None:
             continue
         alike = seen.setdefault(begun, [])
-        if (first := next((other for other in alike if bare(other) == bare(info)), None)) is not None:
+        if (first := next((other for other in alike if same(other, info)), None)) is not None:
             found.append(f"{info.given}: is the same report as {first.given} (session, processes and rows): its events are "
                          "in the trace twice")
         else:
@@ -40,9 +40,13 @@ def session(info: ReportInfo) -> Hashable | None:
     return (info.utc_ns, tuple(info.processes)) if info.utc_ns is not None and info.processes else None
 
 
-def bare(info: ReportInfo) -> ReportInfo:
-    """What is told by a report, without where it is."""
-    return replace(info, path=Path(), source=None)
+def same(one: ReportInfo, other: ReportInfo) -> bool:
+    """Whether two reports of one session are one: an SQLite export numbers its rows with gaps, tables of a folder without."""
+    def bare(info: ReportInfo) -> ReportInfo:
+        return replace(info, path=Path(), source=None, parts={})
+
+    forms_differ = one.path.is_dir() != other.path.is_dir()
+    return bare(one) == bare(other) and (one.parts.keys() == other.parts.keys() if forms_differ else one.parts == other.parts)
 
 
 def _jobs(infos: Sequence[ReportInfo]) -> list[str]:

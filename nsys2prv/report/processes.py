@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nsys2prv.report.info import PROCESS_MASK
+from nsys2prv.report.diagnostics import NO_PROCESSES
+from nsys2prv.report.info import PROCESS_MASK, pid_of
 from nsys2prv.report.source import Source
 
 #: Small tables with rows of the processes that Nsight Systems was loaded into, and their columns of global ids.
@@ -16,4 +17,4 @@ def profiled(database: Source) -> frozenset[int]:
     In exports as Nsight Systems 2021.2 to 2026.2 wrote them every process with rows in tables of traced calls is among these.
     """
     return frozenset(number & PROCESS_MASK for table, column in TELLING for (number,) in database.small(table, column)
-                     if isinstance(number, int))
+                     if isinstance(number, int) and pid_of(number) not in NO_PROCESSES)

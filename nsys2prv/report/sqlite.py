@@ -51,7 +51,7 @@ def database_uri(path: Path) -> str:
 def has_log(path: Path) -> bool:
     """Whether a write-ahead log beside the database holds data that belongs to it."""
     try:
-        return path.with_name(path.name + "-wal").stat().st_size > 0
+        return Path(f"{path}-wal").stat().st_size > 0
     except OSError:
         return False
 
@@ -59,7 +59,7 @@ def has_log(path: Path) -> bool:
 def has_journal(path: Path) -> bool:
     """Whether a rollback journal beside the database says that a change of it is not complete."""
     try:
-        with path.with_name(path.name + "-journal").open("rb") as file:
+        with Path(f"{path}-journal").open("rb") as file:
             return file.read(len(JOURNAL)) == JOURNAL
     except OSError:
         return False

@@ -116,7 +116,8 @@ def _records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
         objects, *columns = records.after(overlaid(layers, outside, keys))
         yield threads[objects], *columns
         outside[held.object] = held.state
-        ranges, holding = ranges.chosen(np.flatnonzero(ranges.end > limit)), holding.chosen(np.flatnonzero(holding.begin >= limit))
+        # What ends at the limit is told to end with the next chunk.
+        ranges, holding = ranges.chosen(np.flatnonzero(ranges.end >= limit)), holding.chosen(np.flatnonzero(holding.begin >= limit))
         first = limit
     objects, *columns = records.rest(np.flatnonzero(wanted), task.duration)
     yield threads[objects], *columns

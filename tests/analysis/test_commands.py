@@ -92,6 +92,9 @@ def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixt
     (["report", *GRAPHS, "--useful", "all"], 2, "invalid choice"),
     (["report", *GRAPHS, "--json", "no/such/folder/r.json"], 1, "no/such/folder/r.json: No such file"),
     (["report", *GRAPHS, "--tmp", "no/such/folder"], 1, "no/such/folder"),
+    (["report", "--json", *GRAPHS], 2, "rank0.sqlite: is a report"),
+    (["report", *GRAPHS, "--html", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
+    (["diff", *GRAPHS, "--json", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
     (["diff", GRAPHS[0]], 2, "the following arguments are required: RUN"),
     (["diff", "a.json", "b.json"], 1, "a.json: No such file"),
     (["diff", "pyproject.toml", "b.json"], 1, "pyproject.toml: "),
@@ -102,6 +105,15 @@ def test_one_line_for_what_cannot_be(arguments: list[str], status: int, message:
     assert message in error
     assert error.splitlines()[-1].startswith("nsys2prv: error: ")
     assert len([line for line in error.splitlines() if not line.startswith("nsys2prv: warning: ")]) == 1
+
+
+def test_the_difference_of_two_jobs_is_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    difference = str(tmp_path / "d.json")
+    assert main(["diff", "-q", *GRAPHS, "--json", difference]) == 0
+    for arguments in (["diff", difference, GRAPHS[0]], ["diff", GRAPHS[0], difference], ["report", difference],
+                      ["report", GRAPHS[0], "--compare", difference]):
+        assert main([*arguments, "-q"]) == 1
+        assert f"{difference}: holds the difference of two jobs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "nsys2prv report 0"}', '{"format": "nsys2prv report 1"}', "\x00"])

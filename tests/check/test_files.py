@@ -146,7 +146,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["check", str(sound), "--strict"]) == 0
     assert capsys.readouterr().out == f"""{sound}:
   12 lines: 6 events with 8 values, 3 states, 1 communications
-  2 nodes with 3 CPUs, 1 applications, 2 tasks, 3 threads
+  2 nodes with 3 CPUs, 1 application, 2 tasks, 3 threads
   2 event types: 10, 20
   times from 0 to 90 ns, the trace ends at 100
   nothing found

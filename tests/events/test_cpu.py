@@ -273,3 +273,12 @@ def test_counters_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dic
             for metric, figures in metrics.items()}
     assert sums.keys() == true.keys()
     assert all(abs(sums[key] - total) < 0.0005 * 30 for key, total in true.items())
+
+
+def test_messages_of_no_process_do_not_tell_which_are_profiled(tmp_path: Path) -> None:
+    """Of Nsight's own messages, and the daemon's: with nothing else to tell, all threads are the program's."""
+    messages = [{"timestamp": 1, "timestampType": 2, "source": 1, "severity": 1, "text": "m", "globalPid": number}
+                for number in (-(2 << 56), 0)]
+    trace, summary = states(tmp_path, [turn(10, 1), turn(20, 0)], DIAGNOSTIC_EVENT=messages)
+    assert summary.dropped == {}
+    assert len(trace.intervals(STATE)) == 2

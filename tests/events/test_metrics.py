@@ -266,6 +266,20 @@ def test_a_gpu_in_several_reports_is_written_once_on_the_row_of_its_first_user(t
     assert any(note.startswith("6 samples left out") for note in summary.notes), summary.notes
 
 
+def test_reports_that_follow_one_another_each_tell_of_a_gpu(tmp_path: Path) -> None:
+    """Captures one after the other on a host: none holds what another one does. A fourth report holds what the first does."""
+    def capture(begin: int) -> dict[str, list[Row]]:
+        return {**host("node"), "StringIds": strings("k"), KERNEL: [kernel(begin, begin + 5)], "TARGET_INFO_GPU": gpus("a"),
+                "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active"]),
+                "GPU_METRICS": [row for time in range(3) for row in sample(0, begin + 10 * time, {0: begin + time})]}
+
+    trace, summary, _ = traced(tmp_path, capture(1_000), capture(2_000), capture(500), capture(1_020))
+    expected = [(begin + 10 * time - 500, begin + time) for begin in (500, 1_000, 2_000) for time in range(3)]
+    assert series(trace, SMS)["Metrics GPU0"][:-1] == expected
+    assert summary.events["gpu_metric"] == 9
+    assert [note.split(" ")[:2] for note in summary.notes if "several reports" in note] == [["3", "samples"]]
+
+
 def test_every_rank_sees_device_0(tmp_path: Path) -> None:
     """Ranks that are shown one GPU each number it 0; its identity tells them apart. Exports before 2025 do not tie ordinals to GPUs."""
     def rank(number: int) -> dict[str, list[Row]]:

@@ -11,6 +11,7 @@ from tools.exports import Row, global_tid, make_export, strings
 from tools.trace import Trace
 
 from nsys2prv.events.nvtx_payloads import MOST_NAMES
+from nsys2prv.events.sampling import REPEATED
 from nsys2prv.summary import Summary
 
 NVTX = "NVTX_EVENTS"
@@ -66,6 +67,14 @@ def test_threads_flat_objects_registered_json_and_repeated_names(tmp_path: Path)
               if value and sample.time < 40}
     assert by_row == {("4242", 10, 8), ("4243", 10, 3)}
     assert numbers(trace, "lib: n #2") == [(40, 6), (50, 0)]
+
+
+def test_two_events_of_one_time_are_not_one_payload(tmp_path: Path) -> None:
+    trace, summary = traced(tmp_path, event(10, None, {"n": 3}, MARK), event(10, None, {"n": 3}, MARK), event(20, 30, {"n": 4, "m": 5}),
+                            event(20, 30, {"n": 4}), event(60, 70))
+    assert {label for label in trace.labels.types.values() if label.startswith("lib: ")} == {"lib: n", "lib: m"}
+    assert numbers(trace, "lib: n") == [(10, 3), (11, 0), (20, 4), (30, 0)]
+    assert summary.dropped == {("nvtx_payloads", REPEATED): 2}
 
 
 def test_marks_last_1_ns_and_calls_of_nccl_have_types_of_their_own(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tools.commands import GRAPHS, SAMPLES, command, content, error_of
 from tools.exports import KERNEL, Row, global_pid, global_tid, kernel, make_export, strings
+from tools.folders import as_folder
 
 from nsys2prv import Options, convert, extract
 from nsys2prv.errors import Nsys2prvError
@@ -181,6 +182,29 @@ def test_a_report_given_twice(tmp_path: Path) -> None:
     assert "given twice, read once" in done.stderr
 
 
+def test_a_report_in_two_forms(tmp_path: Path) -> None:
+    folder = as_folder(GRAPHS, tmp_path / "rank0.parquetdir")
+    done = command("-q", GRAPHS, folder, tmp_path / "out.prv")
+    assert done.returncode == 0
+    assert "is the same report as" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("-q", "{}", "x.prv"), ("--list", "{}"), ("report", "{}"), ("extract", "{}", "-o", "x.store")])
+@pytest.mark.parametrize("name", [".", "", "/"])
+def test_a_folder_by_a_name_that_has_no_last_part(arguments: tuple[str, ...], name: str, tmp_path: Path) -> None:
+    done = command(*(argument.format(name) for argument in arguments), cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "is a folder without tables" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_tables_by_its_point(tmp_path: Path) -> None:
+    folder = as_folder(GRAPHS, tmp_path / "rank0.parquetdir")
+    assert command("-q", ".", "../out.prv", cwd=folder).returncode == 0
+    assert command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
+    assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "other.prv").read_bytes()
+
+
 def leaves(data: bytearray, number: int, page: int) -> list[int]:
     """The pages with the rows of a table, as SQLite's file format has them: an interior page lists its children."""
     first = (number - 1) * page
@@ -224,7 +248,7 @@ def test_keep_going_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
 def test_keep_going_with_nothing_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "text.sqlite").write_text("no database")
     done = command("-q", "--keep-going", tmp_path / "text.sqlite", tmp_path / "no", tmp_path / "out")
-    assert "none of 2 reports can be read" in error_of(done)
+    assert "none of the reports can be read" in error_of(done)
     assert content(tmp_path) == {"text.sqlite": b"no database"}
 
 

@@ -118,3 +118,22 @@ def test_a_trace_over_an_earlier_one(tmp_path: Path) -> None:
     ours, others = ({name.removeprefix(start): text.replace(b"other.", b"out.") for name, text in content(tmp_path).items()
                      if name.startswith(start)} for start in ("out.", "other."))
     assert ours == others
+
+
+def test_no_earlier_trace_of_the_other_form_stays_beside_new_labels(tmp_path: Path) -> None:
+    for given, form in (("out.prv", "out.prv"), ("out.prv.gz", "out.prv.gz"), ("out", "out.prv")):
+        assert command("-q", GRAPHS, tmp_path / given).returncode == 0
+        assert sorted(path.name for path in tmp_path.glob("out.prv*")) == [form]
+
+
+def test_a_clock_file_that_is_given_stays(tmp_path: Path) -> None:
+    cluster = sorted((SAMPLES / "cluster").glob("*.sqlite"))
+    clock = tmp_path / "out.clock.yaml"
+    assert command("-q", *cluster, tmp_path / "out.prv").returncode == 0
+    clock.write_text(f"# by hand\n{clock.read_text()}")
+    before = clock.read_bytes()
+    for reports in (cluster, cluster[:2]):
+        done = command("--align", clock, *reports, tmp_path / "out.prv")
+        assert done.returncode == 0, done.stderr
+        assert clock.read_bytes() == before
+        assert str(clock) not in done.stdout
