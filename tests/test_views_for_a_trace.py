@@ -10,16 +10,19 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from tools import paramedir, view_answers
 
 from nsys2prv import Options, convert
 from nsys2prv.cli import main
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.paraver import contents as scan
+from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.catalogue import FILE, load
 from nsys2prv.paraver.cfg.fits import why_empty
-from nsys2prv.paraver.cfg.model import CfgError, Single
+from nsys2prv.paraver.cfg.model import Cfg, CfgError, Composed, Filter, Function, Look, Single, Window, asks
 from nsys2prv.paraver.cfg.reader import read_cfg
 from nsys2prv.paraver.cfg.workspace import Workspace, workspace_text
+from nsys2prv.paraver.cfg.writer import cfg_text
 from nsys2prv.paraver.contents import Contents, contents
 from nsys2prv.views import copy_to, fitting, folder
 
@@ -28,6 +31,9 @@ VIEWS = {view.path: view for view in load(folder() / FILE)}
 SAMPLES = ("cluster", "graphs", "training")
 HEADER = "#Paraver (01/01/2026 at 00:00):1000_ns:1(2):1:1(2:1),1\nc:1:1:1:1\n"
 KERNEL, NCCL, GRAPH, API, GRID, METRIC = 63000006, 63000007, 63000008, 63000000, 9101, 9403
+NVTX, ON_GPU, PTHREAD = 9600, 9630, 61000000
+#: What Paraver calls a column or plane of the value 0: all of the time, where a window is 0 throughout.
+ZERO = {"0", "0 ns", "value 0", "End", "Unknown state 0", "Not valid thread: 65536"}
 
 
 # --------------------------------------------------------------------------------------------- what a trace holds
@@ -48,7 +54,8 @@ def _read(path: Path) -> Contents:
             pairs.update(zip(map(int, fields[6::2]), map(int, fields[7::2]), strict=True))
         elif fields[0] == "3":
             tags.add(int(fields[14]))
-    return Contents(frozenset(code for code, _ in pairs), frozenset(code for code, value in pairs if value), frozenset(tags))
+    return Contents(frozenset(code for code, _ in pairs), frozenset(code for code, value in pairs if value), frozenset(tags),
+                    values=frozenset((code, min(value, scan.LARGE)) for code, value in pairs))
 
 
 @pytest.mark.parametrize("block", [1 << 22, 4096, 7])
@@ -74,17 +81,19 @@ def _written(folder: Path, text: str) -> Path:
 def test_lines_of_any_shape_are_read(tmp_path: Path) -> None:
     path = _written(tmp_path, HEADER + "\n".join([
         "# a comment:2:3:4:5:6:7:8:9:10:11", "1:1:1:1:1:0:10:1", "2:1:1:1:1:5:7:0:8:12", "2:1:1:1:1:5:4294967295:9223372036854775807",
-        "", "2:1:1:1:1:5", "2:1:1:1:1:6:7", "2:1:1:1:1:6:x7:1:12345678901:1", "4:1:1:1:1:5:77:77",
-        "3:1:1:1:1:0:0:1:1:1:2:3:3:64:55001", "3:1:1:1:1:0:0:1:1:1:2:3:3:64", "2:1:1:1:2:9:7:0:7:3"]))
-    assert contents(path) == Contents(frozenset({7, 8, 2**32 - 1}), frozenset({7, 8, 2**32 - 1}), frozenset({55001}),
-                                      frozenset({1}))
+        "", "2:1:1:1:1:5", "2:1:1:1:1:6:7", "2:1:1:1:1:6:x7:1:12345678901:1", "2:1:1:1:1:6:9:x", "4:1:1:1:1:5:77:77",
+        "3:1:1:1:1:0:0:1:1:1:2:3:3:64:55001", "3:1:1:1:1:0:0:1:1:1:2:3:3:64", "2:1:1:1:2:9:7:0:7:3", "2:1:1:1:2:9:8:99:8:100:7:"]))
+    values = {(7, 0), (7, 3), (7, 100), (8, 12), (8, 99), (8, 100), (9, 100), (2**32 - 1, 100)}
+    assert contents(path) == Contents(frozenset({7, 8, 9, 2**32 - 1}), frozenset({7, 8, 9, 2**32 - 1}), frozenset({55001}),
+                                      frozenset({1}), frozenset(values))
 
 
 def test_random_records_are_read_as_by_eye(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
     lines = []
     for _ in range(3000):
-        pairs = random.integers(0, 3, (random.integers(1, 5), 2)) * (9999999, 1) + (random.integers(1, 40), 0)
+        steps = (9999999, random.choice([1, 13, 70, 4000]))
+        pairs = random.integers(0, 3, (random.integers(1, 5), 2)) * steps + (random.integers(1, 40), 0)
         lines.append("2:1:1:1:1:5:" + ":".join(map(str, pairs.ravel())))
         if random.random() < 0.2:
             lines.append(f"3:1:1:1:1:0:0:1:1:1:2:3:3:64:{random.integers(0, 10**12)}")
@@ -94,7 +103,7 @@ def test_random_records_are_read_as_by_eye(tmp_path: Path) -> None:
 
 def test_a_trace_without_records_is_empty(tmp_path: Path) -> None:
     assert contents(_written(tmp_path, HEADER)) == contents(_written(tmp_path, "#Paraver ():1:0:1:1(1:1)")) == Contents(
-        frozenset(), frozenset(), frozenset())
+        frozenset(), frozenset(), frozenset(), values=frozenset())
 
 
 def test_what_is_no_trace_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,9 +130,12 @@ def test_a_line_without_end_is_not_read_whole(tmp_path: Path, monkeypatch: pytes
 
 
 # ------------------------------------------------------------------------------------------------ views that show something
-def _why(path: str, types: set[int], tags: set[int] = frozenset(), filled: set[int] | None = None) -> str:
+def _why(path: str, types: set[int], tags: set[int] = frozenset(), filled: set[int] | None = None,
+         values: set[tuple[int, int]] | None = None) -> str:
     names = {KERNEL: "kernel", METRIC: "SMs active"}
-    return why_empty(VIEWS[path].cfg, Contents(frozenset(types), frozenset(types if filled is None else filled), frozenset(tags)), names)
+    held = Contents(frozenset(types), frozenset(types if filled is None else filled), frozenset(tags),
+                    values=None if values is None else frozenset(values))
+    return why_empty(VIEWS[path].cfg, held, names)
 
 
 def test_views_need_their_events() -> None:
@@ -131,26 +143,123 @@ def test_views_need_their_events() -> None:
     assert _why("basics/cuda_kernels.cfg", {NCCL}) == f"no kernel ({KERNEL})"
     assert _why("basics/cuda_kernels.cfg", {KERNEL}, filled=set()) == f"nothing but 0 in kernel ({KERNEL})"
     assert _why("views/cuda_activities.cfg", {GRAPH}) == ""
-    assert _why("views/cuda_activities.cfg", {GRID}) == f"no event type {API} to event type {GRAPH}"
+    assert _why("views/cuda_activities.cfg", {GRID}) == f"no event type {API} … event type {GRAPH}"
 
 
 def test_views_need_every_kind_of_event_that_they_join() -> None:
     both = "hwcounters/sm_active_per_kernel-2dh.cfg"
     assert _why(both, {GRAPH, METRIC}) == ""
-    assert _why(both, {KERNEL}) == "no event type 9400 to event type 9440"
+    assert _why(both, {KERNEL}) == "no SMs active (9403)"
     assert _why(both, {METRIC}) == f"no kernel ({KERNEL}) to event type {GRAPH}"
+
+
+def test_of_the_types_of_a_window_one_suffices() -> None:
+    for computing in ({KERNEL}, {GRAPH}, {KERNEL, GRAPH}):
+        assert _why("hwcounters/sm_active_useful.cfg", computing | {METRIC}) == ""
+    either = f"kernel ({KERNEL}), event type {GRAPH}"
+    assert _why("hwcounters/sm_active_useful.cfg", {NCCL, METRIC}) == f"no {either}"
+    assert _why("hwcounters/sm_active_useful.cfg", {KERNEL, METRIC}, filled={METRIC}) == f"nothing but 0 in {either}"
+
+
+def test_events_that_keep_paraver_from_asking_are_not_those_of_a_view() -> None:
+    for view in ("views/nvtx_on_gpu.cfg", "views/nvtx_on_gpu_depth.cfg", "analysis/nvtx_on_gpu_time_2dh.cfg"):
+        assert _why(view, {NVTX}).startswith(f"no event type {ON_GPU} … event type ")
+        assert _why(view, {NVTX, ON_GPU}) == ""
+    assert _why("views/nccl_size.cfg", {NCCL}) == "no event type 9501"
+
+
+def test_an_overlap_needs_both_and_what_is_added_to_one_of_them_is_none() -> None:
+    assert _why("analysis/nccl-exposed-2dh.cfg", {NCCL}) == _why("analysis/nccl-exposed-2dh.cfg", {NCCL, KERNEL}) == ""
+    assert _why("analysis/nccl-exposed-2dh.cfg", {KERNEL}) == f"no event type {NCCL}"
+    assert _why("analysis/nccl_time_by_size_2dh.cfg", {NCCL, 9508}) == "no event type 9501"
+    assert _why("views/useful_time.cfg", {NCCL}) == f"no kernel ({KERNEL}), event type {GRAPH}"
+
+
+def test_time_outside_something_is_shown_by_traces_with_some_of_it() -> None:
+    assert _why("model/host_outside_mpi_2dh.cfg", {50000002}) == ""
+    assert _why("model/host_outside_mpi_2dh.cfg", {API}) == "no event type 50000001 to event type 50000005"
+
+
+def test_of_several_timelines_one_suffices() -> None:
+    assert _why("views/cuda-three-view.cfg", {KERNEL}) == _why("views/cuda-three-view.cfg", {API}) == ""
+    assert _why("views/cuda-three-view.cfg", {NVTX}) == (
+        f"no event type {API}; no event type 63000001; no kernel ({KERNEL}) to event type {GRAPH}")
+
+
+def test_views_of_some_values_need_one_of_them() -> None:
+    mutexes = "analysis/mutex_contention.cfg"
+    assert _why(mutexes, {PTHREAD}) == _why(mutexes, {PTHREAD}, values={(PTHREAD, 0), (PTHREAD, 18)}) == ""
+    assert _why(mutexes, {PTHREAD}, values={(PTHREAD, 0), (PTHREAD, 3), (API, 8)}) == f"no value 8, 18 in event type {PTHREAD}"
 
 
 def test_views_of_lines_need_lines_of_their_tag() -> None:
     assert _why("analysis/kernels-inflight.cfg", {API, KERNEL}, {55001}) == ""
     assert _why("analysis/kernels-inflight.cfg", {API, KERNEL}, {55002}) == "no communication of tag 55001"
     assert _why("views/launch_lines.cfg", {API}) == ""
+    assert _why("analysis/nccl_traffic_2dh.cfg", {NCCL}) == "no communication of tag 55010"
 
 
 def test_views_of_states_need_states() -> None:
     assert _why("views/states.cfg", {KERNEL}) == "no states"
     with_states = Contents(frozenset({KERNEL}), frozenset({KERNEL}), frozenset(), frozenset({0, 1}))
     assert why_empty(VIEWS["views/states.cfg"].cfg, with_states, {}) == ""
+
+
+# -------------------------------------------------------------------------------------------------------- as Paraver does
+@pytest.mark.parametrize("sample", [*view_answers.SAMPLES, *view_answers.MADE])
+def test_views_that_show_something_are_those_of_which_paraver_gives_figures(sample: str) -> None:
+    answers = view_answers.ask(sample)
+    shown = {path: not reason for path, _, reason in fitting(answers.path)}
+    assert {path for path in answers.tables if shown[path]} == {path for path in answers.tables if _has_figures(answers, path)}
+    assert [path for path, view in VIEWS.items() if shown[path] and asks(view.cfg, answers.present)] == []
+
+
+def _has_figures(answers: view_answers.Answers, path: str) -> bool:
+    """Whether what Paraver says of a view is more than the time in which its windows are 0. Where that of the planes is, it names none."""
+    histogram = VIEWS[path].cfg.histogram
+    if histogram is None:
+        return any(value for _, value in answers.bursts(path))
+    planes = re.split(r"^(?=[^\t\n]+\n\t)", answers.tables[path], flags=re.M) if histogram.planes else [f"table\n{answers.tables[path]}"]
+    tables = [table for name, _, table in (plane.partition("\n") for plane in planes) if name and "\t" not in name and name not in ZERO]
+    for head, *rows in (table.split("\n\n")[0].split("\n") for table in tables):
+        columns = head.split("\t")[1:]
+        if any(cell and name not in ZERO and float(cell) for row in rows for name, cell in zip(columns, row.split("\t")[1:], strict=True)):
+            return True
+    return False
+
+
+def _single(code: int, thread: str = "Last Evt Val", shown: bool = False, **functions: Function) -> Single:
+    functions["thread"] = Function(thread)
+    return Single("w", functions=functions, look=Look(shown=shown), filters={"evt_type": Filter("=", (code,))})
+
+
+def _made_of_zero() -> dict[str, tuple[Window, ...]]:
+    """Windows of which the last one is made of type 2, which is always 0, and of type 1, which is not."""
+    pairs = {"first": (1, 2), "second": (2, 1), "neither": (2, 2)}
+    found = {f"{operation}, {name}": (*map(_single, codes), Composed("v", operation=operation, parents=(1, 2)))
+             for operation in grammar.OPERATIONS for name, codes in pairs.items()}
+    found |= {f"{function} {numbers[:count]}": (_single(2, shown=True, compose_thread=Function(function, numbers[:count])),)
+              for function, count in grammar.COMPOSE.items() for numbers in (((5.0,), (4.0,)), ((5.0,), (0.0,)), ((0.0,), (0.0,)))}
+    return found | {function: (_single(2, function, True),) for function, count in grammar.THREAD.items() if not count}
+
+
+def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> None:
+    paramedir.need_paramedir()
+    events = ["100:1:3", "150:2:0", "200:1:0", "400:1:7", "500:1:0", "600:2:0"]
+    trace = _written(tmp_path, HEADER + "".join(f"2:1:1:1:1:{event}\n" for event in events))
+    views = {name: Cfg(name, windows) for name, windows in _made_of_zero().items()}
+    asked = []
+    for number, view in enumerate(views.values()):
+        (tmp_path / f"{number}.cfg").write_text(cfg_text(view))
+        asked += [f"{number}.cfg", f"out{number}"]
+    outcome, said = paramedir.run_paramedir(tmp_path, trace, *asked)
+    assert outcome == "done", said
+    found = {}
+    for number, name in enumerate(views):
+        lines = [line.split("\t") for line in (tmp_path / f"out{number}.csv").read_text().splitlines()]
+        found[name] = any(float(length) and float(value) for _, _, length, value in lines)
+    held = contents(trace)
+    assert {name: not why_empty(view, held, {}) for name, view in views.items()} == found
 
 
 def test_the_summary_names_views_that_show_something(trace: tuple[Path, list[str]]) -> None:

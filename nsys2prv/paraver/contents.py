@@ -1,4 +1,4 @@
-"""Which event types, communication tags and states a trace holds: one pass over its bytes, in blocks."""
+"""Which event types, small values of them, communication tags and states a trace holds: one pass over its bytes, in blocks."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ COLON, NEWLINE, ZERO, STATE, EVENT, LINE = b":\n0123"
 FIRST_TYPE, TAG, STATE_VALUE, DIGITS = 6, 14, 7, 10
 #: Digits of a 64-bit number.
 LONGEST_NUMBER = 19
+#: Values from here on are not told apart; the bits that hold one of them, and the most digits of those below it.
+LARGE, VALUE_BITS, VALUE_DIGITS = 100, 7, 2
 
 
 @dataclass(frozen=True)
 class Contents:
-    """types: event types of the trace; filled: those of them with a value that is not 0; tags: of its communications; states: of rows."""
+    """types: event types of the trace; filled: those of them with a value that is not 0; tags: of its communications; states: of rows;
+    values: each type with each of its values, as LARGE those from LARGE on, or None where they are not known."""
 
     types: frozenset[int]
     filled: frozenset[int]
     tags: frozenset[int]
     states: frozenset[int] = frozenset()
+    values: frozenset[tuple[int, int]] | None = None
 
 
 def contents(path: Path) -> Contents:
     """What a .prv or .prv.gz holds. Raises Nsys2prvError, in one line, for what is no trace."""
-    types: set[int] = set()
-    filled: set[int] = set()
+    pairs: set[int] = set()
     tags: set[int] = set()
     states: set[int] = set()
     try:
@@ -45,13 +48,15 @@ def contents(path: Path) -> Contents:
                 raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC.decode()}")
             file.readline(LONGEST_LINE)
             for block in _blocks(file, path):
-                for found, more in zip((types, filled, tags, states), _of_block(block), strict=True):
+                for found, more in zip((pairs, tags, states), _of_block(block), strict=True):
                     found.update(more.tolist())
     except (EOFError, gzip.BadGzipFile, igzip_lib.IsalError) as error:
         raise Nsys2prvError(f"{path}: the compressed file is damaged: {error}") from None
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
-    return Contents(frozenset(types), frozenset(filled), frozenset(tags), frozenset(states))
+    values = frozenset((pair >> VALUE_BITS, pair & ((1 << VALUE_BITS) - 1)) for pair in pairs)
+    return Contents(frozenset(code for code, _ in values), frozenset(code for code, value in values if value), frozenset(tags),
+                    frozenset(states), values)
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -74,8 +79,8 @@ def _blocks(file: BinaryIO, path: Path) -> Iterator[np.ndarray]:
         yield np.frombuffer(rest + b"\n", np.uint8)
 
 
-def _of_block(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct types, those with a value that is not 0, tags and states of whole lines."""
+def _of_block(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct event types above the VALUE_BITS of their values, tags and states of whole lines."""
     ends = np.flatnonzero((block == COLON) | (block == NEWLINE))
     last = np.flatnonzero(block[ends] == NEWLINE)
     first = np.concatenate(([0], last[:-1] + 1))
@@ -83,22 +88,32 @@ def _of_block(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
     fields = last - first + 1
     comms = (kinds == LINE) & (fields > TAG)
     places = first[comms] + TAG
-    tags = _distinct(block, ends[places - 1] + 1, ends[places], LONGEST_NUMBER)[0]
+    tags = _distinct(block, ends[places - 1] + 1, ends[places], LONGEST_NUMBER)
     places = first[(kinds == STATE) & (fields > STATE_VALUE)] + STATE_VALUE
-    states = _distinct(block, ends[places - 1] + 1, ends[places], DIGITS)[0]
+    states = _distinct(block, ends[places - 1] + 1, ends[places], DIGITS)
     events = (kinds == EVENT) & (fields > FIRST_TYPE + 1)
     pairs = (fields[events] - FIRST_TYPE) // 2
     before = np.cumsum(pairs) - pairs
     places = np.repeat(first[events] + FIRST_TYPE - 2 * before, pairs) + 2 * np.arange(pairs.sum())
-    begins, stops = ends[places - 1] + 1, ends[places]
-    return *_distinct(block, begins, stops, DIGITS, block[stops + 1] != ZERO), tags, states
+    values = _small(block, ends[places] + 1, ends[places + 1])
+    return _distinct(block, ends[places - 1] + 1, ends[places], DIGITS, values), tags, states
 
 
-def _distinct(block: np.ndarray, begins: np.ndarray, ends: np.ndarray, digits: int,
-              marked: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct numbers in block[begin:end] (of up to `digits` digits), all of them and those that are marked."""
+def _small(block: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The number in each block[begin:end]; LARGE for one that is not below it."""
+    first, second = (block.take(begins + place, mode="clip") - np.uint8(ZERO) for place in range(VALUE_DIGITS))
     widths = ends - begins
-    found, chosen = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    found = np.full(len(begins), LARGE, np.uint8)
+    found[first == 0] = 0
+    np.copyto(found, first, where=(widths == 1) & (first < 10))
+    np.copyto(found, first * np.uint8(10) + second, where=(widths == VALUE_DIGITS) & (first < 10) & (second < 10))
+    return found
+
+
+def _distinct(block: np.ndarray, begins: np.ndarray, ends: np.ndarray, digits: int, values: np.ndarray | None = None) -> np.ndarray:
+    """Distinct numbers in block[begin:end] (of up to `digits` digits), above VALUE_BITS of `values` where these are given."""
+    widths = ends - begins
+    found = [np.empty(0, np.int64)]
     for width in np.flatnonzero(np.bincount(widths[(widths > 0) & (widths <= digits)])):
         here = widths == width
         at = begins[here]
@@ -107,7 +122,7 @@ def _distinct(block: np.ndarray, begins: np.ndarray, ends: np.ndarray, digits: i
             digit = block[at + place] - np.uint8(ZERO)
             numbers = numbers * 10 + digit
             sound &= digit < 10
+        if values is not None:
+            numbers = numbers << VALUE_BITS | values[here]
         found.append(np.unique(numbers[sound]))
-        if marked is not None:
-            chosen.append(np.unique(numbers[sound & marked[here]]))
-    return np.unique(np.concatenate(found)), np.unique(np.concatenate(chosen))
+    return np.unique(np.concatenate(found))

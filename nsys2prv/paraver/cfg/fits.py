@@ -1,12 +1,16 @@
-"""Whether a view shows anything of a trace, from the event types, communication tags and states that the trace holds."""
+"""Whether a view shows anything of a trace, from the event types, small values, communication tags and states that the trace holds.
+
+A window is 0 where nothing passes its filters. What functions and operations make of 0 is what Paraver was seen to make of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from nsys2prv.paraver.cfg.grammar import OF_STATES, SELECTED
-from nsys2prv.paraver.cfg.model import Cfg, Filter, Single
-from nsys2prv.paraver.contents import Contents
+from nsys2prv.paraver.cfg.grammar import COMMUNICATION_STATISTICS, COMPOSES, OF_STATES, SELECTED
+from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Function, Histogram, Single, Window
+from nsys2prv.paraver.contents import LARGE, Contents
 
 #: More types than this are told by the first and the last.
 NAMED = 3
@@ -16,23 +20,108 @@ OF_COMMUNICATIONS = frozenset((
     "Send Bytes in Transit", "Send Messages in Transit", "Recv Bytes in Transit", "Recv Messages in Transit", "Send BandWidth",
     "Recv BandWidth", "Recv Negative Messages", "Recv Negative Bytes", "Number Of Sends", "Number Of Send Bytes",
     "Number Of Receives", "Number Of Receive Bytes", "Event Bytes", "Event Sent Bytes"))
+#: Functions that tell of the row, whatever its records; and those to which an event of value 0 is as good as another.
+OF_ROWS = frozenset(("Application ID", "TaskID", "Thread ID"))
+OF_ANY_VALUE = frozenset(("Last Evt Type", "Next Evt Type", "Int. Between Evt", "Node ID", "Cpu ID"))
+#: Functions that make something else of 0: always; if their number is not 0; if it is; if 0 lies between their numbers; if not on the last.
+FROM_ZERO = frozenset(("1-Sign", "Mod+1", "Burst Time", "Begin Time", "End Time", "cos", "exp"))
+FROM_ZERO_BY_A_NUMBER = frozenset(("Add", "Subs", "Complement"))
+FROM_ZERO_IF_WANTED = frozenset(("Is Equal (Sign)",))
+FROM_ZERO_WITHIN, FROM_ZERO_BELOW_THE_END = "Is In Range", "Is In Range [)"
+EQUALS = frozenset(("Is Equal", "Is Equal (Sign)"))
+#: A number added before it keeps its argument from being 0, and is not meant to be seen.
+LOGARITHM = "log N"
+#: Operations that are not 0 where one of their windows is not; where the first is not; ever. The others need both.
+OF_EITHER = frozenset(("add", "substract", "maximum", "different"))
+OF_THE_FIRST = frozenset(("controlled: clear by", "controlled: maximum", "controlled: add", "controlled: average"))
+OF_NONE = frozenset(("controlled: enumerate",))
+#: Statistics of when the columns' window has which value, whatever the values of the data window.
+OF_THE_COLUMNS = frozenset(("Time", "% Time", "% Time Not Zero", "% Window Time", "# Bursts", "% # Bursts", "Average Burst Time",
+                            "Stdev Burst Time"))
 
 
 def why_empty(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
     """What a view needs and the trace lacks, in words; empty if it shows something. names: event type -> name.
 
-    Of the types of a window that guards the view one suffices; of others it needs all that it lists, and something other than 0
-    in each of its windows.
+    A timeline shows something where one of its open windows is not 0 throughout, a table where none is of the windows that it takes
+    its columns, planes and values from: what else Paraver writes there is all of the time, in a column of 0. It opens neither on a trace
+    without any event type that the view names.
     """
-    singles = [window for window in cfg.windows if isinstance(window, Single)]
-    guards = [window.types for window in singles if window.guards]
-    others = [window.types for window in singles if not window.guards and not any(_meet(window.types, guard) for guard in guards)]
-    reasons = [reason for types in guards for reason in _of_types(types, trace, names, any_suffices=True)]
-    reasons += [reason for types in others for reason in _of_types(types, trace, names, any_suffices=False)]
-    reasons += [reason for window in singles for reason in _of_tags(window, trace)]
-    if not trace.states and any(_function(window) in OF_STATES for window in singles):
-        reasons.append("no states")
+    windows = _Windows(cfg.windows, trace, names)
+    reasons = windows.lacking_all() or (windows.of_timelines() if cfg.histogram is None else windows.of_table(cfg.histogram))
     return "; ".join(dict.fromkeys(reasons))
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """A view's windows over a trace. Its lists are of reasons for which something is 0 throughout; empty if it is not."""
+
+    windows: Sequence[Window]
+    trace: Contents
+    names: Mapping[int, str]
+
+    def lacking_all(self) -> list[str]:
+        singles = [window for window in self.windows if isinstance(window, Single)]
+        if any(window.types.condition in ("All", "None") or _passing(window.types, self.trace.types) for window in singles):
+            return []
+        return [f"no {_types(window.types, self.names)}" for window in singles if not window.guards]
+
+    def of_timelines(self) -> list[str]:
+        shown = [self.of_window(number) for number, window in enumerate(self.windows, 1) if window.look.shown]
+        return [reason for reasons in shown for reason in reasons] if all(shown) else []
+
+    def of_table(self, histogram: Histogram) -> list[str]:
+        if histogram.statistic in COMMUNICATION_STATISTICS:
+            return self._of_tags(self.windows[histogram.data - 1])
+        numbers = [histogram.control, *([histogram.planes] if histogram.planes is not None else []),
+                   *([] if histogram.statistic in OF_THE_COLUMNS else [histogram.data])]
+        return [reason for number in numbers for reason in self.of_window(number)]
+
+    def of_window(self, number: int) -> list[str]:
+        """Of a window by its number, from 1."""
+        window = self.windows[number - 1]
+        functions = [function for place, function in window.functions.items() if place in COMPOSES]
+        logarithm = any(function.name == LOGARITHM for function in functions)
+        if any(_from_zero(function) for function in functions if not (logarithm and function.name in FROM_ZERO_BY_A_NUMBER)):
+            return []
+        return self._of_composed(window) if isinstance(window, Composed) else self._of_single(window)
+
+    def _of_composed(self, window: Composed) -> list[str]:
+        if window.operation in OF_NONE:
+            return []
+        if window.operation in OF_THE_FIRST:
+            return self.of_window(window.parents[0])
+        if window.operation not in OF_EITHER:
+            return [reason for parent in window.parents for reason in self.of_window(parent)]
+        counted = [self.of_window(parent) for parent, factor in zip(window.parents, window.factors, strict=True) if factor]
+        return [reason for reasons in counted for reason in reasons] if all(counted) else []
+
+    def _of_single(self, window: Single) -> list[str]:
+        function = _function(window)
+        if function in OF_ROWS:
+            return []
+        if function in OF_STATES:
+            return [] if any(self.trace.states) else ["no states"]
+        return self._of_tags(window) if function in OF_COMMUNICATIONS else list(self._of_events(window, function))
+
+    def _of_events(self, window: Single, function: str) -> Iterator[str]:
+        types = window.types
+        if not _passing(types, self.trace.types):
+            yield f"no {_types(types, self.names)}"
+        elif function not in OF_ANY_VALUE and not _passing(types, self.trace.filled):
+            yield f"nothing but 0 in {_types(types, self.names)}"
+        elif self.trace.values is not None and (lists := _wanted(window)):
+            held = {value for code, value in self.trace.values if _passing(types, (code,))}
+            for wanted in lists:
+                held &= {min(int(value), LARGE) for value in wanted}
+            if not any(held):
+                yield f"no value {_listed([str(int(value)) for value in lists[0] if value])} in {_types(types, self.names)}"
+
+    def _of_tags(self, window: Window) -> list[str]:
+        wanted = window.filters.get("tag_msg", Filter("All")) if isinstance(window, Single) else Filter("All")
+        if _passing(wanted, self.trace.tags):
+            return []
+        return ["no communication" + (f" of tag {', '.join(f'{tag:.0f}' for tag in wanted.values)}" if wanted.condition == "=" else "")]
 
 
 def _function(window: Single) -> str:
@@ -40,52 +129,45 @@ def _function(window: Single) -> str:
     return window.functions["thread"].name if "thread" in window.functions else SELECTED["thread"][1]
 
 
-def _meet(types: Filter, guard: Filter) -> bool:
-    """Whether a window's types are among those of a guard, or partly."""
-    if "[x,y]" not in (types.condition, guard.condition):
-        return not set(types.values).isdisjoint(guard.values)
-    ranges = [(min(one.values), max(one.values)) for one in (types, guard) if one.values]
-    return len(ranges) == 2 and max(first for first, _ in ranges) <= min(last for _, last in ranges)
+def _from_zero(function: Function) -> bool:
+    """Whether a function makes something else of 0."""
+    numbers = [number for parameter in function.parameters for number in parameter]
+    return (function.name in FROM_ZERO or (function.name in FROM_ZERO_BY_A_NUMBER and any(numbers))
+            or (function.name in FROM_ZERO_IF_WANTED and 0 in numbers)
+            or (function.name == FROM_ZERO_WITHIN and min(numbers) <= 0 <= max(numbers))
+            or (function.name == FROM_ZERO_BELOW_THE_END and min(numbers) <= 0 < max(numbers)))
 
 
-def _of_types(types: Filter, trace: Contents, names: Mapping[int, str], any_suffices: bool) -> Iterator[str]:
-    if not types.values:
-        return
-    if types.condition == "[x,y]":
-        first, last = types.values
-        if not any(first <= code <= last for code in trace.filled):
-            yield f"no {_words(types.values, names, ' to ')}"
-        return
-    missing = [code for code in types.values if code not in trace.types]
-    if missing and not (any_suffices and len(missing) < len(types.values)):
-        yield f"no {_words(missing, names)}"
-    elif not trace.filled.intersection(types.values):
-        yield f"nothing but 0 in {_words(types.values, names)}"
+def _wanted(window: Single) -> list[tuple[float, ...]]:
+    """Lists of event values; a window shows those alone that stand in each."""
+    values, function = window.filters.get("evt_value", Filter("All")), window.functions.get("compose_thread", Function("As Is"))
+    return [*([values.values] if values.condition == "=" else []), *([function.parameters[0]] if function.name in EQUALS else [])]
 
 
-def _of_tags(window: Single, trace: Contents) -> Iterator[str]:
-    if _function(window) not in OF_COMMUNICATIONS:
-        return
-    wanted = window.filters.get("tag_msg", Filter("All"))
-    if not any(_passes(wanted, tag) for tag in trace.tags):
-        yield "no communication" + (f" of tag {', '.join(f'{tag:.0f}' for tag in wanted.values)}" if wanted.condition == "=" else "")
-
-
-def _passes(condition: Filter, value: float) -> bool:
-    """As Paraver does: `=` of one, the others of all."""
+def _passing(condition: Filter, found: Collection[int]) -> set[int]:
+    """Those of some numbers that pass, as in Paraver: `=` of one, the others of all."""
     values = condition.values
-    tests = {"All": True, "None": False, "=": value in values, "!=": value not in values,
-             "<": all(value < one for one in values), ">": all(value > one for one in values),
-             "[x,y]": bool(values) and min(values) <= value <= max(values)}
-    return tests[condition.condition]
+    if condition.condition in ("All", "None"):
+        return set(found) if condition.condition == "All" else set()
+    if condition.condition in ("=", "!="):
+        return set(found).intersection(values) if condition.condition == "=" else set(found).difference(values)
+    least, greatest = min(values), max(values)
+    return {one for one in found if (least <= one <= greatest if condition.condition == "[x,y]" else
+                                     one < least if condition.condition == "<" else one > greatest)}
 
 
-def _words(codes: Sequence[float], names: Mapping[int, str], between: str = "") -> str:
-    """Types by name; `between`: they are the ends of a range."""
-    numbers = [int(code) for code in codes]
+def _types(types: Filter, names: Mapping[int, str]) -> str:
+    """The types of a window by name; of a range its ends."""
+    if not types.values:
+        return "events"
+    numbers = [int(code) for code in types.values]
     called = {names.get(number, "") for number in numbers}
+    ends = types.condition == "[x,y]"
     if len(called) == 1 and called != {""}:
-        listed = ", ".join(map(str, numbers)) if len(numbers) <= NAMED and not between else f"{numbers[0]} … {numbers[-1]}"
-        return f"{called.pop()} ({listed})"
+        return f"{called.pop()} ({f'{numbers[0]} … {numbers[-1]}' if ends else _listed([str(number) for number in numbers])})"
     words = [f"{names[number]} ({number})" if number in names else f"event type {number}" for number in numbers]
-    return (between or ", ").join(words) if len(words) <= NAMED else f"{words[0]} … {words[-1]}"
+    return " to ".join(words) if ends else _listed(words)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words) if len(words) <= NAMED else f"{words[0]} … {words[-1]}"
