@@ -23,7 +23,7 @@ from nsys2prv.events.extraction import GPU, DeviceKey, ObjectKey, StreamKey
 from nsys2prv.events.kind import Rows
 from nsys2prv.extract import Extracted
 from nsys2prv.model.objects import gpu_identity
-from nsys2prv.report.info import ReportInfo, pid_of
+from nsys2prv.report.info import ReportInfo
 from nsys2prv.selection import Selection
 from nsys2prv.store.normal import spill
 from nsys2prv.store.runs import BEGIN, TRACE, Run, SpillReader, SpillWriter
@@ -58,9 +58,7 @@ def devices(infos: Sequence[ReportInfo], machines: Sequence[int], seen: Collecti
 
 def device_of(info: ReportInfo, key: StreamKey) -> DeviceKey:
     """The GPU that a stream of the report is on."""
-    number = info.cuda_gpus.get((pid_of(key.pid), key.device))
-    if number is None and len(info.gpus) == 1:
-        (number,) = info.gpus
+    number = info.gpu_of(key.pid, key.device)
     return DeviceKey(GPU, number=number) if number is not None else DeviceKey(GPU, str(key.pid), key.device)
 
 

@@ -94,6 +94,35 @@ def test_states_are_written_where_gpus_are_shared(job: SharedGpus, kinds: tuple[
     assert not any("device_state" in warning for warning in summary.warnings)
 
 
+def _on_the_only_gpu(ordinal: int) -> dict[str, list]:
+    """An export that names one GPU, which has number 3, and does not say what CUDA's ordinals stand for."""
+    memory = {"globalPid": global_pid(), "deviceId": ordinal, "address": 1, "bytes": 64, "memKind": 2}
+    return {KERNEL: [kernel(10, 30, deviceId=ordinal), kernel(40, 50, deviceId=ordinal)], "StringIds": strings("k"),
+            "TARGET_INFO_GPU": [{"id": 3, "name": "GPU", "uuid": "GPU-abc", "busLocation": "0000:03:00.0"}],
+            "CUDA_GPU_MEMORY_USAGE_EVENTS": [{"start": start, "memoryOperationType": operation, **memory} for start, operation in
+                                             ((5, 0), (60, 1))]}
+
+
+def test_a_report_that_does_not_tie_ordinals_has_one_gpu(tmp_path: Path) -> None:
+    """Rows of streams, states and memory in use are of one and the same."""
+    trace, _ = convert_and_read([make_export(tmp_path / "r.sqlite", _on_the_only_gpu(0))], tmp_path / "t.prv", kinds=ASKED)
+    (gpu,) = (name for name in trace.names["THREAD"] if name.startswith("Metrics"))
+    assert gpu == "Metrics GPU3"
+    assert [(trace.row_name(one.row), one.begin, one.end, one.value) for one in trace.intervals(STATE)] == [
+        (gpu, 5, 25, COMPUTE), (gpu, 35, 45, COMPUTE)]
+    assert {trace.row_name(sample.row) for sample in trace.samples} == {gpu}
+    assert {trace.row_name(one.row) for one in trace.intervals(63000006)} == {"CUDA-D3.S7"}
+
+
+def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
+    tables = _on_the_only_gpu(1)
+    tables[KERNEL].append(kernel(12, 20))
+    trace, _ = convert_and_read([make_export(tmp_path / "r.sqlite", tables)], tmp_path / "t.prv", kinds=ASKED)
+    begins = {trace.row_name(one.row): one.begin for one in sorted(trace.intervals(63000006), key=lambda one: -one.begin)}
+    assert begins == {"CUDA-D3.S7": 7, "CUDA-D1.S7": 5}
+    assert Counter(trace.row_name(one.row) for one in trace.intervals(STATE)) == {"Metrics GPU3": 1, "Metrics GPU1": 2}
+
+
 @pytest.mark.parametrize("sample", sorted(SAMPLES))
 @pytest.mark.parametrize("options", [{"align": "utc"}, {"align": "auto"}, {"align": "auto", "causal": True}], ids=str)
 def test_states_follow_from_the_operations_on_the_rows(sample: str, options: dict, tmp_path: Path) -> None:
@@ -133,16 +162,16 @@ def _times(operations: Iterable[tuple[int, int, int]]) -> Counter[int]:
     return +times
 
 
-@pytest.mark.parametrize(("listed", "rows"), [(0, 3), (1, 1), (2, 3)])
-def test_gpus_known_by_ordinals_alone_are_their_processes_own(listed: int, rows: int, tmp_path: Path) -> None:
-    """Unless the report lists but one."""
+@pytest.mark.parametrize(("listed", "rows", "busy"), [(0, 3, 10 + 15 + 10), (1, 2, 20 + 10), (2, 3, 10 + 15 + 10)])
+def test_gpus_known_by_ordinals_alone_are_their_processes_own(listed: int, rows: int, busy: int, tmp_path: Path) -> None:
+    """Unless the report lists but one, which is the first of each process."""
     kernels = [kernel(10, 20, globalPid=global_pid(1)), kernel(15, 30, globalPid=global_pid(2)),
                kernel(40, 50, globalPid=global_pid(2), deviceId=1)]
     gpus = [{"id": number, "name": "H200", "uuid": f"{number}-1", "busLocation": ""} for number in range(listed)]
     export = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: kernels, "TARGET_INFO_GPU": gpus})
     trace, _ = convert_and_read([export], tmp_path / "t.prv")
     assert len(_states(trace)) == rows
-    assert sum(one.end - one.begin for one in trace.intervals(STATE)) == (40 - 10 if rows == 1 else 10 + 15 + 10)
+    assert sum(one.end - one.begin for one in trace.intervals(STATE)) == busy
 
 
 @pytest.mark.parametrize("corpus_export", EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus")

@@ -12,7 +12,6 @@ import numpy as np
 from nsys2prv.columns import ABSENT, factorize_together
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction, correlation_ids, number, present
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.report.info import pid_of
 from nsys2prv.report.source import NULL, Columns, Part, decoded
 
 USAGE, POOLS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_GPU_MEMORY_POOL_EVENTS"
@@ -71,11 +70,12 @@ def pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -> np.ndarray:
-    """Objects of physical GPUs by globalPid and CUDA ordinal, which is taken for the GPU's number where the report ties them not."""
-    known = extraction.report.cuda_gpus
+    """Objects of physical GPUs by globalPid and CUDA ordinal, which is taken for the GPU's number where the report does not tell it."""
     (processes, ordinals), codes = factorize_together(np.where(process == NULL, 0, process), np.where(device == NULL, 0, device))
-    found = [extraction.device(DeviceKey(GPU, number=known.get((pid_of(int(pid)), int(ordinal)), int(ordinal))))
-             for pid, ordinal in zip(processes, ordinals, strict=True)]
+    found = []
+    for pid, ordinal in zip(processes.tolist(), ordinals.tolist(), strict=True):
+        known = extraction.report.gpu_of(pid, ordinal)
+        found.append(extraction.device(DeviceKey(GPU, number=ordinal if known is None else known)))
     return np.array(found, np.int64)[codes]
 
 

@@ -192,7 +192,7 @@ def _nodes(infos: list[ReportInfo], machines: list[int], processes: list[Ordered
 class GpuNumbers:
     """Numbers of physical GPUs on their machines, for the names of rows.
 
-    A CUDA ordinal means another GPU in every process under CUDA_VISIBLE_DEVICES; where the report ties ordinals to GPUs the GPU's
+    A CUDA ordinal means another GPU in every process under CUDA_VISIBLE_DEVICES; where the report tells the GPU behind it that GPU's
     number on its machine is used, elsewhere the ordinal itself.
     """
 
@@ -223,7 +223,8 @@ class GpuNumbers:
         """The physical GPU that a row is of, where the report tells."""
         info = self._infos[report]
         if isinstance(key, StreamKey):
-            return info.gpus.get(info.cuda_gpus.get((pid_of(key.pid), key.device), -1))
+            number = info.gpu_of(key.pid, key.device)
+            return None if number is None else info.gpus.get(number)
         return info.gpus.get(key.gpu if isinstance(key, QueueKey) else key.number)
 
     def identity(self, report: int, key: DeviceKey) -> tuple:
@@ -231,8 +232,9 @@ class GpuNumbers:
         return gpu_identity(self._infos, self._machines, report, key)
 
     def identity_of_stream(self, report: int, key: StreamKey) -> tuple:
-        """The same for the GPU of a stream. Where the report does not tie ordinals to GPUs, the ordinal is taken for the number."""
-        return self.identity(report, DeviceKey(GPU, number=self._infos[report].cuda_gpus.get((pid_of(key.pid), key.device), key.device)))
+        """The same for the GPU of a stream. Where the report does not tell its number, the ordinal is taken for it."""
+        number = self._infos[report].gpu_of(key.pid, key.device)
+        return self.identity(report, DeviceKey(GPU, number=key.device if number is None else number))
 
     def number_of(self, report: int, number: int) -> int:
         """The number on its machine of the GPU that the report gives this number."""

@@ -75,6 +75,16 @@ class ReportInfo:
         """The report as the user knows it."""
         return self.source or self.path
 
+    def gpu_of(self, pid: int, ordinal: int) -> int | None:
+        """The number of the GPU behind a CUDA ordinal of a process (globalPid), None where nothing tells.
+
+        Where the report does not tie them, ordinal 0 is its only GPU; a further ordinal means that it has others, which it does not name.
+        """
+        number = self.cuda_gpus.get((pid_of(pid), ordinal))
+        if number is None and ordinal == 0 and len(self.gpus) == 1:
+            (number,) = self.gpus
+        return number
+
 
 def pid_of(global_id: int) -> int:
     """The operating system's process id inside a globalPid or globalTid."""
