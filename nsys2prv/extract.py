@@ -50,10 +50,11 @@ class Task:
 
 @dataclass
 class Extracted:
-    """What a task found. objects, domains: what the indices in its runs mean; names: the same, per set a frame of names
-    (text, and where any name has one, short and the index of its domain). facts: frames for the relations between reports. notes: for the
-    summary. Counts are of rows, in the account by (kind, reason) of what became of them: read, made into records, dropped, aside, beyond
-    (see :class:`Extraction`), repaired. tables: rows of tables of which kinds read parts by conditions; of_table: those that they read.
+    """What a task found. runs: that of ends directly follows that of their begins (:func:`runs.pairs`). objects, domains: what the indices
+    in them mean; names: the same, per set a frame of names (text, and where any name has one, short and the index of its domain). facts:
+    frames for the relations between reports. notes: for the summary. Counts are of rows, in the account by (kind, reason) of what became
+    of them: read, made into records, dropped, aside, beyond (see :class:`Extraction`), repaired. tables: rows of tables of which kinds
+    read parts by conditions; of_table: those that they read.
     lines: that were to be stored; left_out: those that are not, by (kind of lines, reason)."""
 
     task: int

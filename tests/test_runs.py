@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from nsys2prv.columns import OPEN
 from nsys2prv.meanings import Lookup, Meanings
 from nsys2prv.pieces import Pieces
 from nsys2prv.store import runs as run_files
-from nsys2prv.store.runs import BEGIN, END, RESOLVED, SAMPLE, TRACE, Run, Shape, SpillReader, SpillWriter
+from nsys2prv.store.runs import BEGIN, END, LINE, RESOLVED, SAMPLE, TRACE, Run, Shape, SpillReader, SpillWriter, pairs
 
 SHAPE = Shape(END, "cuda_api")
 RANGES = Shape(BEGIN, "nvtx_pushpop", present=1)
@@ -51,6 +52,26 @@ def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
     for step in (1, 2, 100, 10**6):
         assert reader.every(run, step)["object"].tolist() == list(range(0, rows, step))
     reader.close()
+
+
+def _bare(stream: str, name: str, present: int = 1) -> Run:
+    return Run(Shape(stream, name, present), Path("none"), 0, 9, 0, 0, 0, 0, 0, np.zeros(1, np.int64))
+
+
+def test_ends_follow_their_begins() -> None:
+    """Every list in which one of them stands elsewhere, or nowhere, is refused."""
+    shapes = [(BEGIN, "cuda_api", 1), (END, "cuda_api", 1), (LINE, "launch", 0), (BEGIN, "cuda_api", 3), (END, "cuda_api", 3),
+              (BEGIN, "nvtx_pushpop", 3), (END, "nvtx_pushpop", 3)]
+    runs = [_bare(*shape) for shape in shapes]
+    assert list(pairs(runs)) == [(runs[0], runs[1]), (runs[2], None), (runs[3], runs[4]), (runs[5], runs[6])]
+    for order in permutations(range(len(runs))):
+        kept = [place for place, number in enumerate(order) if number in (0, 3, 5) and order[place + 1:place + 2] == (number + 1,)]
+        if len(kept) < 3:
+            with pytest.raises(ValueError, match="ends of"):
+                list(pairs([runs[number] for number in order]))
+    for missing in (0, 1, 3, 4, 5, 6):
+        with pytest.raises(ValueError, match="ends of"):
+            list(pairs([run for number, run in enumerate(runs) if number != missing]))
 
 
 def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from nsys2prv.events.kind import Lines, Rows
 from nsys2prv.report.info import TIME_LIMIT
 from nsys2prv.report.source import NULL
 from nsys2prv.store.normal import spill
-from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter
+from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter, pairs
 
 #: Layout -> whether its ranges may be open.
 LAYOUTS = {"cuda_kernel": False, "cuda_api": False, "nvtx_pushpop": True, "memory_operation": False}
@@ -96,6 +96,9 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
             found += [dict(zip(records.dtype.names, record, strict=True)) for record in records.tolist()]
         elif run.shape.stream == END:
             ends += records.tolist()
+    for begins, closing in pairs(runs):
+        if closing is not None:
+            assert sorted(reader.every(begins, 1)["end"].tolist()) == reader.every(closing, 1)["time"].tolist()
     assert Counter(tuple(sorted(record.items())) for record in found) == Counter(tuple(sorted(record.items())) for record in expected)
     assert Counter(ends) == Counter((record["end"], *(record[key] for key in ("object", "domain") if key in record)) for record in expected)
 

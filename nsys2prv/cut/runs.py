@@ -12,7 +12,7 @@ from nsys2prv.cut.orders import HALF, NOT_WANTED, OTHER_ROWS, OUTSIDE, CutRuns, 
 from nsys2prv.cut.samples import Samples
 from nsys2prv.store import placing
 from nsys2prv.store.normal import append_events, one_object
-from nsys2prv.store.runs import COUNTER, END, LINE, STATE, TRACE, Run, SpillReader, SpillWriter, begin_dtype, picked
+from nsys2prv.store.runs import COUNTER, LINE, STATE, TRACE, Run, SpillReader, SpillWriter, begin_dtype, pairs, picked
 
 #: Above all ends: among ranges that begin together those with greater ends are the outer ones.
 OUTERMOST = 1 << 62
@@ -62,11 +62,8 @@ class _Cutter:
         self.samples = Samples(self.task, self.out, self.writer)
 
     def cut(self) -> CutRuns:
-        followers = (*self.task.runs[1:], None)
-        for run, following in zip(self.task.runs, followers, strict=True):
+        for run, ends in pairs(self.task.runs):
             shape = run.shape
-            if shape.stream == END:
-                continue
             if shape.name in self.orders.away:
                 self.out.leave_out(shape.name, NOT_WANTED, run.values if shape.stream == COUNTER else run.rows)
             elif shape.stream == LINE:
@@ -78,7 +75,7 @@ class _Cutter:
             elif catalogue().layouts[shape.name].holds:
                 self._states_of(run)
             else:
-                self._ranges(run, following is not None and following.until == OPEN)
+                self._ranges(run, ends is not None and ends.until == OPEN)
         self._write_heads()
         self._write_states()
         self.samples.finish()

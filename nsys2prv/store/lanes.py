@@ -18,7 +18,7 @@ from nsys2prv.columns import factorize_together, occurrence
 from nsys2prv.events import all_kinds
 from nsys2prv.extract import Extracted
 from nsys2prv.store.normal import ends_of
-from nsys2prv.store.runs import BEGIN, END, LINE, Run, SpillReader, store_again, stored
+from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pairs, store_again, stored
 
 #: Records looked at together.
 CHUNK_RECORDS = 500_000
@@ -211,6 +211,7 @@ def _move(results: Sequence[Extracted], runs: list[tuple[Extracted, Run]], moved
     by_task = {result.task: result for result in results}
     changes: dict[int, _Change] = {}
     targets: dict[int, list[tuple[np.ndarray, ...]]] = {}
+    ends_of_run = {begins: ends for result in results for begins, ends in pairs(result.runs) if ends is not None}
     for index, note in moved.items():
         result, run = runs[index]
         change = changes.setdefault(result.task, _Change(result.task, list(result.objects)))
@@ -220,10 +221,8 @@ def _move(results: Sequence[Extracted], runs: list[tuple[Extracted, Run]], moved
         (numbers, wanted), codes = factorize_together(old, lanes)
         new = np.array([_lane_object(change, int(number), int(lane)) for number, lane in zip(numbers, wanted, strict=True)])[codes]
         begins["object"][rows] = new
-        ends = result.runs[result.runs.index(run) + 1]
-        assert ends.shape.stream == END
         store_again(run, begins)
-        store_again(ends, ends_of(begins, begins["end"], catalogue().layouts[run.shape.name]))
+        store_again(ends_of_run[run], ends_of(begins, begins["end"], catalogue().layouts[run.shape.name]))
         targets.setdefault(result.task, []).append((old, begins["time"][rows], begins["end"][rows], new))
     for task, found in targets.items():
         _redirect_lines(by_task[task], *(np.concatenate(column) for column in zip(*found, strict=True)))

@@ -21,7 +21,8 @@ MOST_NARROW = (1 << 32) - 1
 
 
 def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[str], repaired: Counter[str]) -> Iterator[Run]:
-    """Store one piece of the normal form; yields its runs. Rows without usable times are counted in `dropped`.
+    """Store one piece of the normal form; yields its runs: each of begins, directly after it that of their ends (:func:`runs.pairs`), and
+    lines. Rows without usable times are counted in `dropped`.
 
     open_ended: a row without an end lasts to the end of the trace.
     """

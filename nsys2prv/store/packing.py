@@ -20,9 +20,10 @@ from nsys2prv.extract import Extracted
 from nsys2prv.frames import FrameWriter, read_frame
 from nsys2prv.plain import from_plain, to_plain
 from nsys2prv.store.normal import closings_of, ends_of
-from nsys2prv.store.runs import BEGIN, END, Run, Shape, SpillWriter, fields_present, stored
+from nsys2prv.store.runs import BEGIN, Run, Shape, SpillWriter, fields_present, pairs, stored
 
 ENTRY = "result.json"
+NO_FILE = -1
 #: Times that are stored as the difference to another.
 RELATIVE = {"end": "time", "receive": "time", "until": "receive"}
 INDICES = {"object": "objects", "sender": "objects", "receiver": "objects", "domain": "domains"}
@@ -30,7 +31,8 @@ INDICES = {"object": "objects", "sender": "objects", "receiver": "objects", "dom
 
 @dataclass(frozen=True)
 class PackedRun:
-    """A run as :class:`nsys2prv.store.runs.Run` has it. file: number of the file with its rows, of which `first` is its first."""
+    """A run as :class:`nsys2prv.store.runs.Run` has it. file: number of the file with its rows, of which `first` is its first; NO_FILE of
+    ends."""
 
     shape: Shape
     file: int
@@ -58,13 +60,13 @@ def pack(result: Extracted, folder: Path) -> None:
     columns: dict[int, list[pl.DataFrame]] = {}
     filled: dict[int, int] = {}
     runs = []
-    for run in result.runs:
-        number = -1
-        if run.shape.stream != END:
-            number = dtypes.setdefault(run.shape.dtype, len(dtypes))
-            columns.setdefault(number, []).append(_columns(run))
+    for run, ends in pairs(result.runs):
+        number = dtypes.setdefault(run.shape.dtype, len(dtypes))
+        columns.setdefault(number, []).append(_columns(run))
         runs.append(PackedRun(run.shape, number, filled.get(number, 0), run.rows, run.last, run.object, run.values))
         filled[number] = filled.get(number, 0) + run.rows
+        if ends is not None:
+            runs.append(PackedRun(ends.shape, NO_FILE, 0, ends.rows, ends.last, ends.object, ends.values))
     for number, frames in columns.items():
         _write(pl.concat(frames), folder / f"runs-{number}.arrow")
     for kind, files in (("names", result.names), ("facts", result.facts)):
@@ -90,24 +92,27 @@ def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: 
     limits = {"objects": len(result.objects), "domains": len(result.domains),
               **{name: _read(opened, f"names-{index}.arrow").height for index, name in enumerate(entry.names)}}
     frames: dict[int, pl.DataFrame] = {}
-    begins: np.ndarray | None = None
     writer = SpillWriter(spill / f"runs-{number}.bin", report, number)
     try:
-        for run in entry.runs:
-            if run.shape.stream == END:
+        for run, ends in pairs(entry.runs):
+            if run.file not in frames:
+                frames[run.file] = _read(opened, f"runs-{run.file}.arrow")
+            records = _records(run, frames[run.file].slice(run.first, run.rows))
+            _check(run.shape, records, limits)
+            result.runs.append(_appended(writer, run, records))
+            if ends is not None:
                 layout = catalogue().layouts[run.shape.name]
-                records = closings_of(begins["object"], layout) if layout.holds else ends_of(begins, begins["end"], layout)
-            else:
-                if run.file not in frames:
-                    frames[run.file] = _read(opened, f"runs-{run.file}.arrow")
-                begins = records = _records(run, frames[run.file].slice(run.first, run.rows))
-                _check(run.shape, records, limits)
-            if len(records) != run.rows:
-                raise ValueError("rows are missing")
-            result.runs.append(writer.append(run.shape, records, run.last, run.object, run.values))
+                closing = closings_of(records["object"], layout) if layout.holds else ends_of(records, records["end"], layout)
+                result.runs.append(_appended(writer, ends, closing))
     finally:
         writer.close()
     return result
+
+
+def _appended(writer: SpillWriter, packed: PackedRun, records: np.ndarray) -> Run:
+    if len(records) != packed.rows:
+        raise ValueError("rows are missing")
+    return writer.append(packed.shape, records, packed.last, packed.object, packed.values)
 
 
 def _columns(run: Run) -> pl.DataFrame:

@@ -7,11 +7,12 @@ all values), its ends, and its lines; samples of counters are stored once. A tim
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -86,9 +87,9 @@ class Shape:
         return begin_dtype(layout, self.present, self.wide) if self.stream == BEGIN else end_dtype(layout)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
-    """`rows` records at `offset` of a spill file, ascending by time (local ns of `report`).
+    """`rows` records at `offset` of a spill file, ascending by time (local ns of `report`). Equal to itself alone.
 
     source: number of the extraction whose objects and names the records' indices mean. first, until: time of the
     first and of the last record.
@@ -108,6 +109,38 @@ class Run:
     samples: np.ndarray = field(repr=False)
     object: int = -1
     values: int = 0
+
+
+class Shaped(Protocol):
+    """A run, wherever its records are."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+
+R = TypeVar("R", bound=Shaped)
+
+
+def pairs(runs: Iterable[R]) -> Iterator[tuple[R, R | None]]:
+    """Each run of a list but those of ends; with a run of begins that of their ends, which must directly follow it.
+
+    Raises ValueError where one of the two stands alone.
+    """
+    begins: R | None = None
+    for run in runs:
+        if begins is not None:
+            if (run.shape.stream, run.shape.name, run.shape.present) != (END, begins.shape.name, begins.shape.present):
+                raise ValueError(f"ends of {begins.shape.name} are missing")
+            yield begins, run
+            begins = None
+        elif run.shape.stream == BEGIN:
+            begins = run
+        elif run.shape.stream == END:
+            raise ValueError(f"ends of {run.shape.name} follow no begins")
+        else:
+            yield run, None
+    if begins is not None:
+        raise ValueError(f"ends of {begins.shape.name} are missing")
 
 
 class SpillWriter:

@@ -17,7 +17,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
 from nsys2prv.extract import Extracted
 from nsys2prv.store.normal import append_events
-from nsys2prv.store.runs import BEGIN, SpillReader, SpillWriter
+from nsys2prv.store.runs import BEGIN, SpillReader, SpillWriter, pairs
 
 OUTSIDE = "before or after all else in the report"
 MOVED = "messages before or after all else in the report, put to its begin or end"
@@ -36,20 +36,22 @@ def within(results: Sequence[Extracted], folder: Path) -> list[Extracted]:
 
 
 def _cut(result: Extracted, kinds: dict[str, EventKind], span: tuple[int, int], folder: Path) -> Extracted:
-    outside = [run for run in result.runs
-               if run.shape.name in kinds and run.shape.stream == BEGIN and (run.first < span[0] or run.last > span[1])]
+    outside = {run for run in result.runs
+               if run.shape.name in kinds and run.shape.stream == BEGIN and (run.first < span[0] or run.last > span[1])}
     if not outside:
         return result
     writer, reader = SpillWriter(folder / f"span-{result.task}.bin", result.report, result.task), SpillReader()
-    changed = replace(result, runs=list(result.runs), events=result.events.copy(), made=result.made.copy(), dropped=result.dropped.copy(),
+    changed = replace(result, runs=[], events=result.events.copy(), made=result.made.copy(), dropped=result.dropped.copy(),
                       repaired=result.repaired.copy())
-    for run in outside:
+    for run, ends in pairs(result.runs):
+        if run not in outside:
+            changed.runs += [run] if ends is None else [run, ends]
+            continue
         kind = kinds[run.shape.name]
         records = reader.between(run, run.first, None)
         kept = _ranges(records, span) if kind.lasting else _points(records, span)
         moved = int(np.count_nonzero(kept["time"] != records["time"])) if not kind.lasting else 0
-        place = changed.runs.index(run)
-        changed.runs[place:place + 2] = append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max())) if len(kept) else []
+        changed.runs += append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max())) if len(kept) else []
         changed.events[run.shape.name] -= len(records) - len(kept)
         changed.made[kind.name] -= len(records) - len(kept)
         changed.dropped[kind.name, OUTSIDE] += len(records) - len(kept)
