@@ -14,8 +14,9 @@ import polars as pl
 from nsys2prv.analysis.rows import RowTable, row_table
 from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.columns import ABSENT, OPEN
+from nsys2prv.columns import ABSENT
 from nsys2prv.preparation import Job
+from nsys2prv.store import placing
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, TRACE, Run, SpillReader, SpillWriter, fields_present
 
 
@@ -67,9 +68,7 @@ class Book:
 
     def _begin_columns(self, run: Run, records: np.ndarray, fields: Sequence[str]) -> dict[str, np.ndarray]:
         clock = self.clocks[run.report]
-        opened = records["end"] == OPEN
-        end = clock.to_global(np.where(opened, 0, records["end"]))
-        columns = {"begin": clock.to_global(records["time"].astype(np.int64)), "end": np.where(opened, self.duration, end),
+        columns = {"begin": placing.begins(records, clock), "end": placing.ends(records, clock, self.duration),
                    "thread": self.threads[run.source][records["object"]]}
         layout = catalogue().layouts[run.shape.name]
         declared = {field.name: field for field in fields_present(layout, run.shape.present)}
@@ -94,9 +93,9 @@ class Book:
 
     def _line_columns(self, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
         clock, threads = self.clocks[run.report], self.threads[run.source]
-        sent, begin, end = (clock.to_global(records[name].astype(np.int64)) for name in ("time", "receive", "until"))
-        return {"sent": sent, "sender": threads[records["sender"]], "begin": begin, "thread": threads[records["receiver"]], "end": end,
-                "bytes": records["size"].astype(np.int64)}
+        begin = placing.begins_of(records["receive"], records["until"], clock)
+        return {"sent": clock.to_global(records["time"]), "sender": threads[records["sender"]], "begin": begin,
+                "thread": threads[records["receiver"]], "end": clock.to_global(records["until"]), "bytes": records["size"].astype(np.int64)}
 
     def samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
         """The samples of a layout, device by device."""
@@ -107,7 +106,7 @@ class Book:
             if unit is not None and self.rows.units[thread] != unit:
                 continue
             metrics = list(dict.fromkeys(metric for run, _ in pieces for metric in run.shape.metrics))
-            time = np.concatenate([self.clocks[run.report].to_global(records["time"].astype(np.int64)) for run, records in pieces])
+            time = np.concatenate([self.clocks[run.report].to_global(records["time"]) for run, records in pieces])
             values = np.full((len(time), len(metrics)), np.nan)
             start = 0
             for run, records in pieces:

@@ -9,14 +9,19 @@ from nsys2prv.columns import OPEN
 
 
 def begins(records: np.ndarray, clock: Clock) -> np.ndarray:
-    """Trace times (ns) of begin records.
+    """Trace times (ns) of begin records."""
+    return begins_of(records["time"], records["end"], clock)
+
+
+def begins_of(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
+    """Trace times (ns) at which ranges begin, by their local times.
 
     A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it begins: it begins 1 ns earlier.
     """
-    times = clock.to_global(records["time"])
+    times = clock.to_global(begin)
     if clock.slack:
-        closed = records["end"] != OPEN
-        times -= closed & (clock.to_global(np.where(closed, records["end"], 0)) <= times) & (times > 0)
+        closed = end != OPEN
+        times -= closed & (clock.to_global(np.where(closed, end, 0)) <= times) & (times > 0)
     return times
 
 
