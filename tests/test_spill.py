@@ -11,8 +11,7 @@ import pytest
 from nsys2prv.catalogue import catalogue
 from nsys2prv.columns import ABSENT, OPEN
 from nsys2prv.events.kind import Lines, Rows
-from nsys2prv.report.info import TIME_LIMIT
-from nsys2prv.report.source import NULL
+from nsys2prv.report.source import NULL, TIME_LIMIT
 from nsys2prv.store.normal import spill
 from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter, pairs
 

@@ -18,8 +18,8 @@ from nsys2prv.events.nccl_regions import RegionIndex
 from nsys2prv.frames import FrameWriter, StoredFrame
 from nsys2prv.naming import nvtx
 from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
-from nsys2prv.report.info import PROCESS_MASK, TIME_LIMIT, ReportInfo
-from nsys2prv.report.source import NULL, Columns, Part, Shared, Source
+from nsys2prv.report.info import PROCESS_MASK, ReportInfo
+from nsys2prv.report.source import NULL, TIME_LIMIT, Columns, Part, Shared, Source, usable
 
 
 class ThreadKey(NamedTuple):
@@ -242,7 +242,7 @@ class Extraction:
 def _time(column: np.ndarray) -> np.ndarray:
     if len(column) and int(column.min()) > -TIME_LIMIT and int(column.max()) < TIME_LIMIT:
         return column
-    return np.where((np.abs(column) < TIME_LIMIT) & (column != NULL) | (column == OPEN), column, NULL)
+    return np.where(usable(column) | (column == OPEN), column, NULL)
 
 
 def _known(value: np.integer) -> int:

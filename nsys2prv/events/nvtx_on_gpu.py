@@ -22,8 +22,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.nvtx import PUSHPOP, TABLE, named
 from nsys2prv.events.sampling import groups
-from nsys2prv.report.info import TIME_LIMIT
-from nsys2prv.report.source import NULL, Part
+from nsys2prv.report.source import NULL, Part, usable
 
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
 #: Pairs of calls and ranges looked at together, of calls in which a range ends.
@@ -39,18 +38,14 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     yield from ()
 
 
-def _usable(times: np.ndarray) -> np.ndarray:
-    return (times > -TIME_LIMIT) & (times < TIME_LIMIT)
-
-
 def _ranges(extraction: Extraction, part: Part) -> None:
     columns = extraction.read(part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",))
-    columns = columns.where(_usable(columns["start"]) & (columns["globalTid"] != NULL))
+    columns = columns.where(usable(columns["start"]) & (columns["globalTid"] != NULL))
     if not columns.rows:
         return
     ranges = named(extraction, columns, "range")
     begin, end = columns["start"], columns["end"]
-    facts = {"thread": columns["globalTid"], "begin": begin, "end": np.where(_usable(end), np.maximum(end, begin + 1), OPEN),
+    facts = {"thread": columns["globalTid"], "begin": begin, "end": np.where(usable(end), np.maximum(end, begin + 1), OPEN),
              "name_nvtx": ranges.fields["range"], "domain": ranges.domain}
     extraction.fact(RANGES, {name: column[ranges.wanted] for name, column in facts.items()})
 
@@ -58,7 +53,7 @@ def _ranges(extraction: Extraction, part: Part) -> None:
 def _operations(extraction: Extraction, part: Part) -> None:
     columns = extraction.read(part, ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"), where="", short=True)
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    rows = np.flatnonzero(found.hit & (found.thread != NULL) & _usable(columns["start"]) & _usable(columns["end"]))
+    rows = np.flatnonzero(found.hit & (found.thread != NULL) & usable(columns["start"]) & usable(columns["end"]))
     if not len(rows):
         return
     calls, begin = found.of(rows), columns["start"][rows]

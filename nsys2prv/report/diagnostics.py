@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nsys2prv.report.source import Source
+from nsys2prv.report.source import TIME_LIMIT, Source
 
 TABLE = "DIAGNOSTIC_EVENT"
 #: ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and of ENUM_DIAGNOSTIC_SOURCE_TYPE what runs in the profiled process.
 INFO, WARNING, ERROR = 1, 2, 3
 INJECTION = 1
-TIME_LIMIT = 1 << 62
 #: Process ids of messages that belong to no profiled process: the daemon's, and Nsight's own.
 NO_PROCESSES = (0, 0xFFFFFF)
 #: Distinct messages of a report that are looked at; there are some tens.

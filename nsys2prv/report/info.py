@@ -8,11 +8,9 @@ from pathlib import Path
 from nsys2prv.report.diagnostics import Message, messages
 from nsys2prv.report.launcher import launcher_job, launcher_ranks
 from nsys2prv.report.opening import open_source
-from nsys2prv.report.source import Part, Source
+from nsys2prv.report.source import TIME_LIMIT, Part, Source
 
 PROCESS_MASK = ~0xFFFFFF
-#: Times (ns) beyond it are damage.
-TIME_LIMIT = 1 << 61
 #: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
 NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
 
@@ -142,7 +140,7 @@ def _usable(database: Source, table: str) -> bool:
 
 
 def _integer(value: object) -> int | None:
-    """A number that a clock can show: anything beyond is damage, and would overflow sums of times."""
+    """A number that a clock can show."""
     return value if isinstance(value, int) and abs(value) < TIME_LIMIT else None
 
 

@@ -13,10 +13,18 @@ import polars as pl
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
+#: Times (ns) beyond it, in either direction, are damage, and would overflow sums of times.
+TIME_LIMIT = 1 << 61
 #: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
 FEW = 20
 #: So many of a column's texts tell whether it is worth looking for those that come again.
 SAMPLE_TEXTS = 1000
+
+
+def usable(times: np.ndarray) -> np.ndarray:
+    """Which times a trace can hold: neither NULL nor beyond TIME_LIMIT."""
+    # Not by the absolute value, which overflows for NULL.
+    return (times > -TIME_LIMIT) & (times < TIME_LIMIT)
 
 
 @dataclass(frozen=True)

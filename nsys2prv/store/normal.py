@@ -12,8 +12,7 @@ from nsys2prv.catalogue import Layout, catalogue
 from nsys2prv.catalogue.counters import Metric
 from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.kind import Counters, Lines, Rows
-from nsys2prv.report.info import TIME_LIMIT
-from nsys2prv.report.source import NULL
+from nsys2prv.report.source import NULL, TIME_LIMIT, usable
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillWriter, end_dtype, fields_present
 
 #: The greatest number that is stored in 32 bits.
@@ -40,11 +39,11 @@ def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[st
 
 def spill_counters(counters: Counters, writer: SpillWriter, dropped: Counter[str]) -> Iterator[Run]:
     """Store samples; yields their run, if there are any with usable times."""
-    usable = _usable(counters.time)
+    timed = usable(counters.time)
     carried = np.count_nonzero(counters.values != ABSENT, axis=1)
-    if not usable.all():
-        dropped["samples without usable times"] += int(carried[~usable].sum())
-    kept = np.flatnonzero(usable & (carried > 0))
+    if not timed.all():
+        dropped["samples without usable times"] += int(carried[~timed].sum())
+    kept = np.flatnonzero(timed & (carried > 0))
     if not len(kept):
         return
     time = counters.time[kept]
@@ -59,12 +58,6 @@ def spill_counters(counters: Counters, writer: SpillWriter, dropped: Counter[str
 def sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -> Shape:
     """The shape of records with these numbers, as they are stored (value + 1)."""
     return Shape(COUNTER, layout, 4 if int(stored.max()) <= MOST_NARROW else 8, metrics)
-
-
-def _usable(times: np.ndarray) -> np.ndarray:
-    """Which times a trace can hold: neither NULL nor, in either direction, beyond TIME_LIMIT (ns)."""
-    # Not by the absolute value, which overflows for NULL.
-    return (times > -TIME_LIMIT) & (times < TIME_LIMIT)
 
 
 def _all_usable(times: np.ndarray) -> bool:
@@ -82,22 +75,22 @@ def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: C
     if _all_usable(rows.begin) and _all_usable(rows.end) and (rows.end > rows.begin).all():
         return chosen, rows.end
     begin, end = rows.begin[chosen], rows.end[chosen]
-    usable, closed = _usable(begin), _usable(end)
+    timed, closed = usable(begin), usable(end)
     if open_ended:
-        opened = usable & ~closed
+        opened = timed & ~closed
         if opened.any():
             repaired["ranges without an end, closed at the end of the trace"] += int(opened.sum())
     else:
-        usable &= closed
-    lost = len(begin) - int(usable.sum())
+        timed &= closed
+    lost = len(begin) - int(timed.sum())
     if lost:
         dropped["rows without usable times"] += lost
-    backward = usable & closed & (end < begin)
+    backward = timed & closed & (end < begin)
     if backward.any():
         repaired["ends before their begins, made 1 ns long"] += int(backward.sum())
     if lost or not len(begin):
-        chosen = _of(chosen, np.flatnonzero(usable))
-    closed = _usable(rows.end)
+        chosen = _of(chosen, np.flatnonzero(timed))
+    closed = usable(rows.end)
     return chosen, np.where(closed, np.maximum(rows.end, rows.begin + 1), OPEN)
 
 
@@ -244,7 +237,7 @@ def spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
         columns["tag"] = lines.tag
     kept = slice(None)
     if not (_all_usable(lines.send) and _all_usable(lines.receive) and _all_usable(lines.until)):
-        kept = np.flatnonzero(_usable(lines.send) & _usable(lines.receive) & _usable(lines.until))
+        kept = np.flatnonzero(usable(lines.send) & usable(lines.receive) & usable(lines.until))
         if not len(kept):
             return
     send = lines.send[kept]
