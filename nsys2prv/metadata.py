@@ -16,8 +16,8 @@ from typing import Any
 from nsys2prv import __version__
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
+from nsys2prv.job import Job
 from nsys2prv.options import DEFAULTS, Options
-from nsys2prv.preparation import Job
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.tables import reason
 from nsys2prv.summary import Summary

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nsys2prv import align, causality, derive, device_states, extract, inspection, relate, stored
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
@@ -23,6 +21,7 @@ from nsys2prv.engines.pool import Pool, is_worth
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, Unreadable
 from nsys2prv.events.kind import EventKind
 from nsys2prv.facts import FactBook
+from nsys2prv.job import Job, Workers, threads_of, trace_duration
 from nsys2prv.model import devices as device_model
 from nsys2prv.model import names as name_model
 from nsys2prv.model import objects as object_model
@@ -33,89 +32,14 @@ from nsys2prv.report import mixed
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.sqlite import has_log
 from nsys2prv.report.unchanged import unchanged
-from nsys2prv.selection import Selection
-from nsys2prv.spent import Spent, timed
 from nsys2prv.starting import worth_workers
 from nsys2prv.states import stage
 from nsys2prv.store.lanes import separate_overlaps
-from nsys2prv.store.runs import LINE, TRACE, Run, Shape
 from nsys2prv.store.span import within
 from nsys2prv.timeline import Timeline, begun, settled, timeline
 
 #: So many rows one process reads and writes while others start.
 SMALL_JOB_ROWS = 550_000
-
-
-@dataclass(frozen=True)
-class Workers:
-    """Who does the work, and where progress is shown."""
-
-    pool: Pool
-    progress: Progress
-    spent: Spent = field(default_factory=Spent)
-
-    def run(self, function: Callable, tasks: Sequence, ahead: int | None = None,
-            what: Callable[[Any], str] = lambda _: "nsys2prv") -> Iterator:
-        """Results of pure functions over files, in the order of the tasks. what: names a task for people."""
-        ahead = 2 * self.pool.jobs if ahead is None else ahead
-        return self.spent.over(function, self.pool.in_order(partial(timed, function), tasks, ahead, what))
-
-
-@dataclass
-class Job:
-    """What is known of a job once its reports are read. All arrays are int64.
-
-    infos: the reports, in rank order. results: of reading and relating; their runs' indices are local. runs: all runs, whose `source`
-    is an index into these lists: threads, of the thread (in model.tree) of each local object; domains, of the local NVTX domains as
-    indices into domain_codes; names, per name set, of the values of local names. values: labels of these values.
-    domain_codes: (name, number) of every NVTX domain, sorted. placed: the timeline, whose clocks lead to trace time. duration: of the
-    trace (ns). written: records and sampled numbers by layout, lines by kind; left_out: those that were read and are not written, by
-    (layout or kind of lines, reason). notes, warnings: of preparing. unread: what is wrong
-    with reports that could not be read. folder: of the temporary files, where the runs are.
-    """
-
-    infos: list[ReportInfo]
-    selection: Selection
-    results: list[extract.Extracted]
-    model: object_model.ObjectModel
-    placed: Timeline
-    values: dict[str, name_model.NameValues]
-    domain_codes: list[tuple[str, int]]
-    folder: Path
-    workers: Workers
-    notes: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
-    written: Counter[str] = field(init=False)
-    left_out: Counter[tuple[str, str]] = field(init=False)
-    runs: list[Run] = field(init=False)
-    threads: list[np.ndarray] = field(init=False)
-    domains: list[np.ndarray] = field(init=False)
-    names: dict[str, list[np.ndarray]] = field(init=False)
-    duration: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        by_task = sorted(self.results, key=lambda result: result.task)
-        numbers = {result.task: index for index, result in enumerate(by_task)}
-        domain_index = {name: index for index, (name, _) in enumerate(self.domain_codes)}
-        shapes: dict[Shape, Shape] = {}
-        self.runs = [replace(run, source=numbers[run.source], shape=shapes.setdefault(run.shape, run.shape))
-                     for result in self.results for run in result.runs]
-        self.threads = [threads_of(result, self.model) for result in by_task]
-        self.domains = [np.array([domain_index[domain] for domain in result.domains], np.int64) for result in by_task]
-        self.names = {name: [np.array(found.by_task.get(result.task, ()), np.int64) for result in by_task]
-                      for name, found in self.values.items()}
-        self.written = sum((result.events for result in self.results), Counter())
-        for run in self.runs:
-            if run.shape.stream == LINE:
-                self.written[run.shape.name] += run.rows
-        self.left_out = sum((result.left_out for result in self.results), Counter())
-        self.duration = trace_duration(self.results, self.clocks)
-
-    @property
-    def clocks(self) -> list[ClockMap]:
-        """To trace time: of every report, and last the identity for runs that are in trace time."""
-        return self.placed.clocks
 
 
 @dataclass
@@ -316,21 +240,6 @@ def _facts(reading: _Reading, model: object_model.ObjectModel, clocks: Sequence[
     threads = {result.task: threads_of(result, model) for result in reading.results if result.facts}
     return FactBook(reading.results, clocks, hosts, threads,
                     {(process.report, process.pid): number for number, process in enumerate(model.processes)})
-
-
-def trace_duration(results: Sequence[extract.Extracted], clocks: Sequence[ClockMap]) -> int:
-    """Of the trace (ns), by all that it holds."""
-    lasts: dict[int, list[int]] = {}
-    for run in (run for result in results for run in result.runs):
-        lasts.setdefault(run.report, []).append(run.last)
-    return max(int(clocks[report].to_global(np.array(times)).max()) for report, times in lasts.items())
-
-
-def threads_of(result: extract.Extracted, model: object_model.ObjectModel) -> np.ndarray:
-    """The thread index of each local object of a result."""
-    if result.report == TRACE:
-        return np.arange(model.tree.threads)
-    return np.array([model.rows[result.report, key] for key in result.objects], np.int64)
 
 
 def _wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator:

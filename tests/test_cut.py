@@ -22,8 +22,9 @@ from nsys2prv.cut.asked import Cut
 from nsys2prv.cut.stage import cut
 from nsys2prv.engines import alone
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, UsageError
+from nsys2prv.job import Job
 from nsys2prv.plan import Plan
-from nsys2prv.preparation import Job, prepare
+from nsys2prv.preparation import prepare
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())

@@ -15,7 +15,7 @@ from nsys2prv.analysis.rows import RowTable, row_table
 from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import ABSENT
-from nsys2prv.preparation import Job
+from nsys2prv.job import Job
 from nsys2prv.store import placing
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, TRACE, Run, SpillReader, SpillWriter, fields_present
 
@@ -33,7 +33,7 @@ class Samples:
 
 @dataclass
 class Book:
-    """As in preparation.Job; names: per name set and source the value of each local name."""
+    """As in job.Job; names: per name set and source the value of each local name."""
 
     runs: list[Run]
     clocks: list[ClockMap]

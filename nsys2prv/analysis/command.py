@@ -13,7 +13,7 @@ from nsys2prv.analysis.opened import Opened, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json, printed
 from nsys2prv.errors import MissingPackage, Nsys2prvError, UsageError
-from nsys2prv.preparation import Job
+from nsys2prv.job import Job
 from nsys2prv.report.endings import named_as_report
 from nsys2prv.report.opening import is_report
 from nsys2prv.temporary import write_whole

@@ -23,10 +23,11 @@ from nsys2prv.analysis.unit import Question, Unit
 from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.events import all_kinds
+from nsys2prv.job import Job
 from nsys2prv.naming.calls import io_calls, synchronising_calls
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.plan import Plan
-from nsys2prv.preparation import Job, prepare
+from nsys2prv.preparation import prepare
 from nsys2prv.relations import all_relations
 from nsys2prv.temporary import temporary_folder
 

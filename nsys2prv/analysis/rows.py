@@ -9,8 +9,8 @@ import polars as pl
 
 from nsys2prv.device_states import device_of
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey
+from nsys2prv.job import Job
 from nsys2prv.model.objects import OF_GPU, gpu_identity
-from nsys2prv.preparation import Job
 
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
 

@@ -14,7 +14,7 @@ from nsys2prv.columns import factorize
 from nsys2prv.cut.asked import Region
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events.extraction import ThreadKey
-from nsys2prv.preparation import Job
+from nsys2prv.job import Job
 from nsys2prv.store import placing
 from nsys2prv.store.runs import BEGIN, Run, SpillReader, picked
 

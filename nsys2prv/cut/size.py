@@ -13,7 +13,7 @@ from nsys2prv.cut.plan import layouts_called, sampled
 from nsys2prv.cut.weights import Weight, weights
 from nsys2prv.durations import duration_text
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.preparation import Job
+from nsys2prv.job import Job
 from nsys2prv.sizes import size_text
 
 US, MS = 1_000, 1_000_000

@@ -17,7 +17,7 @@ from nsys2prv.cut.region import span_of
 from nsys2prv.cut.size import Fitting
 from nsys2prv.durations import seconds_text
 from nsys2prv.errors import NothingToWrite
-from nsys2prv.preparation import Job
+from nsys2prv.job import Job
 from nsys2prv.store.runs import Run
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from nsys2prv.catalogue import DomainCode, NameSet, catalogue
 from nsys2prv.catalogue.counters import counter_codes
 from nsys2prv.cut.orders import Orders
-from nsys2prv.preparation import Job
+from nsys2prv.job import Job
 from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, SpillReader
 
 #: Records looked at of each run: all of a small one.
