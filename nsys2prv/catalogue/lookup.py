@@ -1,6 +1,8 @@
-"""Event types by name, for those who are not to know their numbers."""
+"""Event types and values by name, for those who are not to know their numbers."""
 
 from __future__ import annotations
+
+from functools import cache
 
 from nsys2prv.catalogue import DomainCode, catalogue
 from nsys2prv.catalogue.counters import counter_tables
@@ -19,3 +21,9 @@ def code_of(layout: str, name: str) -> int:
     if not found:
         raise KeyError(f"{layout}: no field or counter {name!r} with an event type of its own")
     return found[0]
+
+
+@cache
+def values_of(value_set: str) -> dict[str, int]:
+    """Label in lower case -> value."""
+    return {label.lower(): value for value, label in catalogue().value_sets[value_set].labels}

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsys2prv.catalogue.lookup import values_of
 from nsys2prv.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.report.source import NULL, Columns, Source, decoded
@@ -39,14 +40,14 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 }
 #: What :func:`payloads` returns: ABSENT where a row lacks it; communicators as the bits of their hash, 0 where lacking.
 FIELDS = ("communicator", "bytes", "reduction", "root", "peer", "ranks", "rank", "device", "group", "sequence", "type", "channel")
-#: Value set nccl_reduction of the catalogue, by name and by NCCL's ncclRedOp_t (index).
-REDUCTIONS = {"sum": 1, "prod": 2, "product": 2, "max": 3, "min": 4, "avg": 5}
-#: NCCL's own reductions have numbers below this; those from it on are made by the user and have no label.
-BUILT_IN = 5
-#: Bytes of an element by NCCL's ncclDataType_t (index); value set nccl_data_type of the catalogue by name.
+#: Value set nccl_reduction of the catalogue by name.
+REDUCTIONS = values_of("nccl_reduction") | {"prod": values_of("nccl_reduction")["product"]}
+#: NCCL's own reductions have numbers (ncclRedOp_t) below this; those from it on are made by the user and have no label.
+BUILT_IN = len(values_of("nccl_reduction"))
+#: Bytes of an element by NCCL's ncclDataType_t (index); value set nccl_data_type of the catalogue by name, also of the C types.
 TYPE_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
-TYPE_VALUES = {"int8": 1, "char": 1, "uint8": 2, "int32": 3, "int": 3, "uint32": 4, "int64": 5, "uint64": 6, "float16": 7, "half": 7,
-               "float32": 8, "float": 8, "float64": 9, "double": 9, "bfloat16": 10, "float8e4m3": 11, "float8e5m2": 12}
+TYPE_VALUES = values_of("nccl_data_type") | {alias: values_of("nccl_data_type")[name] for alias, name in (
+    ("char", "int8"), ("int", "int32"), ("half", "float16"), ("float", "float32"), ("double", "float64"))}
 HEADER_BYTES = 32
 #: Entry types of NVTX payload schemas (nvToolsExtPayload.h) that are integers.
 INTEGERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "i8", 8: "u8", 9: "i8", 10: "u8", 11: "i1", 12: "u1", 13: "i2",

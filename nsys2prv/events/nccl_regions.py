@@ -16,13 +16,20 @@ import polars as pl
 
 from nsys2prv.columns import ABSENT, factorize, factorize_together
 from nsys2prv.frames import FrameWriter, StoredFrame, read_frame
-from nsys2prv.naming.nccl import GROUP, GROUP_END, GROUP_START, LAST_OPERATION, RECEIVE, SEND
+from nsys2prv.naming.nccl import (
+    ALL_REDUCE,
+    FIRST_MAKING,
+    GROUP,
+    GROUP_END,
+    GROUP_START,
+    LAST_MAKING,
+    LAST_OPERATION,
+    RECEIVE,
+    SEND,
+    SHARES,
+)
 from nsys2prv.report.info import PROCESS_MASK
 
-#: Operations by how their payload's bytes count in bandwidths: AllReduce; those whose bytes are one rank's share; all others.
-ALL_REDUCE, SHARES = 1, (4, 5, 8, 9, 10)
-#: The first and the last operation that makes communicators.
-FIRST_MAKING, LAST_MAKING = 30, 36
 #: What a unit's operations have in common, or ABSENT.
 _COMMON = ("reduction", "root", "peer", "group", "type")
 #: What the index takes of the payloads of ranges.

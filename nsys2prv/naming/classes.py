@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nsys2prv.catalogue import catalogue
+from nsys2prv.catalogue.lookup import values_of
 from nsys2prv.data import data_text
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.naming.rule_files import document, keys_checked, text_of
@@ -50,12 +51,6 @@ class KernelClass(NamedTuple):
     kind: int
     tensor_cores: int
     shape: str = ""
-
-
-@cache
-def values_of(value_set: str) -> dict[str, int]:
-    """Label in lower case -> value."""
-    return {label.lower(): value for value, label in catalogue().value_sets[value_set].labels}
 
 
 class Classifier:

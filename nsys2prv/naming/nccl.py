@@ -1,8 +1,10 @@
-"""Which GPU kernels belong to NCCL itself."""
+"""Which GPU kernels belong to NCCL itself; its operations, and which of them are alike."""
 
 from __future__ import annotations
 
 import re
+
+from nsys2prv.catalogue.lookup import values_of
 
 # One spelling per era of NCCL:
 #   2.3 - 2.7   ncclAllReduceRingLLKernel_sum_f32, ncclSendRecvKernel_copy_i8, ncclMultiOpKernel
@@ -33,17 +35,23 @@ def is_nccl_kernel(name: str) -> bool:
     return _KERNEL.match(name) is not None
 
 
-#: Operations and other functions -> value of nccl_operation in the catalogue. Fixed for ever.
-OPERATIONS = {
-    "allreduce": 1, "broadcast": 2, "bcast": 2, "reduce": 3, "allgather": 4, "reducescatter": 5, "send": 6, "recv": 7, "alltoall": 8,
-    "gather": 9, "scatter": 10, "putsignal": 11, "signal": 12, "waitsignal": 13,
-    "sendrecv": 15, "groupstart": 21, "groupend": 22,
-    "comminitrank": 30, "comminitall": 31, "comminitrankconfig": 32, "comminitrankscalable": 33, "commsplit": 34, "commshrink": 35,
-    "commgrow": 36, "commfinalize": 37, "commdestroy": 38, "commabort": 39, "commrevoke": 40,
-}
-GROUP, SEND, RECEIVE, GROUP_START, GROUP_END = 20, 6, 7, 21, 22
+_VALUES = values_of("nccl_operation")
+#: Of several operations: of one kernel, and of calls between GroupStart and GroupEnd.
+GROUP = _VALUES["several operations in a group"]
+ALL_REDUCE, SEND, RECEIVE, SEND_RECEIVE, GROUP_START, GROUP_END = (
+    _VALUES[name] for name in ("allreduce", "send", "recv", "sendrecv", "groupstart", "groupend"))
 #: Operations that move data up to this one.
-LAST_OPERATION = 13
+LAST_OPERATION = _VALUES["waitsignal"]
+#: The first and the last operation that makes communicators.
+FIRST_MAKING, LAST_MAKING = _VALUES["comminitrank"], _VALUES["commgrow"]
+#: Operations in which all wait for all, all for the root, the root for all.
+ALL_WAIT = tuple(_VALUES[name] for name in ("allreduce", "allgather", "reducescatter", "alltoall"))
+WAIT_FOR_ROOT = _VALUES["broadcast"], _VALUES["scatter"]
+ROOT_WAITS = _VALUES["reduce"], _VALUES["gather"]
+#: Operations whose bytes are one rank's share.
+SHARES = tuple(_VALUES[name] for name in ("allgather", "reducescatter", "alltoall", "gather", "scatter"))
+#: Operations and other functions in lower case -> value of nccl_operation in the catalogue.
+OPERATIONS = {name: value for name, value in _VALUES.items() if value != GROUP} | {"bcast": _VALUES["broadcast"]}
 _COLLECTIVE = re.compile(r"(AllReduce|AllGather|ReduceScatter|SendRecv|AlltoAll|Broadcast|Reduce|Gather|Scatter)")
 
 

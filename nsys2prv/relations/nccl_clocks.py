@@ -12,16 +12,11 @@ import polars as pl
 from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Calls, Role
 from nsys2prv.facts import FactFile, batches, read_fact
-from nsys2prv.naming.nccl import GROUP
+from nsys2prv.naming.nccl import ALL_WAIT, GROUP, ROOT_WAITS, SEND_RECEIVE, WAIT_FOR_ROOT
 from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of, sorted_calls
 from nsys2prv.relations.kind import DEVICES, Division, Observed
-from nsys2prv.relations.nccl_kernels import FACTS, MEMBER, ROOT_WAITS, WAIT_FOR_ROOT, sane
-from nsys2prv.relations.nccl_matching import SEND_RECEIVE
+from nsys2prv.relations.nccl_kernels import FACTS, MEMBER, sane
 from nsys2prv.report.source import NULL
-
-#: AllReduce, AllGather, ReduceScatter, AlltoAll.
-ALL_WAIT = (1, 4, 5, 8)
-
 
 #: Columns of the facts that are read.
 READ = ("process", "device", "time_begin", "time_end", "communicator", "operation", "first_operation", "fused", "messages", "sequence",

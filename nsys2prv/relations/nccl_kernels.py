@@ -14,6 +14,7 @@ import polars as pl
 
 from nsys2prv.clock.observations import Role
 from nsys2prv.facts import FactFile, batches, read_fact
+from nsys2prv.naming.nccl import ROOT_WAITS, WAIT_FOR_ROOT
 from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import Division
 from nsys2prv.report.source import NULL
@@ -23,8 +24,6 @@ FACTS = "nccl_kernels"
 WAYS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
 MEMBER = ("task", "device")
-#: Operations in which all wait for the root, and the root for all.
-WAIT_FOR_ROOT, ROOT_WAITS = (2, 10), (3, 9)
 #: Columns of the facts that are read, and those that are kept in blocks. before: operations of the member on the communicator until
 #: then. ordinal: what numbers its collectives, as the block is sorted.
 READ = ("process", "device", "stream", "object_kernel", "time_begin", "time_end", "time_call", "in_graph", "by_name", "communicator",

@@ -11,15 +11,13 @@ import numpy as np
 from nsys2prv.columns import ABSENT
 from nsys2prv.events.kind import Rows
 from nsys2prv.extract import Extracted
-from nsys2prv.naming.nccl import GROUP
+from nsys2prv.naming.nccl import GROUP, SEND_RECEIVE
 from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import Related
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece
 from nsys2prv.relations.spilled import spilled
 
 NAME, LAYOUT = "nccl_collectives", "nccl_collective"
-#: Name of the kernel of sends and receives.
-SEND_RECEIVE = 15
 #: Fields of the layout, and columns of records: these with times (ns), where they are, and what tells their order among equals.
 FIELDS = ("operation", "collective", "late", "wait", "transfer", "algorithm_bandwidth", "bus_bandwidth")
 ORDER = ("settled", "task", "device", "group", "before")
