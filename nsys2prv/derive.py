@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.events import all_kinds
-from nsys2prv.events.extraction import Names, Numbering, ObjectKey
+from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import EventKind
 from nsys2prv.extract import Extracted
 from nsys2prv.frames import FrameWriter, StoredFrame, read_frame
@@ -23,9 +23,6 @@ from nsys2prv.store.lanes import TOO_MANY
 from nsys2prv.store.nesting import nesting_lanes
 from nsys2prv.store.normal import spill
 from nsys2prv.store.runs import BEGIN, SpillWriter
-
-#: Columns of facts whose names begin so hold indices of the reading task; `domain` does, too.
-OBJECT, NAME, DOMAIN = "object_", "name_", "domain"
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,9 @@ class DeviceKey(NamedTuple):
 DEVICE_KINDS = ("gpu", "gpu_contexts", "nic", "switch", "source")
 GPU, GPU_CONTEXTS, NIC, SWITCH, SOURCE = DEVICE_KINDS
 ObjectKey = ThreadKey | StreamKey | QueueKey | DeviceKey
+#: Columns of facts whose names begin so hold local times (ns), local objects and local names of the set that follows; DOMAIN is the
+#: column of local domains.
+TIME, OBJECT, NAME, DOMAIN = "time_", "object_", "name_", "domain"
 
 
 class Names:
@@ -223,11 +226,11 @@ class Extraction:
     def fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
         """Set facts aside for the relations between reports: columns of equal length.
 
-        Columns named `time_...` hold local times in ns (NULL and OPEN allowed, what no trace can hold becomes NULL), `object_...`
-        local objects, `process` the globalPid.
+        Columns named as TIME (NULL and OPEN allowed, what no trace can hold becomes NULL), OBJECT, NAME and DOMAIN say hold local times,
+        objects, names and domains; `process` the globalPid.
         """
         self._facts.setdefault(name, []).append(pl.DataFrame({
-            column: _time(np.asarray(values)) if column.startswith("time_") else values for column, values in columns.items()}))
+            column: _time(np.asarray(values)) if column.startswith(TIME) else values for column, values in columns.items()}))
 
     def save_facts(self, frames: FrameWriter) -> dict[str, StoredFrame]:
         """Store the facts, one frame a name."""

@@ -21,6 +21,8 @@ from nsys2prv.naming.nccl import operation_of
 from nsys2prv.report.info import PROCESS_MASK
 from nsys2prv.report.source import NULL, Part
 
+#: Facts of communicators: of which process they are, and its rank in them.
+COMMUNICATORS = "nccl_communicators"
 #: Field of the layouts -> field of the payload.
 RECORDED = {"bytes": "bytes", "reduction": "reduction", "root": "root", "peer": "peer", "ranks": "ranks", "rank": "rank", "group": "group",
             "device": "device", "sequence": "sequence", "data_type": "type", "channel": "channel"}
@@ -77,7 +79,7 @@ def _index(extraction: Extraction, thread: np.ndarray, begin: np.ndarray, end: n
     told = frame.filter((pl.col("communicator") != 0) & (pl.col("ranks") > 0))
     told = told.select((pl.col("thread") & PROCESS_MASK).alias("process"), "communicator", "ranks", "rank").unique(maintain_order=True)
     if told.height:
-        extraction.fact("nccl_communicators", {name: told[name] for name in told.columns})
+        extraction.fact(COMMUNICATORS, {name: told[name] for name in told.columns})
 
 
 KINDS = (

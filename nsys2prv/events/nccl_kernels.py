@@ -15,10 +15,12 @@ from nsys2prv.events.nccl_regions import Tied
 from nsys2prv.naming.nccl import RECEIVE, SEND, kernel_operation
 from nsys2prv.report.source import NULL
 
+#: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does all of its group.
+KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
 #: Field of the layout -> column of the unit of calls.
 FIELDS = {**{name: name for name in ("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused")},
           "data_type": "type", "sequence": "sequence"}
-#: Columns of the facts `nccl_kernels`, from the unit of calls: communicator (bits of the hash, 0 unknown), fused: operations in the
+#: Columns of the facts KERNELS, from the unit of calls: communicator (bits of the hash, 0 unknown), fused: operations in the
 #: kernel, messages: sends and receives among them, sums of their bytes by how they count, known: whether all bytes are.
 FACTS = ("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks", "rank", "root", "reduction", "bytes",
          "known", "reduce_bytes", "share_bytes", "message_bytes")
@@ -39,9 +41,9 @@ def tie(extraction: Extraction, columns: Mapping[str, np.ndarray], found: Found,
              "time_call": call, "in_graph": in_graph.astype(np.int64), "by_name": by_name}
     lacking = np.full(len(begin), ABSENT)
     if tied is None:
-        extraction.fact("nccl_kernels", {**facts, **dict.fromkeys(FACTS, lacking), "communicator": np.zeros(len(begin), np.int64)})
+        extraction.fact(KERNELS, {**facts, **dict.fromkeys(FACTS, lacking), "communicator": np.zeros(len(begin), np.int64)})
         return dict.fromkeys((*FIELDS, "communicator"), lacking)
-    extraction.fact("nccl_kernels", {**facts, **{name: tied[name] for name in FACTS}})
+    extraction.fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
     _messages(extraction, tied, facts)
     said = {field: tied[name] for field, name in FIELDS.items()}
     # A kernel of several operations has no number of its own.
@@ -50,7 +52,7 @@ def tie(extraction: Extraction, columns: Mapping[str, np.ndarray], found: Found,
 
 
 def _messages(extraction: Extraction, tied: Tied, facts: dict[str, np.ndarray]) -> None:
-    """Facts `nccl_messages`: a row per send or receive and kernel, where one kernel does all of its group."""
+    """Set MESSAGES aside."""
     alone = np.flatnonzero((tied["messages"] > 0) & (tied["parts"] == 1))
     if not len(alone):
         return
@@ -59,4 +61,4 @@ def _messages(extraction: Extraction, tied: Tied, facts: dict[str, np.ndarray]) 
     calls = extraction.nccl.operations.filter(pl.col("operation").is_in((SEND, RECEIVE))).select(
         "unit", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
     joined = kernels.join(calls, on="unit", how="inner", maintain_order="left_right")
-    extraction.fact("nccl_messages", {name: joined[name] for name in joined.columns if name != "unit"})
+    extraction.fact(MESSAGES, {name: joined[name] for name in joined.columns if name != "unit"})

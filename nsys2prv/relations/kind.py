@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from nsys2prv.extract import Extracted
     from nsys2prv.facts import FactFile
 
-#: Columns of facts whose names begin so hold local times (ns) and local objects; a relation sees trace times and thread indices.
-TIME, OBJECT = "time_", "object_"
 #: Models of parallel programs, as --align names them.
 MPI, NCCL = "mpi", "nccl"
 #: What a relation goes by that no parallel program's rules are behind.
@@ -100,8 +98,8 @@ class Relation:
     `divided` stands instead of `relate`: what follows, as its steps have stored it (:func:`spilled`); `portions` instead of
     `observe`: the same in portions, each with all calls of its groups, ascending by group; None where that cannot be.
 
-    A facts frame has the columns that its event kind gave it, with times and objects translated, and `report` (index in rank order),
-    `host` (its machine), `task` (0-based task of the trace) of its process by the column `process`.
+    A facts frame has the columns that its event kind gave it, where trace times and thread indices stand for local times and objects, and
+    `report` (index in rank order), `host` (its machine), `task` (0-based task of the trace) of its process by the column `process`.
     """
 
     name: str

@@ -11,11 +11,13 @@ import polars as pl
 
 from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Calls, Role
+from nsys2prv.events.nccl import COMMUNICATORS
+from nsys2prv.events.nccl_kernels import KERNELS
 from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import ALL_WAIT, GROUP, ROOT_WAITS, SEND_RECEIVE, WAIT_FOR_ROOT
 from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of, sorted_calls
 from nsys2prv.relations.kind import DEVICES, Division, Observed
-from nsys2prv.relations.nccl_kernels import FACTS, MEMBER, sane
+from nsys2prv.relations.nccl_kernels import MEMBER, sane
 from nsys2prv.report.source import NULL
 
 #: Columns of the facts that are read.
@@ -25,17 +27,17 @@ READ = ("process", "device", "time_begin", "time_end", "communicator", "operatio
 
 def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
     """The kernels of collectives: by communicator and, where the trace numbers them, function; without communicators by their order."""
-    everything = _timed(facts[FACTS])
+    everything = _timed(facts[KERNELS])
     kernels = _of_communicators(everything)
     if not kernels.height:
-        return Observed(_calls(_observed_by_order(everything, facts["nccl_communicators"]), "host"))
+        return Observed(_calls(_observed_by_order(everything, facts[COMMUNICATORS]), "host"))
     return Observed(_calls(_grouped(_telling(kernels)), "host"))
 
 
 def portions(division: Division) -> list[CallPortion] | None:
     """The same by communicators; None without."""
     steps = [ClockStep(files, division.tasks, division.folder / f"nccl-calls-{number}.blocks")
-             for number, files in enumerate(batches(division.files[FACTS]))]
+             for number, files in enumerate(batches(division.files[KERNELS]))]
     found = list(division.run(steps))
     return portions_of([blocks for blocks, _ in found], SOURCE) if any(known for _, known in found) else None
 

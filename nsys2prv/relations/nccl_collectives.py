@@ -23,17 +23,18 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from nsys2prv.events.nccl import COMMUNICATORS
+from nsys2prv.events.nccl_kernels import KERNELS
 from nsys2prv.extract import Extracted
 from nsys2prv.facts import read_fact
 from nsys2prv.relations import nccl_clocks
 from nsys2prv.relations.blocks import Block, windows
 from nsys2prv.relations.kind import NCCL, Division, Relation
 from nsys2prv.relations.nccl_by_ends import EndsStep
-from nsys2prv.relations.nccl_kernels import BY_LAUNCH, BY_NUMBER, FACTS, WAYS, LaunchStep, Piece, Survey, portions, survey
+from nsys2prv.relations.nccl_kernels import BY_LAUNCH, BY_NUMBER, WAYS, LaunchStep, Piece, Survey, portions, survey
 from nsys2prv.relations.nccl_matching import LAYOUT, NAME, Found, MatchStep, NumberStep, RecordStep
 from nsys2prv.store.runs import TRACE
 
-COMMUNICATORS = "nccl_communicators"
 #: Share of the collectives matched by order whose kernels must overlap on all ranks.
 ENOUGH_OVERLAP = 0.9
 #: Kernels that one step compares with each other: some 60 MB.
@@ -185,5 +186,5 @@ def _apart(found: Sequence[Found]) -> list[str]:
             "the clocks of the reports do not agree so far, and late arrivals and waits are wrong by as much"]
 
 
-RELATIONS = (Relation(NAME, "NCCL collectives across ranks", NCCL, (FACTS, COMMUNICATORS), (LAYOUT,), divided=divided,
+RELATIONS = (Relation(NAME, "NCCL collectives across ranks", NCCL, (KERNELS, COMMUNICATORS), (LAYOUT,), divided=divided,
                       observe=nccl_clocks.observe, portions=nccl_clocks.portions),)

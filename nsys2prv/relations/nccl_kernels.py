@@ -13,13 +13,13 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.clock.observations import Role
+from nsys2prv.events.nccl_kernels import KERNELS
 from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import ROOT_WAITS, WAIT_FOR_ROOT
 from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import Division
 from nsys2prv.report.source import NULL
 
-FACTS = "nccl_kernels"
 #: How collectives of a communicator were told from each other.
 WAYS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
@@ -110,7 +110,7 @@ class SurveyStep:
 
 def survey(division: Division, name: str) -> list[Survey]:
     """All NCCL kernels in order."""
-    parts = batches(division.files[FACTS])
+    parts = batches(division.files[KERNELS])
     return list(division.run([SurveyStep(part, division.tasks, division.folder / f"{name}-{division.number}-{number}.blocks")
                               for number, part in enumerate(parts)]))
 

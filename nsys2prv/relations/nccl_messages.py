@@ -19,6 +19,7 @@ from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Calls, Messages, Role
 from nsys2prv.clock.sequences import recognised
 from nsys2prv.columns import ABSENT
+from nsys2prv.events.nccl_kernels import MESSAGES
 from nsys2prv.extract import Extracted
 from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import SEND
@@ -29,7 +30,7 @@ from nsys2prv.relations.pair_lines import stored_lines
 from nsys2prv.relations.stored import Stored, store
 from nsys2prv.report.source import NULL
 
-NAME, FACTS, KIND = "nccl_messages", "nccl_messages", "nccl_message"
+NAME, KIND = "nccl_messages", "nccl_message"
 #: Findings that say that ends do not tell.
 TELL_NOTHING = ("few", "ambiguous", "unrelated")
 _STREAM = ["communicator", "source", "target"]
@@ -64,7 +65,7 @@ def portions(division: Division) -> list[Stored]:
 
 def _buckets(division: Division, name: str) -> list[tuple[Block, ...]]:
     """The messages by communicator and sender, several of them together, in blocks."""
-    files = division.files[FACTS]
+    files = division.files[MESSAGES]
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = [SendersStep(part, division.tasks, count, division.folder / f"{name}-{number}.blocks")
              for number, part in enumerate(batches(files))]
@@ -187,4 +188,4 @@ def _by_ends(messages: pl.DataFrame) -> pl.DataFrame:
     return messages.with_columns(ordinal=pl.when(unknown).then(order).otherwise(pl.Series("found", ordinals))).drop("group")
 
 
-RELATIONS = (Relation(NAME, "NCCL messages", NCCL, (FACTS,), divided=divided, portions=portions),)
+RELATIONS = (Relation(NAME, "NCCL messages", NCCL, (MESSAGES,), divided=divided, portions=portions),)

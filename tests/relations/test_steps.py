@@ -12,12 +12,17 @@ import pytest
 import yaml
 from tools.conversions import convert_and_read
 from tools.trace_reader import Trace
+from tools.view_answers import SAMPLES
 
+import nsys2prv
 from nsys2prv import facts
 from nsys2prv.clock import gathering
 from nsys2prv.clock.gathering import MemberCalls, Participant, gathered, gathered_by_member
 from nsys2prv.clock.observations import NCCL, Calls
-from nsys2prv.relations import call_blocks, nccl_collectives, nccl_messages
+from nsys2prv.events import all_kinds
+from nsys2prv.events.extraction import NAME, OBJECT, TIME
+from nsys2prv.frames import read_frame
+from nsys2prv.relations import all_relations, call_blocks, nccl_collectives, nccl_messages
 from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece, portions
 from nsys2prv.samples import Options, generate
@@ -157,3 +162,17 @@ def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
     assert len(np.unique(np.concatenate(read)[:, 1])) == sum(piece.rows for piece in pieces)
     for piece in (piece for portion in found for piece in portion if piece.low is not None and piece.high is not None):
         assert ((piece.read()[:, 0] >= piece.low) & (piece.read()[:, 0] < piece.high)).all()
+
+
+def test_facts_set_aside_are_those_that_are_read() -> None:
+    """By one name on both sides: of every sample, with all kinds; and what says times, objects and names by its column's name is whole
+    numbers."""
+    read = {name for relation in all_relations() for name in relation.facts} | {name for kind in all_kinds() for name in kind.gathers}
+    found = set()
+    for reports in SAMPLES.values():
+        with nsys2prv.open(reports, demanded=("nvtx_on_gpu",)) as job:
+            for result in job._job.results:
+                found |= result.facts.keys()
+                for frame in map(read_frame, result.facts.values()):
+                    assert all(frame[name].dtype.is_integer() for name in frame.columns if name.startswith((TIME, OBJECT, NAME)))
+    assert found == read
