@@ -238,14 +238,11 @@ def _list(paths: list[str]) -> int:
 
 def _kinds() -> int:
     from nsys2prv.events import all_kinds
-    from nsys2prv.selection import untranslated
 
     for kind in all_kinds():
         print(f"{kind.name:<22} {kind.title}" + (f"; also: {', '.join(kind.groups)}" if kind.groups else "")
               + (f"; comes along with: {', '.join(kind.along)}" if kind.along else "")
               + (f"; only by its name or {kind.on_demand}" if kind.on_demand else ""))
-    if names := untranslated():
-        print(f"accepted but not translated by this version: {', '.join(names)}")
     return 0
 
 

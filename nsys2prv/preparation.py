@@ -138,7 +138,7 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
     infos = wanted_reports(object_model.order_reports([*infos, *(report.info for _, report in held)]), plan.cut.cut)
     rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
     return Opened(infos, plan, Workers(pool if is_worth(pool.jobs, rows, SMALL_JOB_ROWS) else alone(), progress, lookers.spent),
-                  [*warnings, *plan.selection.warnings, *mixed.warnings(infos)],
+                  [*warnings, *mixed.warnings(infos)],
                   {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}, unread)
 
 

@@ -10,28 +10,19 @@ from nsys2prv.errors import UsageError
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import ALL, EventKind
 
-#: Names that other converters take; a warning tells of those that no kind here is called.
-KNOWN_ELSEWHERE = ("openacc", "openmp", "memory_usage", "cpu_raw_counters")
-
 
 @dataclass(frozen=True)
 class Selection:
-    """kinds: to translate. asked: named by the user, so that a missing one is worth a warning. warnings: about the names."""
+    """kinds: to translate. asked: named by the user, so that a missing one is worth a warning."""
 
     kinds: tuple[EventKind, ...]
     asked: frozenset[str]
-    warnings: tuple[str, ...] = ()
 
 
 def names() -> list[str]:
     """Every name that -t takes."""
     called = {name for kind in all_kinds() for name in (kind.name, *kind.groups, *kind.along)}
-    return sorted({*called, *KNOWN_ELSEWHERE, ALL})
-
-
-def untranslated() -> list[str]:
-    """Names that -t takes although no kind is called so."""
-    return [name for name in KNOWN_ELSEWHERE if not any(kind.called(name) for kind in all_kinds())]
+    return sorted({*called, ALL})
 
 
 def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
@@ -44,8 +35,6 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
     chosen: set[str] = set()
     left_out: set[str] = set()
     asked: set[str] = set()
-    warnings = []
-    missing = untranslated()
     on_demand = {kind.name for kind in kinds if kind.on_demand}
     demanded = list(demanded)
     given = [word.strip() for word in (*words, *demanded) if word.strip()]
@@ -54,10 +43,7 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
         members = {kind.name for kind in kinds if kind.called(name) or (name in kind.along and not negative)}
         if not negative:
             members -= on_demand - {name}
-        if name in missing:
-            if not negative:
-                warnings.append(f"{name}: this version does not translate it yet")
-        elif not members:
+        if not members:
             raise UsageError(f"-t {name}: no such kind of event; there are: {', '.join(names())}")
         if negative:
             left_out |= members
@@ -68,7 +54,7 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
     if all(word.startswith("-") or word in on_demand for word in given):
         chosen |= {kind.name for kind in kinds} - on_demand
     left_out -= set(demanded)
-    return Selection(tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked - left_out), tuple(warnings))
+    return Selection(tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked - left_out))
 
 
 def least_durations(given: Mapping[str, int]) -> dict[str, int]:

@@ -29,7 +29,7 @@ from nsys2prv.store.archive import is_archive, member, open_archive
 from nsys2prv.store.packing import unpack
 
 #: Of the form of stores. Raise it with every change of what they hold.
-VERSION = 4
+VERSION = 5
 MANIFEST = "store.json"
 #: Settings of reading, by the options that give them.
 OPTIONS = {"least": "--min-duration", "rules": "--kernel-rules", "nvtx_rules": "--nvtx-rules", "callstack": "--callstack"}
@@ -127,8 +127,7 @@ def agreed(selection: Selection, settings: Settings, stores: Sequence[Store],
     if asked != Contents([kind.name for kind in usual[0].kinds], usual[0].asked, usual[1], []):
         _same(str(first.path), first.contents, "this command", asked)
     known = {kind.name: kind for kind in all_kinds()}
-    return (Selection(tuple(known[name] for name in first.contents.kinds), first.contents.asked, selection.warnings),
-            first.contents.settings)
+    return Selection(tuple(known[name] for name in first.contents.kinds), first.contents.asked), first.contents.settings
 
 
 def _same(name: str, one: Contents, other_name: str, other: Contents) -> None:

@@ -92,16 +92,13 @@ def test_usage_errors_are_2(arguments: list[str], capsys: pytest.CaptureFixture[
     error_of(capsys)
 
 
-def test_kinds_asked_for_and_absent_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsys2prv.selection.KNOWN_ELSEWHERE", ("kernels", "stars"))
+def test_kinds_asked_for_and_absent_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 5)], "StringIds": strings("k")})
-    assert run("-t", "kernels,nvtx,stars", report, tmp_path / "out.prv") == 0
+    assert run("-t", "kernels,nvtx", report, tmp_path / "out.prv") == 0
     warnings = capsys.readouterr().err
     for kind in ("memory", "nvtx_pushpop_trace"):
         assert f"{kind}: no report holds any" in warnings
-    assert "stars: this version does not translate it yet" in warnings
-    assert "kernels: this" not in warnings
+    assert "kernels: no report" not in warnings
 
 
 def test_a_kind_can_be_left_out(tmp_path: Path) -> None:

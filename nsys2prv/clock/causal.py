@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nsys2prv.clock.bindings import FAR, Bindings, Bound, bindings_of, bound
+from nsys2prv.clock.bindings import FAR, Bindings, Bound, bindings_of
 from nsys2prv.clock.maps import Shifts
-from nsys2prv.clock.observations import Calls, Finding, Messages, pivot_of
+from nsys2prv.clock.observations import Finding, Messages
 from nsys2prv.clock.verdict import Violations
 
 #: A shift fades by 1 ns in so many; the faster ones are for times so noisy that ranks would drive each other on and on.
@@ -60,15 +60,11 @@ class CausalOrder:
     complete: bool = True
 
 
-def restore(reports: int, calls: Calls | None = None, messages: Messages | None = None) -> CausalOrder:
-    """Shifts that restore the order of what was observed on `reports` reports, whose indices are the clocks of the observations."""
-    calls, messages = calls or Calls.none(), messages or Messages.none()
-    pivot = pivot_of(calls, messages)
-    return restored(reports, [bound(calls, pivot)], messages, pivot)
-
-
 def restored(reports: int, parts: Sequence[Bound], messages: Messages, pivot: int) -> CausalOrder:
-    """The same by what calls bind, in parts of whole groups, ascending by source and group."""
+    """Shifts that restore the order of what was observed on `reports` reports, whose indices are the clocks of the observations.
+
+    parts: what calls bind, in parts of whole groups, ascending by source and group. pivot: an instant amid all times (ns).
+    """
     net, findings = bindings_of(parts, messages, reports, pivot)
     still = np.zeros(len(net.knots), np.int64)
     before = net.violations(still)

@@ -13,7 +13,6 @@ from nsys2prv.clock.adjust import UTC, Estimate, connect, estimates_of, project,
 from nsys2prv.clock.blocks import blocks_of, links_of
 from nsys2prv.clock.gathering import Gathered, gathered, together
 from nsys2prv.clock.hosts import precedences
-from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, pivot_of
 from nsys2prv.clock.oneway import ONE_WAY, one_way
 from nsys2prv.clock.residuals import Sample, residual_samples
@@ -54,11 +53,6 @@ class HostCorrection:
     @property
     def drift_ppm(self) -> float:
         return self.drift * 1e6
-
-    def to_map(self, placed: ClockMap | None = None) -> ClockMap:
-        """The map of placed times to corrected ones, or with the map that `placed` local times (no drift) of local to corrected ones."""
-        before = placed.offset if placed else 0
-        return ClockMap(before + round(self.offset_ns), self.drift, self.pivot - before)
 
 
 @dataclass(frozen=True)

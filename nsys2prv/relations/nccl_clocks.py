@@ -88,15 +88,15 @@ def _grouped(kernels: pl.DataFrame) -> pl.DataFrame:
 def _observed_by_order(everything: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
     """Kernels in which all wait for all by their name alone. Whether their order is right shows in when they ended."""
     rest = everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0))
-    kernels = _ordered(rest, everything, communicators)[0].filter(pl.col("by_name").is_in(ALL_WAIT))
+    kernels = _ordered(rest, everything, communicators).filter(pl.col("by_name").is_in(ALL_WAIT))
     return kernels.with_columns(
         number=pl.lit(-1, pl.Int64), group="row", first_operation="by_name", operation="by_name",
         member=pl.col("task") * DEVICES + pl.col("device"))
 
 
-def _ordered(kernels: pl.DataFrame, everything: pl.DataFrame, communicators: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+def _ordered(kernels: pl.DataFrame, everything: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
     """Kernels of no known communicator with what they would be by order on each stream, streams of a GPU in the order of their ids;
-    none, and why, where that cannot be right."""
+    none where that cannot be right."""
     members = everything.select(MEMBER).n_unique()
     kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(row=pl.col("stream").rank("dense").over(MEMBER).cast(pl.Int64))
     kernels = kernels.with_columns(ordinal=pl.int_range(pl.len()).over(*MEMBER, "row"), size=pl.lit(members))
@@ -104,10 +104,8 @@ def _ordered(kernels: pl.DataFrame, everything: pl.DataFrame, communicators: pl.
     if communicators.height:
         made = communicators.group_by("task").agg(pl.col("communicator").n_unique(), pl.col("ranks").max())
         if not ((made["communicator"] == 1) & (made["ranks"] == members)).all() or communicators["communicator"].n_unique() > 1:
-            return kernels.clear(), "there are several, or one with ranks that have no report"
-    if not kernels["complete"].all():
-        return kernels.clear(), "the ranks execute different sequences of kernels"
-    return kernels.filter(pl.col("by_name") != SEND_RECEIVE), ""
+            return kernels.clear()
+    return kernels.filter(pl.col("by_name") != SEND_RECEIVE) if kernels["complete"].all() else kernels.clear()
 
 
 def _completed(kernels: pl.DataFrame, key: list[str], same: list[str]) -> pl.DataFrame:

@@ -60,7 +60,6 @@ class ReportInfo:
     cuda_gpus: dict[tuple[int, int], int] = field(default_factory=dict)
     domains: dict[tuple[int, int], str] = field(default_factory=dict)
     categories: dict[tuple[int, int, int], str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
     messages: tuple[Message, ...] = ()
     job: str = ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tools.clocks import EPOCH, Clocks, collectives, error, instants, joined, messages, rows, with_
+from tools.clocks import EPOCH, Clocks, collectives, error, instants, joined, mapped, messages, rows, with_
 
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.observations import MPI, Calls, Role
@@ -107,7 +107,7 @@ def test_one_host_changes_nothing() -> None:
     (correction,) = alignment.corrections
     assert (correction.offset_ns, correction.drift) == (0.0, 0.0)
     assert not alignment.findings
-    assert (correction.to_map().to_global(calls.begin) == calls.begin).all()
+    assert (mapped(correction, calls.begin) == calls.begin).all()
 
 
 def test_nothing_observed_changes_nothing() -> None:
@@ -269,9 +269,9 @@ def test_maps_of_corrections() -> None:
     correction = align(2, calls).corrections[1]
     placed = rows(calls, calls.clock == 1).begin
     exact = [int(p) - EPOCH + correction.offset_ns + correction.drift * (int(p) - correction.pivot) for p in placed[:20]]
-    assert np.abs(correction.to_map().to_global(placed)[:20] - EPOCH - exact).max() <= 2
+    assert np.abs(mapped(correction, placed)[:20] - EPOCH - exact).max() <= 2
     local = placed - EPOCH
-    assert (correction.to_map(ClockMap(EPOCH)).to_global(local) == correction.to_map().to_global(placed)).all()
+    assert (mapped(correction, local, ClockMap(EPOCH)) == mapped(correction, placed)).all()
 
 
 def test_the_size_of_a_large_job() -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.clocks import EPOCH, Clocks, collectives, instants, messages, rows
+from tools.clocks import EPOCH, Clocks, collectives, instants, messages, restore, rows
 
-from nsys2prv.clock.causal import CausalOrder, restore
+from nsys2prv.clock.causal import CausalOrder
 from nsys2prv.clock.observations import Calls, Messages, Role
 
 ALL, FROM_ROOT, TO_ROOT = Role.ALL, Role.FROM_ROOT, Role.TO_ROOT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.clocks import Clocks, collectives, instants, messages, rows, with_
+from tools.clocks import Clocks, collectives, instants, mapped, messages, rows, with_
 
 from nsys2prv.clock.observations import Calls
 from nsys2prv.clock.solve import Alignment, align
@@ -106,5 +106,5 @@ def test_bounds_are_positive_and_maps_monotone(seed: int) -> None:
     calls = job(seed, numbered=False)
     for host, correction in enumerate(align(3, calls).corrections):
         placed = np.sort(calls.end[calls.clock == host])
-        assert (np.diff(correction.to_map().to_global(placed)) >= 0).all()
+        assert (np.diff(mapped(correction, placed)) >= 0).all()
         assert (correction.bound_ns > 0) == (host > 0)

@@ -1,4 +1,4 @@
-"""Jobs whose clocks are known: collectives in true time, seen through clocks with an offset and a drift."""
+"""Jobs whose clocks are known: collectives in true time, seen through clocks with an offset and a drift; what is made of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from nsys2prv.clock.observations import NCCL, Calls, Messages, Role
-from nsys2prv.clock.solve import Alignment
+from nsys2prv.clock.bindings import bound
+from nsys2prv.clock.causal import CausalOrder, restored
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.clock.observations import NCCL, Calls, Messages, Role, pivot_of
+from nsys2prv.clock.record import HostClock
+from nsys2prv.clock.solve import Alignment, HostCorrection
 
 SECOND = 1_000_000_000
 EPOCH = 1_780_000_000 * SECOND
@@ -83,6 +87,19 @@ def joined(*tables: Calls) -> Calls:
 
 def with_(table: Calls, **columns: np.ndarray | int) -> Calls:
     return replace(table, **{name: np.broadcast_to(column, table.begin.shape) for name, column in columns.items()})
+
+
+def restore(reports: int, calls: Calls | None = None, messages: Messages | None = None) -> CausalOrder:
+    """The order of what was observed on so many reports, all calls in one part."""
+    calls, messages = calls or Calls.none(), messages or Messages.none()
+    pivot = pivot_of(calls, messages)
+    return restored(reports, [bound(calls, pivot)], messages, pivot)
+
+
+def mapped(correction: HostCorrection, times: np.ndarray, placed: ClockMap | None = None) -> np.ndarray:
+    """Times (ns) as a correction makes them, by what a clock file has of it; local ones with the map that placed them."""
+    clock = HostClock(round(correction.offset_ns), correction.drift_ppm, correction.pivot)
+    return clock.correct(placed or ClockMap()).to_global(times)
 
 
 def error(alignment: Alignment, clocks: Clocks, host: int, reference: int = 0) -> float:
