@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,8 +26,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
-def started(folder: Path, *given: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(arguments("-q", *given), cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def started(folder: Path, *given: object, **more: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(arguments("-q", *given), cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            **more)
 
 
 def wait_for(condition, what: str) -> None:
@@ -53,6 +55,33 @@ def test_signals_that_ask_to_end(number: int, status: int, says: str, large: Pat
     assert stderr.splitlines() == [stderr.strip()]
     assert says in stderr
     assert content(tmp_path) == {"out.prv": b"earlier"}
+
+
+def group(leader: int) -> list[str]:
+    """The processes of a group."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if path.read_text().rpartition(")")[2].split()[2] == str(leader):
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("engine", ["processes", "threads", "dask"])
+def test_a_terminal_interrupts_all_processes_and_one_line_comes(engine: str, early: bool, large: Path, tmp_path: Path) -> None:
+    child = started(tmp_path, "--engine", engine, "-j", "2", large, "out.prv", start_new_session=True)
+    if early and engine == "dask":
+        wait_for(lambda: len(group(child.pid)) > 2, "no workers")
+    else:
+        wait_for(lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)), "no temporary folder")
+    if not early:
+        time.sleep(1)
+    os.killpg(child.pid, signal.SIGINT)
+    _, stderr = child.communicate(timeout=60)
+    assert (child.returncode, stderr) == (130, "nsys2prv: error: interrupted; nothing was written\n")
+    assert not content(tmp_path)
+    wait_for(lambda: not group(child.pid), "processes that stay")
 
 
 def test_what_a_killed_run_leaves_goes_at_the_next_run(large: Path, tmp_path: Path) -> None:
