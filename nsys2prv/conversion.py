@@ -19,10 +19,10 @@ from nsys2prv.cut.stage import cut
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.events.sampling import REPEATED
 from nsys2prv.job import Job
+from nsys2prv.loading import Load
 from nsys2prv.meanings import Lookup, Meanings
 from nsys2prv.model.types import codes_of, counter_types, event_types
 from nsys2prv.options import DEFAULTS, Options
-from nsys2prv.paraver.loading import Load
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.plan import Plan

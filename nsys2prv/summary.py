@@ -13,8 +13,8 @@ from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import MOST, causal_lines, table
 from nsys2prv.diagnostics_text import lost, said
 from nsys2prv.ledger import Ledger, ledger
+from nsys2prv.loading import Load
 from nsys2prv.model.devices import TWICE
-from nsys2prv.paraver.loading import Load
 from nsys2prv.sizes import size_text
 
 if TYPE_CHECKING:
