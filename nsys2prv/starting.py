@@ -27,11 +27,12 @@ def bytes_of(path: Path) -> int:
 
 def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None:
     """Let processes start that will be worth it, while this one imports what it needs itself. jobs: how many, 0 for one per CPU."""
-    jobs = jobs or available_cpus()
-    if engine == engines.DEFAULT and jobs > 1 and worth_workers([Path(report) for report in reports], jobs):
+    jobs, paths = jobs or available_cpus(), [Path(report) for report in reports]
+    if engine == engines.DEFAULT and jobs > 1 and worth_workers(paths, jobs):
         from nsys2prv.engines import local
 
-        local.start(jobs, _get_ready)
+        # There is work for one of each report, and for each of what makes it worth starting one; others start when there is more.
+        local.start(jobs, min(len(paths), 1 + sum(map(bytes_of, paths)) // max(1, SMALL_JOB_BYTES)), _get_ready)
 
 
 def _get_ready() -> None:

@@ -63,9 +63,9 @@ from nsys2prv.engines import local
 starting.SMALL_JOB_BYTES = 0
 begun, open_files, rmtree = [], [], shutil.rmtree
 
-def start(jobs, first, start=local.start):
-    begun.append("nsys2prv.conversion" in sys.modules)
-    start(jobs, first)
+def start(jobs, count, first, start=local.start):
+    begun.append((count, "nsys2prv.conversion" in sys.modules))
+    start(jobs, count, first)
     from nsys2prv import preparation
     preparation.SMALL_JOB_ROWS = 0
 
@@ -96,7 +96,7 @@ def test_workers_start_before_the_imports_and_are_gone_before_the_folder(tmp_pat
     script.write_text(EARLY)
     done = subprocess.run([sys.executable, str(script), *map(str, SAMPLES), str(tmp_path / "early" / "out.prv")], capture_output=True,
                           text=True, env=ENVIRONMENT, check=True)
-    assert done.stdout.split("\n")[-2] == "0 [False] {} []", done.stderr
+    assert done.stdout.split("\n")[-2] == "0 [(4, False)] {} []", done.stderr
     assert [path.read_bytes() for path in sorted((tmp_path / "early").iterdir())] == alone
 
 

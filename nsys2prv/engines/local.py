@@ -53,11 +53,12 @@ class _WhenNeeded(Executor):
 _ahead: dict[int, Executor] = {}
 
 
-def start(jobs: int, first: Callable[[], object]) -> None:
-    """Let so many workers start, and do what they need first, while this process does something else; the next :func:`workers` has them."""
+def start(jobs: int, count: int, first: Callable[[], object]) -> None:
+    """Let `count` of so many workers start, and do what they need first, while this process does something else; the next :func:`workers`
+    has them."""
     if jobs > 1 and jobs not in _ahead:
         _ahead[jobs] = _processes(jobs)
-        for _ in range(jobs):
+        for _ in range(min(count, jobs)):
             _ahead[jobs].submit(first)
 
 
