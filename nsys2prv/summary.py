@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsys2prv import absent
 from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.clock_text import MOST, causal_lines, table
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 FAR_APART = 86_400 * 1_000_000_000
 #: Paraver keeps times as doubles, exact up to this (ns).
 EXACT_TIMES = 2**53
-#: So many kinds that were asked for and are not there are told one by one.
-FEW_ABSENT = 8
 
 
 @dataclass
@@ -90,7 +89,8 @@ class Summary:
             duration=duration, lines=lines, order=model.ranked, clock=clock,
             events={name: count for name, count in events.items() if name in catalogue().layouts}, dropped=dict(dropped),
             repaired=dict(repaired), left_out=dict(left_out), ledger=account, sizes=sizes,
-            notes=[*(note for result in results for note in result.notes), *said(infos)], placed=_placed(infos, placements),
+            notes=[*(note for result in results for note in result.notes), *said(infos), *absent.unasked(infos, selection)],
+            placed=_placed(infos, placements),
             clocks=[*(table(placed.record, MOST) if placed.record else []), *causal_lines(placed.causal)],
             warnings=[*lost(infos), *placed.warnings, *_warnings(infos, placements, selection, results), *_too_long(duration),
                       *(f"{name}: {count:,} rows or records are not accounted for: a mistake of nsys2prv's"
@@ -133,14 +133,7 @@ def _placed(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
 
 
 def _warnings(infos: list[ReportInfo], placements: list[Placement], selection: Selection, results: list[Extracted]) -> list[str]:
-    found: Counter[str] = Counter()
-    for result in results:
-        found.update(result.events)
-    dropped = {kind for result in results for kind, _ in result.dropped}
-    absent = [kind.name for kind in selection.kinds
-              if kind.name in selection.asked - dropped and not any(found[layout] for layout in kind.layouts)]
-    # A group may stand for many kinds, of which a report has few.
-    warnings = [f"{name}: no report holds any" for name in (absent if len(absent) <= FEW_ABSENT else [", ".join(absent)])]
+    warnings = absent.kinds(infos, selection, results)
     unplaced = [info.name for info, placement in zip(infos, placements, strict=True) if placement.method == UNPLACED]
     if unplaced and len(infos) > 1:
         warnings.append(f"{_some(unplaced)}: no clock in the report; placed at the start of the others")
@@ -152,11 +145,7 @@ def _warnings(infos: list[ReportInfo], placements: list[Placement], selection: S
     if hidden:
         warnings.append(f"{_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
                         "them are not in the report; profile with --cuda-graph-trace=node to see them")
-    with_gpu = {result.report for result in results if any(result.events.get(name) for name in
-                                                            ("cuda_kernel", "nccl_kernel", "memory_operation", "cuda_graph"))
-                or any(kind in ("kernels", "memory", "graphs") for kind, _ in result.dropped)}
-    idle = [info.name for index, info in enumerate(infos) if index not in with_gpu]
-    if idle and any("cuda" in kind.groups for kind in selection.kinds):
+    if idle := absent.idle(infos, selection):
         warnings.append(f"{_some(idle)}: no work on any GPU")
     return warnings
 

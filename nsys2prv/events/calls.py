@@ -56,7 +56,7 @@ def kind_of(call: CallTable) -> EventKind:
     reader: Callable[[Extraction, Part], Iterator[Rows]] = partial(extract, call)
     row = "GPU, a row for each process" if call.queue else "host thread"
     return EventKind(call.name, call.label, row, (call.table,), (call.name,), reader, groups=call.groups,
-                     lanes=call.name if call.queue else "", lasting=call.lasting)
+                     lanes=call.name if call.queue else "", on_gpu=bool(call.queue), lasting=call.lasting)
 
 
 KINDS = tuple(kind_of(call) for call in catalogue().calls.values())

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv.columns import factorize
+from nsys2prv.events.cuda_kernels import TABLE as KERNELS
 from nsys2prv.events.extraction import Extraction, correlation_ids, number
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.lines import launch_lines
-from nsys2prv.report.source import NULL, Part
+from nsys2prv.report.source import NULL, Part, Source
 
 TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 
@@ -30,7 +31,14 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     }, lines=lines)
 
 
+def by_node(source: Source) -> str:
+    """Where graphs were traced node by node."""
+    if source.has(KERNELS, "graphNodeId") and source.count(KERNELS, "{graphNodeId} > 0"):
+        return "graphs were traced node by node, and their nodes are rows of `kernels`"
+    return ""
+
+
 KINDS = (
     EventKind("graphs", "CUDA graph executions", "GPU stream", (TABLE,), ("cuda_graph",), extract, groups=("cuda",), lanes="stream",
-              needs_launches=True),
+              on_gpu=True, elsewhere=by_node, needs_launches=True),
 )

@@ -70,5 +70,5 @@ def _classes(extraction: Extraction, names: np.ndarray, codes: np.ndarray) -> di
 
 KINDS = (
     EventKind("kernels", "CUDA and NCCL kernels", "GPU stream", (TABLE,), ("cuda_kernel", "nccl_kernel"), extract,
-              groups=("cuda",), along=("nccl",), lanes="stream", needs_launches=True, needs_regions=True),
+              groups=("cuda",), along=("nccl",), lanes="stream", on_gpu=True, needs_launches=True, needs_regions=True),
 )

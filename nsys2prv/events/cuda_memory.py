@@ -55,5 +55,5 @@ def _shifted(column: np.ndarray, last: int) -> np.ndarray:
 
 KINDS = (
     EventKind("memory", "Memory copies, sets and migrations", "GPU stream", (COPIES, SETS), ("memory_operation",), extract,
-              groups=("cuda",), along=("kernels",), lanes="stream", needs_launches=True),
+              groups=("cuda",), along=("kernels",), lanes="stream", on_gpu=True, needs_launches=True),
 )

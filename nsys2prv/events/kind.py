@@ -14,7 +14,7 @@ from nsys2prv.catalogue.counters import Metric
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
     from nsys2prv.report.info import ReportInfo
-    from nsys2prv.report.source import Part
+    from nsys2prv.report.source import Part, Source
 
 #: The command-line name of all kinds.
 ALL = "all"
@@ -95,6 +95,8 @@ class EventKind:
     lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds
     with the same word get rows of their own.
     lasting: its rows last; False for points in time, and for what follows from other kinds, which take no least duration.
+    on_gpu: its rows are work on a GPU; where all such are lacking, or left out, people are told.
+    elsewhere: where no report holds any: which rows of other kinds a report has in its place, for people, or "".
     sampled: its rows on a device tell of the device, the same in all reports that have them, so one report's are written; False: they
     tell of the report's own processes.
     extends: its rows may make the trace longer; those of False tell of the profiler, see :mod:`nsys2prv.store.span`.
@@ -120,6 +122,8 @@ class EventKind:
     open_ended: bool = False
     lanes: str = ""
     lasting: bool = True
+    on_gpu: bool = False
+    elsewhere: Callable[[Source], str] | None = None
     sampled: bool = True
     extends: bool = True
     provides_launches: bool = False
