@@ -17,6 +17,7 @@ from nsys2prv.allocator import keep_freed_memory
 from nsys2prv.cut.arguments import add_cut, cut_of
 from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
+from nsys2prv.habits import add_habits
 from nsys2prv.report.endings import named_as_report
 from nsys2prv.starting import start_workers
 from nsys2prv.store.archive import is_archive
@@ -101,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     tell.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary; warnings and errors only")
     tell.add_argument("-v", "--verbose", action="store_true", help="more about where the reports were placed")
     tell.add_argument("--version", action="version", version=f"nsys2prv {__version__}")
+    add_habits(main)
     return main
 
 
@@ -182,7 +184,8 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         return _list(options.paths)
     if len(options.paths) < 2:
-        raise UsageError("give at least one report and the trace to write: nsys2prv REPORT... OUTPUT (more with --help)")
+        version = "; --version tells the version" if options.verbose and not options.paths else ""
+        raise UsageError(f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT (more with --help){version}")
     *reports, output = options.paths
     if named_as_report(Path(output)) or is_archive(Path(output)):
         raise UsageError(f"{output}: the last argument is the trace to write, but this is a report or a store of some")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from nsys2prv.durations import duration_text
 from nsys2prv.errors import UsageError
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import ALL, EventKind
+from nsys2prv.habits import STATS
+
+#: So many names at most are offered for one that is none.
+LIKE = 3
+
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,18 @@ def names() -> list[str]:
     """Every name that -t takes."""
     called = {name for kind in all_kinds() for name in (kind.name, *kind.groups, *kind.along)}
     return sorted({*called, ALL})
+
+
+def no_such_kind(name: str) -> str:
+    """What to say of a name that is none: what is meant elsewhere by it, or which names are like it."""
+    if name in STATS:
+        return f"no such kind of event; the rows of this report of nsys stats are {STATS[name]} here"
+    near = get_close_matches(name.lower(), names(), LIKE)
+    return f"no such kind of event; {f'is it {_either(near)}? ' if near else ''}nsys2prv --kinds lists all"
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
@@ -44,7 +62,7 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
         if not negative:
             members -= on_demand - {name}
         if not members:
-            raise UsageError(f"-t {name}: no such kind of event; there are: {', '.join(names())}")
+            raise UsageError(f"-t {name}: {no_such_kind(name)}")
         if negative:
             left_out |= members
         else:
@@ -66,7 +84,7 @@ def least_durations(given: Mapping[str, int]) -> dict[str, int]:
     for name, duration in given.items():
         members = [kind for kind in all_kinds() if kind.called(name)]
         if not members:
-            raise UsageError(f"--min-duration {name}={duration_text(duration)}: no such kind of event; see --kinds")
+            raise UsageError(f"--min-duration {name}={duration_text(duration)}: {no_such_kind(name)}")
         if not any(kind.lasting for kind in members):
             raise UsageError(f"--min-duration {name}={duration_text(duration)}: its events are points in time, or follow from others")
         if not 0 <= duration < 1 << 63:

@@ -89,6 +89,13 @@ def _moment(text: str, whole: str) -> Moment:
     return Moment(ns)
 
 
+def in_ns(text: str) -> str:
+    """FROM:TO with ns behind the numbers that have no unit, which mean seconds; "" where all have one."""
+    ends = [end.strip() for end in text.split(":")]
+    told = ":".join(f"{end}ns" if (match := _TIME.fullmatch(end)) and not match[2] else end for end in ends)
+    return told if told != ":".join(ends) else ""
+
+
 def _no_span(text: str) -> UsageError:
     return UsageError(f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
                       "either may be left away")

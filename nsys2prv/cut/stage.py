@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nsys2prv.cut import runs as cut_runs
+from nsys2prv.cut.asked import Moment, in_ns, span
 from nsys2prv.cut.objects import Kept, kept_rows
 from nsys2prv.cut.orders import CutRuns, CutTask, Orders, Window
 from nsys2prv.cut.plan import CutPlan
@@ -36,6 +37,8 @@ def cut(job: Job, plan: CutPlan) -> Job:
         smaller = _with(job, window, rows, threads, parts)
     if (window.first, window.last) != (0, job.duration):
         notes.append(f"cut: {seconds_text(window.first)} to {seconds_text(window.last)} of {seconds_text(job.duration)}")
+    elif in_ns(plan.cut.time):
+        notes.append(f"cut: --time {plan.cut.time} is all of the trace; numbers without a unit are seconds")
     if plan.cut.max_size is not None:
         fitting = Fitting.of(smaller, orders, plan.cut.max_size)
         while not fitting.fits:
@@ -56,13 +59,28 @@ def _noted(job: Job, notes: list[str]) -> Job:
 
 def _window(job: Job, plan: CutPlan) -> Window:
     first, last = span_of(plan.region, job) if plan.region else (0, job.duration)
-    first = max(first, plan.first.of(job.duration) if plan.first else 0)
-    last = min(last, job.duration, plan.last.of(job.duration) if plan.last else job.duration)
+    whole = first, min(last, job.duration)
+    first, last = _common(whole, plan.first, plan.last, job.duration)
     if last <= first and (plan.cut.time or plan.region):
         asked = (("--time", plan.cut.time), ("--region", plan.cut.region))
         where = " ".join(f"{option} {text}" for option, text in asked if text)
-        raise NothingToWrite(f"{where}: nothing to write: no time of the trace, which lasts {seconds_text(job.duration)}, is within")
+        raise NothingToWrite(f"{where}: nothing to write: no time of the trace, which lasts {seconds_text(job.duration)}, is within"
+                             f"{_seconds_meant(plan, whole, job.duration)}")
     return Window(first, last, last == job.duration, 0 if plan.cut.keep_time else first)
+
+
+def _common(whole: tuple[int, int], first: Moment | None, last: Moment | None, duration: int) -> tuple[int, int]:
+    """What a span of time (ns) has in common with the one from `first` to `last`."""
+    return max(whole[0], first.of(duration) if first else 0), min(whole[1], last.of(duration) if last else duration)
+
+
+def _seconds_meant(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
+    """A hint where numbers without a unit would be within if they were ns."""
+    told = in_ns(plan.cut.time)
+    if not told:
+        return ""
+    first, last = _common(whole, *span(told), duration)
+    return f"; numbers without a unit are seconds, as ns write --time {told}" if first < last else ""
 
 
 def _cut(job: Job, orders: Orders, threads: list[np.ndarray], name: str) -> list[CutRuns]:
