@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from nsys2prv import Options, convert
+from nsys2prv.catalogue.counters import counter_tables
 from nsys2prv.cli import main, parser
 from nsys2prv.cut.asked import Cut, in_ns
 from nsys2prv.habits import HABITS, STATS, Habit
 from nsys2prv.selection import names, select
 
+DOCS = Path(__file__).parent.parent / "docs"
 REPORT = Path(__file__).parent.parent / "sample_reports" / "graphs" / "rank1.sqlite"
 
 
@@ -45,6 +47,21 @@ def test_what_the_answers_name_is_there() -> None:
     assert all(set(kinds.split(",")) <= set(names()) and name not in names() for name, kinds in STATS.items())
     for kinds in STATS.values():
         select(kinds.split(","))
+
+
+def test_the_page_tells_all_of_them() -> None:
+    page = (DOCS / "from-bsc.md").read_text()
+    assert all(f"`{option}" in page for habit in HABITS for option in habit.options)
+    assert "docs/from-bsc.md" in (DOCS.parent / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("told", "label"), [
+    ("SMs active 9403", "SMs Active"), ("SM issue 9404", "SM Issue"), ("tensor cores active 9405", "Tensor Active"),
+    ("compute warps in flight 9412", "Compute Warps in Flight"), ("unallocated warps 9415", "Unallocated Warps in Active SMs"),
+])
+def test_the_types_of_metrics_that_the_page_names(told: str, label: str) -> None:
+    assert told in " ".join((DOCS / "from-bsc.md").read_text().split())
+    assert counter_tables()["gpu_metric"].labels[int(told.split()[-1])].startswith(f"{label} [")
 
 
 def test_version_where_v_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
