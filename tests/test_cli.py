@@ -127,6 +127,17 @@ def test_nsys_rep_without_nsys_gives_the_command(tmp_path: Path, capsys: pytest.
     assert f"nsys export --type sqlite --include-json true --force-overwrite true --output '{tmp_path}/my rank.sqlite'" in error_of(capsys)
 
 
+def test_nsys_rep_without_nsys_points_at_its_export(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("NSYS_HOME", raising=False)
+    report, export = tmp_path / "rank.0.nsys-rep", tmp_path / "rank.0.sqlite"
+    report.write_bytes(b"x")
+    export.write_bytes(Path(RANKS[0]).read_bytes())
+    assert run(report, tmp_path / "out.prv") == 1
+    assert f"give {export}, which lies beside it" in error_of(capsys)
+
+
 def test_nsys_rep_goes_through_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for nsys that copies an export to the place it is told."""
     home = tmp_path / "nsys home" / "bin"

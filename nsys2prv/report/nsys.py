@@ -28,10 +28,15 @@ def export_command(nsys: str, report: Path, target: Path) -> list[str]:
 
 
 def export(report: Path, folder: Path) -> Path:
-    """Export a report into a new folder; returns the export. Raises Nsys2prvError with the command to run where there is no nsys."""
+    """Export a report into a new folder; returns the export. Where there is no nsys raises Nsys2prvError with what to do: give an export
+    that lies beside the report, or the command to run."""
     nsys = find_nsys()
+    beside = report.with_suffix(".sqlite")
+    if nsys is None and beside.is_file():
+        raise Nsys2prvError(f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; "
+                            f"give {beside}, which lies beside it")
     if nsys is None:
-        command = shlex.join(export_command("nsys", report, report.with_suffix(".sqlite")))
+        command = shlex.join(export_command("nsys", report, beside))
         raise Nsys2prvError(f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; "
                             f"export it where nsys is installed: {command}")
     folder.mkdir()
