@@ -18,7 +18,9 @@ A range is one record at its begin, with all its event types, and one at its end
 lie within each other on one row (calls, NVTX) are value / 0 pairs: show them with Paraver's compose function *Stacked Val*.
 Types with an NVTX domain in their code are base + 100 · n, where n is the domain's number: 0 for the default domain, a fixed one
 for the domains listed at the end, else one that the domain's name alone decides, so that it is the same in every trace.
-*Optional* types stand only in the records of events that have the attribute.
+*Optional* types stand only in the records of events that have the attribute. Numbers without labels (sizes, ids, counts; 9107 and 9108, for
+instance) are left out of records where they are 0, unless ranges lie within each other or the record is a change of state: between
+records they are 0 anyway.
 
 A change of state is one record that stands until the next one of its row, with 0 at the end of the trace: show it with *Last Evt Val*.
 A sample of counters is one record with all numbers of its instant; each holds until the next record of its row that has it, and is 0 at
@@ -94,6 +96,7 @@ def _layouts(names: Iterable[str]) -> Iterator[str]:
 
 
 def _counters(layout: str) -> Iterator[str]:
+    yield f"### {catalogue().layouts[layout].title}\n"
     table = counter_tables()[layout]
     where = f"[Types of {catalogue().layouts[layout].title}](#types-of-{catalogue().layouts[layout].title.replace(' ', '-').lower()}); "
     if layout in hashed_types():

@@ -263,5 +263,5 @@ def correlation_ids(column: np.ndarray) -> np.ndarray:
 
 
 def number(column: np.ndarray) -> np.ndarray:
-    """A plain number that every record carries: NULL and negative values become 0, the value that says nothing."""
+    """A plain number: NULL and negative values become 0, the value that says nothing. Most records are written without it where it is 0."""
     return column if column.min(initial=0) >= 0 else np.maximum(column, 0)

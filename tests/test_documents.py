@@ -1,0 +1,36 @@
+"""Documents that are made from declarations are those of the declarations."""
+
+from __future__ import annotations
+
+import runpy
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def events() -> str:
+    """The page of events, as its script makes it."""
+    return runpy.run_path(str(DOCS / "make_events.py"))["page"]()
+
+
+def test_the_page_of_events_is_up_to_date(events: str) -> None:
+    assert events == (DOCS / "events.md").read_text(encoding="utf-8")
+
+
+def test_layouts_of_counters_have_headings(events: str) -> None:
+    for title in ("samples of CPU counters", "samples of CPU metrics", "GPU metric samples"):
+        assert f"### {title}\n" in events
+    lines = [line for line in events.splitlines() if line]
+    assert not any(line == after and not line.startswith("|") for line, after in pairwise(lines))
+
+
+def test_numbers_of_0_are_left_out_as_the_page_says() -> None:
+    kernels = [line for line in (DOCS.parent / "tests" / "golden" / "graphs.prv").read_text().splitlines()
+               if ":63000006:" in line and ":63000006:0" not in line]
+    assert kernels
+    assert not any(":9107:0" in line or ":9108:0" in line for line in kernels)
+    assert any(":9108:" not in line for line in kernels)
