@@ -7,9 +7,10 @@
         kernels = job.frame("cuda_kernel")
         results = job.analyse("efficiencies", "overlap")
 
-A trace flows one way through five rooms: :mod:`nsys2prv.report` opens an export, :mod:`nsys2prv.events` reads one kind of
-event into the normal form, :mod:`nsys2prv.clock` places the reports on one timeline, :mod:`nsys2prv.model` numbers objects
-and names, and :mod:`nsys2prv.paraver` knows the trace's formats. :mod:`nsys2prv.preparation` is the road through the first four,
+A trace flows one way through eight rooms: :mod:`nsys2prv.report` opens an export, :mod:`nsys2prv.events` reads one kind of event into the
+normal form, :mod:`nsys2prv.relations` compares the ranks, :mod:`nsys2prv.states` makes states of ranges, :mod:`nsys2prv.clock` places the
+reports on one timeline, :mod:`nsys2prv.cut` leaves out what is not wanted, :mod:`nsys2prv.model` numbers objects and names, and
+:mod:`nsys2prv.paraver` knows the trace's formats. :mod:`nsys2prv.preparation` is the road up to what is written,
 :mod:`nsys2prv.conversion` the whole of it; :mod:`nsys2prv.analysis` takes what is prepared and writes no trace.
 All times are nanoseconds.
 """

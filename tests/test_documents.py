@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from itertools import pairwise
 from pathlib import Path
@@ -34,3 +35,18 @@ def test_numbers_of_0_are_left_out_as_the_page_says() -> None:
     assert kernels
     assert not any(":9107:0" in line or ":9108:0" in line for line in kernels)
     assert any(":9108:" not in line for line in kernels)
+
+
+def test_the_readme_names_every_part_of_the_code() -> None:
+    text = (DOCS.parent / "README.md").read_text()
+    for part in (DOCS.parent / "nsys2prv").glob("*/__init__.py"):
+        assert f"`nsys2prv/{part.parent.name}/" in text
+    rooms = text.split("| room | what it knows |")[1].split("\n\n")[0].splitlines()
+    assert len(rooms) - 2 == 8
+    assert "eight rooms" in text
+
+
+def test_links_of_documents_lead_to_files() -> None:
+    for page in (DOCS.parent / "README.md", *DOCS.glob("*.md")):
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), (page.name, link)

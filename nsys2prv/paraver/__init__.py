@@ -1,1 +1,1 @@
-"""The formats of a Paraver trace alone: .prv, .pcf, .row. No word of Nsight in this room."""
+"""Paraver's formats: .prv, .pcf, .row, and in `cfg` its views. No word of Nsight in this room."""

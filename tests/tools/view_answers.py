@@ -1,7 +1,7 @@
 """What Paraver's command line program makes of the views on the samples' traces, and the same by other means.
 
 What it said is recorded in tests/view_answers/, so that figures can be compared where there is no Paraver. After a change of views or
-traces: ``PYTHONPATH=tests python tests/tools/view_answers.py``, with paramedir on the PATH, records them again; read the difference.
+traces: ``PYTHONPATH=tests:. python tests/tools/view_answers.py``, with paramedir on the PATH, records them again; read the difference.
 """
 
 from __future__ import annotations
