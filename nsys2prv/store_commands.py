@@ -32,7 +32,8 @@ def _options(command: str, description: str, usage: str, arguments: Sequence[str
         if action.dest in left_out:
             action.help = argparse.SUPPRESS
     given = options.parse_intermixed_args(joined_kinds(list(arguments)))
-    refused = [action for action in options._actions if action.dest in left_out and getattr(given, action.dest) != action.default]
+    refused = [action for action in options._actions
+               if action.dest in left_out and getattr(given, action.dest, action.default) != action.default]
     if refused:
         name = max(refused[0].option_strings, key=lambda option: (option.startswith("--"), not option.startswith("--no-")))
         other = "itself" if refused[0].dest in OTHER_WORK else "merge" if command == "extract" else "extract"
