@@ -95,7 +95,8 @@ def measure(job: Job, folder: Path, runs: int) -> list[Peer]:
     taken: dict[str, list[Taken]] = {name: [] for name in commands}
     for _ in range(runs):
         for name, command in commands.items():
-            environment = {"NSYS_HOME": str(nsys.parents[1])} if name.startswith("nsys2prv") else {"PYTHONPATH": root}
+            # Where PYTHONPATH leads here, the peer of the same name would find this package in the place of its own.
+            environment = {"NSYS_HOME": str(nsys.parents[1]), "PYTHONPATH": ""} if name.startswith("nsys2prv") else {"PYTHONPATH": root}
             taken[name].append(take(command, work, environment))
     sizes = {"nsys2prv 0.5.8": "theirs.prv", "ours -j 1": "ours.prv", "ours": "ours.prv"}
     return [Peer(name, found, kernel_bytes(work / sizes[name], job) if name in sizes else None) for name, found in taken.items()]
