@@ -12,16 +12,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nsys2prv import __version__, store_commands
+from nsys2prv import __version__
 from nsys2prv.allocator import keep_freed_memory
+from nsys2prv.command import store_commands
+from nsys2prv.command.habits import add_habits
+from nsys2prv.command.terminal import one_line, printable
 from nsys2prv.cut.arguments import add_cut, cut_of
 from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
-from nsys2prv.habits import add_habits
 from nsys2prv.report.endings import named_as_report
 from nsys2prv.starting import start_workers
 from nsys2prv.store.archive import is_archive
-from nsys2prv.terminal import one_line, printable
 
 if TYPE_CHECKING:
     from nsys2prv.options import Options
@@ -232,7 +233,7 @@ def complain(severity: str, text: str) -> None:
 def _list(paths: list[str]) -> int:
     if not paths:
         raise UsageError("--list takes reports")
-    from nsys2prv.listing import describe
+    from nsys2prv.command.listing import describe
 
     for path in paths:
         print(printable(describe(path)))
@@ -273,7 +274,7 @@ def _cfgs(arguments: list[str]) -> int:
 
 
 def _clock(arguments: list[str]) -> int:
-    from nsys2prv.clock_text import causal_lines, load, plot, table
+    from nsys2prv.telling.clock_text import causal_lines, load, plot, table
 
     clock = _Parser("nsys2prv clock", allow_abbrev=False, description="How the clocks of hosts were aligned, from a trace's clock file.")
     clock.add_argument("file", type=Path, metavar="FILE.clock.yaml")

@@ -10,17 +10,15 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from nsys2prv import engines, joining, metadata, write
+from nsys2prv import engines
+from nsys2prv.alignment.timeline import Timeline
 from nsys2prv.catalogue import catalogue
 from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.placement import UNPLACED
-from nsys2prv.clock_text import comments
 from nsys2prv.cut.stage import cut
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.events.sampling import REPEATED
 from nsys2prv.job import Job
-from nsys2prv.loading import Load
-from nsys2prv.meanings import Lookup, Meanings
 from nsys2prv.model.types import codes_of, counter_types, event_types
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
@@ -30,9 +28,13 @@ from nsys2prv.preparation import prepare
 from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import COUNTER, STATE, Run
 from nsys2prv.store.windows import window_bounds
-from nsys2prv.summary import Summary
+from nsys2prv.telling import metadata
+from nsys2prv.telling.clock_text import comments
+from nsys2prv.telling.loading import Load
+from nsys2prv.telling.summary import Summary
 from nsys2prv.temporary import explained, put_in_place, temporary_folder, working_folder
-from nsys2prv.timeline import Timeline
+from nsys2prv.writing import joining, write
+from nsys2prv.writing.meanings import Lookup, Meanings
 
 #: Beside the trace, what --report finds.
 REPORT, PAGE = ".report.json", ".report.html"

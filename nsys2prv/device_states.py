@@ -21,8 +21,8 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.device_state import BITS, LAYOUT, NAME
 from nsys2prv.events.extraction import GPU, DeviceKey, ObjectKey, StreamKey
 from nsys2prv.events.kind import Rows
-from nsys2prv.extract import Extracted
 from nsys2prv.model.objects import gpu_identity
+from nsys2prv.reading.extract import Extracted
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.selection import Selection
 from nsys2prv.store.normal import spill

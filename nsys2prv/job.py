@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from nsys2prv.alignment.timeline import Timeline
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.engines.pool import Pool
-from nsys2prv.extract import Extracted
 from nsys2prv.model.names import NameValues
 from nsys2prv.model.objects import ObjectModel
 from nsys2prv.progress import Progress
+from nsys2prv.reading.extract import Extracted
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.selection import Selection
 from nsys2prv.spent import Spent, timed
 from nsys2prv.store.runs import LINE, TRACE, Run, Shape
-from nsys2prv.timeline import Timeline
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsys2prv import align, engines
+from nsys2prv import engines
+from nsys2prv.alignment import align
 from nsys2prv.cut.asked import Cut
 
 

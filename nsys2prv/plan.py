@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from nsys2prv import align
+from nsys2prv.alignment import align
 from nsys2prv.clock.record import ClockRecord
 from nsys2prv.cut.plan import CutPlan, with_regions
 from nsys2prv.errors import UsageError

@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nsys2prv import align, causality, derive, device_states, extract, inspection, relate, stored
+from nsys2prv import device_states, relate, stored
+from nsys2prv.alignment import align, causality
+from nsys2prv.alignment.timeline import Timeline, begun, settled, timeline
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
@@ -20,7 +22,6 @@ from nsys2prv.engines import alone
 from nsys2prv.engines.pool import Pool, is_worth
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, Unreadable
 from nsys2prv.events.kind import EventKind
-from nsys2prv.facts import FactBook
 from nsys2prv.job import Job, Workers, threads_of, trace_duration
 from nsys2prv.model import devices as device_model
 from nsys2prv.model import names as name_model
@@ -28,6 +29,8 @@ from nsys2prv.model import objects as object_model
 from nsys2prv.options import DEFAULTS
 from nsys2prv.plan import Plan
 from nsys2prv.progress import Progress
+from nsys2prv.reading import derive, extract, inspection
+from nsys2prv.reading.facts import FactBook
 from nsys2prv.report import mixed
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.sqlite import has_log
@@ -36,7 +39,6 @@ from nsys2prv.starting import worth_workers
 from nsys2prv.states import stage
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.store.span import within
-from nsys2prv.timeline import Timeline, begun, settled, timeline
 
 #: So many rows one process reads and writes while others start.
 SMALL_JOB_ROWS = 550_000

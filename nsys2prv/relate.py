@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsys2prv.extract import Extracted
-from nsys2prv.facts import FactBook, FactFile, read_facts
+from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.facts import FactBook, FactFile, read_facts
 from nsys2prv.relations import all_relations
 from nsys2prv.relations.kind import Division, S, Step
 from nsys2prv.relations.spilled import spilled

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from nsys2prv.command.habits import STATS
 from nsys2prv.durations import duration_text
 from nsys2prv.errors import UsageError
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import ALL, EventKind
-from nsys2prv.habits import STATS
 
 #: So many names at most are offered for one that is none.
 LIKE = 3

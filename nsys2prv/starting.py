@@ -37,5 +37,5 @@ def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None
 
 def _get_ready() -> None:
     """Import what the first tasks need."""
-    for name in ("inspection", "stored"):
+    for name in ("reading.inspection", "stored"):
         import_module(f"nsys2prv.{name}")

@@ -15,13 +15,14 @@ from typing import BinaryIO
 
 import polars as pl
 
-from nsys2prv import __version__, extract
+from nsys2prv import __version__
 from nsys2prv.catalogue import catalogue
 from nsys2prv.data import data_texts
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Settings
 from nsys2prv.plain import from_plain, to_plain
+from nsys2prv.reading import extract
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.mixed import same, session
 from nsys2prv.selection import Selection

@@ -6,11 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from nsys2prv import engines, extract
+from nsys2prv import engines
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.plan import Plan
 from nsys2prv.preparation import Opened, opened, read_all
+from nsys2prv.reading import extract
 from nsys2prv.report.sqlite import has_log
 from nsys2prv.report.unchanged import unchanged
 from nsys2prv.store.archive import ArchiveWriter, is_archive

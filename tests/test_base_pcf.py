@@ -18,10 +18,10 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, convert
 from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.cli import main
-from nsys2prv.frames import FrameWriter
 from nsys2prv.model.names import NameFile, assign
 from nsys2prv.paraver.cfg.model import Cfg, Columns, Filter, Function, Histogram, Single
 from nsys2prv.paraver.cfg.writer import cfg_text
+from nsys2prv.reading.frames import FrameWriter
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 KERNEL, NCCL_KERNEL, RANGES = 63000006, 63000007, 9600

@@ -107,8 +107,8 @@ def test_cuts_at_random_places_are_the_whole_trace_filtered(sample: Sample, tmp_
 ])
 def test_cuts_of_tables_that_are_read_in_many_parts(name: str, options: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in force at a cut's begin may be in any part, and samples of one stretch in several; clocks may bend."""
-    monkeypatch.setattr("nsys2prv.extract.PART_ROWS", 40)
-    monkeypatch.setattr("nsys2prv.extract.TASK_ROWS", 150)
+    monkeypatch.setattr("nsys2prv.reading.extract.PART_ROWS", 40)
+    monkeypatch.setattr("nsys2prv.reading.extract.TASK_ROWS", 150)
     monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 300)
     compare(prepared(name, tmp_path, Options(**options)), tmp_path / "cut.prv", PLACES // 5, seed=11)
 

@@ -9,8 +9,8 @@ import pytest
 from nsys2prv import Options, convert
 from nsys2prv.catalogue.counters import counter_tables
 from nsys2prv.cli import main, parser
+from nsys2prv.command.habits import HABITS, STATS, Habit
 from nsys2prv.cut.asked import Cut, in_ns
-from nsys2prv.habits import HABITS, STATS, Habit
 from nsys2prv.selection import names, select
 
 DOCS = Path(__file__).parent.parent / "docs"

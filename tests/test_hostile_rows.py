@@ -17,9 +17,9 @@ from tools.exports import KERNEL, PID, RUNTIME, Row, call, global_pid, global_ti
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import convert
-from nsys2prv import extract as extract_module
 from nsys2prv.cli import main
 from nsys2prv.model.natural import natural_key
+from nsys2prv.reading import extract as extract_module
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 NVTX = "NVTX_EVENTS"

@@ -11,7 +11,7 @@ from tools.conversions import written
 
 from nsys2prv import Options, convert, starting
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.inspection import TOGETHER, looked_at
+from nsys2prv.reading.inspection import TOGETHER, looked_at
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.starting import worth_workers
 
@@ -56,7 +56,7 @@ def test_few_bytes_are_not_worth_workers(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_workers_tell_what_is_wrong_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starting, "SMALL_JOB_BYTES", 0)
-    monkeypatch.setattr("nsys2prv.inspection.TOGETHER", 1)
+    monkeypatch.setattr("nsys2prv.reading.inspection.TOGETHER", 1)
     damaged = cut_short(TRAINING[1], tmp_path / "damaged.sqlite")
     with pytest.raises(Nsys2prvError, match=f"^{damaged}: cannot be read as an SQLite export") as error:
         convert([TRAINING[0], damaged, tmp_path / "none.sqlite"], tmp_path / "out.prv", Options(jobs=2, quiet=True))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tools.conversions import convert_and_read, written
 
-from nsys2prv import joining
 from nsys2prv.store.runs import BEGIN, END, Run, Shape
+from nsys2prv.writing import joining
 
 SAMPLES = Path(__file__).parents[1] / "sample_reports"
 

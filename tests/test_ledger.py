@@ -139,7 +139,7 @@ def test_damaged_reports_balance(seed: int, tmp_path: Path) -> None:
 
 def test_numbers_of_one_time_in_different_parts_are_on_the_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two samples of one metric at one time the greater stays, also where different tasks read them."""
-    monkeypatch.setattr("nsys2prv.extract.PART_ROWS", 2)
+    monkeypatch.setattr("nsys2prv.reading.extract.PART_ROWS", 2)
     samples = ((10, 5), (20, 6), (20, 9), (30, 1), (30, 1))
     rows = [{"timestamp": time, "typeId": 1, "metricId": 1, "value": value} for time, value in samples]
     names = [{"typeId": 1, "metricId": 1, "metricName": "SMs Active [Throughput %]"}]

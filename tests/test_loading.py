@@ -14,7 +14,7 @@ from tools.paramedir import PARAMEDIR, TIMELINE, need_paramedir
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv.cut.asked import Cut
-from nsys2prv.loading import Load
+from nsys2prv.telling.loading import Load
 
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
 

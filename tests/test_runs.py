@@ -11,10 +11,10 @@ import pytest
 
 from nsys2prv.clock.maps import ClockMap, RowClocks, Shifts
 from nsys2prv.columns import OPEN
-from nsys2prv.meanings import Lookup, Meanings
-from nsys2prv.pieces import Pieces
 from nsys2prv.store import runs as run_files
 from nsys2prv.store.runs import BEGIN, END, LINE, RESOLVED, SAMPLE, TRACE, Run, Shape, SpillReader, SpillWriter, pairs
+from nsys2prv.writing.meanings import Lookup, Meanings
+from nsys2prv.writing.pieces import Pieces
 
 SHAPE = Shape(END, "cuda_api")
 RANGES = Shape(BEGIN, "nvtx_pushpop", present=1)

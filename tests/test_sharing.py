@@ -11,12 +11,12 @@ from tools.conversions import convert_and_read, found
 from tools.exports import Row, by_sql, make_export
 from tools.folders import as_folder
 
-from nsys2prv import extract
 from nsys2prv.events import all_kinds
+from nsys2prv.reading import extract
+from nsys2prv.reading.sharing import together
 from nsys2prv.report.opening import open_source
 from nsys2prv.report.source import NULL, Part, SomeRows, Source, decoded
 from nsys2prv.report.sqlite import Database
-from nsys2prv.sharing import together
 
 ROWS = 1000
 CONDITIONS = ("{kind} = 1", "{kind} IN (2, 3) AND NOT coalesce({thread}, 0) = 5", "{lacking} IS NOT NULL", "{name} GLOB 'r*77'", "")

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from tools.trace_reader import Trace, read_trace
 
-from nsys2prv import Options, convert, facts
+from nsys2prv import Options, convert
+from nsys2prv.reading import facts
 from nsys2prv.relations import mpi_messages
 from nsys2prv.samples import generate
 from nsys2prv.samples.options import Options as SampleOptions
-from nsys2prv.summary import Summary
+from nsys2prv.telling.summary import Summary
 
 pytestmark = pytest.mark.skipif("mpi" not in {field.name for field in fields(SampleOptions)}, reason="the samples have no MPI")
 

@@ -15,9 +15,9 @@ from nsys2prv.columns import ABSENT, OPEN, factorize, factorize_together
 from nsys2prv.durations import duration_text
 from nsys2prv.events.launches import Launches, LaunchIndex
 from nsys2prv.events.nccl_regions import RegionIndex
-from nsys2prv.frames import FrameWriter, StoredFrame
 from nsys2prv.naming import nvtx
 from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
+from nsys2prv.reading.frames import FrameWriter, StoredFrame
 from nsys2prv.report.info import PROCESS_MASK, ReportInfo
 from nsys2prv.report.source import NULL, TIME_LIMIT, Columns, Part, Shared, Source, usable
 

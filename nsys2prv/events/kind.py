@@ -89,7 +89,7 @@ class EventKind:
     each read in parts, or none where it follows from the rows of other kinds; where: which of their rows, if not all, in SQL with
     their columns in braces; beside: further tables, in which what these refer to is looked up. layouts: the record layouts it yields
     (catalogue). extract: a part of a table -> normal form. columns, texts: those of integers and of texts that it
-    reads of its one table, where several kinds do: one statement then serves them all, see :mod:`nsys2prv.sharing`.
+    reads of its one table, where several kinds do: one statement then serves them all, see :mod:`nsys2prv.reading.sharing`.
     groups: further command-line names that include it; along: names that bring it along, but do not mean it where something is
     left out or given a least duration. open_ended: a range without an end lasts to the end of the trace.
     lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds
@@ -104,7 +104,7 @@ class EventKind:
     provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.
     provides_regions / needs_regions: fills (where it is selected) or asks the index of NCCL calls, see :mod:`nsys2prv.events.nccl_regions`.
     gathers, derive: facts that it sets aside while reading, and what follows from those of one report taken together, see
-    :mod:`nsys2prv.derive`. on_demand: an option of the command line to ask for it by; -t all does not mean it.
+    :mod:`nsys2prv.reading.derive`. on_demand: an option of the command line to ask for it by; -t all does not mean it.
     """
 
     name: str

@@ -15,7 +15,6 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.columns import ABSENT, factorize, factorize_together
-from nsys2prv.frames import FrameWriter, StoredFrame, read_frame
 from nsys2prv.naming.nccl import (
     ALL_REDUCE,
     FIRST_MAKING,
@@ -28,6 +27,7 @@ from nsys2prv.naming.nccl import (
     SEND,
     SHARES,
 )
+from nsys2prv.reading.frames import FrameWriter, StoredFrame, read_frame
 from nsys2prv.report.info import PROCESS_MASK
 
 #: What a unit's operations have in common, or ABSENT.

@@ -13,10 +13,10 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.catalogue import NameSet
-from nsys2prv.frames import StoredFrame, read_frame
 from nsys2prv.model.base_names import NO_NAMES, with_families
 from nsys2prv.naming.kernels import disambiguate, readable_kernel_name
 from nsys2prv.paraver.pcf import safe_labels
+from nsys2prv.reading.frames import StoredFrame, read_frame
 
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]

@@ -11,7 +11,7 @@ import polars as pl
 from nsys2prv.clock.observations import MPI as SOURCE
 from nsys2prv.columns import OPEN
 from nsys2prv.events.mpi import MEETINGS
-from nsys2prv.facts import FactFile, batches, read_fact
+from nsys2prv.reading.facts import FactFile, batches, read_fact
 from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of, sorted_calls
 from nsys2prv.relations.kind import DEVICES, MPI, Division, Relation
 from nsys2prv.report.source import NULL

@@ -17,7 +17,7 @@ import polars as pl
 
 from nsys2prv.columns import OPEN
 from nsys2prv.events.mpi import ASKED, COMPLETED, EITHER, RECEIVE, RECEIVE_INIT, SEND, SEND_INIT, STARTED, USED
-from nsys2prv.facts import FactFile, read_fact
+from nsys2prv.reading.facts import FactFile, read_fact
 from nsys2prv.relations.blocks import Block, buckets_of, write_blocks
 from nsys2prv.report.source import NULL
 

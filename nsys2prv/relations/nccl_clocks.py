@@ -13,8 +13,8 @@ from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Calls, Role
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.events.nccl_kernels import KERNELS
-from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import ALL_WAIT, GROUP, ROOT_WAITS, SEND_RECEIVE, WAIT_FOR_ROOT
+from nsys2prv.reading.facts import FactFile, batches, read_fact
 from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of, sorted_calls
 from nsys2prv.relations.kind import DEVICES, Division, Observed
 from nsys2prv.relations.nccl_kernels import MEMBER, sane

@@ -14,8 +14,8 @@ import polars as pl
 
 from nsys2prv.clock.observations import Role
 from nsys2prv.events.nccl_kernels import KERNELS
-from nsys2prv.facts import FactFile, batches, read_fact
 from nsys2prv.naming.nccl import ROOT_WAITS, WAIT_FOR_ROOT
+from nsys2prv.reading.facts import FactFile, batches, read_fact
 from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import Division
 from nsys2prv.report.source import NULL

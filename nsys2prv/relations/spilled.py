@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from nsys2prv.extract import Extracted, count_lines
+from nsys2prv.reading.extract import Extracted, count_lines
 from nsys2prv.relations.kind import Related
 from nsys2prv.store.normal import spill, spill_counters, spill_lines
 from nsys2prv.store.runs import BEGIN, TRACE, SpillWriter

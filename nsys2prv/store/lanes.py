@@ -16,7 +16,7 @@ import numpy as np
 from nsys2prv.catalogue import catalogue
 from nsys2prv.columns import factorize_together, occurrence
 from nsys2prv.events import all_kinds
-from nsys2prv.extract import Extracted
+from nsys2prv.reading.extract import Extracted
 from nsys2prv.store.normal import ends_of
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pairs, store_again, stored
 

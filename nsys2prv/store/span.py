@@ -15,7 +15,7 @@ import numpy as np
 
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
-from nsys2prv.extract import Extracted
+from nsys2prv.reading.extract import Extracted
 from nsys2prv.store.normal import append_events
 from nsys2prv.store.runs import BEGIN, SpillReader, SpillWriter, pairs
 

@@ -14,9 +14,10 @@ from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 
-from nsys2prv import Options, Summary, convert, extract
+from nsys2prv import Options, Summary, convert
 from nsys2prv.cli import main
 from nsys2prv.errors import UsageError
+from nsys2prv.reading import extract
 
 STATE, REASON, CPU, FUNCTION, MODULE, SAMPLED_STATE, CALLER = 67000000, 67000001, 67000002, 67000100, 67000101, 67000102, 67000200
 MACHINE = Path(__file__).parents[2] / "sample_reports" / "machine"

@@ -9,7 +9,7 @@ import pytest
 from tools.conversions import convert_and_read, found
 from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
 
-from nsys2prv import extract
+from nsys2prv.reading import extract
 
 TABLE, CODE = "GPU_CONTEXT_SWITCH_EVENTS", 68007100
 SAVE_END, RESTORE_START, RESET = 7, 8, 11

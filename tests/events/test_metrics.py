@@ -23,7 +23,7 @@ from nsys2prv.catalogue import catalogue
 from nsys2prv.catalogue.counters import counter_codes, counter_tables, hashed_types, known_label, labels_of
 from nsys2prv.catalogue.hashing import hashed_numbers
 from nsys2prv.store import runs
-from nsys2prv.summary import Summary
+from nsys2prv.telling.summary import Summary
 
 SMS, ISSUE, CLOCK, DRAM_READ = 9403, 9404, 9400, 9418
 VIEWS = Path(__file__).parents[2] / "cfgs"
@@ -169,7 +169,7 @@ def test_counts_and_sums_are_those_of_sql(tmp_path: Path) -> None:
 def test_order_and_parts_do_not_matter(two_gpus: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     traced(tmp_path, two_gpus)
     expected = (tmp_path / "out.prv").read_bytes()
-    monkeypatch.setattr("nsys2prv.extract.PART_ROWS", 3)
+    monkeypatch.setattr("nsys2prv.reading.extract.PART_ROWS", 3)
     traced(tmp_path, two_gpus)
     assert (tmp_path / "out.prv").read_bytes() == expected
     two_gpus["GPU_METRICS"].reverse()

@@ -10,11 +10,11 @@ from tools.conversions import convert_and_read
 from tools.exports import Row, global_tid, make_export, strings
 from tools.trace_reader import Trace
 
-from nsys2prv import extract, facts
 from nsys2prv.catalogue import catalogue
 from nsys2prv.naming.mpi import LAYOUTS, function_name, layout_of
+from nsys2prv.reading import extract, facts
 from nsys2prv.relations import mpi_messages
-from nsys2prv.summary import Summary
+from nsys2prv.telling.summary import Summary
 
 P2P, COLLECTIVES, WAITS, OTHER = "MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS"
 COMMUNICATORS, RANKS = "MPI_COMMUNICATORS", "MPI_RANKS"

@@ -12,8 +12,8 @@ import pytest
 
 from nsys2prv.columns import ABSENT
 from nsys2prv.events.nccl_regions import SAID, RegionIndex
-from nsys2prv.frames import FrameWriter
 from nsys2prv.naming.nccl import GROUP, GROUP_END, GROUP_START, LAST_OPERATION, RECEIVE, SEND
+from nsys2prv.reading.frames import FrameWriter
 from nsys2prv.report.info import PROCESS_MASK
 from nsys2prv.report.source import NULL
 

@@ -12,7 +12,7 @@ from tools.trace import Trace
 
 from nsys2prv.events.nvtx_payloads import MOST_NAMES
 from nsys2prv.events.sampling import REPEATED
-from nsys2prv.summary import Summary
+from nsys2prv.telling.summary import Summary
 
 NVTX = "NVTX_EVENTS"
 MARK, PUSHPOP, STARTEND, DOMAIN = 34, 59, 60, 75

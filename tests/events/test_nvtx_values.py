@@ -11,7 +11,7 @@ from tools.conversions import convert_and_read
 from tools.exports import Row, make_export
 from tools.trace import Trace
 
-from nsys2prv.summary import Summary
+from nsys2prv.telling.summary import Summary
 
 NONE = dict.fromkeys(("uint64Value", "int64Value", "doubleValue", "uint32Value", "int32Value", "floatValue"))
 LARGEST = (1 << 63) - 2

@@ -13,9 +13,10 @@ import polars as pl
 import pytest
 from tools.commands import GRAPHS, SAMPLES, command, content, error_of
 
-from nsys2prv import Options, conversion, convert, extract, storing
+from nsys2prv import Options, conversion, convert, storing
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.paraver import output
+from nsys2prv.reading import extract
 from nsys2prv.store import runs
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))

@@ -16,8 +16,9 @@ from tools.commands import GRAPHS, SAMPLES, command, content, error_of
 from tools.exports import KERNEL, Row, global_pid, global_tid, kernel, make_export, strings
 from tools.folders import as_folder
 
-from nsys2prv import Options, convert, extract
+from nsys2prv import Options, convert
 from nsys2prv.errors import Nsys2prvError
+from nsys2prv.reading import extract
 
 UTC, SECOND = 1_760_000_000_000_000_000, 1_000_000_000
 DOUBTS = ("same report", " jobs ", "begins", "apart", "MPI rank")

@@ -10,7 +10,8 @@ from tools.conversions import convert_and_read
 from tools.exports import KERNEL, PID, Row, global_pid, kernel, make_export, strings
 from tools.trace import Trace
 
-from nsys2prv import Summary, extract
+from nsys2prv import Summary
+from nsys2prv.reading import extract
 
 USAGE, GPU_FAULTS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 DEVICE, PINNED = 66500013, 66500012

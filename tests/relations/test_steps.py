@@ -15,13 +15,13 @@ from tools.trace_reader import Trace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv import facts
 from nsys2prv.clock import gathering
 from nsys2prv.clock.gathering import MemberCalls, Participant, gathered, gathered_by_member
 from nsys2prv.clock.observations import NCCL, Calls
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
-from nsys2prv.frames import read_frame
+from nsys2prv.reading import facts
+from nsys2prv.reading.frames import read_frame
 from nsys2prv.relations import all_relations, call_blocks, nccl_collectives, nccl_messages
 from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece, portions

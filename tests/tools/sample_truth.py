@@ -12,7 +12,7 @@ from typing import Any
 from tools.trace_reader import Interval, Trace, read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.summary import Summary
+from nsys2prv.telling.summary import Summary
 
 KERNELS = (63000006, 63000007)
 

@@ -65,7 +65,7 @@ class Meanings:
         return {OBJECT: self.objects, DOMAIN: self.domains}.get(role) or self.names.get(role)
 
     def save(self, path: Path) -> None:
-        """For :func:`nsys2prv.meanings.load`."""
+        """For :func:`nsys2prv.writing.meanings.load`."""
         with path.open("wb") as file:
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
 

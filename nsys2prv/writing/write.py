@@ -13,14 +13,14 @@ import numpy as np
 
 from nsys2prv.catalogue import DomainCode, Field, catalogue
 from nsys2prv.columns import OPEN
-from nsys2prv.meanings import Meanings
 from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text
 from nsys2prv.paraver.merging import merged
 from nsys2prv.paraver.output import Output
-from nsys2prv.pieces import Pieces
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, SpillReader, fields_present
 from nsys2prv.store.sampled import SampleTable, joined, numbers, without_holes
 from nsys2prv.store.windows import around
+from nsys2prv.writing.meanings import Meanings
+from nsys2prv.writing.pieces import Pieces
 
 
 @dataclass

@@ -17,8 +17,8 @@ import polars as pl
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import EventKind
-from nsys2prv.extract import Extracted
-from nsys2prv.frames import FrameWriter, StoredFrame, read_frame
+from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.frames import FrameWriter, StoredFrame, read_frame
 from nsys2prv.store.lanes import TOO_MANY
 from nsys2prv.store.nesting import nesting_lanes
 from nsys2prv.store.normal import spill

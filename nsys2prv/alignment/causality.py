@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nsys2prv import align
+from nsys2prv.alignment import align
+from nsys2prv.alignment.timeline import Timeline
 from nsys2prv.clock.bindings import bound
 from nsys2prv.clock.causal import CausalOrder, restored
 from nsys2prv.clock.observations import Messages
 from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, RankMove
-from nsys2prv.facts import FactBook
 from nsys2prv.model.objects import Ordered
+from nsys2prv.reading.facts import FactBook
 from nsys2prv.relations.kind import Portion
 from nsys2prv.report.info import ReportInfo
-from nsys2prv.timeline import Timeline
 
 
 def restored_order(book: FactBook, reports: int, folder: Path, run: align.Run) -> CausalOrder:

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nsys2prv.extract import Extracted
 from nsys2prv.model.devices import TWICE
+from nsys2prv.reading.extract import Extracted
 
 #: Of the rows of a table that kinds read by conditions.
 OF_NO_KIND = "of no kind of event that was asked for"

@@ -20,7 +20,7 @@ from nsys2prv.job import Job
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.tables import reason
-from nsys2prv.summary import Summary
+from nsys2prv.telling.summary import Summary
 
 ENDING = ".nsys2prv.json"
 #: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than to convert.

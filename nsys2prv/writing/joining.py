@@ -14,16 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv import meanings
 from nsys2prv.catalogue import catalogue
-from nsys2prv.meanings import Meanings
-from nsys2prv.pieces import Pieces
 from nsys2prv.store.normal import MOST_NARROW
 from nsys2prv.store.runs import BEGIN, RESOLVED, TRACE, Run, Shape, SpillWriter, stored
+from nsys2prv.writing import meanings
+from nsys2prv.writing.meanings import Meanings
+from nsys2prv.writing.pieces import Pieces
 
 #: Records of a run that is small, for which joining costs less than a hundred windows that look into it; and of a run made of such.
 SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
-#: File with what the runs' times and indices mean, see :mod:`nsys2prv.meanings`.
+#: File with what the runs' times and indices mean, see :mod:`nsys2prv.writing.meanings`.
 MEANINGS = "meanings"
 
 

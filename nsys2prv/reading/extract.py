@@ -12,11 +12,11 @@ from nsys2prv.events.extraction import Extraction, ObjectKey, Settings
 from nsys2prv.events.kind import Counters, EventKind, Lines
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.events.nccl_regions import RegionIndex, save_regions
-from nsys2prv.frames import FrameWriter, StoredFrame
+from nsys2prv.reading.frames import FrameWriter, StoredFrame
+from nsys2prv.reading.sharing import read_once, together
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.opening import open_source
 from nsys2prv.report.source import Part
-from nsys2prv.sharing import read_once, together
 from nsys2prv.store.normal import spill, spill_counters
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
 

@@ -8,23 +8,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsys2prv import absent
 from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.placement import UNPLACED
-from nsys2prv.clock_text import MOST, causal_lines, table
-from nsys2prv.diagnostics_text import lost, said
-from nsys2prv.ledger import Ledger, ledger
-from nsys2prv.loading import Load
 from nsys2prv.model.devices import TWICE
 from nsys2prv.sizes import size_text
+from nsys2prv.telling import absent
+from nsys2prv.telling.clock_text import MOST, causal_lines, table
+from nsys2prv.telling.diagnostics_text import lost, said
+from nsys2prv.telling.ledger import Ledger, ledger
+from nsys2prv.telling.loading import Load
 
 if TYPE_CHECKING:
+    from nsys2prv.alignment.timeline import Timeline
     from nsys2prv.clock.placement import Placement
-    from nsys2prv.extract import Extracted
     from nsys2prv.model.objects import ObjectModel
+    from nsys2prv.reading.extract import Extracted
     from nsys2prv.report.info import ReportInfo
     from nsys2prv.selection import Selection
-    from nsys2prv.timeline import Timeline
 
 
 #: Reports that begin further apart than this (ns: one day) are hardly of one job.

@@ -9,10 +9,10 @@ import numpy as np
 
 from nsys2prv.clock.maps import Clock, RowClocks
 from nsys2prv.columns import OPEN
-from nsys2prv.meanings import Meanings, is_moment
 from nsys2prv.store.placing import moments
 from nsys2prv.store.runs import Run, Shape, picked, together
 from nsys2prv.store.windows import trace_times, within
+from nsys2prv.writing.meanings import Meanings, is_moment
 
 
 class Pieces:

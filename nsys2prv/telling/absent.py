@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
-from nsys2prv.extract import Extracted
+from nsys2prv.reading.extract import Extracted
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.opening import open_source
 from nsys2prv.selection import Selection

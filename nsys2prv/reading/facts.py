@@ -12,8 +12,8 @@ import polars as pl
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import OPEN, factorize
 from nsys2prv.events.extraction import OBJECT, TIME
-from nsys2prv.extract import Extracted
-from nsys2prv.frames import StoredFrame, read_frame
+from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.frames import StoredFrame, read_frame
 from nsys2prv.report.source import NULL
 
 #: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL, fifty thousand kernels.

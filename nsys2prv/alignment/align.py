@@ -15,7 +15,7 @@ from nsys2prv.clock.placement import UNPLACED, Placement
 from nsys2prv.clock.record import ClockRecord, HostClock, read_record
 from nsys2prv.clock.solve import Alignment, solved
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.facts import FactBook, FactFile, read_facts
+from nsys2prv.reading.facts import FactBook, FactFile, read_facts
 from nsys2prv.relations import all_relations
 from nsys2prv.relations.kind import DEVICES, MPI, NCCL, Division, Observed, Portion, S, Step
 from nsys2prv.relations.stored import Stored, store
