@@ -32,7 +32,7 @@ from nsys2prv.telling import metadata
 from nsys2prv.telling.clock_text import comments
 from nsys2prv.telling.loading import Load
 from nsys2prv.telling.summary import Summary
-from nsys2prv.temporary import explained, put_in_place, temporary_folder, working_folder
+from nsys2prv.temporary import check_folder, explained, is_one_of, put_in_place, temporary_folder, working_folder
 from nsys2prv.writing import joining, write
 from nsys2prv.writing.meanings import Lookup, Meanings
 
@@ -50,8 +50,10 @@ def convert(reports: Sequence[str | Path] | str | Path, output: str | Path, opti
     reports = [reports] if isinstance(reports, str | Path) else reports
     outputs = _outputs(output, options.compress)
     prv = outputs[0]
-    beside = [outputs[1].with_suffix(ending) for ending in (REPORT, PAGE)] + [_other_form(prv)] * _other_form(prv).is_file()
-    everything = [path for path in (*outputs, *beside) if not _is_input(path, options)]
+    further = [*(outputs[1].with_suffix(ending) for ending in (REPORT, PAGE)), *filter(Path.is_file, [_other_form(prv)])]
+    # A clock file that is given, of an earlier trace of the same name, stays as it is.
+    given = [name for name in (options.align, options.kernel_rules, options.nvtx_rules) if name]
+    everything = [path for path in (*outputs, *further) if not is_one_of(path, given)]
     engines.check(options.engine, options.scheduler)
     try:
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
@@ -124,12 +126,6 @@ def _outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
 def _other_form(prv: Path) -> Path:
     """The trace with compression, of one without, and the other way round: beside new labels an earlier one would show wrong names."""
     return prv.with_suffix("") if prv.suffix == ".gz" else prv.with_name(f"{prv.name}.gz")
-
-
-def _is_input(path: Path, options: Options) -> bool:
-    """Whether it is a file that was given with an option, as the clock file of an earlier trace of the same name."""
-    given = [options.align, options.kernel_rules, options.nvtx_rules]
-    return path.exists() and any(Path(name).exists() and path.samefile(name) for name in given if name)
 
 
 def _metrics(job: Job) -> dict[str, set[Metric]]:
@@ -211,7 +207,4 @@ def _check_outputs(output: str | Path, paths: tuple[Path, ...], tmp: Path | None
         if path.is_dir():
             raise Nsys2prvError(f"{path}: is a folder; remove it or give another output")
     for folder in (paths[0].parent, *([tmp] if tmp else [])):
-        if not folder.is_dir():
-            raise Nsys2prvError(f"{folder}: no such folder; create it or give another one")
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise Nsys2prvError(f"{folder}: no permission to write there; give another folder")
+        check_folder(folder)

@@ -1,4 +1,4 @@
-"""Sizes of files as people write and read them."""
+"""Sizes of files, and counts, as people write and read them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ def parse_size(text: str) -> int:
     if match is None or (match[3] and not match[2]):
         raise ValueError(text)
     return int(Decimal(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " "))
+
+
+def plural(count: int, what: str) -> str:
+    """So many of something that takes an s."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def size_text(size: float) -> str:

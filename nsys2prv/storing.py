@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from nsys2prv.report.unchanged import unchanged
 from nsys2prv.store.archive import ArchiveWriter, is_archive
 from nsys2prv.store.packing import pack
 from nsys2prv.stored import MANIFEST, Contents, Held, manifest
-from nsys2prv.temporary import explained, put_in_place, temporary_folder, working_folder
+from nsys2prv.temporary import check_folder, explained, put_in_place, temporary_folder, working_folder
 
 
 def extract_to(reports: Sequence[str | Path], store: str | Path, options: Options = DEFAULTS) -> list[str]:
@@ -72,7 +71,4 @@ def _check(target: Path) -> None:
         raise Nsys2prvError(f"{target}: is a folder; give the name of the store to write")
     if target.exists() and not is_archive(target):
         raise Nsys2prvError(f"{target}: is there already and is no store; remove it or give another name")
-    if not target.parent.is_dir():
-        raise Nsys2prvError(f"{target.parent}: no such folder; create it or give another one")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise Nsys2prvError(f"{target.parent}: no permission to write there; give another folder")
+    check_folder(target.parent)

@@ -14,7 +14,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -125,6 +125,19 @@ def _undo(staging: Path, finals: Mapping[Path, bool]) -> None:
                 (staging / EARLIER / final.name).replace(final)
             elif new and not (staging / final.name).exists():
                 final.unlink()
+
+
+def is_one_of(path: Path, others: Iterable[str | Path]) -> bool:
+    """Whether a file that would be written is one of these, by whatever names."""
+    return path.exists() and any(Path(other).exists() and path.samefile(other) for other in others)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises one clear line where nothing can be written."""
+    if not folder.is_dir():
+        raise Nsys2prvError(f"{folder}: no such folder; create it or give another one")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Nsys2prvError(f"{folder}: no permission to write there; give another folder")
 
 
 def write_whole(path: Path, text: str) -> None:

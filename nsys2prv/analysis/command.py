@@ -16,7 +16,8 @@ from nsys2prv.errors import MissingPackage, Nsys2prvError, UsageError
 from nsys2prv.job import Job
 from nsys2prv.report.endings import named_as_report
 from nsys2prv.report.opening import is_report
-from nsys2prv.temporary import write_whole
+from nsys2prv.sizes import plural
+from nsys2prv.temporary import is_one_of, write_whole
 
 JSON = ".json"
 
@@ -125,17 +126,13 @@ def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Na
     for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
         if getattr(options, name) < least:
             raise UsageError(f"--{name} takes a number from {least} on")
-    given = [Path(one) for one in (options.reports if "reports" in options else options.runs)]
+    given = options.reports if "reports" in options else options.runs
     for name in targets:
-        if (path := getattr(options, name)) and (named_as_report(path) or is_report(path) or _is_one_of(path, given)):
+        if (path := getattr(options, name)) and (named_as_report(path) or is_report(path) or is_one_of(path, given)):
             raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
     # polars installs a handler of its own, under which a waiting program does not notice an interruption.
     signal.siginterrupt(signal.SIGINT, True)
     return options
-
-
-def _is_one_of(path: Path, others: Sequence[Path]) -> bool:
-    return path.exists() and any(other.exists() and path.samefile(other) for other in others)
 
 
 def _opened(reports: Sequence[str | Path], options: argparse.Namespace) -> Opened:
@@ -170,7 +167,5 @@ def describe(job: Opened, reports: Sequence[str | Path], name: str = "") -> dict
 
 def heading(job: Mapping[str, Any]) -> list[str]:
     """What a job is, for people. job: as :func:`describe` gives it."""
-    counts = (("task", job["ranks"]), ("host", len(job["nodes"])), ("GPU", job["devices"]))
-    tasks, hosts, gpus = (f"{count:,} {what}{'' if count == 1 else 's'}" for what, count in counts)
-    return [f"{tasks} on {hosts}, {gpus}; {duration(job['duration_ns'])}; {sum(job['records'].values()):,} events",
-            *(f"  {note}" for note in job["notes"])]
+    return [f"{plural(job['ranks'], 'task')} on {plural(len(job['nodes']), 'host')}, {plural(job['devices'], 'GPU')}; "
+            f"{duration(job['duration_ns'])}; {sum(job['records'].values()):,} events", *(f"  {note}" for note in job["notes"])]

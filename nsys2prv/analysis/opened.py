@@ -29,7 +29,7 @@ from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.plan import Plan
 from nsys2prv.preparation import prepare
 from nsys2prv.relations import all_relations
-from nsys2prv.temporary import temporary_folder
+from nsys2prv.temporary import check_folder, temporary_folder
 
 #: Columns that say where an event is.
 PLACE = ("rank", "task", "row", "node", "device", "stream")
@@ -248,8 +248,8 @@ def open_job(reports: Sequence[str | Path] | str | Path, options: Options = DEFA
     options = replace(options, **asked)
     given = [reports] if isinstance(reports, str | Path) else list(reports)
     plan = Plan.of(options)
-    if options.tmp and not Path(options.tmp).is_dir():
-        raise Nsys2prvError(f"{options.tmp}: no such folder; create it or give another one")
+    if options.tmp:
+        check_folder(Path(options.tmp))
     stack = ExitStack()
     try:
         pool = stack.enter_context(engines.workers(options.engine, options.jobs, options.scheduler))

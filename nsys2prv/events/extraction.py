@@ -19,7 +19,7 @@ from nsys2prv.naming import nvtx
 from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
 from nsys2prv.reading.frames import FrameWriter, StoredFrame
 from nsys2prv.report.info import PROCESS_MASK, ReportInfo
-from nsys2prv.report.source import NULL, TIME_LIMIT, Columns, Part, Shared, Source, usable
+from nsys2prv.report.source import NULL, Columns, Part, Shared, Source, all_usable, usable
 
 
 class ThreadKey(NamedTuple):
@@ -243,9 +243,7 @@ class Extraction:
 
 
 def _time(column: np.ndarray) -> np.ndarray:
-    if len(column) and int(column.min()) > -TIME_LIMIT and int(column.max()) < TIME_LIMIT:
-        return column
-    return np.where(usable(column) | (column == OPEN), column, NULL)
+    return column if all_usable(column) else np.where(usable(column) | (column == OPEN), column, NULL)
 
 
 def _known(value: np.integer) -> int:

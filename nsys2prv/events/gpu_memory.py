@@ -72,10 +72,8 @@ def pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -> np.ndarray:
     """Objects of physical GPUs by globalPid and CUDA ordinal, which is taken for the GPU's number where the report does not tell it."""
     (processes, ordinals), codes = factorize_together(np.where(process == NULL, 0, process), np.where(device == NULL, 0, device))
-    found = []
-    for pid, ordinal in zip(processes.tolist(), ordinals.tolist(), strict=True):
-        known = extraction.report.gpu_of(pid, ordinal)
-        found.append(extraction.device(DeviceKey(GPU, number=ordinal if known is None else known)))
+    found = [extraction.device(DeviceKey(GPU, number=extraction.report.gpu_or_ordinal(pid, ordinal)))
+             for pid, ordinal in zip(processes.tolist(), ordinals.tolist(), strict=True)]
     return np.array(found, np.int64)[codes]
 
 

@@ -233,8 +233,7 @@ class GpuNumbers:
 
     def identity_of_stream(self, report: int, key: StreamKey) -> tuple:
         """The same for the GPU of a stream. Where the report does not tell its number, the ordinal is taken for it."""
-        number = self._infos[report].gpu_of(key.pid, key.device)
-        return self.identity(report, DeviceKey(GPU, number=key.device if number is None else number))
+        return self.identity(report, DeviceKey(GPU, number=self._infos[report].gpu_or_ordinal(key.pid, key.device)))
 
     def number_of(self, report: int, number: int) -> int:
         """The number on its machine of the GPU that the report gives this number."""

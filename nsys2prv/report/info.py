@@ -82,6 +82,11 @@ class ReportInfo:
             (number,) = self.gpus
         return number
 
+    def gpu_or_ordinal(self, pid: int, ordinal: int) -> int:
+        """The same, the ordinal where nothing tells."""
+        number = self.gpu_of(pid, ordinal)
+        return ordinal if number is None else number
+
 
 def pid_of(global_id: int) -> int:
     """The operating system's process id inside a globalPid or globalTid."""

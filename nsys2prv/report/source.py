@@ -27,6 +27,11 @@ def usable(times: np.ndarray) -> np.ndarray:
     return (times > -TIME_LIMIT) & (times < TIME_LIMIT)
 
 
+def all_usable(times: np.ndarray) -> bool:
+    """Whether there are times, and a trace can hold all of them, without a look at each for itself."""
+    return bool(len(times)) and int(times.min()) > -TIME_LIMIT and int(times.max()) < TIME_LIMIT
+
+
 @dataclass(frozen=True)
 class Extent:
     """The range of a table's rowids (an empty one when it has no rows), and the name by which SQLite knows them here.

@@ -12,7 +12,7 @@ from nsys2prv.catalogue import Layout, catalogue
 from nsys2prv.catalogue.counters import Metric
 from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.kind import Counters, Lines, Rows
-from nsys2prv.report.source import NULL, TIME_LIMIT, usable
+from nsys2prv.report.source import NULL, all_usable, usable
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillWriter, end_dtype, fields_present
 
 #: The greatest number that is stored in 32 bits.
@@ -60,10 +60,6 @@ def sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -
     return Shape(COUNTER, layout, 4 if int(stored.max()) <= MOST_NARROW else 8, metrics)
 
 
-def _all_usable(times: np.ndarray) -> bool:
-    return bool(len(times)) and int(times.min()) > -TIME_LIMIT and int(times.max()) < TIME_LIMIT
-
-
 def _of(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndarray:
     """Those at `chosen` of some rows; a slice is all of them."""
     return chosen if isinstance(rows, slice) else rows if isinstance(chosen, slice) else rows[chosen]
@@ -72,7 +68,7 @@ def _of(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndar
 def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: Counter[str]) -> tuple[slice | np.ndarray, np.ndarray]:
     """The rows to keep (a slice: all, of which there are some), and the ends of all rows: after the begin by at least 1 ns, or OPEN."""
     chosen = slice(None) if rows.chosen is None else rows.chosen
-    if _all_usable(rows.begin) and _all_usable(rows.end) and (rows.end > rows.begin).all():
+    if all_usable(rows.begin) and all_usable(rows.end) and (rows.end > rows.begin).all():
         return chosen, rows.end
     begin, end = rows.begin[chosen], rows.end[chosen]
     timed, closed = usable(begin), usable(end)
@@ -236,7 +232,7 @@ def spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
     if lines.tag is not None:
         columns["tag"] = lines.tag
     kept = slice(None)
-    if not (_all_usable(lines.send) and _all_usable(lines.receive) and _all_usable(lines.until)):
+    if not (all_usable(lines.send) and all_usable(lines.receive) and all_usable(lines.until)):
         kept = np.flatnonzero(usable(lines.send) & usable(lines.receive) & usable(lines.until))
         if not len(kept):
             return

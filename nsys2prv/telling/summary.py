@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.placement import UNPLACED
 from nsys2prv.model.devices import TWICE
-from nsys2prv.sizes import size_text
+from nsys2prv.sizes import plural, size_text
 from nsys2prv.telling import absent
 from nsys2prv.telling.clock_text import MOST, causal_lines, table
 from nsys2prv.telling.diagnostics_text import lost, said
@@ -102,8 +102,8 @@ class Summary:
 
     def text(self) -> str:
         """The closing summary."""
-        rows = [f"{_plural(self.ranks, 'task')} on {_plural(self.hosts, 'host')}, {_plural(self.devices, 'GPU')}, "
-                f"{_plural(self.threads, 'row')}; {self.duration / 1e9:.3f} s; tasks ordered by {self.order}",
+        rows = [f"{plural(self.ranks, 'task')} on {plural(self.hosts, 'host')}, {plural(self.devices, 'GPU')}, "
+                f"{plural(self.threads, 'row')}; {self.duration / 1e9:.3f} s; tasks ordered by {self.order}",
                 f"clocks: {self.clock}", *(f"  {line}" for line in self.clocks)]
         layouts = catalogue().layouts
         width = max((len(f"{count:,}") for count in self.events.values()), default=1)
@@ -158,7 +158,3 @@ def _too_long(duration: int) -> list[str]:
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
