@@ -31,7 +31,7 @@ from nsys2prv.store.windows import window_bounds
 from nsys2prv.telling import metadata
 from nsys2prv.telling.clock_text import comments
 from nsys2prv.telling.loading import Load
-from nsys2prv.telling.summary import Summary
+from nsys2prv.telling.summary import Summary, Written
 from nsys2prv.temporary import check_folder, explained, is_one_of, put_in_place, temporary_folder, working_folder
 from nsys2prv.writing import joining, write
 from nsys2prv.writing.meanings import Lookup, Meanings
@@ -94,19 +94,15 @@ def write_job(job: Job, output: str | Path, options: Options = DEFAULTS) -> Summ
     if placed.record:
         clock.write_text(placed.record.text(), encoding="utf-8")
     sizes = {path: path.stat().st_size for path in outputs[:4] if path.exists()}
-    summary = Summary.of(job.infos, placed, job.selection, job.results, model, job.duration, lines, job.written - repeated,
-                         job.left_out + Counter({(layout, REPEATED): count for layout, count in repeated.items()}), sizes)
+    events = job.written - repeated
+    sampled = {manifest.counter_codes[layout, metric.name] for layout, found in metrics.items() for metric in found}
+    summary = Summary.of(job, Written(
+        lines, events, job.left_out + Counter({(layout, REPEATED): count for layout, count in repeated.items()}),
+        frozenset(codes_of(catalogue().layouts.keys() & events.keys(), dict(job.domain_codes)) | sampled),
+        Load.of(job.runs, sum(len(codes) for _, codes in manifest.closings) - sum(repeated.values())), sizes))
     if options.metadata:
         told.write_text(metadata.text(job, inputs, summary, options, clock.name if placed.record else None), encoding="ascii")
         summary.sizes[told] = told.stat().st_size
-    summary.load = Load.of(job.runs, sum(len(codes) for _, codes in manifest.closings) - sum(repeated.values()))
-    summary.cpu = job.workers.spent.text()
-    summary.notes += job.notes
-    summary.warnings[:0] = job.warnings
-    summary.unread = job.unread
-    sampled = {manifest.counter_codes[layout, metric.name] for layout, found in metrics.items() for metric in found}
-    domains = dict(job.domain_codes)
-    summary.types = frozenset(codes_of((name for name, count in summary.events.items() if count), domains) | sampled)
     return summary
 
 

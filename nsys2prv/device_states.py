@@ -10,22 +10,22 @@ that no report has in common are tasks of their own.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from nsys2prv.account import Account
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.device_state import BITS, LAYOUT, NAME
 from nsys2prv.events.extraction import GPU, DeviceKey, ObjectKey, StreamKey
 from nsys2prv.events.kind import Rows
 from nsys2prv.model.objects import gpu_identity
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.selection import Selection
-from nsys2prv.store.normal import spill
 from nsys2prv.store.runs import BEGIN, TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.store.states import Sweep
 from nsys2prv.store.windows import placed, window_bounds
@@ -87,18 +87,18 @@ def run_task(task: StateTask) -> Extracted:
     """The states of the task's GPUs, as runs in trace time on thread indices."""
     result = Extracted(task.number, TRACE, 0)
     writer, reader = SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number), SpillReader()
+    account = Account()
     sweeps: dict[int, Sweep] = defaultdict(Sweep)
     bounds = window_bounds([run for run, _ in task.runs], task.clocks)
     try:
         for first, last in zip(bounds, [*bounds[1:], None], strict=True):
             rows = _window(task, reader, sweeps, first, last)
             if len(rows.begin):
-                runs = list(spill(rows, False, writer, Counter(), Counter()))
-                result.runs += runs
-                result.events[LAYOUT] += sum(run.rows for run in runs if run.shape.stream == BEGIN)
+                result.store(rows, writer, account)
     finally:
         writer.close()
         reader.close()
+    result.add_found(NAME, account)
     return result
 
 

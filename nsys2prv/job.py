@@ -17,7 +17,7 @@ from nsys2prv.engines.pool import Pool
 from nsys2prv.model.names import NameValues
 from nsys2prv.model.objects import ObjectModel
 from nsys2prv.progress import Progress
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.selection import Selection
 from nsys2prv.spent import Spent, timed

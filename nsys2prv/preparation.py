@@ -30,6 +30,7 @@ from nsys2prv.options import DEFAULTS
 from nsys2prv.plan import Plan
 from nsys2prv.progress import Progress
 from nsys2prv.reading import derive, extract, inspection
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.facts import FactBook
 from nsys2prv.report import mixed
 from nsys2prv.report.info import ReportInfo
@@ -53,7 +54,7 @@ class _Reading:
     plan: Plan
     folder: Path
     workers: Workers
-    results: list[extract.Extracted] = field(default_factory=list)
+    results: list[Extracted] = field(default_factory=list)
 
     def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
         return self.workers.run(function, tasks, ahead, lambda _: ", ".join(info.name for info in self.infos[:3]))
@@ -144,10 +145,10 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
                   {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}, unread)
 
 
-def read_all(found: Opened, folder: Path, read: Callable[[Any], extract.Extracted]) -> Iterator[tuple[int, extract.Extracted]]:
+def read_all(found: Opened, folder: Path, read: Callable[[Any], Extracted]) -> Iterator[tuple[int, Extracted]]:
     """What was found in all reports, a task at a time, with the number of its stage. read: does the work of a task."""
     stages = extract.plan(found.infos, found.plan.selection.kinds, folder, found.plan.settings)
-    results: list[extract.Extracted] = []
+    results: list[Extracted] = []
     with found.workers.progress.bar("reading", sum(task.rows for tasks in stages for task in tasks), "rows") as bar:
         for number, tasks in enumerate(stages):
             planned = stored.taken(extract.with_launches(tasks, results) if number else tasks, number, found.stored)
@@ -231,7 +232,7 @@ def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) 
     return begun(causality.moved(placed, order, names, [hosts[clock] for clock in clocks]), reading.results)
 
 
-def _states(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) -> list[extract.Extracted]:
+def _states(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) -> list[Extracted]:
     """The states of all rows."""
     threads = {result.task: threads_of(result, model) for result in reading.results}
     tasks = stage.plan(reading.results, model.rows, threads, placed.clocks, trace_duration(reading.results, placed.clocks), reading.folder)
@@ -270,8 +271,8 @@ def _nothing(reading: _Reading) -> str:
     names = ", ".join(info.name for info in reading.infos[:3]) + (", …" if len(reading.infos) > 3 else "")
     lost: Counter[str] = Counter()
     for result in reading.results:
-        for (_, reason), count in result.dropped.items():
-            lost[reason] += count
+        for account in result.accounts.values():
+            lost += account.dropped
     why = f" ({', '.join(f'{count} {reason}' for reason, count in lost.items())})" if lost else ""
     what = "of the kinds asked for" if reading.plan.selection.asked else "that can be translated"
     return f"{names}: nothing to write: no events {what}{why}; see what the reports hold with --list"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.facts import FactBook, FactFile, read_facts
 from nsys2prv.relations import all_relations
 from nsys2prv.relations.kind import Division, S, Step

@@ -23,6 +23,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Settings
 from nsys2prv.plain import from_plain, to_plain
 from nsys2prv.reading import extract
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.mixed import same, session
 from nsys2prv.selection import Selection
@@ -30,7 +31,7 @@ from nsys2prv.store.archive import is_archive, member, open_archive
 from nsys2prv.store.packing import unpack
 
 #: Of the form of stores. Raise it with every change of what they hold.
-VERSION = 5
+VERSION = 6
 MANIFEST = "store.json"
 #: Settings of reading, by the options that give them.
 OPTIONS = {"least": "--min-duration", "rules": "--kernel-rules", "nvtx_rules": "--nvtx-rules", "callstack": "--callstack"}
@@ -171,7 +172,7 @@ def taken(tasks: Sequence[extract.Task], stage: int, held: dict[int, tuple[Path,
     return result
 
 
-def run_task(task: extract.Task | StoredTask) -> extract.Extracted:
+def run_task(task: extract.Task | StoredTask) -> Extracted:
     """Read the task's parts, or take what a store has of them."""
     if isinstance(task, extract.Task):
         return extract.run_task(task)

@@ -11,6 +11,7 @@ from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.plan import Plan
 from nsys2prv.preparation import Opened, opened, read_all
 from nsys2prv.reading import extract
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.report.sqlite import has_log
 from nsys2prv.report.unchanged import unchanged
 from nsys2prv.store.archive import ArchiveWriter, is_archive
@@ -55,7 +56,7 @@ def _write(found: Opened, folder: Path, path: Path) -> None:
         archive.close()
 
 
-def read_and_pack(task: extract.Task) -> extract.Extracted:
+def read_and_pack(task: extract.Task) -> Extracted:
     """Read a task's parts and pack what was found into a folder of the task's number (a pure function over files)."""
     result = extract.run_task(task)
     pack(result, task.spill / f"task-{task.number}")

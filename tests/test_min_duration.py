@@ -103,7 +103,7 @@ def test_durations_at_the_ends_of_time() -> None:
     begin = np.array([0, 0, NULL, 0, -last, last, 5, NULL])
     end = np.array([9, 10, 5, NULL, last, -last, 4, NULL])
     assert extraction.long_enough(begin, end).tolist() == [False, True, True, True, True, False, False, True]
-    assert extraction.dropped == {"shorter than 10 ns": 3}
+    assert extraction.account.dropped == {"shorter than 10 ns": 3}
 
 
 def test_a_kinds_own_name_goes_before_groups_and_these_before_all() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nsys2prv.account import Account
 from nsys2prv.catalogue import catalogue
 from nsys2prv.columns import ABSENT, OPEN
 from nsys2prv.events.kind import Lines, Rows
@@ -74,12 +75,12 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
     count = (0, 1, 60, BLOCK + 900)[seed % 4]
     rows = _rows(random, name, count, damaged=seed % 8 > 3)
     chosen = random.random(count) < (0.6 if seed % 3 == 1 else 1)
-    writer, dropped, repaired = SpillWriter(tmp_path / "runs.bin", 0, 0), Counter(), Counter()
-    runs = list(spill(rows.where(chosen), LAYOUTS[name], writer, dropped, repaired))
+    writer, account = SpillWriter(tmp_path / "runs.bin", 0, 0), Account()
+    runs = list(spill(rows.where(chosen), LAYOUTS[name], writer, account))
     writer.close()
 
     expected, counted = _expected(rows, np.flatnonzero(chosen).tolist())
-    assert dropped + repaired == counted
+    assert account.dropped + account.repaired == counted
     reader, found, ends = SpillReader(), [], []
     for run in runs:
         records = reader.every(run, 1)

@@ -12,7 +12,7 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import UNPLACED, Placement
 from nsys2prv.clock.record import CausalRecord, ClockRecord
 from nsys2prv.columns import OPEN
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.report.info import ReportInfo
 
 #: The method of reports whose clocks are not to be heeded.

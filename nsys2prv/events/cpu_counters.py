@@ -31,12 +31,12 @@ DEEPEST = 8
 def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
     computed = part.table in METRICS
     frame = _rows(extraction.database, part, computed)
-    extraction.rows_read += frame.height
+    extraction.account.rows += frame.height
     if not frame.height:
         return
     usable = frame.filter((pl.col("start") != NULL) & pl.col("value").is_not_null())
     if usable.height < frame.height:
-        extraction.dropped["samples without a value or a time"] += frame.height - usable.height
+        extraction.account.dropped["samples without a value or a time"] += frame.height - usable.height
     start, end, component, number, value = (usable[name].to_numpy() for name in ("start", "end", "component", "number", "value"))
     if not len(start):
         return

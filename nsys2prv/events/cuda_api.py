@@ -36,7 +36,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     repeated = columns["eventClass"] == BACKTRACE_CLASS
     keep = slice(None)
     if repeated.any():
-        extraction.dropped["duplicate rows of backtrace collection"] += int(repeated.sum())
+        extraction.account.dropped["duplicate rows of backtrace collection"] += int(repeated.sum())
         keep = ~repeated
     begin, end, thread, correlation, name, result = (
         columns[column][keep] for column in ("start", "end", "globalTid", "correlationId", "nameId", "returnValue"))

@@ -23,7 +23,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     done = columns["timestamp"] > 0
     if done.any():
         streams = extraction.streams(*(columns[column][done] for column in ("globalPid", "deviceId", "streamId")))
-        extraction.beyond["completions on the GPU"] += int(done.sum())
+        extraction.account.beyond["completions on the GPU"] += int(done.sum())
         yield Rows("cuda_event_completion", columns["timestamp"][done], columns["timestamp"][done] + 1, streams,
                    {"completion": np.full(int(done.sum()), COMPLETED), "event": number(columns["eventId"][done])})
 

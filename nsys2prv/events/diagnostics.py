@@ -34,7 +34,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     begin = np.where(known, np.clip(columns["timestamp"], first, last), NULL)
     outside = int((begin != columns["timestamp"]).sum())
     if outside:
-        extraction.repaired[OUTSIDE] += outside
+        extraction.account.repaired[OUTSIDE] += outside
     yield Rows("diagnostic", begin, np.where(known, begin + 1, NULL), extraction.threads(threads), {
         "severity": _known(columns["severity"], SEVERITIES),
         "source": _known(columns["source"], SOURCES),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from nsys2prv.account import Account
 from nsys2prv.columns import ABSENT, OPEN, factorize, factorize_together
 from nsys2prv.durations import duration_text
 from nsys2prv.events.launches import Launches, LaunchIndex
@@ -119,8 +119,7 @@ class Extraction:
     objects, domains: keys -> local index. names: per name set. launched, regions: the indices this extraction
     fills; launches, nccl: those it may ask. kept: what a kind wants to find again with the next part. condition: which rows the kind
     translates. shared: what was read for it and for others at once, and the number of its condition there. least: ranges shorter than
-    this (ns) are not wanted. rows_read: of the kind's tables; each becomes a record, or is counted by reason, in `dropped`, or in `aside`
-    where it is no record by design. beyond: records that no row of its own stands for. repaired: reason -> rows.
+    this (ns) are not wanted. account: of what the kind has read; every row becomes a record there, or is counted with the reason.
     """
 
     def __init__(self, report: ReportInfo, database: Source, launches: LaunchIndex | None = None,
@@ -137,11 +136,7 @@ class Extraction:
         self.nccl = regions if regions is not None else RegionIndex()
         self.regions: list[pl.DataFrame] = []
         self._facts: dict[str, list[pl.DataFrame]] = {}
-        self.dropped: Counter[str] = Counter()
-        self.repaired: Counter[str] = Counter()
-        self.rows_read = 0
-        self.aside: Counter[str] = Counter()
-        self.beyond: Counter[str] = Counter()
+        self.account = Account()
         self.condition = ""
         self.shared: tuple[Shared, int] | None = None
         self.least = 0
@@ -161,9 +156,9 @@ class Extraction:
         else:
             columns = self.database.read(part, integers, texts, self.condition if where is None else where)
         if where is None:
-            self.rows_read += columns.rows
+            self.account.rows += columns.rows
         if columns.damaged:
-            self.repaired["values that are no integers"] += columns.damaged
+            self.account.repaired["values that are no integers"] += columns.damaged
         if self.least and not short and {"start", "end"} <= columns.integers.keys():
             long = self.long_enough(columns["start"], columns["end"])
             return columns if long.all() else columns.where(long)
@@ -175,7 +170,7 @@ class Extraction:
         closed = (begin != NULL) & (end != NULL)
         short = closed & ((end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.least)))
         if short.any():
-            self.dropped[f"shorter than {duration_text(self.least)}"] += int(short.sum())
+            self.account.dropped[f"shorter than {duration_text(self.least)}"] += int(short.sum())
         return ~short
 
     @cached_property

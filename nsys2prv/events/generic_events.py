@@ -41,27 +41,27 @@ class EventSource:
 def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
     sources = _sources(extraction.database)
     rows = extraction.database.count_of(part)
-    extraction.rows_read += rows
+    extraction.account.rows += rows
     if part.table == DATA:
         frame = _from_data(extraction.database, part)
         if frame.height < rows:
-            extraction.dropped["fields of events that are not there"] += rows - frame.height
+            extraction.account.dropped["fields of events that are not there"] += rows - frame.height
         elif frame.height > rows:
-            extraction.beyond["fields of several events with one id"] += frame.height - rows
+            extraction.account.beyond["fields of several events with one id"] += frame.height - rows
     elif extraction.database.tables.get(DATA) is not None and extraction.database.tables[DATA].extent.rows:
-        extraction.aside[f"events, whose fields are rows of {DATA}"] += rows
+        extraction.account.aside[f"events, whose fields are rows of {DATA}"] += rows
         return
     else:
         frame = _from_json(extraction.database, part)
-        extraction.aside["events, whose numbers are counted one by one"] += rows
-        extraction.beyond["numbers in events"] += frame.height
+        extraction.account.aside["events, whose numbers are counted one by one"] += rows
+        extraction.account.beyond["numbers in events"] += frame.height
     if not frame.height:
         return
     time, field_of, whole, fraction, real = (frame[name].to_numpy() for name in ("time", "field", "whole", "fraction", "real"))
     for number, rows in groups(frame["type"].to_numpy()):
         source = sources.get(number, EventSource(f"source {number & (2**64 - 1):#x}", f"source {number & (2**64 - 1):#x}", True, ()))
         if not source.samples:
-            extraction.dropped["fields of events that are no samples (ftrace, ETW, hypervisor)"] += len(time[rows])
+            extraction.account.dropped["fields of events that are no samples (ftrace, ETW, hypervisor)"] += len(time[rows])
             continue
         keys, codes = factorize(field_of[rows]) if field_of.dtype != object else _texts(field_of[rows])
         known = {index: (name, floating) for index, name, floating in source.fields}

@@ -31,19 +31,19 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     table = extraction.database.tables[part.table]
     if not extraction.has(part.table, "tag", "timestamp", *KEY):
         rows = extraction.database.count_of(part)
-        extraction.rows_read += rows
-        extraction.dropped["switches of contexts whose table lacks columns"] += rows
+        extraction.account.rows += rows
+        extraction.account.dropped["switches of contexts whose table lacks columns"] += rows
         return
     if part.first == table.extent.first:
         _count_earlier(extraction, part.table)
     columns = extraction.read(part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}")
     rows = extraction.database.count_of(part)
-    extraction.rows_read += rows
+    extraction.account.rows += rows
     # Those of contexts that were there before are counted with the first part, wherever they are.
-    extraction.aside[OTHERS] += rows - columns.rows - extraction.dropped[BEFORE]
+    extraction.account.aside[OTHERS] += rows - columns.rows - extraction.account.dropped[BEFORE]
     known = columns["timestamp"] != NULL
     if not known.all():
-        extraction.dropped["rows without usable times"] += int((~known).sum())
+        extraction.account.dropped["rows without usable times"] += int((~known).sum())
         columns = columns.where(known)
     if not columns.rows:
         return
@@ -84,7 +84,7 @@ def _ends(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
     left = np.minimum(saved, reset)
     lost = int((restored < left).sum())
     if lost:
-        extraction.repaired[LOST] += lost
+        extraction.account.repaired[LOST] += lost
     return np.minimum(left, restored)
 
 
@@ -101,7 +101,7 @@ def _count_earlier(extraction: Extraction, table: str) -> None:
              "GROUP BY gpuId, vmId, contextId")
     count = extraction.database.query(f"SELECT count(*) FROM ({first}) WHERE tag = {SAVE_END}")[0][0]
     if count:
-        extraction.dropped[BEFORE] += count
+        extraction.account.dropped[BEFORE] += count
 
 
 KINDS = (

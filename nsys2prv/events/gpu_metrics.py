@@ -41,7 +41,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
         time, ids, value = columns[clock][rows], columns["metricId"][rows], columns["value"][rows]
         lacking = value == NULL
         if lacking.any():
-            extraction.dropped["samples without a value"] += int(lacking.sum())
+            extraction.account.dropped["samples without a value"] += int(lacking.sum())
             time, ids, value = time[~lacking], ids[~lacking], value[~lacking]
         if len(time):
             yield _records(extraction, source, named.get(source, {}), time, ids, value)

@@ -241,7 +241,7 @@ def _rows(extraction: Extraction, table: str, calls: _Calls, wanted: np.ndarray,
     """The wanted calls by layout. `fields` are those of the table's layout beside the name."""
     layouts = np.array([LAYOUTS.index(layout_of(name, BY_TABLE[table])) for name in calls.names], np.int64)
     of_call = layouts[calls.codes]
-    extraction.aside[FURTHER] += len(wanted) - int(wanted.sum())
+    extraction.account.aside[FURTHER] += len(wanted) - int(wanted.sum())
     if extraction.least:
         # Short calls are left out of the trace, not of the matching of messages.
         own = np.flatnonzero(wanted)

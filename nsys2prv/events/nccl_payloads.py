@@ -76,7 +76,7 @@ def payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
     told = np.any([~_lacking(field, result[field]) for field in FIELDS], axis=0)
     lost = int((damaged & ~told).sum())
     if lost:
-        extraction.repaired[DAMAGED] += lost
+        extraction.account.repaired[DAMAGED] += lost
     return result
 
 

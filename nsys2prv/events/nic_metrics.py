@@ -34,7 +34,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
     columns = extraction.read(part, ("start", "end", "globalId", "portId", "metricsListId", "metricsIdx", "value"))
     usable = (columns["value"] != NULL) & (columns["start"] != NULL)
     if not usable.all():
-        extraction.dropped["samples without a value or a time"] += int((~usable).sum())
+        extraction.account.dropped["samples without a value or a time"] += int((~usable).sum())
     kept = np.flatnonzero(usable)
     if not len(kept):
         return
@@ -43,7 +43,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
     end = np.where(columns["end"] == NULL, columns["start"], columns["end"])
     early = np.flatnonzero((columns["start"] < begin) & (end <= begin))
     if len(early):
-        extraction.dropped["samples from before the capture"] += len(early)
+        extraction.account.dropped["samples from before the capture"] += len(early)
         columns = {name: np.delete(column, early) for name, column in columns.items()}
         end = np.delete(end, early)
     if not len(end):

@@ -72,7 +72,7 @@ def named(extraction: Extraction, columns: Columns, field: str) -> Named:
               "category": _categories(extraction, columns, numbers[domain_of]), "number": found.numbers[codes]}
     wanted = found.wanted[codes]
     if not wanted.all():
-        extraction.dropped[LEFT_OUT] += int(np.count_nonzero(~wanted))
+        extraction.account.dropped[LEFT_OUT] += int(np.count_nonzero(~wanted))
     return Named(fields, numbers[domain_of], texts, text_of, wanted)
 
 

@@ -46,8 +46,8 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
     if not (extraction.has(TABLE, "jsonText") or extraction.has(TABLE, "jsonTextId")):
         return
     rows = extraction.database.count_of(part, extraction.condition)
-    extraction.rows_read += rows
-    extraction.aside["payloads, whose numbers are counted one by one"] += rows
+    extraction.account.rows += rows
+    extraction.account.aside["payloads, whose numbers are counted one by one"] += rows
     yield from counters(extraction, _labelled(extraction, _leaves(extraction, part)))
 
 
@@ -63,7 +63,7 @@ def counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]
         distinct, column = factorize(codes[rows])
         metrics = tuple(Metric(label, FLOAT_DECIMALS if label.endswith(FRACTION) else 0) for label in labels.gather(distinct).to_list())
         times, ended = _zeros(begin[rows], end[rows], column)
-        extraction.beyond[ZEROS] += len(times)
+        extraction.account.beyond[ZEROS] += len(times)
         yield pivot(extraction, LAYOUT, int(extraction.threads(np.array([tid]))[0]), np.concatenate([begin[rows], times]),
                     np.concatenate([column, ended]), metrics, np.concatenate([value[rows], np.zeros(len(times), np.int64)]))
 
@@ -81,11 +81,11 @@ def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
         "WHERE j.atom IS NOT NULL")
     if not frame.height:
         return frame
-    extraction.beyond["numbers and texts in payloads"] += frame.height
+    extraction.account.beyond["numbers and texts in payloads"] += frame.height
     frame = frame.with_columns(pl.col("mark", "words", "real").cast(pl.Boolean), path=decoded(frame["path"]))
     words = frame["words"].sum()
     if words:
-        extraction.dropped["texts in NVTX payloads"] += words
+        extraction.account.dropped["texts in NVTX payloads"] += words
     frame = lasting(extraction, frame.filter(~pl.col("words")))
     return frame.with_columns(real=pl.col("real") | pl.col("path").str.contains(r"\.(?:float\d*|double)$"))
 
@@ -122,7 +122,7 @@ def _labelled(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
     if len(kept) > MOST_NAMES:
         before = leaves.height
         leaves = leaves.filter(pl.col("label").is_in(kept.head(MOST_NAMES).implode()))
-        extraction.dropped["numbers in NVTX payloads with rare names"] += before - leaves.height
+        extraction.account.dropped["numbers in NVTX payloads with rare names"] += before - leaves.height
     return leaves
 
 

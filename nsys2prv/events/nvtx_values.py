@@ -42,7 +42,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
                f"CAST(coalesce({_FLOAT}, 0) AS REAL) AS fraction, {_INTEGER} IS NULL AS real")
     frame = database.select(f"SELECT {database.condition(TABLE, columns)} FROM {database.rows_of(part)} "
                             f"WHERE {database.condition(TABLE, extraction.condition)}")
-    extraction.rows_read += frame.height
+    extraction.account.rows += frame.height
     if not frame.height:
         return
     frame = lasting(extraction, frame.with_columns(pl.col("mark", "large", "real").cast(pl.Boolean)))

@@ -145,7 +145,7 @@ def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
         found = _region_ends(extraction, columns["globalTid"][lost], columns["parallelId"][lost], longest)
         closed[lost] = np.where((found > begin[lost]), found, NULL)
         if known := int((closed[lost] != NULL).sum()):
-            extraction.repaired[WITH_REGION] += known
+            extraction.account.repaired[WITH_REGION] += known
     return closed
 
 

@@ -26,7 +26,7 @@ def of_profiled(extraction: Extraction, columns: Columns) -> Columns:
     if wanted.all():
         return columns
     for pid, count in zip(pids[~wanted].tolist(), np.bincount(codes, minlength=len(pids))[~wanted].tolist(), strict=True):
-        extraction.dropped[_reason(extraction, pid)] += count
+        extraction.account.dropped[_reason(extraction, pid)] += count
     return columns.where(wanted[codes])
 
 

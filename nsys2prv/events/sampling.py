@@ -30,7 +30,7 @@ def pivot(extraction: Extraction, layout: str, object_: int, time: np.ndarray, c
     carried = np.count_nonzero(values != ABSENT, axis=0)
     repeated = len(time) - int(carried.sum())
     if repeated:
-        extraction.dropped[REPEATED] += repeated
+        extraction.account.dropped[REPEATED] += repeated
     if not carried.all():
         values, metrics = values[:, carried > 0], tuple(metric for metric, count in zip(metrics, carried, strict=True) if count)
     return Counters(layout, time[begins], object_, metrics, values)
@@ -43,7 +43,7 @@ def intervals(extraction: Extraction, start: np.ndarray, end: np.ndarray, metric
     start, end, metric, value = start[order], end[order], metric[order], value[order]
     follows = np.append((metric[1:] == metric[:-1]) & (start[1:] <= end[:-1]), False)
     close = np.flatnonzero(~follows & (end > start))
-    extraction.beyond[ZEROS] += len(close)
+    extraction.account.beyond[ZEROS] += len(close)
     return (np.concatenate([start, end[close]]), np.concatenate([metric, metric[close]]),
             np.concatenate([value, np.zeros(len(close), np.int64)]))
 
@@ -53,7 +53,7 @@ def not_negative(extraction: Extraction, values: np.ndarray) -> np.ndarray:
     negative, great = (int(np.count_nonzero(wrong)) for wrong in (values < 0, values > GREATEST))
     for reason, count in ((NEGATIVE, negative), (TOO_GREAT, great)):
         if count:
-            extraction.repaired[reason] += count
+            extraction.account.repaired[reason] += count
     return np.clip(values, 0, GREATEST) if negative or great else values
 
 

@@ -32,7 +32,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = of_profiled(extraction, extraction.read(part, ("start", "cpu", "isSchedIn", "globalTid", "threadState", "threadBlock")))
     unknown = columns["isSchedIn"] == NULL
     if unknown.any():
-        extraction.dropped[NO_KIND_OF_EVENT] += int(unknown.sum())
+        extraction.account.dropped[NO_KIND_OF_EVENT] += int(unknown.sum())
         columns = columns.where(~unknown)
     if not columns.rows:
         return
@@ -46,7 +46,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         fields["reason"] = np.where(runs, 0, _known(reason, "thread_block", OTHER_REASON))
     start, thread = columns["start"], extraction.threads(columns["globalTid"])
     ended = np.flatnonzero((state == TERMINATED) & (start != NULL))
-    extraction.beyond["ends of threads, told for 1 ns"] += len(ended)
+    extraction.account.beyond["ends of threads, told for 1 ns"] += len(ended)
     start, thread = np.append(start, start[ended] + 1), np.append(thread, thread[ended])
     fields = {name: np.append(column, np.zeros(len(ended), np.int64)) for name, column in fields.items()}
     yield Rows(WITH_REASON if with_reason else LAYOUT, start, start, thread, fields)

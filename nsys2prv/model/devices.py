@@ -15,7 +15,7 @@ import numpy as np
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DeviceKey
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.store.runs import BEGIN, COUNTER
 
 #: The reason of what is left out.

@@ -6,7 +6,6 @@ name, and the kind's `derive` makes rows of them, in the report's own time. Memo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from nsys2prv.account import Account
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import EventKind
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.frames import FrameWriter, StoredFrame, read_frame
 from nsys2prv.store.lanes import TOO_MANY
 from nsys2prv.store.nesting import nesting_lanes
-from nsys2prv.store.normal import spill
-from nsys2prv.store.runs import BEGIN, SpillWriter
+from nsys2prv.store.runs import SpillWriter
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,6 @@ class Source:
     objects: tuple[ObjectKey, ...]
     domains: tuple[str, ...]
     names: dict[str, StoredFrame]
-
-
-#: In the account of rows: facts, and what follows from them.
-TOGETHER = "found by several rows together"
 
 
 @dataclass(frozen=True)
@@ -73,8 +68,7 @@ def run_task(task: DeriveTask) -> Extracted:
     common = _Common()
     facts = {name: common.frame(name, task.sources) for name in kind.gathers}
     result = Extracted(task.number, task.report, 0)
-    dropped: Counter[str] = Counter()
-    repaired: Counter[str] = Counter()
+    account = Account()
     writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
     try:
         for rows in kind.derive(facts):
@@ -82,20 +76,14 @@ def run_task(task: DeriveTask) -> Extracted:
                 lanes, crowded = nesting_lanes(rows.object, rows.owner, rows.begin, rows.end)
                 rows.object = common.on_lanes(rows.object, lanes)
                 if crowded:
-                    repaired[TOO_MANY] += crowded
-            runs = list(spill(rows, kind.open_ended, writer, dropped, repaired))
-            result.runs += runs
-            made = sum(run.rows for run in runs if run.shape.stream == BEGIN)
-            result.events[rows.layout] += made
-            result.made[kind.name] += made
+                    account.repaired[TOO_MANY] += crowded
+            result.store(rows, writer, account, kind.open_ended)
     finally:
         writer.close()
     result.objects, result.domains = list(common.objects), list(common.domains)
     with FrameWriter(task.spill / f"frames-{task.number}.arrows") as frames:
         result.names = {name_set: names.save(frames) for name_set, names in common.names.items()}
-    result.dropped.update({(kind.name, reason): count for reason, count in dropped.items()})
-    result.beyond[kind.name, TOGETHER] = result.made[kind.name] + dropped.total()
-    result.repaired.update({(kind.name, reason): count for reason, count in repaired.items()})
+    result.add_found(kind.name, account)
     return result
 
 

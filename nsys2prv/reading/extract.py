@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from nsys2prv.account import Account
 from nsys2prv.events import all_kinds
-from nsys2prv.events.extraction import Extraction, ObjectKey, Settings
-from nsys2prv.events.kind import Counters, EventKind, Lines
+from nsys2prv.events.extraction import Extraction, Settings
+from nsys2prv.events.kind import EventKind
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.events.nccl_regions import RegionIndex, save_regions
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.frames import FrameWriter, StoredFrame
 from nsys2prv.reading.sharing import read_once, together
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.opening import open_source
 from nsys2prv.report.source import Part
-from nsys2prv.store.normal import spill, spill_counters
-from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
+from nsys2prv.store.runs import SpillWriter
 
 #: Rows read at a time: a few tens of MB whatever the table.
 PART_ROWS = 200_000
@@ -46,39 +46,6 @@ class Task:
     @property
     def rows(self) -> int:
         return sum(part.last - part.first + 1 for _, part, _ in self.parts)
-
-
-@dataclass
-class Extracted:
-    """What a task found. runs: that of ends directly follows that of their begins (:func:`runs.pairs`). objects, domains: what the indices
-    in them mean; names: the same, per set a frame of names (text, and where any name has one, short and the index of its domain). facts:
-    frames for the relations between reports. notes: for the summary. Counts are of rows, in the account by (kind, reason) of what became
-    of them: read, made into records, dropped, aside, beyond (see :class:`Extraction`), repaired. tables: rows of tables of which kinds
-    read parts by conditions; of_table: those that they read.
-    lines: that were to be stored; left_out: those that are not, by (kind of lines, reason)."""
-
-    task: int
-    report: int
-    rows: int
-    runs: list[Run] = field(default_factory=list)
-    objects: list[ObjectKey] = field(default_factory=list)
-    domains: list[str] = field(default_factory=list)
-    names: dict[str, StoredFrame] = field(default_factory=dict)
-    facts: dict[str, StoredFrame] = field(default_factory=dict)
-    launches: list[Segment] = field(default_factory=list)
-    regions: list[StoredFrame] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    events: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
-    repaired: Counter[tuple[str, str]] = field(default_factory=Counter)
-    read: Counter[str] = field(default_factory=Counter)
-    made: Counter[str] = field(default_factory=Counter)
-    aside: Counter[tuple[str, str]] = field(default_factory=Counter)
-    beyond: Counter[tuple[str, str]] = field(default_factory=Counter)
-    tables: Counter[str] = field(default_factory=Counter)
-    of_table: Counter[str] = field(default_factory=Counter)
-    lines: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 def run_task(task: Task) -> Extracted:
@@ -127,40 +94,16 @@ def _read_piece(extraction: Extraction, task: Task, kinds: Sequence[EventKind], 
 
 
 def _extract_piece(extraction: Extraction, kind: EventKind, piece: Part, wanted: bool, writer: SpillWriter, result: Extracted) -> None:
-    extraction.dropped, extraction.repaired, extraction.aside, extraction.beyond = Counter(), Counter(), Counter(), Counter()
-    extraction.rows_read = 0
+    account = extraction.account = Account()
     for rows in kind.extract(extraction, piece):
-        if wanted and isinstance(rows, Counters):
-            runs = list(spill_counters(rows, writer, extraction.dropped))
-            result.runs += runs
-            made = sum(run.values for run in runs)
-            result.events[rows.layout] += made
-            result.made[kind.name] += made
-        elif wanted:
-            runs = list(spill(rows, kind.open_ended, writer, extraction.dropped, extraction.repaired))
-            result.runs += runs
-            made = sum(run.rows for run in runs if run.shape.stream == BEGIN)
-            result.events[rows.layout] += made
-            result.made[kind.name] += made
-            if rows.lines is not None:
-                count_lines(result, rows.lines, runs)
+        if wanted:
+            result.store(rows, writer, account, kind.open_ended)
     if kind.derive:
-        extraction.aside[FACTS] += extraction.rows_read - extraction.dropped.total()
+        account.aside[FACTS] += account.rows - account.dropped.total()
     if wanted:
-        result.read[kind.name] += extraction.rows_read
         if not kind.reads_again:
-            result.of_table[piece.table] += extraction.rows_read
-        for account in ("dropped", "repaired", "aside", "beyond"):
-            found: Counter[str] = getattr(extraction, account)
-            getattr(result, account).update({(kind.name, reason): count for reason, count in found.items() if count})
-
-
-def count_lines(result: Extracted, lines: Lines, runs: Iterable[Run]) -> None:
-    """Count the lines that were to be stored, and those that were not."""
-    stored = sum(run.rows for run in runs if run.shape.stream == LINE)
-    result.lines[lines.kind] += len(lines.send)
-    if stored < len(lines.send):
-        result.left_out[lines.kind, "without usable times"] += len(lines.send) - stored
+            result.of_table[piece.table] += account.rows
+        result.add(kind.name, account)
 
 
 def plan(reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Path,

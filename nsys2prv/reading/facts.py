@@ -12,7 +12,7 @@ import polars as pl
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import OPEN, factorize
 from nsys2prv.events.extraction import OBJECT, TIME
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.frames import StoredFrame, read_frame
 from nsys2prv.report.source import NULL
 

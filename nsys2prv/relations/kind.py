@@ -14,7 +14,7 @@ from nsys2prv.events.kind import Counters, Lines, Rows
 
 if TYPE_CHECKING:
     from nsys2prv.clock.gathering import Gathered
-    from nsys2prv.reading.extract import Extracted
+    from nsys2prv.reading.extracted import Extracted
     from nsys2prv.reading.facts import FactFile
 
 #: Models of parallel programs, as --align names them.

@@ -26,7 +26,7 @@ from nsys2prv.clock.observations import MPI as SOURCE
 from nsys2prv.clock.observations import Messages
 from nsys2prv.columns import OPEN
 from nsys2prv.events.mpi import EITHER, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.facts import batches, read_fact
 from nsys2prv.relations.blocks import Block, by_group, write_blocks
 from nsys2prv.relations.kind import MPI, Division, Observed, Relation

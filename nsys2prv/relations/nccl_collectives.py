@@ -25,7 +25,7 @@ import polars as pl
 
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.events.nccl_kernels import KERNELS
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.facts import read_fact
 from nsys2prv.relations import nccl_clocks
 from nsys2prv.relations.blocks import Block, windows

@@ -11,7 +11,7 @@ import numpy as np
 from nsys2prv.columns import ABSENT
 from nsys2prv.events.kind import Rows
 from nsys2prv.naming.nccl import GROUP, SEND_RECEIVE
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import Related
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece

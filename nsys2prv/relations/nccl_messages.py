@@ -21,7 +21,7 @@ from nsys2prv.clock.sequences import recognised
 from nsys2prv.columns import ABSENT
 from nsys2prv.events.nccl_kernels import MESSAGES
 from nsys2prv.naming.nccl import SEND
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.facts import FactFile, batches, read_fact
 from nsys2prv.relations.blocks import Block, buckets_of, by_group, write_blocks
 from nsys2prv.relations.kind import NCCL, Division, Observed, Relation

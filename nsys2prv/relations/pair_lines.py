@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nsys2prv.events.kind import Lines
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.relations.blocks import Block, windows
 from nsys2prv.relations.kind import Division, Related
 from nsys2prv.relations.spilled import spilled

@@ -18,7 +18,7 @@ from nsys2prv.catalogue.states import StateRule
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.columns import OPEN
 from nsys2prv.events.extraction import ObjectKey, QueueKey, StreamKey, ThreadKey
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.frames import StoredFrame, read_frame
 from nsys2prv.states.innermost import NOTHING, Keys, Ranges, innermost, overlaid
 from nsys2prv.states.records import Records

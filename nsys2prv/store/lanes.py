@@ -8,15 +8,17 @@ begins; lane 0 is the row itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from nsys2prv.account import Account
 from nsys2prv.catalogue import catalogue
 from nsys2prv.columns import factorize_together, occurrence
 from nsys2prv.events import all_kinds
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.store.normal import ends_of
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pairs, store_again, stored
 
@@ -65,10 +67,10 @@ class _Change:
 
 
 def _apply(result: Extracted, change: _Change) -> Extracted:
-    repaired = result.repaired.copy()
+    changed = replace(result, objects=change.objects, accounts=result.accounts.copy())
     if change.crowded:
-        repaired["overlaps", TOO_MANY] += change.crowded
-    return replace(result, objects=change.objects, repaired=repaired)
+        changed.add("overlaps", Account(repaired=Counter({TOO_MANY: change.crowded})))
+    return changed
 
 
 def _needed(result: Extracted, grouped: Mapping[str, str]) -> Extracted:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from nsys2prv.account import Account
 from nsys2prv.catalogue import Layout, catalogue
 from nsys2prv.catalogue.counters import Metric
 from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
@@ -19,16 +19,16 @@ from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillWrit
 MOST_NARROW = (1 << 32) - 1
 
 
-def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[str], repaired: Counter[str]) -> Iterator[Run]:
+def spill(rows: Rows, open_ended: bool, writer: SpillWriter, account: Account) -> Iterator[Run]:
     """Store one piece of the normal form; yields its runs: each of begins, directly after it that of their ends (:func:`runs.pairs`), and
-    lines. Rows without usable times are counted in `dropped`.
+    lines. What is dropped or repaired is counted in the account.
 
     open_ended: a row without an end lasts to the end of the trace.
     """
     layout = catalogue().layouts[rows.layout]
     if layout.holds:
         rows = replace(rows, end=rows.begin + 1)
-    kept, end = _sane_times(rows, open_ended, dropped, repaired)
+    kept, end = _sane_times(rows, open_ended, account)
     if isinstance(kept, slice) or len(kept):
         plain = _Plain(rows.columns)
         for present, chosen in _carried(layout, rows.columns, kept):
@@ -37,12 +37,12 @@ def spill(rows: Rows, open_ended: bool, writer: SpillWriter, dropped: Counter[st
         yield from spill_lines(rows.lines, writer)
 
 
-def spill_counters(counters: Counters, writer: SpillWriter, dropped: Counter[str]) -> Iterator[Run]:
+def spill_counters(counters: Counters, writer: SpillWriter, account: Account) -> Iterator[Run]:
     """Store samples; yields their run, if there are any with usable times."""
     timed = usable(counters.time)
     carried = np.count_nonzero(counters.values != ABSENT, axis=1)
     if not timed.all():
-        dropped["samples without usable times"] += int(carried[~timed].sum())
+        account.dropped["samples without usable times"] += int(carried[~timed].sum())
     kept = np.flatnonzero(timed & (carried > 0))
     if not len(kept):
         return
@@ -65,7 +65,7 @@ def _of(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndar
     return chosen if isinstance(rows, slice) else rows if isinstance(chosen, slice) else rows[chosen]
 
 
-def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: Counter[str]) -> tuple[slice | np.ndarray, np.ndarray]:
+def _sane_times(rows: Rows, open_ended: bool, account: Account) -> tuple[slice | np.ndarray, np.ndarray]:
     """The rows to keep (a slice: all, of which there are some), and the ends of all rows: after the begin by at least 1 ns, or OPEN."""
     chosen = slice(None) if rows.chosen is None else rows.chosen
     if all_usable(rows.begin) and all_usable(rows.end) and (rows.end > rows.begin).all():
@@ -75,15 +75,15 @@ def _sane_times(rows: Rows, open_ended: bool, dropped: Counter[str], repaired: C
     if open_ended:
         opened = timed & ~closed
         if opened.any():
-            repaired["ranges without an end, closed at the end of the trace"] += int(opened.sum())
+            account.repaired["ranges without an end, closed at the end of the trace"] += int(opened.sum())
     else:
         timed &= closed
     lost = len(begin) - int(timed.sum())
     if lost:
-        dropped["rows without usable times"] += lost
+        account.dropped["rows without usable times"] += lost
     backward = timed & closed & (end < begin)
     if backward.any():
-        repaired["ends before their begins, made 1 ns long"] += int(backward.sum())
+        account.repaired["ends before their begins, made 1 ns long"] += int(backward.sum())
     if lost or not len(begin):
         chosen = _of(chosen, np.flatnonzero(timed))
     closed = usable(rows.end)

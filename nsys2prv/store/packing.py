@@ -17,7 +17,7 @@ import polars as pl
 
 from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.plain import from_plain, to_plain
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.frames import FrameWriter, read_frame
 from nsys2prv.store.normal import closings_of, ends_of
 from nsys2prv.store.runs import BEGIN, Run, Shape, SpillWriter, fields_present, pairs, stored

@@ -7,15 +7,17 @@ other kinds in the report, those wholly outside are left out, and points are put
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from nsys2prv.account import Account
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.store.normal import append_events
 from nsys2prv.store.runs import BEGIN, SpillReader, SpillWriter, pairs
 
@@ -41,8 +43,7 @@ def _cut(result: Extracted, kinds: dict[str, EventKind], span: tuple[int, int], 
     if not outside:
         return result
     writer, reader = SpillWriter(folder / f"span-{result.task}.bin", result.report, result.task), SpillReader()
-    changed = replace(result, runs=[], events=result.events.copy(), made=result.made.copy(), dropped=result.dropped.copy(),
-                      repaired=result.repaired.copy())
+    changed = replace(result, runs=[], events=result.events.copy(), accounts=result.accounts.copy())
     for run, ends in pairs(result.runs):
         if run not in outside:
             changed.runs += [run] if ends is None else [run, ends]
@@ -52,11 +53,9 @@ def _cut(result: Extracted, kinds: dict[str, EventKind], span: tuple[int, int], 
         kept = _ranges(records, span) if kind.lasting else _points(records, span)
         moved = int(np.count_nonzero(kept["time"] != records["time"])) if not kind.lasting else 0
         changed.runs += append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max())) if len(kept) else []
-        changed.events[run.shape.name] -= len(records) - len(kept)
-        changed.made[kind.name] -= len(records) - len(kept)
-        changed.dropped[kind.name, OUTSIDE] += len(records) - len(kept)
-        changed.repaired[kind.name, MOVED] += moved
-    changed.dropped, changed.repaired = +changed.dropped, +changed.repaired
+        gone = len(records) - len(kept)
+        changed.events[run.shape.name] -= gone
+        changed.add(kind.name, Account(records=-gone, dropped=Counter({OUTSIDE: gone}), repaired=Counter({MOVED: moved})))
     reader.close()
     writer.close()
     return changed

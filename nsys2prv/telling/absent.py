@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.opening import open_source
 from nsys2prv.selection import Selection
@@ -24,7 +24,7 @@ def kinds(infos: Sequence[ReportInfo], selection: Selection, results: Sequence[E
     found: Counter[str] = Counter()
     for result in results:
         found.update(result.events)
-    dropped = {kind for result in results for kind, _ in result.dropped}
+    dropped = {kind for result in results for kind, account in result.accounts.items() if account.dropped}
     lacking = [kind for kind in selection.kinds
                if kind.name in selection.asked - dropped and not any(found[layout] for layout in kind.layouts)]
     # A group may stand for many kinds, of which a report has few.

@@ -9,30 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nsys2prv.account import Account
 from nsys2prv.model.devices import TWICE
-from nsys2prv.reading.extract import Extracted
+from nsys2prv.reading.extracted import Extracted
 
 #: Of the rows of a table that kinds read by conditions.
 OF_NO_KIND = "of no kind of event that was asked for"
-
-
-@dataclass
-class Reading:
-    """Rows of a kind of event. beyond: records that no row of its own stands for. aside: rows that are no record by design.
-
-    rows + beyond = records + dropped + aside.
-    """
-
-    rows: int = 0
-    records: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    aside: dict[str, int] = field(default_factory=dict)
-    beyond: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> int:
-        """Rows that nothing accounts for: 0."""
-        return self.rows + sum(self.beyond.values()) - self.records - sum(self.dropped.values()) - sum(self.aside.values())
 
 
 @dataclass
@@ -51,10 +33,10 @@ class Writing:
 
 @dataclass
 class Ledger:
-    """kinds: by kind of event; records: by layout; lines: by kind of line. tables: of tables of which kinds take rows by conditions, how
-    many there are, and of these how many no kind took."""
+    """kinds: by kind of event, or relation; records: by layout; lines: by kind of line. tables: of tables of which kinds take rows by
+    conditions, how many there are, and of these how many no kind took."""
 
-    kinds: dict[str, Reading] = field(default_factory=dict)
+    kinds: dict[str, Account] = field(default_factory=dict)
     records: dict[str, Writing] = field(default_factory=dict)
     lines: dict[str, Writing] = field(default_factory=dict)
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -66,12 +48,17 @@ class Ledger:
                 if account.missing}
 
 
+def accounts(results: Iterable[Extracted]) -> dict[str, Account]:
+    """The accounts of all results together, by kind of event, or relation."""
+    found: dict[str, Account] = {}
+    for result in results:
+        for kind, account in result.accounts.items():
+            found[kind] = found.get(kind, Account()) + account
+    return dict(sorted(found.items()))
+
+
 def ledger(results: Sequence[Extracted], written: Mapping[str, int], left_out: Mapping[tuple[str, str], int]) -> Ledger:
     """The account. written: records by layout and lines by kind; left_out: those that are not, by (layout or kind of line, reason)."""
-    read, made = _sum(result.read for result in results), _sum(result.made for result in results)
-    accounts = {name: _by_kind(_sum(getattr(result, name) for result in results)) for name in ("dropped", "aside", "beyond")}
-    kinds = {kind: Reading(read[kind], made[kind], *(accounts[name].get(kind, {}) for name in ("dropped", "aside", "beyond")))
-             for kind in sorted(read | made)}
     reasons = _by_kind(left_out)
     events = _sum(result.events for result in results)
     for result in results:
@@ -80,7 +67,7 @@ def ledger(results: Sequence[Extracted], written: Mapping[str, int], left_out: M
             events[name] += count * (reason == TWICE)
     lines = _sum(result.lines for result in results)
     tables, taken = _sum(result.tables for result in results), _sum(result.of_table for result in results)
-    return Ledger(kinds,
+    return Ledger({kind: account for kind, account in accounts(results).items() if account.rows or account.beyond},
                   {name: Writing(events[name], written.get(name, 0), reasons.get(name, {})) for name in sorted(events) if events[name]},
                   {name: Writing(lines[name], written.get(name, 0), reasons.get(name, {})) for name in sorted(lines)},
                   {table: {"rows": tables[table], OF_NO_KIND: tables[table] - taken[table]} for table in sorted(tables)})

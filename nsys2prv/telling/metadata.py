@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nsys2prv import __version__
+from nsys2prv.account import Account
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.job import Job
@@ -56,7 +57,7 @@ def text(job: Job, inputs: Sequence[dict[str, Any]], summary: Summary, options: 
                    for info, files, placement, to_trace in zip(job.infos, inputs, job.placed.placements, job.clocks, strict=False)],
         "clock_file": clock,
         "ledger": {
-            "kinds": {kind: {**asdict(account), "missing": account.missing} for kind, account in summary.ledger.kinds.items()},
+            "kinds": {kind: _account(account) for kind, account in summary.ledger.kinds.items()},
             "records": {name: {**asdict(account), "missing": account.missing} for name, account in summary.ledger.records.items()},
             "lines": {name: {**asdict(account), "missing": account.missing} for name, account in summary.ledger.lines.items()},
             "tables": summary.ledger.tables,
@@ -117,6 +118,11 @@ def _clock(clock: ClockMap) -> dict[str, Any]:
     if clock.shifts is not None:
         found["shifts"] = [[int(time), int(by)] for time, by in zip(clock.shifts.times, clock.shifts.shifts, strict=True)]
     return found
+
+
+def _account(account: Account) -> dict[str, Any]:
+    reasons = {name: dict(sorted(getattr(account, name).items())) for name in ("dropped", "aside", "beyond")}
+    return {"rows": account.rows, "records": account.records, **reasons, "missing": account.missing}
 
 
 def _not_read(job: Job) -> dict[str, dict[str, Any]]:

@@ -15,14 +15,13 @@ from nsys2prv.sizes import plural, size_text
 from nsys2prv.telling import absent
 from nsys2prv.telling.clock_text import MOST, causal_lines, table
 from nsys2prv.telling.diagnostics_text import lost, said
-from nsys2prv.telling.ledger import Ledger, ledger
+from nsys2prv.telling.ledger import Ledger, accounts, ledger
 from nsys2prv.telling.loading import Load
 
 if TYPE_CHECKING:
-    from nsys2prv.alignment.timeline import Timeline
     from nsys2prv.clock.placement import Placement
-    from nsys2prv.model.objects import ObjectModel
-    from nsys2prv.reading.extract import Extracted
+    from nsys2prv.job import Job
+    from nsys2prv.reading.extracted import Extracted
     from nsys2prv.report.info import ReportInfo
     from nsys2prv.selection import Selection
 
@@ -31,6 +30,20 @@ if TYPE_CHECKING:
 FAR_APART = 86_400 * 1_000_000_000
 #: Paraver keeps times as doubles, exact up to this (ns).
 EXACT_TIMES = 2**53
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the files of a trace hold. lines: of the .prv. events: records and sampled numbers by layout, lines by kind; left_out: those
+    that were made and are not written, by (layout or kind of lines, reason). types: event types. load: what Paraver has to open. sizes:
+    bytes of every file."""
+
+    lines: int
+    events: Counter[str]
+    left_out: Counter[tuple[str, str]]
+    types: frozenset[int]
+    load: Load
+    sizes: dict[Path, int]
 
 
 @dataclass
@@ -72,29 +85,26 @@ class Summary:
         return first_views(self.types)
 
     @classmethod
-    def of(cls, infos: list[ReportInfo], placed: Timeline, selection: Selection, results: list[Extracted],
-           model: ObjectModel, duration: int, lines: int, events: Counter[str], left_out: Counter[tuple[str, str]],
-           sizes: dict[Path, int]) -> Summary:
-        dropped: Counter[tuple[str, str]] = Counter()
-        repaired: Counter[tuple[str, str]] = Counter()
-        for result in results:
-            dropped.update(result.dropped)
-            repaired.update(result.repaired)
-        account = ledger(results, events, left_out)
+    def of(cls, job: Job, written: Written) -> Summary:
+        infos, placed, results, model = job.infos, job.placed, job.results, job.model
+        balance = ledger(results, written.events, written.left_out)
+        dropped, repaired = ({(kind, reason): count for kind, account in accounts(results).items()
+                              for reason, count in getattr(account, name).items()} for name in ("dropped", "repaired"))
         placements = placed.placements
         methods = Counter(placement.method for placement in placements)
         clock = ", ".join(f"{method} ({count} reports)" if len(methods) > 1 else method for method, count in methods.items())
         return cls(
             ranks=len(model.tree.tasks), hosts=len(model.tree.nodes), devices=model.devices, threads=model.tree.threads,
-            duration=duration, lines=lines, order=model.ranked, clock=clock,
-            events={name: count for name, count in events.items() if name in catalogue().layouts}, dropped=dict(dropped),
-            repaired=dict(repaired), left_out=dict(left_out), ledger=account, sizes=sizes,
-            notes=[*(note for result in results for note in result.notes), *said(infos), *absent.unasked(infos, selection)],
+            duration=job.duration, lines=written.lines, order=model.ranked, clock=clock,
+            events={name: count for name, count in written.events.items() if name in catalogue().layouts}, dropped=dropped,
+            repaired=repaired, left_out=dict(written.left_out), ledger=balance, sizes=written.sizes, types=written.types,
+            load=written.load, cpu=job.workers.spent.text(), unread=job.unread,
+            notes=[*(note for result in results for note in result.notes), *said(infos), *absent.unasked(infos, job.selection), *job.notes],
             placed=_placed(infos, placements),
             clocks=[*(table(placed.record, MOST) if placed.record else []), *causal_lines(placed.causal)],
-            warnings=[*lost(infos), *placed.warnings, *_warnings(infos, placements, selection, results), *_too_long(duration),
-                      *(f"{name}: {count:,} rows or records are not accounted for: a mistake of nsys2prv's"
-                        for name, count in account.missing.items())])
+            warnings=[*job.warnings, *lost(infos), *placed.warnings, *_warnings(infos, placements, job.selection, results),
+                      *_too_long(job.duration), *(f"{name}: {count:,} rows or records are not accounted for: a mistake of nsys2prv's"
+                                                  for name, count in balance.missing.items())])
 
     def details(self) -> str:
         """Where each report was placed, and where the time went."""

@@ -16,7 +16,7 @@ from tools.commands import GRAPHS, SAMPLES, command, content, error_of
 from nsys2prv import Options, conversion, convert, storing
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.paraver import output
-from nsys2prv.reading import extract
+from nsys2prv.reading import extract, extracted
 from nsys2prv.store import runs
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
@@ -89,7 +89,7 @@ def in_polars(*_: object, **__: object) -> None:
 
 
 WRITERS = [(output, "_write"), (runs.SpillWriter, "append"), (runs.SpillWriter, "close"), (conversion, "write_pcf"),
-           (extract, "spill"), (output.Placed, "begin"), (conversion.write.Manifest, "save")]
+           (extracted, "spill"), (output.Placed, "begin"), (conversion.write.Manifest, "save")]
 
 
 @pytest.mark.parametrize("how", [full, in_polars])
