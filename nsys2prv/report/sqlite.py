@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -236,7 +237,9 @@ class Database(Source):
                 return None
             raise self._unreadable(error) from None
         finally:
-            statement.close()
+            # Of a damaged database it may raise again what the reading did.
+            with suppress(manager.Error):
+                statement.close()
 
 
 class _Tables(Mapping[str, Table]):
