@@ -35,6 +35,7 @@ from nsys2prv.telling.summary import Summary, Written
 from nsys2prv.temporary import check_folder, explained, is_one_of, put_in_place, temporary_folder, working_folder
 from nsys2prv.writing import joining, write
 from nsys2prv.writing.meanings import Lookup, Meanings
+from nsys2prv.writing.release import Release, remove_others
 
 #: Beside the trace, what --report finds.
 REPORT, PAGE = ".report.json", ".report.html"
@@ -60,7 +61,7 @@ def convert(reports: Sequence[str | Path] | str | Path, output: str | Path, opti
             _check_outputs(output, outputs, options.tmp)
             with temporary_folder(prv.parent) as staging, working_folder(staging, options.tmp) as folder, pool.ended():
                 job = cut(prepare(reports, plan, folder, pool, options.quiet), plan.cut)
-                summary = write_job(job, staging / prv.name, options)
+                summary = write_job(job, staging / prv.name, options, again=options.report)
                 if options.report:
                     from nsys2prv.analysis.command import beside
 
@@ -72,8 +73,9 @@ def convert(reports: Sequence[str | Path] | str | Path, output: str | Path, opti
         raise explained(error, prv, [prv.parent, *([options.tmp] if options.tmp else [])]) from error
 
 
-def write_job(job: Job, output: str | Path, options: Options = DEFAULTS) -> Summary:
-    """Write the trace of a job that is prepared by these options, straight to its files. Raises OSError where that cannot be."""
+def write_job(job: Job, output: str | Path, options: Options = DEFAULTS, again: bool = True) -> Summary:
+    """Write the trace of a job that is prepared by these options, straight to its files. again: whether the job, with its runs, and its
+    workers are still needed then. Raises OSError where that cannot be."""
     outputs = prv, pcf, row, clock, told = _outputs(output, options.compress)
     metrics = _metrics(job)
     manifest = _manifest(job, metrics)
@@ -81,8 +83,8 @@ def write_job(job: Job, output: str | Path, options: Options = DEFAULTS) -> Summ
 
     head = model.tree.header(_date(placed), job.duration) + comments(placed.record)
     inputs = metadata.inputs_of(job) if options.metadata else []
-    lines, repeated = _write(job, manifest, head, prv, prv.suffix == ".gz")
-    if not options.report:
+    lines, repeated = _write(job, manifest, head, prv, again)
+    if not again:
         job.workers.pool.end()
     present = {run.shape.name for run in job.runs}
     kinds = [kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)]
@@ -163,23 +165,28 @@ def _joined(job: Job, meant: Meanings) -> list[Run]:
     return joining.joined(groups, job.workers.run(joining.run_task, tasks, what=lambda _: str(folder)))
 
 
-def _write(job: Job, manifest: write.Manifest, head: str, prv: Path, compress: bool) -> tuple[int, Counter[str]]:
+def _write(job: Job, manifest: write.Manifest, head: str, prv: Path, again: bool) -> tuple[int, Counter[str]]:
     """Write the .prv under a temporary name; returns its number of lines, and by layout how many sampled numbers were one of several of
     the same time."""
     saved = job.folder / "manifest"
     manifest.save(saved)
-    output = (Placed if job.workers.pool.one_machine else Parts)(prv, job.folder, compress)
+    output = (Placed if job.workers.pool.one_machine else Parts)(prv, job.folder, prv.suffix == ".gz")
     output.begin(head.encode(), len(manifest.bounds))
+    if not again:
+        remove_others((run.path for result in job.results for run in result.runs), manifest.runs)
+    release = Release([] if again else manifest.runs, job.clocks)
     lines = 0
     repeated: Counter[int] = Counter()
     with job.workers.progress.bar("writing", sum(run.rows for run in manifest.runs), "lines") as bar:
         try:
             written = job.workers.run(partial(write.write_window, saved, output), range(len(manifest.bounds)), what=lambda _: str(prv))
-            for number, (count, double) in enumerate(written):
+            for number, (following, (count, double)) in enumerate(zip([*manifest.bounds[1:], None], written, strict=True)):
                 output.collect(number)
                 lines += count
                 repeated += double
                 bar.update(count)
+                if following is not None:
+                    release.before(following)
         finally:
             write.forget(saved)
     layouts = {code: layout for (layout, _), code in manifest.counter_codes.items()}

@@ -37,8 +37,8 @@ def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
     """A conversion whose trace is checked once it is written."""
 
     @wraps(write)
-    def wrapper(job: object, output: str | Path, options: Options = DEFAULTS) -> Summary:
-        summary = write(job, output, options)
+    def wrapper(job: object, output: str | Path, options: Options = DEFAULTS, **asked: object) -> Summary:
+        summary = write(job, output, options, **asked)
         trace = trace_paths(output, options.compress)[0]
         findings = [finding for finding in check(trace).findings if finding.severity is not Severity.REMARK]
         wrong = [f"{found.file}:{found.line} ({found.count}) {found.rule}: {found.message}" for found in findings if not _true(found.rule)]
