@@ -40,6 +40,8 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 }
 #: What :func:`payloads` returns: ABSENT where a row lacks it; communicators as the bits of their hash, 0 where lacking.
 FIELDS = ("communicator", "bytes", "reduction", "root", "peer", "ranks", "rank", "device", "group", "sequence", "type", "channel")
+#: Whether a payload is a whole object, beside its fields.
+_WHOLE = "whole object"
 #: Value set nccl_reduction of the catalogue by name.
 REDUCTIONS = values_of("nccl_reduction") | {"prod": values_of("nccl_reduction")["product"]}
 #: NCCL's own reductions have numbers (ncclRedOp_t) below this; those from it on are made by the user and have no label.
@@ -103,11 +105,9 @@ def _json(extraction: Extraction, columns: Columns) -> _Found:
     if not texts.str.len_bytes().sum():
         # As in most reports. Patterns are compiled at each use, which takes longer than a small report's rows.
         return _Found({}, np.zeros(len(texts), bool), row_codes)
-    frame = texts.to_frame("json")
-    values = frame.select(**{field: _json_value(field) for field in SPELLINGS})
-    whole = frame.select(pl.col("json").str.contains(r"(?s)^\s*\{.*\}\s*$") | (pl.col("json") == ""))["json"].to_numpy()
-    return _Found({field: np.where(whole, column, 0 if field == "communicator" else ABSENT) for field, column in _numbers(values).items()},
-                  ~whole, row_codes)
+    whole = pl.col("json").str.contains(r"(?s)^\s*\{.*\}\s*$") | (pl.col("json") == "")
+    values = texts.to_frame("json").select(whole.alias(_WHOLE), **{field: _json_value(field) for field in SPELLINGS})
+    return _Found(_numbers(values, pl.col(_WHOLE)), ~values[_WHOLE].to_numpy(), row_codes)
 
 
 def _json_value(field: str) -> pl.Expr:
@@ -117,48 +117,38 @@ def _json_value(field: str) -> pl.Expr:
     return pl.col("json").str.extract(pattern, 1).str.strip_chars('"')
 
 
-def _numbers(texts: pl.DataFrame) -> dict[str, np.ndarray]:
-    """Numbers from the fields' texts (null where lacking): ABSENT, for communicators 0, where there is none."""
-    sizes = dict(enumerate(TYPE_SIZES, 1))
-    told = {name for name in texts.columns if texts[name].null_count() < texts.height}
-    types = _valued(texts["type"], TYPE_VALUES, len(TYPE_SIZES)) if "type" in told else None
-    counted = None if types is None or "count" not in told else \
-        texts["count"].cast(pl.Int64, strict=False) * types.replace_strict(sizes, default=None)
-    result = {}
-    for field in FIELDS:
-        if field not in told and (field != "bytes" or counted is None):
-            result[field] = np.full(texts.height, 0 if field == "communicator" else ABSENT)
-            continue
-        column = texts[field]
-        if field == "communicator":
-            numbers = _hashes(column).fill_null(0)
-        elif field == "reduction":
-            numbers = _valued(column, REDUCTIONS, BUILT_IN).fill_null(ABSENT)
-        elif field == "type":
-            numbers = types.fill_null(ABSENT)
-        else:
-            numbers = column.cast(pl.Int64, strict=False)
-            numbers = (numbers if field != "bytes" or counted is None else numbers.fill_null(counted)).fill_null(ABSENT)
-        result[field] = np.where(numbers.to_numpy() < 0, ABSENT, numbers.to_numpy()) if field != "communicator" else numbers.to_numpy()
-    return result
+def _numbers(texts: pl.DataFrame, whole: pl.Expr) -> dict[str, np.ndarray]:
+    """Numbers from the fields' texts (null where lacking) of payloads that are whole: ABSENT, for communicators 0, where there is none.
+
+    All in one question to polars, as each has its price.
+    """
+    typed = texts.with_columns(type=_valued("type", TYPE_VALUES, len(TYPE_SIZES)))
+    counted = _integer("count") * pl.col("type").replace_strict(dict(enumerate(TYPE_SIZES, 1)), default=None, return_dtype=pl.Int64)
+    numbers = {field: _integer(field) for field in FIELDS} | {
+        "type": pl.col("type"), "reduction": _valued("reduction", REDUCTIONS, BUILT_IN), "bytes": _integer("bytes").fill_null(counted)}
+    found = typed.select(**{field: pl.when(whole & (number >= 0)).then(number).otherwise(ABSENT) for field, number in numbers.items()}
+                         | {"communicator": pl.when(whole).then(_hashes("communicator")).fill_null(0)})
+    return {field: found[field].to_numpy() for field in FIELDS}
 
 
-def _coded(texts: pl.Series, values: Mapping[str, int]) -> pl.Series:
-    return texts.replace_strict(dict(values), default=None, return_dtype=pl.Int64)
+def _integer(field: str) -> pl.Expr:
+    return pl.col(field).cast(pl.Int64, strict=False)
 
 
-def _valued(texts: pl.Series, values: Mapping[str, int], count: int) -> pl.Series:
+def _valued(field: str, values: Mapping[str, int], count: int) -> pl.Expr:
     """Values of the catalogue by NCCL's names (``ncclFloat32``), or by its numbers, of which there are `count` from 0; else null."""
-    number = texts.cast(pl.Int64, strict=False)
-    number = number.set(~number.is_between(0, count - 1).fill_null(False), None) + 1
-    return _coded(texts.str.to_lowercase().str.strip_prefix("nccl").str.replace_all("_", ""), values).fill_null(number)
+    number = _integer(field)
+    name = pl.col(field).str.to_lowercase().str.strip_prefix("nccl").str.replace_all("_", "")
+    return name.replace_strict(dict(values), default=None, return_dtype=pl.Int64).fill_null(
+        pl.when(number.is_between(0, count - 1)).then(number + 1))
 
 
-def _hashes(texts: pl.Series) -> pl.Series:
+def _hashes(field: str) -> pl.Expr:
     """Communicator hashes from decimal (signed or not) or hexadecimal text: their 64 bits as a signed number."""
-    unsigned = texts.cast(pl.UInt64, strict=False).reinterpret(signed=True)
-    hexadecimal = texts.str.extract("^0[xX]([0-9a-fA-F]+)$", 1).str.to_integer(base=16, dtype=pl.UInt64, strict=False)
-    return unsigned.fill_null(texts.cast(pl.Int64, strict=False)).fill_null(hexadecimal.reinterpret(signed=True))
+    text = pl.col(field)
+    unsigned = text.cast(pl.UInt64, strict=False).reinterpret(signed=True)
+    hexadecimal = text.str.extract("^0[xX]([0-9a-fA-F]+)$", 1).str.to_integer(base=16, dtype=pl.UInt64, strict=False)
+    return unsigned.fill_null(_integer(field)).fill_null(hexadecimal.reinterpret(signed=True))
 
 
 @dataclass(frozen=True)
@@ -263,7 +253,7 @@ def _dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndar
             continue
         texts = {field: decoded(read.texts[column][1]).gather(read.texts[column][0]).replace("", None) for field, column in names.items()}
         lacking = pl.Series([None], dtype=pl.String).new_from_index(0, read.rows)
-        values = _numbers(pl.DataFrame({field: texts.get(field, lacking) for field in SPELLINGS}))
+        values = _numbers(pl.DataFrame({field: texts.get(field, lacking) for field in SPELLINGS}), pl.lit(True))
         place = np.minimum(np.searchsorted(events, read["eventId"], sorter=order), len(order) - 1)
         rows = order[place]
         same = events[rows] == read["eventId"]

@@ -268,7 +268,8 @@ def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, 
 def _without_nulls(rows: pl.DataFrame, names: list[str]) -> dict[str, np.ndarray]:
     """These columns of integers, NULL for what is null; all at once, as each question to polars has its price."""
     counts = {name: rows[name].null_count() for name in names}
-    filled = rows.select(pl.col(name).fill_null(NULL) for name, nulls in counts.items() if 0 < nulls < rows.height)
+    some = [name for name, nulls in counts.items() if 0 < nulls < rows.height]
+    filled = rows.select(pl.col(some).fill_null(NULL)) if some else rows
     return {name: np.full(nulls, NULL) if nulls and nulls == rows.height else (filled if nulls else rows)[name].to_numpy()
             for name, nulls in counts.items()}
 
