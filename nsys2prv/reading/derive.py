@@ -81,7 +81,7 @@ def run_task(task: DeriveTask) -> Extracted:
     finally:
         writer.close()
     result.objects, result.domains = list(common.objects), list(common.domains)
-    with FrameWriter(task.spill / f"frames-{task.number}.arrows") as frames:
+    with FrameWriter(writer.path) as frames:
         result.names = {name_set: names.save(frames) for name_set, names in common.names.items()}
     result.add_found(kind.name, account)
     return result

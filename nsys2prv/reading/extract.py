@@ -68,11 +68,11 @@ def run_task(task: Task) -> Extracted:
         launches.close()
     result.launches = launches.segments
     result.objects, result.domains = list(extraction.objects), list(extraction.domains)
-    with FrameWriter(task.spill / f"frames-{task.number}.arrows") as frames:
+    with FrameWriter(writer.path) as frames:
         result.names = {name_set: names.save(frames) for name_set, names in extraction.names.items()}
         result.facts = extraction.save_facts(frames)
-    # Apart, as tasks of the second stage read them when the others may have gone into a store.
-    with FrameWriter(task.spill / f"regions-{task.number}.arrows") as frames:
+    # With the launches, as tasks of the second stage read them when all else may have gone into a store.
+    with FrameWriter(launches.path) as frames:
         result.regions = save_regions(extraction.regions, frames)
     return result
 

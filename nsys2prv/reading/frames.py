@@ -21,7 +21,7 @@ class StoredFrame:
 
 
 class FrameWriter:
-    """Appends frames to one file, which is made with the first of them."""
+    """Appends frames to one file, which is made with the first of them if it is not there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,7 +31,7 @@ class FrameWriter:
         """Store a frame."""
         if self._file is None:
             # Opened here: a path of the system need not be text, as polars wants it.
-            self._file = self.path.open("wb")
+            self._file = self.path.open("ab")
         offset = self._file.tell()
         frame.write_ipc_stream(self._file)
         return StoredFrame(self.path, offset, self._file.tell() - offset)
