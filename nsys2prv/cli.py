@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from nsys2prv import __version__
-from nsys2prv.allocator import keep_freed_memory
+from nsys2prv.allocator import importing, keep_freed_memory
 from nsys2prv.command import store_commands
 from nsys2prv.command.habits import add_habits
 from nsys2prv.command.terminal import one_line, printable
@@ -191,7 +191,8 @@ def run(options: argparse.Namespace) -> int:
     if named_as_report(Path(output)) or is_archive(Path(output)):
         raise UsageError(f"{output}: the last argument is the trace to write, but this is a report or a store of some")
     start_workers(reports, options.engine, options.jobs)
-    from nsys2prv.conversion import convert
+    with importing():
+        from nsys2prv.conversion import convert
 
     summary = convert(reports, output, as_options(options))
     warn(summary.warnings)

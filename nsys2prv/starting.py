@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from nsys2prv import engines
+from nsys2prv.allocator import importing
 from nsys2prv.engines.cpus import available_cpus
 from nsys2prv.engines.pool import is_worth
 from nsys2prv.report.unchanged import signature
@@ -37,5 +38,7 @@ def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None
 
 def _get_ready() -> None:
     """Import what the first tasks need."""
-    for name in ("reading.inspection", "stored"):
-        import_module(f"nsys2prv.{name}")
+    with importing():
+        for name in ("reading.inspection", "stored"):
+            import_module(f"nsys2prv.{name}")
+        import_module("nsys2prv.events").all_kinds()

@@ -1,4 +1,4 @@
-"""What a small job does not need is not imported and not started."""
+"""What a small job does not need is not imported and not started, and what starts does so without detours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tools.commands import ENVIRONMENT, GRAPHS
 
 PROGRAM = """
-import json, sys
+import gc, json, sys
 started = []
 sys.addaudithook(lambda event, values: started.append(event) if event in ("os.fork", "os.posix_spawn", "subprocess.Popen") else None)
 import _posixsubprocess
@@ -18,7 +18,7 @@ fork_exec = _posixsubprocess.fork_exec
 _posixsubprocess.fork_exec = lambda *values: started.append("fork_exec") or fork_exec(*values)
 from nsys2prv.cli import main
 status = main(["-j", "4", *sys.argv[1:]])
-print(json.dumps([status, started, sorted(sys.modules)]))
+print(json.dumps([status, started, sorted(sys.modules), gc.isenabled(), gc.get_freeze_count()]))
 """
 #: For bars on terminals, pictures, tables for people, and other engines.
 HEAVY = {"tqdm", "matplotlib", "pandas", "pyarrow", "dask", "distributed", "mpi4py", "nsys2prv.page", "nsys2prv.check", "nsys2prv.analysis"}
@@ -27,6 +27,15 @@ HEAVY = {"tqdm", "matplotlib", "pandas", "pyarrow", "dask", "distributed", "mpi4
 def test_a_small_job_starts_nothing(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(GRAPHS), str(tmp_path / "out.prv")], env=ENVIRONMENT, capture_output=True,
                           text=True, check=True)
-    status, started, modules = json.loads(done.stdout.splitlines()[-1])
+    status, started, modules, collecting, kept = json.loads(done.stdout.splitlines()[-1])
     assert (status, started) == (0, [])
     assert not HEAVY & set(modules)
+    assert collecting, "garbage is collected while reports are read"
+    assert kept > 10_000, "modules are not looked through for it"
+
+
+def test_a_worker_gets_ready(tmp_path: Path) -> None:
+    program = "import gc, sys\nfrom nsys2prv.starting import _get_ready\n_get_ready()\n" \
+              "print(gc.isenabled(), gc.get_freeze_count() > 10_000, {'polars', 'nsys2prv.events.nvtx'} <= set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 3
