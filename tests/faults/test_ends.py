@@ -71,12 +71,12 @@ def group(leader: int) -> list[str]:
 @pytest.mark.parametrize("engine", ["processes", "threads", "dask"])
 def test_a_terminal_interrupts_all_processes_and_one_line_comes(engine: str, early: bool, large: Path, tmp_path: Path) -> None:
     child = started(tmp_path, "--engine", engine, "-j", "2", large, "out.prv", start_new_session=True)
-    if early and engine == "dask":
+    if not early:
+        wait_for(lambda: any(list(folder.glob("work/*/runs-*")) for folder in leftovers(tmp_path)), "no worker")
+    elif engine == "dask":
         wait_for(lambda: len(group(child.pid)) > 2, "no workers")
     else:
         wait_for(lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)), "no temporary folder")
-    if not early:
-        time.sleep(1)
     os.killpg(child.pid, signal.SIGINT)
     _, stderr = child.communicate(timeout=60)
     assert (child.returncode, stderr) == (130, "nsys2prv: error: interrupted; nothing was written\n")
