@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from nsys2prv.allocator import importing
 from nsys2prv.errors import UsageError
 from nsys2prv.starting import start_workers
 
@@ -47,8 +48,9 @@ def extract(arguments: Sequence[str]) -> int:
     if not given.paths:
         raise UsageError("give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)")
     start_workers(given.paths, given.engine, given.jobs)
-    from nsys2prv.cli import as_options, warn
-    from nsys2prv.storing import extract_to
+    with importing():
+        from nsys2prv.cli import as_options, warn
+        from nsys2prv.storing import extract_to
 
     warn(extract_to(given.paths, given.output, as_options(given)))
     if not given.quiet:

@@ -57,8 +57,10 @@ def accounts(results: Iterable[Extracted]) -> dict[str, Account]:
     return dict(sorted(found.items()))
 
 
-def ledger(results: Sequence[Extracted], written: Mapping[str, int], left_out: Mapping[tuple[str, str], int]) -> Ledger:
-    """The account. written: records by layout and lines by kind; left_out: those that are not, by (layout or kind of line, reason)."""
+def ledger(kinds: Mapping[str, Account], results: Sequence[Extracted], written: Mapping[str, int],
+           left_out: Mapping[tuple[str, str], int]) -> Ledger:
+    """The account. kinds: the :func:`accounts` of the results. written: records by layout and lines by kind; left_out: those that are not,
+    by (layout or kind of line, reason)."""
     reasons = _by_kind(left_out)
     events = _sum(result.events for result in results)
     for result in results:
@@ -67,7 +69,7 @@ def ledger(results: Sequence[Extracted], written: Mapping[str, int], left_out: M
             events[name] += count * (reason == TWICE)
     lines = _sum(result.lines for result in results)
     tables, taken = _sum(result.tables for result in results), _sum(result.of_table for result in results)
-    return Ledger({kind: account for kind, account in accounts(results).items() if account.rows or account.beyond},
+    return Ledger({kind: account for kind, account in kinds.items() if account.rows or account.beyond},
                   {name: Writing(events[name], written.get(name, 0), reasons.get(name, {})) for name in sorted(events) if events[name]},
                   {name: Writing(lines[name], written.get(name, 0), reasons.get(name, {})) for name in sorted(lines)},
                   {table: {"rows": tables[table], OF_NO_KIND: tables[table] - taken[table]} for table in sorted(tables)})

@@ -87,8 +87,9 @@ class Summary:
     @classmethod
     def of(cls, job: Job, written: Written) -> Summary:
         infos, placed, results, model = job.infos, job.placed, job.results, job.model
-        balance = ledger(results, written.events, written.left_out)
-        dropped, repaired = ({(kind, reason): count for kind, account in accounts(results).items()
+        kinds = accounts(results)
+        balance = ledger(kinds, results, written.events, written.left_out)
+        dropped, repaired = ({(kind, reason): count for kind, account in kinds.items()
                               for reason, count in getattr(account, name).items()} for name in ("dropped", "repaired"))
         placements = placed.placements
         methods = Counter(placement.method for placement in placements)
