@@ -188,18 +188,18 @@ def test_list_tells_what_is_translated(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_runs_leave_nothing(number: int, status: int, tmp_path: Path) -> None:
-    fifo = tmp_path / "nsys"
-    fifo.write_text("#!/bin/sh\nexec sleep 60\n")
-    fifo.chmod(0o755)
+    nsys = tmp_path / "nsys"
+    nsys.write_text("#!/bin/sh\ntouch \"$0.begun\"\nexec sleep 60\n")
+    nsys.chmod(0o755)
     (tmp_path / "r.nsys-rep").write_bytes(b"x")
     process = subprocess.Popen([sys.executable, "-m", "nsys2prv", str(tmp_path / "r.nsys-rep"), str(tmp_path / "out.prv")],
                                env={**os.environ, "NSYS_HOME": str(tmp_path)}, stderr=subprocess.PIPE, text=True,
                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     deadline = time.monotonic() + 30
-    while not list(tmp_path.glob(".out.prv.*/0")) and time.monotonic() < deadline:
+    while not (tmp_path / "nsys.begun").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == status
     assert "Traceback" not in errors
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["nsys", "r.nsys-rep"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nsys", "nsys.begun", "r.nsys-rep"]

@@ -8,17 +8,20 @@ from typing import NamedTuple
 
 from tools.sql_truth import Truth
 
-SQL = """
-WITH launched AS (
-  SELECT process, thread, returned, row, called, start, end FROM event JOIN (
+LAUNCHED = """
+CREATE TEMP TABLE IF NOT EXISTS launched AS
+  SELECT process, 'thread ' || thread AS caller, thread, returned, row, called, start, end FROM event JOIN (
     SELECT call.process, call.thread, call.correlation, call.start AS called, max(call.end) AS returned
     FROM call JOIN first_call USING (process, correlation, start, thread) GROUP BY 1, 2, 3, 4) USING (process, correlation)
-  WHERE kind IN ('kernel', 'nccl_kernel', 'memory', 'graph'))
+  WHERE kind IN ('kernel', 'nccl_kernel', 'memory', 'graph')
+"""
+BY_CALL = "CREATE INDEX IF NOT EXISTS temp.by_call ON launched (process, caller, called)"
+SQL = """
 SELECT range.process >> 24 & 0xFFFFFF, work.row, domain, name, min(work.start) - :base, max(work.end) - :base, work.thread, range.start,
        range.end
 FROM (SELECT rowid AS number, * FROM event WHERE kind = 'pushpop') AS range
-JOIN launched AS work ON work.process = range.process AND range.row = 'thread ' || work.thread
-  AND range.start <= work.called AND work.returned <= range.end
+CROSS JOIN launched AS work ON work.process = range.process AND work.caller = range.row
+  AND work.called BETWEEN range.start AND range.end AND work.returned <= range.end
 GROUP BY number, work.row
 """
 
@@ -39,6 +42,8 @@ class Projected(NamedTuple):
 
 def projected(truth: Truth) -> list[Projected]:
     """All projected ranges of an export."""
+    for statement in (LAUNCHED, BY_CALL):
+        truth.rows(statement)
     return [Projected(*found) for found in truth.rows(SQL, base=truth.base())]
 
 
