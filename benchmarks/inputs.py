@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +32,25 @@ DISK_PER_ROW = 60, 250
 
 @dataclass(frozen=True)
 class Job:
-    """Reports of a generated job. rows: of the tables above; kernels, calls: those of them of the GPU's kernels and of CUDA's API."""
+    """Reports of a generated job. counts: rows of the tables above."""
 
     reports: list[Path]
-    rows: int
-    kernels: int
-    calls: int
+    counts: Counter[str]
+
+    @property
+    def rows(self) -> int:
+        """Of all tables."""
+        return self.counts.total()
+
+    @property
+    def kernels(self) -> int:
+        """Of the GPU."""
+        return self.counts["CUPTI_ACTIVITY_KIND_KERNEL"]
+
+    @property
+    def calls(self) -> int:
+        """Of CUDA's API."""
+        return self.counts["CUPTI_ACTIVITY_KIND_RUNTIME"]
 
     @property
     def size(self) -> int:
@@ -47,19 +61,22 @@ class Job:
 def generate(folder: Path, rows: int, ranks: int) -> Job:
     """About so many rows in all, in one report for each rank; a folder that has them is used again."""
     if not (folder / "truth.json").exists():
-        subprocess.run([sys.executable, "-m", "nsys2prv.samples", str(folder), "--ranks", str(ranks), "--hosts", str(max(1, ranks // 8)),
+        subprocess.run([sys.executable, "-m", "nsys2prv.samples", str(folder), "--ranks", str(ranks), "--hosts", str(_hosts(ranks)),
                         "--events-per-rank", str(max(1, int(rows / ranks / ROWS_PER_ASKED))), "--gpu-metrics"],
                        check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     reports = sorted(folder.glob("rank*.sqlite"), key=lambda path: int(path.stem.removeprefix("rank")))
-    counts = [_counts(report) for report in reports]
-    kernels, calls = (sum(count[table] for count in counts) for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"))
-    return Job(reports, sum(sum(count.values()) for count in counts), kernels, calls)
+    return Job(reports, sum(map(_counts, reports), Counter()))
 
 
-def _counts(report: Path) -> dict[str, int]:
+def _hosts(ranks: int) -> int:
+    """About one for eight ranks, so that all have as many."""
+    return next(hosts for hosts in range(max(1, ranks // 8), ranks + 1) if ranks % hosts == 0)
+
+
+def _counts(report: Path) -> Counter[str]:
     with closing(sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)) as connection:
         present = {name for name, in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        return {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] if table in present else 0 for table in SCANNED}
+        return Counter({table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in SCANNED.keys() & present})
 
 
 def parquet(reports: list[Path], folder: Path) -> list[Path]:

@@ -21,21 +21,26 @@ NCOMPASS = "ncompass==0.1.15"
 #: Kinds of events that all converters know, as each calls them. NCCL is left out: nsys2prv's search there is quadratic.
 OURS = ("-t", "kernels,memory,cuda_api_trace,nvtx_pushpop_trace,gpu_metrics")
 THEIRS = "cuda_api_trace,nvtx_pushpop_trace,gpu_metrics"
+#: Tables that hold these kinds, and those of them that nsys-chrome reads.
+CHROME = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
+ALL = (*CHROME, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "GPU_METRICS")
 _KERNEL = re.compile(rb":6300000[67]:")
 _CALL = b":63000000:"
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A converter on the small input. kernel_bytes: see below; None where it writes no Paraver trace."""
+    """A converter on the small input. rows: that it reads. kernel_bytes: see below; None where it writes no Paraver trace."""
 
     name: str
     runs: list[Taken]
+    rows: int
     kernel_bytes: tuple[float, float] | None = None
 
-    def rate(self, rows: int) -> float:
+    @property
+    def rate(self) -> float:
         """Rows/s, median."""
-        return rows / statistics.median(run.wall for run in self.runs)
+        return self.rows / statistics.median(run.wall for run in self.runs)
 
 
 def installed(folder: Path) -> tuple[Path, Path | None]:
@@ -99,4 +104,5 @@ def measure(job: Job, folder: Path, runs: int) -> list[Peer]:
             environment = {"NSYS_HOME": str(nsys.parents[1]), "PYTHONPATH": ""} if name.startswith("nsys2prv") else {"PYTHONPATH": root}
             taken[name].append(take(command, work, environment))
     sizes = {"nsys2prv 0.5.8": "theirs.prv", "ours -j 1": "ours.prv", "ours": "ours.prv"}
-    return [Peer(name, found, kernel_bytes(work / sizes[name], job) if name in sizes else None) for name, found in taken.items()]
+    return [Peer(name, found, sum(job.counts[table] for table in (ALL if name in sizes else CHROME)),
+                 kernel_bytes(work / sizes[name], job) if name in sizes else None) for name, found in taken.items()]

@@ -29,7 +29,7 @@ ALL = [*WAYS, PARQUET, STORES]
 #: Parquet is made in memory, a table at a time.
 MOST_ROWS_AS_PARQUET = 20_000_000
 #: What the slowest of the peers can hold and does in a bearable time.
-PEER_ROWS = 100_000
+PEER_ROWS = 1_000_000
 
 
 def _size(text: str) -> int:

@@ -92,7 +92,7 @@ def growth_text(cells: Sequence[Cell]) -> str:
 
 def peers_text(job: Job, peers: Sequence[Peer], large: Cell | None) -> str:
     """Converters side by side. large: a job of this run that is too much for the others, to whose rows their rates are extended."""
-    ours = {peer.name: peer for peer in peers}["ours"].rate(job.rows)
+    ours = {peer.name: peer for peer in peers}["ours"].rate
     usual = next(iter(large.ways.values())) if large else None
     rate = large.job.rows / usual.median("wall") if usual else ours
     least = usual.median("cpu") / large.job.rows if usual else None
@@ -100,16 +100,15 @@ def peers_text(job: Job, peers: Sequence[Peer], large: Cell | None) -> str:
     for peer in peers:
         wall, cpu = (statistics.median(getattr(run, name) for run in peer.runs) for name in ("wall", "cpu"))
         peak = max(run.peak for run in peer.runs)
-        theirs = peer.rate(job.rows)
-        rows.append([peer.name, f"{wall:.2f}", f"{cpu:.2f}", f"{theirs:,.0f}", f"{ours / theirs:.1f}", f"{rate / theirs:.1f}",
-                     f"{cpu / job.rows / least:.1f}" if least else "",
+        rows.append([peer.name, f"{peer.rows:,}", f"{wall:.2f}", f"{cpu:.2f}", f"{peer.rate:,.0f}", f"{ours / peer.rate:.1f}",
+                     f"{rate / peer.rate:.1f}", f"{cpu / peer.rows / least:.1f}" if least else "",
                      f"{peak / 2**20:.0f}", *(f"{size:.0f}" for size in peer.kernel_bytes or ())] + [""] * (0 if peer.kernel_bytes else 2))
-    head = ["", "wall s", "CPU s", "rows/s", "ours here / it", "ours at large / it", "its CPU / ours at large", "peak MiB", "B/kernel",
-            "with call, line"]
-    text = [f"### Converters beside each other, {job.rows:,} rows of one rank", "",
-            f"Medians of {len(peers[0].runs)} rounds. Rows are those of the tables that ours scans. The last columns: bytes of the "
-            "Paraver trace for a kernel's own records, and with its launching call's and the line between them."]
+    head = ["", "rows read", "wall s", "CPU s", "rows/s", "ours here / it", "ours at large / it", "its CPU / ours at large", "peak MiB",
+            "B/kernel", "with call, line"]
+    text = [f"### Converters beside each other, {job.size / 1e6:,.0f} MB of one rank", "",
+            f"Medians of {len(peers[0].runs)} rounds. The last columns: bytes of the Paraver trace for a kernel's own records, and with "
+            "its launching call's and the line between them."]
     if large:
-        text.append(f"`ours at large`: {large.job.rows:,} rows by default options, {rate:,.0f} rows/s, against the rate of each on the "
-                    "small job, its start included; CPU is that of a row.")
+        text.append(f"`ours at large`: {large.job.rows:,} rows by default options, {rate:,.0f} rows/s, against the rate of each on this "
+                    "report, its start included; CPU is that of a row.")
     return "\n".join([*text, "", table(head, rows)])

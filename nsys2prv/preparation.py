@@ -42,7 +42,7 @@ from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.store.span import within
 
 #: So many rows one process reads and writes while others start.
-SMALL_JOB_ROWS = 550_000
+SMALL_JOB_ROWS = 250_000
 
 
 @dataclass
@@ -123,7 +123,7 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
         plan = replace(plan, selection=selection, settings=settings)
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
-    lookers = Workers(pool if worth_workers(exports, pool.jobs) else alone(), progress)
+    lookers = Workers(pool if len(exports) > 1 and worth_workers(exports, pool.jobs) else alone(), progress)
     looked = inspection.looked_at(exports, folder, plan.keep_going, partial(lookers.run, what=inspection.names))
     for found in progress.over(looked, "opening reports", len(exports)):
         if isinstance(found, ReportInfo):

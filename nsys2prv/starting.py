@@ -13,12 +13,12 @@ from nsys2prv.engines.pool import is_worth
 from nsys2prv.report.unchanged import signature
 
 #: Fewer bytes rarely have as many rows as one process reads and writes while others start.
-SMALL_JOB_BYTES = 30_000_000
+SMALL_JOB_BYTES = 14_000_000
 
 
 def worth_workers(paths: Sequence[Path], jobs: int) -> bool:
-    """Whether looking at these reports is work for so many workers."""
-    return len(paths) > 1 and is_worth(jobs, sum(map(bytes_of, paths)), SMALL_JOB_BYTES)
+    """Whether these reports are work for so many workers."""
+    return is_worth(jobs, sum(map(bytes_of, paths)), SMALL_JOB_BYTES)
 
 
 def bytes_of(path: Path) -> int:
@@ -32,8 +32,8 @@ def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None
     if engine == engines.DEFAULT and jobs > 1 and worth_workers(paths, jobs):
         from nsys2prv.engines import local
 
-        # There is work for one of each report, and for each of what makes it worth starting one; others start when there is more.
-        local.start(jobs, min(len(paths), 1 + sum(map(bytes_of, paths)) // max(1, SMALL_JOB_BYTES)), _get_ready)
+        # There is work for one of each of what makes it worth starting one; others start when there is more.
+        local.start(jobs, 1 + sum(map(bytes_of, paths)) // max(1, SMALL_JOB_BYTES), _get_ready)
 
 
 def _get_ready() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -16,8 +21,9 @@ import pytest
 from tools.commands import ENVIRONMENT
 
 from nsys2prv import Options, convert, engines, preparation
-from nsys2prv.engines import cpus
+from nsys2prv.engines import cpus, local
 from nsys2prv.engines.local import SerialExecutor
+from nsys2prv.engines.own_share import SharingExecutor
 from nsys2prv.engines.pool import Pool
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.paraver.output import Parts, Placed
@@ -64,7 +70,7 @@ starting.SMALL_JOB_BYTES = 0
 begun, open_files, rmtree = [], [], shutil.rmtree
 
 def start(jobs, count, first, start=local.start):
-    begun.append((count, "nsys2prv.conversion" in sys.modules))
+    begun.append((count > 1, "nsys2prv.conversion" in sys.modules))
     start(jobs, count, first)
     from nsys2prv import preparation
     preparation.SMALL_JOB_ROWS = 0
@@ -96,7 +102,7 @@ def test_workers_start_before_the_imports_and_are_gone_before_the_folder(tmp_pat
     script.write_text(EARLY)
     done = subprocess.run([sys.executable, str(script), *map(str, SAMPLES), str(tmp_path / "early" / "out.prv")], capture_output=True,
                           text=True, env=ENVIRONMENT, check=True)
-    assert done.stdout.split("\n")[-2] == "0 [(4, False)] {} []", done.stderr
+    assert done.stdout.split("\n")[-2] == "0 [(True, False)] {} []", done.stderr
     assert [path.read_bytes() for path in sorted((tmp_path / "early").iterdir())] == alone
 
 
@@ -136,12 +142,20 @@ def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def die_once(marks: Path, task: int) -> int:
-    """Kills its process at task 3, the first time."""
-    if task == 3 and not (marks / "died").exists():
+    """Kills the first worker process that has a task; this process goes on when that is done."""
+    if multiprocessing.parent_process() is not None and not (marks / "died").exists():
         (marks / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    (marks / f"{task}-{os.getpid()}").touch()
+    wait_until((marks / "died").exists)
+    (marks / f"{task} {uuid.uuid4()}").touch()
     return task * task
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def die(task: int) -> int:
@@ -150,15 +164,82 @@ def die(task: int) -> int:
     return task
 
 
-def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharing", [True, False])
+def test_what_a_lost_worker_leaves_undone_is_done_again(sharing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "SHARING_JOBS", 2 if sharing else 1)
     with engines.workers("processes", 2) as pool:
         assert list(pool.in_order(partial(die_once, tmp_path), range(8), 4)) == [task * task for task in range(8)]
-    assert (tmp_path / "died").exists()
+    assert {path.name.split()[0] for path in tmp_path.iterdir()} == {*"01234567", "died"}
 
 
-def test_a_task_that_kills_every_worker_is_named() -> None:
+def test_what_this_process_does_as_a_worker_is_lost_is_done_once() -> None:
+    held, begun, later = [], [], threading.Event()
+
+    class Lost(SerialExecutor):
+        """Loses its first task once this process is at a later one."""
+
+        def submit(self, function: Callable, /, *args: int, **kwargs: object) -> Future:
+            if function is int:
+                return super().submit(function)
+            held.extend(args)
+            assert later.wait(60)
+            raise BrokenProcessPool
+
+    def work(task: int) -> int:
+        begun.append(task)
+        wait_until(lambda: held)
+        if task > held[0]:
+            later.set()
+            time.sleep(0.3)
+        return task
+
+    pool = Pool(SharingExecutor(Lost(), 1), 2, renew=SerialExecutor)
+    assert list(pool.in_order(work, range(5), 5)) == list(range(5))
+    assert sorted(begun) == list(range(5))
+
+
+def test_a_task_that_kills_every_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "SHARING_JOBS", 1)
     with engines.workers("processes", 2) as pool, pytest.raises(Nsys2prvError, match=r"^report 2: a worker process ended at it"):
         list(pool.in_order(die, range(8), 4, lambda task: f"report {task}"))
+
+
+def where(marks: Path, task: int) -> int:
+    """The process that does the task, once two of them have some."""
+    (marks / str(os.getpid())).touch()
+    wait_until(lambda: len(list(marks.iterdir())) == 2)
+    return os.getpid()
+
+
+def fail(task: int) -> int:
+    raise ValueError(f"task {task}")
+
+
+def test_this_process_is_one_of_two_workers(tmp_path: Path) -> None:
+    with engines.workers("processes", 2) as pool:
+        found = list(pool.in_order(partial(where, tmp_path), range(20), 6))
+        assert os.getpid() in found
+        assert len(set(found)) == 2
+        with pytest.raises(ValueError, match="task 0"):
+            list(pool.in_order(fail, range(20), 6))
+        assert list(pool.in_order(abs, range(20), 6)) == list(range(20))
+
+
+def test_what_waits_is_cancelled_with_the_executor() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    executor = SharingExecutor(SerialExecutor(), 0)
+
+    def work() -> str:
+        begun.set()
+        assert go_on.wait(60)
+        return "done"
+
+    futures = [executor.submit(work) for _ in range(3)]
+    assert begun.wait(60)
+    executor.shutdown(wait=False, cancel_futures=True)
+    go_on.set()
+    assert futures[0].result(60) == "done"
+    assert [future.cancelled() for future in futures] == [False, True, True]
 
 
 class Refusing(SerialExecutor):

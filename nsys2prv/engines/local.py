@@ -14,9 +14,12 @@ from multiprocessing import connection
 from typing import TypeVar
 
 from nsys2prv.allocator import keep_freed_memory
+from nsys2prv.engines.own_share import SharingExecutor
 from nsys2prv.engines.pool import Pool
 
 R = TypeVar("R")
+#: Among so few workers this process is one: more of them would have it hand out work all the time.
+SHARING_JOBS = 4
 
 
 class SerialExecutor(Executor):
@@ -57,9 +60,19 @@ def start(jobs: int, count: int, first: Callable[[], object]) -> None:
     """Let `count` of so many workers start, and do what they need first, while this process does something else; the next :func:`workers`
     has them."""
     if jobs > 1 and jobs not in _ahead:
-        _ahead[jobs] = _processes(jobs)
-        for _ in range(min(count, jobs)):
-            _ahead[jobs].submit(first)
+        others = _processes(_others(jobs))
+        for _ in range(min(count, _others(jobs))):
+            others.submit(first)
+        _ahead[jobs] = _shared(others, jobs)
+
+
+def _others(jobs: int) -> int:
+    """How many processes do the work of so many workers, beside this one."""
+    return jobs - 1 if jobs <= SHARING_JOBS else jobs
+
+
+def _shared(others: Executor, jobs: int) -> Executor:
+    return SharingExecutor(others, _others(jobs)) if _others(jobs) < jobs else others
 
 
 def _processes(number: int) -> Executor:
@@ -70,7 +83,7 @@ def _processes(number: int) -> Executor:
 
 @contextmanager
 def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
-    """`jobs` worker processes, or this process for one. Workers start afresh and use one thread each."""
+    """`jobs` workers: processes, which start afresh and use one thread each; of few workers this process is one."""
     if jobs <= 1:
         yield Pool(SerialExecutor(), 1)
         return
@@ -80,7 +93,7 @@ def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
 
         ahead = _ahead.pop(jobs, None)
         # What killed a worker most likely was memory: the next ones are fewer.
-        yield Pool(started(ahead) if ahead else _WhenNeeded(lambda: started(_processes(jobs))), jobs,
+        yield Pool(started(ahead) if ahead else _WhenNeeded(lambda: started(_shared(_processes(_others(jobs)), jobs))), jobs,
                    renew=lambda: started(_processes(max(1, jobs // 2))), ends=True)
 
 

@@ -92,7 +92,8 @@ class Pool:
         except self.lost:
             result = self._alone(function, first.task, what)
         for submitted in waiting:
-            if not submitted.future.done() or submitted.future.exception() is not None:
+            # What is still under way somewhere is awaited: it must not be done twice at one time.
+            if isinstance(submitted.future.exception(), self.lost):
                 submitted.future = self._submitted(function, submitted.task).future
         return result
 
