@@ -15,7 +15,7 @@ from nsys2prv.alignment.timeline import Timeline
 from nsys2prv.catalogue import catalogue
 from nsys2prv.catalogue.counters import Metric, counter_codes
 from nsys2prv.clock.placement import UNPLACED
-from nsys2prv.cut.stage import cut
+from nsys2prv.cut.plan import CutPlan
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.events.sampling import REPEATED
 from nsys2prv.job import Job
@@ -60,7 +60,7 @@ def convert(reports: Sequence[str | Path] | str | Path, output: str | Path, opti
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
             _check_outputs(output, outputs, options.tmp)
             with temporary_folder(prv.parent) as staging, working_folder(staging, options.tmp) as folder, pool.ended():
-                job = cut(prepare(reports, plan, folder, pool, options.quiet), plan.cut)
+                job = _as_wanted(prepare(reports, plan, folder, pool, options.quiet), plan.cut)
                 summary = write_job(job, staging / prv.name, options, again=options.report)
                 if options.report:
                     from nsys2prv.analysis.command import beside
@@ -71,6 +71,15 @@ def convert(reports: Sequence[str | Path] | str | Path, output: str | Path, opti
                 return summary
     except OSError as error:
         raise explained(error, prv, [prv.parent, *([options.tmp] if options.tmp else [])]) from error
+
+
+def _as_wanted(job: Job, plan: CutPlan) -> Job:
+    """The job cut as asked for."""
+    if plan == CutPlan():
+        return job
+    from nsys2prv.cut.stage import cut
+
+    return cut(job, plan)
 
 
 def write_job(job: Job, output: str | Path, options: Options = DEFAULTS, again: bool = True) -> Summary:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsys2prv import engines
-from nsys2prv.alignment import align
+from nsys2prv.alignment import methods
 from nsys2prv.cut.asked import Cut
 
 
@@ -18,7 +18,7 @@ class Options:
     kinds: names as -t takes them, empty for all. jobs: workers, 0 for one per CPU (a script that asks for more than one needs the usual
     `if __name__ == "__main__":`). tmp: folder for temporary files, by default the output's. min_duration: such names -> ns; shorter ranges
     of these kinds are dropped. kernel_rules: a file of rules of kernel classes that come before nsys2prv's own. align: how to align the
-    clocks of hosts, one of align.METHODS or a clock file. causal: move ranks where their events still contradict each other.
+    clocks of hosts, one of methods.METHODS or a clock file. causal: move ranks where their events still contradict each other.
     demanded: kinds of events that are translated on demand only, beside the others. callstack: frames of each CPU sample. nvtx_rules: a
     file of rules of NVTX names that come before nsys2prv's own, or "none" for no rules at all. base_pcf: .pcf files of earlier traces,
     whose names keep their values here. states: say of every row what state it is in at every time. engine: who does the work, one of
@@ -35,7 +35,7 @@ class Options:
     quiet: bool = True
     min_duration: Mapping[str, int] = field(default_factory=dict)
     kernel_rules: Path | None = None
-    align: str = align.AUTO
+    align: str = methods.AUTO
     causal: bool = False
     demanded: tuple[str, ...] = ()
     callstack: int = 1

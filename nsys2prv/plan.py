@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from nsys2prv.alignment import align
+from nsys2prv.alignment import methods
 from nsys2prv.clock.record import ClockRecord
 from nsys2prv.cut.plan import CutPlan, with_regions
 from nsys2prv.errors import UsageError
@@ -26,7 +26,7 @@ class Plan:
 
     selection: Selection
     settings: Settings
-    method: str | ClockRecord = align.AUTO
+    method: str | ClockRecord = methods.AUTO
     causal: bool = False
     full_kernel_names: bool = False
     base: Mapping[str, pl.DataFrame] | None = None
@@ -39,9 +39,9 @@ class Plan:
         """Raises UsageError, or Nsys2prvError for a file of rules or clocks that cannot be read."""
         settings = Settings(least=least_durations(options.min_duration), rules=load_rules(options.kernel_rules),
                             nvtx_rules=load_nvtx_rules(options.nvtx_rules), callstack=checked(options.callstack))
-        method = align.asked(options.align)
+        method = methods.asked(options.align)
         kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds
-        if options.causal and method == align.NONE:
+        if options.causal and method == methods.NONE:
             raise UsageError("--causal moves ranks against each other, --align none leaves them as they are: give one of them")
         base = base_names(options.base_pcf) if options.base_pcf else None
         selection, cut = with_regions(select(kinds, options.demanded), CutPlan.of(options.cut))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nsys2prv import device_states, relate, stored
-from nsys2prv.alignment import align, causality
+from nsys2prv.alignment.hosts import host_clocks
+from nsys2prv.alignment.methods import NONE, UTC
 from nsys2prv.alignment.timeline import Timeline, begun, settled, timeline
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
@@ -211,9 +212,12 @@ def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
     method = reading.plan.method
     placements = settled(reading.placements, reading.results, method)
     record = method if isinstance(method, ClockRecord) else None
-    if record is None and method not in (align.UTC, align.NONE):
-        clocks, names = align.host_clocks(reading.infos, reading.placements)
+    if record is None and method not in (UTC, NONE):
+        clocks, names = host_clocks(reading.infos, reading.placements)
         if len(names) > 1:
+            # Not before it is needed, as most jobs are of one host: it brings all of the solver.
+            from nsys2prv.alignment import align
+
             book = _facts(reading, model, [placement.map for placement in placements], clocks)
             found = align.aligned(book, method, len(names), reading.folder / "clocks", reading.run)
             owners = [f"rank {process.rank}" if process.rank is not None else reading.infos[process.report].name
@@ -224,10 +228,12 @@ def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
 
 def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) -> Timeline:
     """The timeline with ranks moved so that no event contradicts another's."""
+    from nsys2prv.alignment import causality
+
     reports = range(len(reading.infos))
     book = _facts(reading, model, [placement.map for placement in placed.placements], reports)
     order = causality.restored_order(book, len(reports), reading.folder / "order", reading.run)
-    clocks, hosts = align.host_clocks(reading.infos, reading.placements)
+    clocks, hosts = host_clocks(reading.infos, reading.placements)
     names = causality.report_names(reading.infos, model.processes)
     return begun(causality.moved(placed, order, names, [hosts[clock] for clock in clocks]), reading.results)
 

@@ -4,66 +4,27 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nsys2prv.alignment.methods import AUTO
 from nsys2prv.clock.observations import Calls, Finding, Messages
-from nsys2prv.clock.placement import UNPLACED, Placement
-from nsys2prv.clock.record import ClockRecord, HostClock, read_record
+from nsys2prv.clock.record import ClockRecord, HostClock
 from nsys2prv.clock.solve import Alignment, solved
-from nsys2prv.errors import Nsys2prvError
 from nsys2prv.reading.facts import FactBook, FactFile, read_facts
 from nsys2prv.relations import all_relations
-from nsys2prv.relations.kind import DEVICES, MPI, NCCL, Division, Observed, Portion, S, Step
+from nsys2prv.relations.kind import DEVICES, Division, Observed, Portion, S, Step
 from nsys2prv.relations.stored import Stored, store
-from nsys2prv.report.info import ReportInfo
 
-#: What --align takes beside the name of a clock file: everything observed, one model's observations, UTC alone, local times as they are.
-AUTO, UTC, NONE = "auto", "utc", "none"
-METHODS = (AUTO, UTC, MPI, NCCL, NONE)
 #: Findings that are worth a warning: what was left out though it should fit, and hosts that could not be aligned.
 LOUD = frozenset({"unrelated", "unfit", "ambiguous", "unlike", "steep", "contradicted", "noisy", "apart", "one way", "worse"})
 #: Hosts and ranks named in one line.
 WHO = 6
-
-
 #: Does tasks on workers: a pure function over files, and what it is to be done with; its results, in order.
 Run = Callable[[Callable, Sequence], Iterator]
-
-
-def asked(method: str) -> str | ClockRecord:
-    """What --align means. Raises Nsys2prvError for what is neither a method nor a clock file."""
-    if method in METHODS:
-        return method
-    path = Path(method)
-    try:
-        # How ranks were moved beyond the corrections belongs to the trace that the file was written with.
-        return replace(read_record(path.read_text(encoding="utf-8"), method), causal=None)
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not text"
-        raise Nsys2prvError(f"--align {method}: none of {', '.join(METHODS)}, and no clock file ({why})") from None
-
-
-def host_clocks(infos: Sequence[ReportInfo], placements: Sequence[Placement]) -> tuple[list[int], list[str]]:
-    """The clock that each report's times are of, and the clocks' names: of hosts, and of reports that no clock places or no host names.
-
-    Hosts of one name get the number of the machine behind it, in the order of the ranks.
-    """
-    keys: dict[tuple[int, int], int] = {}
-    numbers, names = [], []
-    for report, (info, placement) in enumerate(zip(infos, placements, strict=True)):
-        alone = placement.method == UNPLACED or (not info.host and info.system_ns is None)
-        key = (placement.machine, report if alone else -1)
-        if key not in keys:
-            keys[key] = len(names)
-            name = (info.host or "unknown host") + (f" {info.name}" if alone and len(infos) > 1 else "")
-            before = sum(other == name or other.startswith(f"{name} (") for other in names)
-            names.append(f"{name} ({before + 1})" if before else name)
-        numbers.append(keys[key])
-    return numbers, names
 
 
 def aligned(book: FactBook, method: str, hosts: int, folder: Path, run: Run) -> Alignment:
@@ -148,15 +109,6 @@ def joined(kind: type, parts: Sequence[Any]) -> Any:
     if not parts:
         return kind.none()
     return kind(*(np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(kind)))
-
-
-def corrected(placements: Sequence[Placement], clocks: Sequence[int], names: Sequence[str], record: ClockRecord) -> list[Placement]:
-    """The placements with their clocks' corrections."""
-    result = []
-    for placement, clock in zip(placements, clocks, strict=True):
-        known = record.hosts.get(names[clock])
-        result.append(replace(placement, map=known.correct(placement.map)) if known else placement)
-    return result
 
 
 def recorded(alignment: Alignment, names: Sequence[str], owners: Sequence[str]) -> ClockRecord:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nsys2prv.alignment import align
+from nsys2prv.alignment.methods import AUTO
 from nsys2prv.alignment.timeline import Timeline
 from nsys2prv.clock.bindings import bound
 from nsys2prv.clock.causal import CausalOrder, restored
@@ -21,7 +22,7 @@ from nsys2prv.report.info import ReportInfo
 def restored_order(book: FactBook, reports: int, folder: Path, run: align.Run) -> CausalOrder:
     """The order restored by all that the ranks did together; the book's hosts are the reports themselves. Shifts are of times as the
     book's maps place them."""
-    found = align.observed(book, align.AUTO, folder, run)
+    found = align.observed(book, AUTO, folder, run)
     return next(iter(run(run_step, [OrderStep(reports, tuple(found), align.pivot_of(found))])))
 
 

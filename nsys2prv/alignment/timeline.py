@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nsys2prv.alignment import align
+from nsys2prv.alignment.hosts import corrected, host_clocks
+from nsys2prv.alignment.methods import NONE
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import UNPLACED, Placement
 from nsys2prv.clock.record import CausalRecord, ClockRecord
@@ -35,7 +36,7 @@ class Timeline:
 
 def settled(placements: Sequence[Placement], results: Sequence[Extracted], method: str | ClockRecord) -> list[Placement]:
     """The placements with a place for every report: those without any clock begin with the first event of the others."""
-    if method == align.NONE:
+    if method == NONE:
         return [replace(placement, map=ClockMap(0), method=AS_THEY_ARE) for placement in placements]
     firsts = _firsts(placements, results)
     placed = [time for report, time in firsts.items() if placements[report].method != UNPLACED]
@@ -48,13 +49,13 @@ def timeline(placements: Sequence[Placement], infos: Sequence[ReportInfo], resul
     """The timeline of settled placements and what is known of their hosts' clocks."""
     warnings = []
     if record is not None:
-        numbers, names = align.host_clocks(infos, placements)
+        numbers, names = host_clocks(infos, placements)
         unknown = [name for name in names if name not in record.hosts]
         if unknown:
             warnings.append(f"{', '.join(unknown[:3])}{f' and {len(unknown) - 3} more' if len(unknown) > 3 else ''}: "
                             "not in the clock file, placed by UTC")
         warnings += [f"clocks: {line}" for line in record.warnings]
-        placements = align.corrected(placements, numbers, names, record)
+        placements = corrected(placements, numbers, names, record)
         record = replace(record, hosts={name: record.hosts[name] for name in names if name in record.hosts}) if len(names) > 1 else None
     return begun(Timeline(list(placements), record, [], 0, tuple(warnings)), results)
 

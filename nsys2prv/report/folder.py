@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,8 @@ from nsys2prv.report.sqlite import without_content
 
 T = TypeVar("T")
 SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
+#: What reading a damaged file raises.
+DAMAGE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
 #: Rows looked at together where all of a table is asked for.
 PIECE_ROWS = 200_000
 
@@ -48,6 +51,15 @@ class Folder(Source):
         self.files = {file.stem: file for file in files}
         self.tables: Mapping[str, Table] = _Tables(self)
         self._queries = Queries(self.tables, self._pieces_of)
+        self._counted: dict[str, int] = {}
+
+    def with_rows(self) -> dict[str, Part]:
+        names = [name for name, table in self.tables.items() if table.columns]
+        # One query, as each takes a while to begin. Where it fails, the table that it fails at is found when that is counted alone.
+        with suppress(*DAMAGE):
+            counts = pl.concat([self.scan(name).select(pl.len()) for name in names]).collect().to_series() if names else ()
+            self._counted = dict(zip(names, counts, strict=True))
+        return super().with_rows()
 
     def close(self) -> None:
         self._queries.close()
@@ -75,13 +87,15 @@ class Folder(Source):
         return Table(name, {column: str(kind) for column, kind in schema.items()}, partial(self._extent, name, len(schema)))
 
     def _extent(self, name: str, columns: int) -> Extent:
-        return Extent(1, self._tried(name, lambda: self.scan(name).select(pl.len()).collect().item()) if columns else 0, "")
+        if columns and name not in self._counted:
+            self._counted[name] = self._tried(name, lambda: self.scan(name).select(pl.len()).collect().item())
+        return Extent(1, self._counted.get(name, 0), "")
 
     def _tried(self, table: str, reading: Callable[[], T]) -> T:
         """What is read of a table."""
         try:
             return reading()
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
+        except DAMAGE as error:
             raise self._unreadable(table, error) from None
 
     def _having(self, part: Part, columns: list[str], where: str) -> pl.DataFrame:

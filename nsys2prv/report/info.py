@@ -105,6 +105,8 @@ def inspect(path: str | Path, source: Path | None = None) -> ReportInfo:
 
 
 def _inspect(database: Source, source: Path | None) -> ReportInfo:
+    # First, as a folder's tables are counted together.
+    parts = database.with_rows()
     export = dict(database.small("META_DATA_EXPORT", "name", "value") or database.small("EXPORT_META_DATA", "name", "value"))
     starts = [(_utc(utc), _integer(system))
               for utc, system in database.small("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs")]
@@ -123,7 +125,7 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         system_ns=system_ns,
         absolute=str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower() in {"1", "true", "yes"},
         duration_ns=_integer(details[0][0]) if details else None,
-        parts={name: database.whole(name) for name, table in database.tables.items() if table.extent.rows and _usable(database, name)},
+        parts={name: part for name, part in parts.items() if _usable(database, name)},
         processes=_processes(database),
         threads=_thread_names(database),
         ranks={tid & PROCESS_MASK: rank for tid, rank in database.small("MPI_RANKS", "globalTid", "rank")

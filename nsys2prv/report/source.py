@@ -171,6 +171,10 @@ class Source(ABC):
         extent = self.tables[table].extent
         return Part(table, extent.first, extent.last)
 
+    def with_rows(self) -> dict[str, Part]:
+        """All tables that have rows, whole."""
+        return {name: self.whole(name) for name, table in self.tables.items() if table.extent.rows}
+
     def condition(self, table: str, where: str) -> str:
         """A condition in SQL from one with the table's columns in braces: those that the export lacks are NULL. "" is true."""
         return where.format_map(Named(self.tables[table].columns)) if where else "1"
