@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsys2prv.errors import Nsys2prvError
 
 if TYPE_CHECKING:
-    from nsys2prv.paraver.cfg.catalogue import View
+    from nsys2prv.paraver.cfg.model import Cfg
 
 #: Views that a summary names to be opened first.
 MOST_FIRST = 5
@@ -50,7 +51,7 @@ def copy_to(target: Path) -> tuple[list[str], list[str]]:
 
 def workspaces() -> dict[str, str]:
     """Name -> text of files that Paraver imports: one for the views to open first and one for each folder of views."""
-    from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, load
+    from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, in_order, load
     from nsys2prv.paraver.cfg.workspace import SUFFIX, workspace, workspace_text
 
     catalogue = folder() / FILE
@@ -74,24 +75,37 @@ def fitting(trace: Path) -> list[tuple[str, str, str]]:
     return [(view.path, view.title, why_empty(view.cfg, held, names)) for view in load(catalogue)]
 
 
-def in_order(views: Iterable[View]) -> list[View]:
-    """Those of these views that are to be opened first, in their order."""
-    return sorted((view for view in views if view.first), key=lambda view: (view.first, view.path))
-
-
 def first_views(types: Collection[int]) -> list[str]:
     """Up to five views worth opening first on a trace with these event types, and with lines of any kind; where the catalogue names none
     for them, timelines of the types themselves."""
     from nsys2prv.catalogue import catalogue
-    from nsys2prv.paraver.cfg.catalogue import FILE, load
+    from nsys2prv.paraver.cfg import FIRST
     from nsys2prv.paraver.cfg.fits import why_empty
     from nsys2prv.paraver.contents import Contents
 
+    root = folder()
     held = Contents(frozenset(types), frozenset(types), frozenset(line.tag or 0 for line in catalogue().lines.values()))
-    views = load(folder() / FILE)
-    plain = sorted((view for view in views if view.cfg.histogram is None), key=lambda view: not view.path.startswith("basics/"))
-    shown = [[view.path for view in chosen if not why_empty(view.cfg, held, {})] for chosen in (in_order(views), plain)]
-    return (shown[0] or shown[1])[:MOST_FIRST]
+    chosen = (root / FIRST).read_text(encoding="utf-8").splitlines()
+    for found in (_read(root, chosen), _timelines(root)):
+        shown = list(islice((path for path, cfg in found if not why_empty(cfg, held, {})), MOST_FIRST))
+        if shown:
+            return shown
+    return []
+
+
+def _read(root: Path, paths: Iterable[str]) -> Iterator[tuple[str, Cfg]]:
+    """Views as they lie there: the catalogue of all takes ten times as long."""
+    from nsys2prv.paraver.cfg.reader import read_cfg
+
+    return ((path, read_cfg((root / path).read_text(encoding="utf-8"))) for path in paths)
+
+
+def _timelines(root: Path) -> Iterator[tuple[str, Cfg]]:
+    """The views that are none of tables, the plainest first."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, load
+
+    found = ((view.path, view.cfg) for view in load(root / FILE) if view.cfg.histogram is None)
+    yield from sorted(found, key=lambda view: not view[0].startswith("basics/"))
 
 
 def listed(trace: Path, found: list[tuple[str, str, str]]) -> list[str]:

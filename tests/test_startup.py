@@ -22,9 +22,9 @@ print(json.dumps([status, started, sorted(sys.modules), gc.isenabled(), gc.get_f
 """
 #: For bars on terminals, pictures, tables for people, and other engines.
 HEAVY = {"tqdm", "matplotlib", "pandas", "pyarrow", "dask", "distributed", "mpi4py", "nsys2prv.page", "nsys2prv.check", "nsys2prv.analysis"}
-#: For jobs of several hosts, and for cuts.
+#: For jobs of several hosts, for cuts, and for all views that there are.
 NOT_ASKED_FOR = {"nsys2prv.alignment.align", "nsys2prv.alignment.causality", "nsys2prv.clock.solve", "nsys2prv.clock.causal",
-                 "nsys2prv.cut.stage"}
+                 "nsys2prv.cut.stage", "nsys2prv.paraver.cfg.catalogue"}
 
 
 def test_a_small_job_starts_nothing(tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ from nsys2prv.catalogue.counters import counter_tables, hashed_types
 from nsys2prv.events import all_kinds
 from nsys2prv.model.types import codes_of
 from nsys2prv.paraver.cfg import __main__ as command
-from nsys2prv.paraver.cfg.catalogue import FILE, View, load
+from nsys2prv.paraver.cfg.catalogue import FILE, View, in_order, load
 from nsys2prv.paraver.cfg.catalogue import codes_of as codes_named
 from nsys2prv.paraver.cfg.files import files_of, stray, table_path
 from nsys2prv.paraver.cfg.model import Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, asks
 from nsys2prv.paraver.cfg.reader import read_cfg
 from nsys2prv.paraver.cfg.writer import cfg_text
 from nsys2prv.relations import all_relations
-from nsys2prv.views import first_views, in_order
+from nsys2prv.views import first_views
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "cfgs"

@@ -2,3 +2,6 @@
 
 ``python -m nsys2prv.paraver.cfg [FOLDER]`` writes every view of FOLDER/catalogue.
 """
+
+#: Beside the views: paths of those to open first, a line each, in their order.
+FIRST = "first.txt"

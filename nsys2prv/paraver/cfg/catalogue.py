@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -47,6 +47,11 @@ class View:
     @property
     def text(self) -> str:
         return cfg_text(self.cfg)
+
+
+def in_order(views: Iterable[View]) -> list[View]:
+    """Those of these views that are to be opened first, in their order."""
+    return sorted((view for view in views if view.first), key=lambda view: (view.first, view.path))
 
 
 @dataclass(frozen=True)

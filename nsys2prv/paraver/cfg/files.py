@@ -1,11 +1,12 @@
-"""The files that a catalogue makes: one per view, and a table of them for people."""
+"""The files that a catalogue makes: one per view, a list of those to open first, and a table of all for people."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from nsys2prv.paraver.cfg.catalogue import SUFFIX, View
+from nsys2prv.paraver.cfg import FIRST
+from nsys2prv.paraver.cfg.catalogue import SUFFIX, View, in_order
 
 TABLE, PICTURES = "views.md", "views"
 FOLDERS = {
@@ -34,6 +35,7 @@ of some of the ranks and kinds of events; tables without their totals and withou
 def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
     """Path -> text of everything made from the catalogue of a folder."""
     made = {folder / view.path: view.text for view in views}
+    made[folder / FIRST] = "".join(f"{view.path}\n" for view in in_order(views))
     table = table_path(folder)
     if table is not None:
         made[table] = table_text(views, table.parent)
