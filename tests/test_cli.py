@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tools.commands import wait_for
 from tools.exports import KERNEL, kernel, make_export, strings
 
 from nsys2prv.cli import main
@@ -195,9 +195,7 @@ def test_interrupted_runs_leave_nothing(number: int, status: int, tmp_path: Path
     process = subprocess.Popen([sys.executable, "-m", "nsys2prv", str(tmp_path / "r.nsys-rep"), str(tmp_path / "out.prv")],
                                env={**os.environ, "NSYS_HOME": str(tmp_path)}, stderr=subprocess.PIPE, text=True,
                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "nsys.begun").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for((tmp_path / "nsys.begun").exists, "nsys is not run")
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == status

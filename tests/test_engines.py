@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tools.commands import ENVIRONMENT
+from tools.commands import ENVIRONMENT, wait_for
 
 from nsys2prv import Options, convert, engines, preparation
 from nsys2prv.engines import cpus, local
@@ -146,16 +146,9 @@ def die_once(marks: Path, task: int) -> int:
     if multiprocessing.parent_process() is not None and not (marks / "died").exists():
         (marks / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    wait_until((marks / "died").exists)
+    wait_for((marks / "died").exists, "no worker died")
     (marks / f"{task} {uuid.uuid4()}").touch()
     return task * task
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def die(task: int) -> int:
@@ -178,7 +171,7 @@ def test_what_this_process_does_as_a_worker_is_lost_is_done_once() -> None:
     class Lost(SerialExecutor):
         """Loses its first task once this process is at a later one."""
 
-        def submit(self, function: Callable, /, *args: int, **kwargs: object) -> Future:
+        def submit(self, function: Callable, /, *args: object, **kwargs: object) -> Future:
             if function is int:
                 return super().submit(function)
             held.extend(args)
@@ -187,7 +180,7 @@ def test_what_this_process_does_as_a_worker_is_lost_is_done_once() -> None:
 
     def work(task: int) -> int:
         begun.append(task)
-        wait_until(lambda: held)
+        wait_for(lambda: held, "no worker has a task")
         if task > held[0]:
             later.set()
             time.sleep(0.3)
@@ -207,7 +200,7 @@ def test_a_task_that_kills_every_worker_is_named(monkeypatch: pytest.MonkeyPatch
 def where(marks: Path, task: int) -> int:
     """The process that does the task, once two of them have some."""
     (marks / str(os.getpid())).touch()
-    wait_until(lambda: len(list(marks.iterdir())) == 2)
+    wait_for(lambda: len(list(marks.iterdir())) == 2, "one process does all")
     return os.getpid()
 
 

@@ -6,13 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from tools.commands import ENVIRONMENT, GRAPHS, arguments, command, content, error_of
+from tools.commands import ENVIRONMENT, GRAPHS, arguments, command, content, error_of, wait_for
 from tools.exports import make_large
 
 from nsys2prv import temporary
@@ -29,13 +28,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def started(folder: Path, *given: object, **more: object) -> subprocess.Popen[str]:
     return subprocess.Popen(arguments("-q", *given), cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             **more)
-
-
-def wait_for(condition, what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def leftovers(folder: Path) -> list[Path]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +31,14 @@ def error_of(done: subprocess.CompletedProcess[str], status: int = 1) -> str:
     assert len(errors) == 1, done.stderr
     assert errors[0].startswith("nsys2prv: error: ")
     return errors[0]
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Until the condition holds; fails with `what` when that takes a minute."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
 
 
 def content(folder: Path) -> dict[str, bytes]:
