@@ -11,19 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-#: Columns that the conversion reads of the largest tables.
-SCANNED = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId", "demangledName",
-                                   "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "staticSharedMemory",
-                                   "dynamicSharedMemory", "localMemoryTotal", "registersPerThread"),
-    "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
-    "CUPTI_ACTIVITY_KIND_MEMCPY": ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind"),
-    "CUPTI_ACTIVITY_KIND_MEMSET": ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes"),
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": ("start", "end", "streamId", "correlationId", "globalPid", "eventId"),
-    "NVTX_EVENTS": ("start", "end", "eventType", "globalTid", "domainId", "category", "textId", "text"),
-    "GPU_METRICS": ("timestamp", "typeId", "metricId", "value"),
-    "OSRT_API": ("start", "end", "nameId", "globalTid", "returnValue"),
-}
+#: The largest tables, whose rows are counted.
+TABLES = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET",
+          "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "NVTX_EVENTS", "GPU_METRICS", "OSRT_API")
 #: Rows that the generator writes for each that it is asked for: GPU metrics come on top.
 ROWS_PER_ASKED = 1.5
 #: About so much of a SQLite file, and of everything made from it at one time, is a row (bytes).
@@ -76,7 +66,7 @@ def _hosts(ranks: int) -> int:
 def _counts(report: Path) -> Counter[str]:
     with closing(sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)) as connection:
         present = {name for name, in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        return Counter({table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in SCANNED.keys() & present})
+        return Counter({table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in present.intersection(TABLES)})
 
 
 def parquet(reports: list[Path], folder: Path) -> list[Path]:

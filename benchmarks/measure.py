@@ -40,16 +40,16 @@ class Way:
 
 @dataclass
 class Cell:
-    """What was measured of a job. scan, write: CPU and wall seconds of the floors, of each run."""
+    """What was measured of a job. read, write: CPU and wall seconds of the floors, of each run."""
 
     job: Job
     ways: dict[str, Way] = field(default_factory=dict)
-    scan: list[tuple[float, float]] = field(default_factory=list)
+    read: list[tuple[float, float]] = field(default_factory=list)
     write: list[tuple[float, float]] = field(default_factory=list)
 
-    def floor(self, which: int) -> float:
+    def floors(self, which: int) -> float:
         """Median of both floors together: CPU seconds (0) or wall (1)."""
-        return sum(statistics.median(run[which] for run in runs) for runs in (self.scan, self.write))
+        return sum(statistics.median(run[which] for run in runs) for runs in (self.read, self.write))
 
 
 def measure(job: Job, tables: list[Path], folder: Path, runs: int, chosen: list[str]) -> Cell:
@@ -58,9 +58,9 @@ def measure(job: Job, tables: list[Path], folder: Path, runs: int, chosen: list[
     for _ in range(runs):
         for name, way in cell.ways.items():
             _round(name, way, tables if name == PARQUET else job.reports, folder)
-        cell.scan.append(_floor("scan", *job.reports))
+        cell.read.append(floor("read", *job.reports))
         plain = max(way.bytes for name, way in cell.ways.items() if not name.startswith("-z"))
-        cell.write.append(_floor("write", plain, folder / "floor"))
+        cell.write.append(floor("write", plain, folder / "floor"))
         (folder / "floor").unlink()
     return cell
 
@@ -92,6 +92,7 @@ def _command(*words: str | Path, folder: Path) -> Taken:
     return take([sys.executable, "-m", "nsys2prv", *words], environment={"PYTHONPATH": str(ROOT)}, begun=begun)
 
 
-def _floor(*words: str | Path) -> tuple[float, float]:
+def floor(*words: str | Path) -> tuple[float, float]:
+    """CPU and wall seconds of reading reports, or of writing a file; see `floors.py`."""
     _, cpu, wall = take([sys.executable, Path(__file__).with_name("floors.py"), *words]).out.split()
     return float(cpu), float(wall)

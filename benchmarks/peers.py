@@ -1,4 +1,4 @@
-"""Other converters of the same reports, in environments of their own, on an input that they can hold."""
+"""Other converters beside this one, on the same report, each in an environment of its own."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inputs import Job
+from measure import floor
 from processes import Taken, take
 
 NSYS2PRV = "nsys2prv==0.5.8"
@@ -30,17 +31,25 @@ _CALL = b":63000000:"
 
 @dataclass(frozen=True)
 class Peer:
-    """A converter on the small input. rows: that it reads. kernel_bytes: see below; None where it writes no Paraver trace."""
+    """A converter's runs on a report. rows: that it reads. kernel_bytes: see below; None where it writes no Paraver trace."""
 
     name: str
     runs: list[Taken]
     rows: int
     kernel_bytes: tuple[float, float] | None = None
 
-    @property
-    def rate(self) -> float:
-        """Rows/s, median."""
-        return self.rows / statistics.median(run.wall for run in self.runs)
+    def median(self, name: str) -> float:
+        """The median over the runs: of `wall` or `cpu` (seconds) or `peak` (bytes)."""
+        return statistics.median(getattr(run, name) for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Converters on one report. floors: CPU and wall seconds of reading its bytes and of writing those of our trace, of each round."""
+
+    job: Job
+    peers: list[Peer]
+    floors: list[tuple[float, float]]
 
 
 def installed(folder: Path) -> tuple[Path, Path | None]:
@@ -74,8 +83,8 @@ def kernel_bytes(prv: Path, job: Job) -> tuple[float, float]:
     return own, own + sizes[1] / job.calls + sizes[2] / max(1, lines)
 
 
-def measure(job: Job, folder: Path, runs: int) -> list[Peer]:
-    """Ours (`-j 1` and the usual), nsys2prv and nsys-chrome on one report, one after the other in each round."""
+def measure(job: Job, folder: Path, runs: int) -> Comparison:
+    """Convert one report with ours (`-j 1` and the default), nsys2prv and nsys-chrome, one after the other in each round."""
     nsys2prv, chrome = installed(folder)
     report, = job.reports
     nsys = folder / "nsys" / "bin" / "nsys"
@@ -98,11 +107,16 @@ def measure(job: Job, folder: Path, runs: int) -> list[Peer]:
         commands["nsys-chrome"] = [chrome, *types, "-o", "trace.json", report.resolve()]
     root = str(Path(__file__).parents[1])
     taken: dict[str, list[Taken]] = {name: [] for name in commands}
+    floors = []
     for _ in range(runs):
         for name, command in commands.items():
             # Where PYTHONPATH leads here, the peer of the same name would find this package in the place of its own.
             environment = {"NSYS_HOME": str(nsys.parents[1]), "PYTHONPATH": ""} if name.startswith("nsys2prv") else {"PYTHONPATH": root}
             taken[name].append(take(command, work, environment))
+        parts = floor("read", report), floor("write", (work / "ours.prv").stat().st_size, work / "floor")
+        (work / "floor").unlink()
+        floors.append(tuple(map(sum, zip(*parts, strict=True))))
     sizes = {"nsys2prv 0.5.8": "theirs.prv", "ours -j 1": "ours.prv", "ours": "ours.prv"}
-    return [Peer(name, found, sum(job.counts[table] for table in (ALL if name in sizes else CHROME)),
-                 kernel_bytes(work / sizes[name], job) if name in sizes else None) for name, found in taken.items()]
+    found = [Peer(name, runs, sum(job.counts[table] for table in (ALL if name in sizes else CHROME)),
+                  kernel_bytes(work / sizes[name], job) if name in sizes else None) for name, runs in taken.items()]
+    return Comparison(job, found, floors)

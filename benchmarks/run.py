@@ -1,9 +1,9 @@
-"""Speed and memory of conversions, beside the floors of reading their columns and writing their bytes, in the same run.
+"""Speed and memory of conversions, beside the floors of reading their inputs' bytes and writing their traces', in the same run.
 
     python benchmarks/run.py                                        1 M and 10 M rows of 8 ranks
     python benchmarks/run.py --sizes 1m --ranks 1,8,64,256,1000     over ranks
-    python benchmarks/run.py --peers                                other converters too, from the package index
-    python benchmarks/run.py --results benchmarks/RESULTS.md        and append what was found to this file
+    python benchmarks/run.py --peers 1m,4m --peer-runs 1            other converters too, from the package index, on the same reports
+    python benchmarks/run.py --results benchmarks/RESULTS.md        and write what was found to this file
 
 Machines are noisy: compare the ratios of one run, never absolute figures of two. Needs Linux (/proc).
 """
@@ -28,8 +28,6 @@ from measure import PARQUET, STORES, WAYS, Cell, measure
 ALL = [*WAYS, PARQUET, STORES]
 #: Parquet is made in memory, a table at a time.
 MOST_ROWS_AS_PARQUET = 20_000_000
-#: What the slowest of the peers can hold and does in a bearable time.
-PEER_ROWS = 1_000_000
 
 
 def _size(text: str) -> int:
@@ -38,20 +36,24 @@ def _size(text: str) -> int:
     return int(float(number) * {"": 1, "k": 1_000, "m": 1_000_000}[unit])
 
 
+def _sizes(text: str) -> list[int]:
+    return [_size(part) for part in text.split(",")]
+
+
 def arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--sizes", type=lambda text: [_size(part) for part in text.split(",")], default=[1_000_000, 10_000_000],
+    options.add_argument("--sizes", type=_sizes, default=[1_000_000, 10_000_000],
                          help="rows of a job: 1m,10m,100m (default: 1m,10m)")
     options.add_argument("--ranks", type=lambda text: [int(part) for part in text.split(",")], default=[8],
                          help="each size with each of these (default: 8)")
     options.add_argument("--runs", type=int, default=3, help="rounds, of which medians are taken (default: 3)")
     options.add_argument("--ways", type=lambda text: [part.strip() for part in text.split(",")], default=ALL,
                          help=f"of: {', '.join(ALL)} (default: all)")
-    options.add_argument("--peers", action="store_true", help="install and run other converters too")
-    options.add_argument("--peer-rows", type=_size, default=PEER_ROWS, help=f"rows that these convert (default: {PEER_ROWS:,})")
+    options.add_argument("--peers", type=_sizes, default=[], help="install other converters and run them too, on one rank of so many rows")
+    options.add_argument("--peer-runs", type=int, default=1, help="rounds of these; the slowest takes minutes (default: 1)")
     options.add_argument("--keep", type=Path, metavar="DIR", help="folder for inputs and peers, used again when they are there")
     options.add_argument("--work", type=Path, metavar="DIR", help="folder for traces (default: a temporary one)")
-    options.add_argument("--results", type=Path, metavar="FILE", help="append to this file of results, too")
+    options.add_argument("--results", type=Path, metavar="FILE", help="write the results to this file, too")
     options.add_argument("--note", default="", help="a line for the results: what else the machine did")
     given = options.parse_args()
     if unknown := set(given.ways) - set(ALL):
@@ -100,13 +102,12 @@ def main() -> None:
         if len(done) > 1:
             said += [tables.growth_text(done), ""]
             print(said[-2] + "\n", flush=True)
-        if asked.peers:
-            small = inputs.generate(kept / f"peers-{asked.peer_rows}", asked.peer_rows, 1)
-            said += [tables.peers_text(small, peers.measure(small, kept, asked.runs), done[-1] if done else None), ""]
-            print(said[-2], flush=True)
+        for size in asked.peers:
+            report = inputs.generate(kept / f"peers-{size}", size, 1)
+            said += [tables.peers_text(peers.measure(report, kept, asked.peer_runs)), ""]
+            print(said[-2] + "\n", flush=True)
     if asked.results:
-        with asked.results.open("a", encoding="utf-8") as file:
-            file.write("\n" + "\n".join(said))
+        asked.results.write_text("\n".join([tables.INTRODUCTION, *said]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,18 @@ from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
-from inputs import ROOT, Job
+from inputs import ROOT
 from measure import Cell
-from peers import Peer
+from peers import Comparison
+
+INTRODUCTION = """# Measured
+
+Written by `python benchmarks/run.py --results benchmarks/RESULTS.md`. Compare the figures of one run with each other, not those of two
+runs: machines differ, and so does their load. A row is one of an event table that the conversion reads; by default all kinds of events are
+written. The floors are what reading the reports' bytes and writing the trace's bytes cost, and nothing else. Other converters get the same
+report and write the kinds that all of them know, without NCCL's calls; `nsys_stats.py` answers what nsys2prv asks of `nsys stats`.
+nsys-chrome is the program in the package `ncompass`; it writes Chrome's JSON, gzipped, and reads no GPU metrics.
+"""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -49,9 +58,9 @@ def cell_text(cell: Cell) -> str:
     for name, way in cell.ways.items():
         wall, cpu = way.median("wall"), way.median("cpu")
         rows.append([name, f"{wall:.2f}", f"{cpu:.2f}", f"{job.rows / wall / 1e6:.2f}", f"{way.lines / wall / 1e6:.2f}",
-                     f"{way.bytes / wall / 1e6:.0f}", f"{cpu / job.rows * 1e6:.2f}", f"{cpu / cell.floor(0):.2f}",
+                     f"{way.bytes / wall / 1e6:.0f}", f"{cpu / job.rows * 1e6:.2f}", f"{cpu / cell.floors(0):.2f}",
                      f"{way.peak / 2**20:.0f}", f"{way.bytes / job.kernels:.0f}"])
-    for name, runs in (("floor: scan", cell.scan), ("floor: write", cell.write)):
+    for name, runs in (("floor: bytes in", cell.read), ("floor: bytes out", cell.write)):
         cpu, wall = (statistics.median(run[which] for run in runs) for which in (0, 1))
         rows.append([name, f"{wall:.2f}", f"{cpu:.2f}", *[""] * 7])
     head = ["", "wall s", "CPU s", "M rows/s", "M lines/s", "MB/s", "CPU µs/row", "CPU / floors", "peak MiB", "trace B/kernel"]
@@ -86,29 +95,23 @@ def growth_text(cells: Sequence[Cell]) -> str:
     for cell in cells:
         way, rows_read = next(iter(cell.ways.values())), cell.job.rows
         rows.append([f"{rows_read:,} rows, {len(cell.job.reports):,} ranks", f"{way.median('cpu') / rows_read * 1e6:.2f}",
-                     f"{cell.floor(0) / rows_read * 1e6:.2f}", f"{way.peak / 2**20:.0f}"])
+                     f"{cell.floors(0) / rows_read * 1e6:.2f}", f"{way.peak / 2**20:.0f}"])
     return "\n".join([f"### Over jobs ({next(iter(cells[0].ways))})", "", table(["", "CPU µs/row", "floors µs/row", "peak MiB"], rows)])
 
 
-def peers_text(job: Job, peers: Sequence[Peer], large: Cell | None) -> str:
-    """Converters side by side. large: a job of this run that is too much for the others, to whose rows their rates are extended."""
-    ours = {peer.name: peer for peer in peers}["ours"].rate
-    usual = next(iter(large.ways.values())) if large else None
-    rate = large.job.rows / usual.median("wall") if usual else ours
-    least = usual.median("cpu") / large.job.rows if usual else None
+def peers_text(found: Comparison) -> str:
+    """Converters side by side on one report."""
+    ours = next(peer for peer in found.peers if peer.name == "ours")
     rows = []
-    for peer in peers:
-        wall, cpu = (statistics.median(getattr(run, name) for run in peer.runs) for name in ("wall", "cpu"))
-        peak = max(run.peak for run in peer.runs)
-        rows.append([peer.name, f"{peer.rows:,}", f"{wall:.2f}", f"{cpu:.2f}", f"{peer.rate:,.0f}", f"{ours / peer.rate:.1f}",
-                     f"{rate / peer.rate:.1f}", f"{cpu / peer.rows / least:.1f}" if least else "",
-                     f"{peak / 2**20:.0f}", *(f"{size:.0f}" for size in peer.kernel_bytes or ())] + [""] * (0 if peer.kernel_bytes else 2))
-    head = ["", "rows read", "wall s", "CPU s", "rows/s", "ours here / it", "ours at large / it", "its CPU / ours at large", "peak MiB",
-            "B/kernel", "with call, line"]
-    text = [f"### Converters beside each other, {job.size / 1e6:,.0f} MB of one rank", "",
-            f"Medians of {len(peers[0].runs)} rounds. The last columns: bytes of the Paraver trace for a kernel's own records, and with "
-            "its launching call's and the line between them."]
-    if large:
-        text.append(f"`ours at large`: {large.job.rows:,} rows by default options, {rate:,.0f} rows/s, against the rate of each on this "
-                    "report, its start included; CPU is that of a row.")
-    return "\n".join([*text, "", table(head, rows)])
+    for peer in found.peers:
+        wall, cpu = peer.median("wall"), peer.median("cpu")
+        rows.append([peer.name, f"{peer.rows:,}", f"{wall:.2f}", f"{cpu:.2f}", f"{peer.rows / wall:,.0f}",
+                     f"{wall / ours.median('wall'):.1f}", f"{cpu / ours.median('cpu'):.1f}", f"{peer.median('peak') / 2**20:.0f}",
+                     *([f"{size:.0f}" for size in peer.kernel_bytes] if peer.kernel_bytes else ["", ""])])
+    cpu, wall = (statistics.median(floors[which] for floors in found.floors) for which in (0, 1))
+    rows.append(["floor: bytes in, bytes out", "", f"{wall:.2f}", f"{cpu:.2f}", "", f"{wall / ours.median('wall'):.2f}",
+                 f"{cpu / ours.median('cpu'):.2f}", "", "", ""])
+    head = ["", "rows read", "wall s", "CPU s", "rows/s", "wall / ours", "CPU / ours", "peak MiB", "B/kernel", "with call, line"]
+    return "\n".join([f"### Converters on the same report: {found.job.rows:,} rows, {found.job.size / 1e6:,.0f} MB, one rank", "",
+                      f"Medians of {len(ours.runs)} rounds of whole commands. The last columns: bytes of the Paraver trace for a "
+                      "kernel's own records, and with its launching call's and the line between them.", "", table(head, rows)])
