@@ -88,6 +88,8 @@ def parser() -> argparse.ArgumentParser:
     how = main.add_argument_group("how to write")
     how.add_argument("-z", "--compress", action="store_true", help="write .prv.gz")
     how.add_argument("--no-metadata", action="store_true", help="do not write .nsys2prv.json: inputs, options, and what became of all rows")
+    how.add_argument("--no-paths", action="store_true", dest="without_paths",
+                     help="write names of files without their folders: of inputs, and of the files that the program accessed")
     how.add_argument("-j", "--jobs", type=int, default=0, metavar="N", help="worker processes; one per CPU by default")
     how.add_argument("--engine", default="processes", metavar="NAME",
                      help="who works: processes (default) or threads of this machine, dask (a cluster), mpi (the ranks of this MPI job)")

@@ -65,7 +65,7 @@ def convert(reports: Sequence[str | Path] | str | Path, output: str | Path, opti
                 if options.report:
                     from nsys2prv.analysis.command import beside
 
-                    summary.report = beside(job, reports, staging / outputs[1].with_suffix(REPORT).name)
+                    summary.report = beside(job, reports, staging / outputs[1].with_suffix(REPORT).name, paths=not options.without_paths)
                 put_in_place(staging, everything)
                 summary.sizes = {path: summary.sizes[staging / path.name] for path in everything if staging / path.name in summary.sizes}
                 return summary

@@ -24,7 +24,8 @@ class Options:
     whose names keep their values here. states: say of every row what state it is in at every time. engine: who does the work, one of
     engines.ENGINES; scheduler: address of Dask's. report: analyse the job too; the tables are in the summary's `report`, everything in
     <trace>.report.json and .html. cut: what is left out. metadata: write beside the trace of what it was made. keep_going: convert what
-    can be read; the summary's `unread` has the rest.
+    can be read; the summary's `unread` has the rest. without_paths: write files by their names alone, without their
+    folders: the inputs, and the files that the program accessed.
     """
 
     kinds: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class Options:
     scheduler: str | None = None
     report: bool = False
     keep_going: bool = False
+    without_paths: bool = False
 
 
 #: What is done unless something else is asked for.

@@ -33,6 +33,7 @@ class Plan:
     states: bool = False
     cut: CutPlan = field(default_factory=CutPlan)
     keep_going: bool = False
+    without_paths: bool = False
 
     @classmethod
     def of(cls, options: Options) -> Plan:
@@ -46,4 +47,4 @@ class Plan:
         base = base_names(options.base_pcf) if options.base_pcf else None
         selection, cut = with_regions(select(kinds, options.demanded), CutPlan.of(options.cut))
         return cls(selection, settings, method, options.causal, options.full_kernel_names, base, options.states, cut,
-                   options.keep_going)
+                   options.keep_going, options.without_paths)

@@ -200,6 +200,8 @@ def _prepared(reading: _Reading) -> Job:
 def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:
     """The values of all names met, by name set."""
     labellers = {} if reading.plan.full_kernel_names else dict.fromkeys(("kernels", "nccl_kernels"), name_model.readable_kernels)
+    if reading.plan.without_paths:
+        labellers["files"] = name_model.names_without_folders
     met: dict[str, dict[int, name_model.NameFile]] = {}
     for result in reading.results:
         for name_set, found in result.names.items():

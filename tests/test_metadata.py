@@ -65,6 +65,18 @@ def test_it_can_be_left_away(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.pcf", "out.prv", "out.row"]
 
 
+def test_without_paths_files_have_names_alone(tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / "machine").glob("rank*.sqlite"))
+    for options, folders in (([], True), (["--no-paths"], False)):
+        assert main(["-q", "--report", *options, *map(str, reports), str(tmp_path / "out.prv")]) == 0
+        for ending in ("nsys2prv.json", "report.json", "report.html"):
+            assert (str(SAMPLES) in (tmp_path / f"out.{ending}").read_text()) == folders, ending
+        labels = (tmp_path / "out.pcf").read_text().split("File accessed\n", 1)[1].split("\n\n", 1)[0]
+        assert ("/" in labels.replace("N/A", "")) == folders
+        assert [report["name"].rsplit("/", 1)[-1] for report in json.loads((tmp_path / "out.nsys2prv.json").read_text())["inputs"]] \
+            == [report.name for report in reports]
+
+
 def test_processes_and_folders_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     texts = []

@@ -106,9 +106,11 @@ def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str
     return printed(results, (), options.rows), []
 
 
-def beside(job: Job, reports: Sequence[str | Path], path: Path, rows: int = MOST_ROWS) -> str:
+def beside(job: Job, reports: Sequence[str | Path], path: Path, rows: int = MOST_ROWS, paths: bool = True) -> str:
     """All analyses of a job that is being converted, as text; everything is written to `path`, and where there is matplotlib as a page
-    beside it."""
+    beside it. paths: write those of the reports, not only their names."""
+    if not paths:
+        reports = [Path(report).name for report in reports]
     with Opened(job) as opened:
         results, described = opened.analyse(), describe(opened, reports)
     write_whole(path, as_json(results, described))

@@ -62,6 +62,11 @@ def readable_kernels(texts: list[str], shorts: list[str]) -> list[str]:
     return disambiguate([readable_kernel_name(text, short) for text, short in zip(texts, shorts, strict=True)], texts)
 
 
+def names_without_folders(texts: list[str], _: list[str]) -> list[str]:
+    """The last parts of paths."""
+    return [text.rstrip("/").rsplit("/", 1)[-1] or text for text in texts]
+
+
 def assign(sets: Mapping[str, NameSet], met: Mapping[str, Mapping[int, NameFile]],
            labellers: Mapping[str, Labeller], base: Mapping[str, pl.DataFrame] = MappingProxyType({})) -> dict[str, NameValues]:
     """Give every name met its value. met: set -> reading task -> file of its names. base: set -> label and value of earlier traces.

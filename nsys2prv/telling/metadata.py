@@ -1,7 +1,7 @@
 """`out.nsys2prv.json`: of what a trace was made, how, and what became of all rows. It lies beside the trace.
 
-Nothing of it depends on when, where or by how many processes the trace was written. It holds nothing of a job's environment, and no
-paths but the names of reports as they were given.
+Nothing of it depends on when, where or by how many processes the trace was written. It holds nothing of a job's environment. The only
+paths in it are those of the reports, as they were given; with `--no-paths` only their names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHECKED = 1 << 20
 TOGETHER = 16
 CHECKSUM = "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
 #: Options that do not change the trace, or are places of the machine.
-NOT_TOLD = frozenset({"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress"})
+NOT_TOLD = frozenset({"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress", "without_paths"})
 
 
 def checksum(path: Path) -> str:
@@ -53,7 +53,7 @@ def text(job: Job, inputs: Sequence[dict[str, Any]], summary: Summary, options: 
                   "gpus": summary.devices, "rows": summary.threads, "tasks_ordered_by": summary.order},
         "options": told(options),
         "checksum": CHECKSUM,
-        "inputs": [{**_input(info, files), "clock": {"method": placement.method, **_clock(to_trace)}}
+        "inputs": [{**_input(info, files, not options.without_paths), "clock": {"method": placement.method, **_clock(to_trace)}}
                    for info, files, placement, to_trace in zip(job.infos, inputs, job.placed.placements, job.clocks, strict=False)],
         "clock_file": clock,
         "ledger": {
@@ -88,8 +88,8 @@ def _plain(value: object) -> Any:
     return Path(value).name if isinstance(value, str) and "/" in value and value.endswith((".yaml", ".yml")) else value
 
 
-def _input(info: ReportInfo, files: dict[str, Any]) -> dict[str, Any]:
-    return {"name": str(info.given), **files, "host": info.host, "schema": info.schema, "nsys": info.product}
+def _input(info: ReportInfo, files: dict[str, Any], paths: bool) -> dict[str, Any]:
+    return {"name": str(info.given if paths else info.given.name), **files, "host": info.host, "schema": info.schema, "nsys": info.product}
 
 
 def inputs_of(job: Job) -> list[dict[str, Any]]:
