@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,11 @@ LEAST_FACTOR = 1.2
 LEAST_D = 4.0
 RULE = (f"two modes: the logarithms of the durations divided in two (Otsu) with at least {LEAST_SHARE:.0%} and {LEAST_COUNT} executions on "
         f"either side, means that differ by a factor of {LEAST_FACTOR} or more, and Ashman's D of {LEAST_D:g} or more")
+
+#: What is said of durations without two modes.
+NO_MODES = False, None, None, None
+#: Executions (about) whose durations are in memory at a time, unless one group has more.
+TOGETHER = 1_000_000
 
 
 def spill(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.DataFrame:
@@ -38,48 +44,68 @@ def statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> 
     count, time_ns, mean_ns, median_ns, min_ns, max_ns, deviation_ns (of a sample; null for one execution), and with `modes` two_modes,
     low_ns and high_ns (means of the two), high_share (executions in the higher).
     """
-    rows = []
-    for key, durations in _together(groups, by):
-        row = [*key, len(durations), int(durations.sum()), float(durations.mean()), float(np.median(durations)), int(durations.min()),
-               int(durations.max()), float(durations.std(ddof=1)) if len(durations) > 1 else None]
-        rows.append((*row, *_modes(durations)) if modes else tuple(row))
-    schema = {name: groups.schema[name] for name in by} | {
-        "count": pl.Int64, "time_ns": pl.Int64, "mean_ns": pl.Float64, "median_ns": pl.Float64, "min_ns": pl.Int64, "max_ns": pl.Int64,
-        "deviation_ns": pl.Float64}
-    if modes:
-        schema |= {"two_modes": pl.Boolean, "low_ns": pl.Float64, "high_ns": pl.Float64, "high_share": pl.Float64}
-    return pl.DataFrame(rows, schema=schema, orient="row").sort("time_ns", *by, descending=[True, *[False] * len(by)])
+    duration = pl.col("duration")
+    frames = []
+    for keys, bounds, durations in _gathered(groups, by):
+        counts = np.diff(bounds)
+        figures = pl.DataFrame({"group": np.repeat(np.arange(len(counts)), counts), "duration": durations}).group_by(
+            "group", maintain_order=True).agg(
+            count=pl.len().cast(pl.Int64), time_ns=duration.sum(), mean_ns=duration.mean(), median_ns=duration.median(),
+            min_ns=duration.min(), max_ns=duration.max(), deviation_ns=duration.std(ddof=1))
+        frames.append(pl.concat([keys, figures.drop("group"), *([_modes_of(bounds, durations)] if modes else [])], how="horizontal"))
+    return pl.concat(frames).sort("time_ns", *by, descending=[True, *[False] * len(by)])
 
 
 def histograms(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFrame:
     """Executions of spilled groups by duration: the columns `by`, then low_ns, high_ns (bins equally wide in the logarithm from the least
-    duration to the greatest, which is in the last one; a single bin where all are equal), and count."""
+    duration to the greatest, which is in the last one; fewer bins where durations are too near each other), and count."""
     frames = []
-    for key, durations in _together(groups, by):
-        least, most = int(durations.min()), int(durations.max())
-        edges = np.geomspace(least, most, bins + 1) if most > least else np.array([least, most], float)
-        edges[0], edges[-1] = least, most
-        counts = np.histogram(durations, edges)[0] if most > least else np.array([len(durations)])
-        frames.append(pl.DataFrame({"low_ns": edges[:-1], "high_ns": edges[1:], "count": counts.astype(np.int64)}).select(
-            *(pl.lit(value, groups.schema[name]).alias(name) for name, value in zip(by, key, strict=True)), pl.all()))
+    for keys, bounds, durations in _gathered(groups, by):
+        for number in range(keys.height):
+            mine = durations[bounds[number]:bounds[number + 1]]
+            edges = _edges(int(mine.min()), int(mine.max()), bins)
+            counts = np.histogram(mine, edges)[0] if len(edges) > 2 else np.array([len(mine)])
+            frames.append(pl.concat([pl.concat([keys[number]] * len(counts)), pl.DataFrame(
+                {"low_ns": edges[:-1], "high_ns": edges[1:], "count": counts.astype(np.int64)})], how="horizontal"))
     return pl.concat(frames)
 
 
-def _together(groups: pl.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple, np.ndarray]]:
-    """The durations of each group, those of all units in one array."""
+def _edges(least: int, most: int, bins: int) -> np.ndarray:
+    """The bounds of bins from `least` to `most` (ns, float64, ascending): of durations that a float64 cannot tell apart, one bin."""
+    inner = np.geomspace(least, most, bins + 1)[1:-1] if most > least else np.zeros(0)
+    inner = np.unique(inner[(inner > least) & (inner < most)])
+    return np.concatenate([[float(least)], inner, [float(most)]])
+
+
+def _gathered(groups: pl.DataFrame, by: Sequence[str]) -> Iterator[tuple[pl.DataFrame, np.ndarray, np.ndarray]]:
+    """The durations of some groups at a time: their keys, a row each; where each group's durations begin, and the last one's end; and the
+    durations (int64 ns), those of all units of a group together."""
     files = {name: np.memmap(name, "<i8", "r") for name in groups["file"].unique() if Path(name).stat().st_size}
-    for key, parts in groups.partition_by(by, as_dict=True, maintain_order=True).items():
-        slices = parts.select("file", "start", "count").rows()
-        yield key, np.concatenate([files[name][start:start + count] for name, start, count in slices])
+    joined = groups.group_by(by, maintain_order=True).agg("file", "start", "count")
+    sizes = joined["count"].list.sum().to_numpy()
+    batch = (np.cumsum(sizes) - sizes) // TOGETHER
+    for first, last in pairwise([*np.flatnonzero(np.diff(batch, prepend=-1)).tolist(), len(batch)]):
+        some = joined[first:last]
+        slices = some.select("file", "start", "count").explode("file", "start", "count").rows()
+        durations = np.concatenate([files[name][start:start + count] for name, start, count in slices])
+        yield some.select(by), np.append(0, np.cumsum(sizes[first:last])), durations
+
+
+def _modes_of(bounds: np.ndarray, durations: np.ndarray) -> pl.DataFrame:
+    """Of each group whether its durations have two modes, and which."""
+    found = {number: _modes(durations[bounds[number]:bounds[number + 1]])
+             for number in np.flatnonzero(np.diff(bounds) >= 2 * LEAST_COUNT).tolist()}
+    rows = [found.get(number, NO_MODES) for number in range(len(bounds) - 1)]
+    return pl.DataFrame(rows, schema={"two_modes": pl.Boolean, "low_ns": pl.Float64, "high_ns": pl.Float64, "high_share": pl.Float64},
+                        orient="row")
 
 
 def _modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, float | None]:
     """Whether there are two modes by the rule of this module, and what they are."""
-    none = False, None, None, None
     count = len(durations)
     least = max(LEAST_COUNT, int(np.ceil(LEAST_SHARE * count)))
     if count < 2 * least or durations.min() == durations.max():
-        return none
+        return NO_MODES
     ordered = np.sort(durations)
     logs = np.log(ordered)
     sums = np.cumsum(logs)
@@ -94,5 +120,5 @@ def _modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, flo
     apart = spread == 0 or np.sqrt(2) * (high.mean() - low.mean()) / spread >= LEAST_D
     means_ns = float(ordered[:cut].mean()), float(ordered[cut:].mean())
     if min(cut, count - cut) < least or not apart or means_ns[1] < LEAST_FACTOR * means_ns[0]:
-        return none
+        return NO_MODES
     return True, *means_ns, (count - cut) / count
