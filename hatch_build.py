@@ -1,4 +1,4 @@
-"""Compiles the writer of lines while the package is built. Where that cannot be, the package does the same in numpy.
+"""Compiles the reader of tables and the writer of lines while the package is built. Where that cannot be, the package does without.
 
     python hatch_build.py      puts it into the checkout, as `pip install -e .` does
 """
@@ -19,35 +19,37 @@ try:
 except ImportError:  # run by itself
     BuildHookInterface = object  # type: ignore[assignment, misc]
 
-SOURCE = Path("nsys2prv/paraver/_lines.c")
+SOURCES = Path("nsys2prv/native")
+MODULE = "_core"
 
 
 def compiled(root: Path, folder: Path) -> Path:
     """The extension module, made in this folder. Raises OSError or CalledProcessError where there is no compiler, or no Python.h."""
-    made = folder / (SOURCE.stem + sysconfig.get_config_var("EXT_SUFFIX"))
+    made = folder / (MODULE + sysconfig.get_config_var("EXT_SUFFIX"))
     linker = shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")
     if os.environ.get("CC"):
         linker[:1] = shlex.split(os.environ["CC"])
-    subprocess.run([*linker, "-O3", "-fPIC", f"-I{sysconfig.get_path('include')}", str(root / SOURCE), "-o", str(made)],
+    sources = sorted(map(str, (root / SOURCES).glob("*.c")))
+    subprocess.run([*linker, "-O3", "-fPIC", f"-I{sysconfig.get_path('include')}", *sources, "-o", str(made)],
                    check=True, stdin=subprocess.DEVNULL, capture_output=True)
     return made
 
 
 class Compile(BuildHookInterface):
-    """Puts the module into a wheel, or for an editable installation beside its source."""
+    """Puts the module into a wheel, or for an editable installation beside its sources."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
         self._folder = tempfile.TemporaryDirectory()
         try:
-            made = compiled(root, root / SOURCE.parent if version == "editable" else Path(self._folder.name))
+            made = compiled(root, root / SOURCES if version == "editable" else Path(self._folder.name))
         except (OSError, subprocess.CalledProcessError) as error:
             told = getattr(error, "stderr", None) or str(error).encode()
-            self.app.display_warning("installed without the compiled writer, traces take longer to write: "
+            self.app.display_warning("installed without what is compiled, conversions take longer: "
                                      + told.decode(errors="replace").strip().splitlines()[0])
             return
         build_data["pure_python"], build_data["infer_tag"] = False, True
-        build_data["force_include"][str(made)] = str(SOURCE.with_name(made.name))
+        build_data["force_include"][str(made)] = str(SOURCES / made.name)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         self._folder.cleanup()
@@ -56,6 +58,6 @@ class Compile(BuildHookInterface):
 if __name__ == "__main__":
     here = Path(__file__).resolve().parent
     try:
-        print(compiled(here, here / SOURCE.parent))
+        print(compiled(here, here / SOURCES))
     except (OSError, subprocess.CalledProcessError) as problem:
         sys.exit(f"{problem}\n{(getattr(problem, 'stderr', None) or b'').decode(errors='replace')}")

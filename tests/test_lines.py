@@ -158,15 +158,15 @@ def test_orders_and_owners_out_of_bounds_are_refused() -> None:
     batch = (LineShape([Number(), Text(b"\n")]).program, (np.arange(3),), 3)
     out = np.empty(1000, np.uint8)
     owners, order = np.zeros(3, np.uint16), np.arange(3)
-    assert compiled._lines.write([batch], owners, order, out) == (3, 6)
+    assert compiled.core.write([batch], owners, order, out) == (3, 6)
     for wrong in (([batch], owners, order + 1), ([batch], owners, order - 1), ([batch], owners + np.uint16(1), order), ([], owners, order),
                   ([batch, batch], owners + np.uint16(1), order)):
         with pytest.raises(ValueError, match="out of its bounds"):
-            compiled._lines.write(*wrong, out)
+            compiled.core.write(*wrong, out)
     with pytest.raises(TypeError):
-        compiled._lines.write(None, owners, order, out)
+        compiled.core.write(None, owners, order, out)
     with pytest.raises((TypeError, BufferError)):
-        compiled._lines.write([batch], owners, order, b"not to be written to")
+        compiled.core.write([batch], owners, order, b"not to be written to")
 
 
 @pytest.mark.parametrize("sample", ["training", "graphs"])

@@ -1,4 +1,4 @@
-"""Text of lines by the compiled `_lines.c`, where the installation has it."""
+"""Text of lines by the compiled `native/lines.c`, where the installation has it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from nsys2prv.native import core
 from nsys2prv.paraver.lines import Batch
 
-try:
-    from nsys2prv.paraver import _lines
-except ImportError:  # installed where there is no C compiler
-    _lines = None  # type: ignore[assignment]
-
-AVAILABLE = _lines is not None
+AVAILABLE = core is not None
 #: Bytes of text made at a time; many times what a line may need.
 ROOM = 1 << 24
 
@@ -24,7 +20,7 @@ def texts(batches: Sequence[Batch], owner: np.ndarray, order: np.ndarray) -> Ite
     done = 0
     while done < len(order):
         text = np.empty(ROOM, np.uint8)
-        lines, size = _lines.write(given, owner, order[done:], text)
+        lines, size = core.write(given, owner, order[done:], text)
         if not lines:
             raise ValueError(f"a line of more than {ROOM:,} bytes")
         done += lines

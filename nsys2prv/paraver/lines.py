@@ -52,7 +52,7 @@ class LineShape:
 
     @cached_property
     def program(self) -> tuple[tuple, ...]:
-        """The pieces for the compiled writer: texts, each with what follows it, see `_lines.c`."""
+        """The pieces for the compiled writer: texts, each with what follows it, see `native/lines.c`."""
         return tuple(self._steps())
 
     def _steps(self) -> Iterator[tuple]:

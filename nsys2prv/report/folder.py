@@ -19,7 +19,8 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.report.queries import Queries, columns_asked
+from nsys2prv.report.conditions import columns_asked
+from nsys2prv.report.queries import Queries
 from nsys2prv.report.source import Columns, Extent, Part, Shared, SomeRows, Source, Table, bytes_of, columns_of, decoded
 from nsys2prv.report.sqlite import without_content
 
@@ -173,7 +174,7 @@ class Folder(Source):
         names = [name for name in dict.fromkeys([*integers, *texts]) if name in self.tables[part.table]]
         return columns_of(self._having(part, names, where), integers, texts)
 
-    def read_once(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], conditions: Sequence[str]) -> Shared:
+    def read_once(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], conditions: Sequence[str]) -> Shared | None:
         have = self.tables[part.table].columns
         names = [name for name in dict.fromkeys([*integers, *texts]) if name in have]
         looked_at = [[name for name in columns_asked(where) if name in have] for where in conditions]
@@ -182,7 +183,8 @@ class Folder(Source):
         for number, (where, of_one) in enumerate(zip(conditions, looked_at, strict=True)):
             chosen = self._asked(part.table, self._queries.met, rows, of_one, self.condition(part.table, where))
             met |= chosen.to_numpy().astype(np.int64) << number
-        return Shared(part, rows.select(names), met, frozenset(integers), frozenset(texts))
+        columns = columns_of(rows, integers, texts)
+        return None if columns.damaged else Shared(part, columns, met)
 
     def read_for(self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str) -> Columns:
         looked_at = [name for name in columns_asked(where) if name in self.tables[table]]

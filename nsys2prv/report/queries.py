@@ -5,21 +5,15 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from string import Formatter
 
 import polars as pl
 
+from nsys2prv.report.conditions import COMBINATIONS
 from nsys2prv.report.source import Part, Table, quoted
 
 #: (table, columns, part of it or None for all, condition) -> its rows, a bounded number at a time.
 Reader = Callable[[str, list[str], Part | None, str], Iterator[pl.DataFrame]]
-COMBINATIONS = "combinations_looked_at"
 AFFINITIES = {pl.Int64: "INTEGER", pl.Float64: "REAL", pl.String: "TEXT", pl.Binary: "BLOB"}
-
-
-def columns_asked(where: str) -> list[str]:
-    """The columns that a condition has in braces."""
-    return list(dict.fromkeys(name for _, name, _, _ in Formatter().parse(where) if name))
 
 
 class Queries:

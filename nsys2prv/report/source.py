@@ -107,21 +107,31 @@ class Columns:
         return self.integers[name]
 
     def where(self, keep: np.ndarray) -> Columns:
-        """The rows for which `keep` is true."""
-        texts = {name: (codes[keep], distinct) for name, (codes, distinct) in self.texts.items()}
+        """The rows for which `keep` is true, with the texts that they have."""
+        texts = {name: _used(codes[keep], distinct) for name, (codes, distinct) in self.texts.items()}
         return Columns(int(keep.sum()), {name: column[keep] for name, column in self.integers.items()}, texts, self.damaged)
+
+    def only(self, integers: Iterable[str], texts: Iterable[str]) -> Columns:
+        """Some of the columns."""
+        return Columns(self.rows, {name: self.integers[name] for name in integers}, {name: self.texts[name] for name in texts},
+                       self.damaged)
+
+
+def _used(codes: np.ndarray, distinct: pl.Series) -> tuple[np.ndarray, pl.Series]:
+    """Codes and what they mean, without what none of them means."""
+    used = np.zeros(len(distinct), bool)
+    used[codes] = True
+    return (codes, distinct) if used.all() else ((np.cumsum(used) - 1)[codes], distinct.filter(pl.Series(used)))
 
 
 @dataclass(frozen=True)
 class Shared:
-    """The rows of a part, read once for several conditions. integers, texts: the columns that were asked for. met: of each row the
-    conditions that it meets, as bits: 1 is the first."""
+    """The rows of a part, read once for several conditions; none of their values is damaged. met: of each row the conditions that it
+    meets, as bits: 1 is the first."""
 
     part: Part
-    rows: pl.DataFrame
+    rows: Columns
     met: np.ndarray
-    integers: frozenset[str]
-    texts: frozenset[str]
 
     def meeting(self, number: int) -> np.ndarray:
         """Which rows meet a condition."""
@@ -136,12 +146,12 @@ class Shared:
 
     def holds(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
         """Whether these columns of this part were asked for."""
-        return self.part == part and self.integers.issuperset(integers) and self.texts.issuperset(texts)
+        return self.part == part and self.rows.integers.keys() >= set(integers) and self.rows.texts.keys() >= set(texts)
 
     def columns(self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
         """Columns of the rows that meet a condition, as :meth:`Source.read` has them."""
-        chosen = self.meeting(number)
-        return columns_of(self.rows, integers, texts, None if chosen.all() else chosen)
+        chosen, columns = self.meeting(number), self.rows.only(integers, texts)
+        return columns if chosen.all() else columns.where(chosen)
 
 
 class Source(ABC):
@@ -250,23 +260,21 @@ def coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
     return codes.to_numpy().astype(np.int64), distinct
 
 
-def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...], chosen: np.ndarray | None = None) -> Columns:
-    """The form of columns that the event kinds know, of the rows for which `chosen` is true, if not of all."""
-    place = slice(None) if chosen is None else np.flatnonzero(chosen)
-    height = rows.height if chosen is None else len(place)
+def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
+    """The form of columns that the event kinds know."""
     damaged = 0
     numbers: dict[str, np.ndarray] = {}
     types = rows.schema
     whole = _without_nulls(rows, [name for name in integers if types.get(name) == pl.Int64])
     for name in integers:
         if name in whole:
-            numbers[name] = whole[name][place]
+            numbers[name] = whole[name]
         else:
-            numbers[name] = np.full(height, NULL)
-            damaged += int(rows[name].is_not_null().to_numpy()[place].sum()) if name in types else 0
-    words = {name: coded(bytes_of(rows[name] if chosen is None else rows[name].filter(chosen))) if name in types
-             else (np.zeros(height, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts}
-    return Columns(height, numbers, words, damaged)
+            numbers[name] = np.full(rows.height, NULL)
+            damaged += rows.height - rows[name].null_count() if name in types else 0
+    words = {name: coded(bytes_of(rows[name])) if name in types else (np.zeros(rows.height, np.int64), pl.Series([b""], dtype=pl.Binary))
+             for name in texts}
+    return Columns(rows.height, numbers, words, damaged)
 
 
 def _without_nulls(rows: pl.DataFrame, names: list[str]) -> dict[str, np.ndarray]:

@@ -10,19 +10,22 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import adbc_driver_manager as manager
-import adbc_driver_sqlite
 import numpy as np
 import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
+from nsys2prv.report.conditions import conditions_met, looked_at
+from nsys2prv.report.pages import Pages, open_pages
 from nsys2prv.report.source import Columns, Extent, Named, Part, Shared, SomeRows, Source, Table, columns_of, quoted
+
+if TYPE_CHECKING:
+    from nsys2prv.report.driver import Driver
 
 MAGIC = b"SQLite format 3\x00"
 #: The first bytes of a rollback journal that has something to roll back.
@@ -31,8 +34,6 @@ JOURNAL = bytes.fromhex("d9d505f920a163d7")
 LEAST_ROW_BYTES = 4
 #: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
 DAMAGE = (sqlite3.Error, UnicodeError)
-#: Rows of a batch from the driver: more than are read at a time, so that they come in one piece and nothing has to join them.
-BATCH_ROWS = str(1 << 18)
 #: The column of the conditions that a row meets.
 MET = "conditions met"
 _KNOWN = re.compile("malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
@@ -67,15 +68,20 @@ def has_journal(path: Path) -> bool:
 
 
 class Database(Source):
-    """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one."""
+    """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one.
+
+    Rows of large tables are read from the file's pages. SQLite answers questions in SQL, and reads where the pages are not plainly rows of
+    the table, or hold values that are not of a column's type.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._size = check_file(self.path)
         self._uri = database_uri(self.path)
-        self._arrow: tuple[manager.AdbcDatabase, manager.AdbcConnection] | None = None
+        self._driver: Driver | None = None
+        self._roots: dict[str, int] = {}
         try:
-            self._connection = sqlite3.connect(self._uri, uri=True)
+            self._connection = sqlite3.connect(self._uri, uri=True, isolation_level=None)
             self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             self._connection.execute(DISTRUST)
             if hasattr(self._connection, "setconfig"):
@@ -92,8 +98,15 @@ class Database(Source):
     def _statements(self) -> dict[str, str]:
         """The tables, each with the statement that made it."""
         # Views and virtual tables are left alone: reading them would run code that came with the file.
-        query = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
-        return {name: sql for name, sql in self._connection.execute(query) if not name.startswith("sqlite_")}
+        query = "SELECT name, sql, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+        found = [row for row in self._connection.execute(query) if not row[0].startswith("sqlite_")]
+        self._roots = {name: root for name, _, root in found}
+        return {name: sql for name, sql, _ in found}
+
+    @cached_property
+    def _pages(self) -> Pages | None:
+        """The file's pages, if they are all that there is of the database."""
+        return None if has_log(self.path) or has_journal(self.path) else open_pages(self.path, self.query)
 
     def _table(self, name: str, statement: str) -> Table:
         columns = self._columns(name, statement)
@@ -129,9 +142,10 @@ class Database(Source):
 
     def close(self) -> None:
         self._connection.close()
-        for handle in reversed(self._arrow or ()):
-            handle.close()
-        self._arrow = None
+        if self._driver:
+            self._driver.close()
+        self._driver = None
+        self.__dict__.pop("_pages", None)
 
     def count(self, table: str, where: str = "") -> int:
         return self.query(f"SELECT count(*) FROM {quoted(table)} WHERE {self.condition(table, where)}")[0][0]
@@ -165,14 +179,40 @@ class Database(Source):
         return found
 
     def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "") -> Columns:
-        """See :meth:`Source.read`. The driver settles a column's type on its first rows; where a later row breaks it (a damaged
-        export), the part is read again with every value checked."""
+        found = self._read_pages(part, integers, texts, [where] if where else [])
+        # Of damaged values it is not known here which rows they are in.
+        if found is None or (where and found[0].damaged):
+            return self._read_by_driver(part, integers, texts, where)
+        columns, met = found
+        return columns if not where or met.all() else columns.where(met != 0)
+
+    def _read_pages(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...],
+                    conditions: Sequence[str]) -> tuple[Columns, np.ndarray] | None:
+        """Columns of all rows of a part, and which conditions each row meets, as bits; None where SQLite has to read them."""
+        table = self.tables[part.table]
+        if isinstance(part, SomeRows) or not table.extent.rowid or self._pages is None:
+            return None
+        asked = looked_at(conditions)
+        found = self._pages.read(part, self._roots[part.table], integers, texts, asked)
+        if found is None:
+            return None
+        columns, values = found
+        try:
+            met = conditions_met(self._connection, values, asked.types, table.columns, columns.rows,
+                                 [self.condition(part.table, where) for where in conditions]) if conditions else np.zeros(0, np.int64)
+        except DAMAGE as error:
+            raise self._unreadable(error) from None
+        return None if met is None else (columns, met)
+
+    def _read_by_driver(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], where: str) -> Columns:
+        """The driver settles a column's type on its first rows; where a later row breaks it (a damaged export), the part is read again
+        with every value checked."""
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
         text_present = [name for name in texts if name in have]
-        rows = _rows_of(part, self.tables[part.table].extent.rowid) + (f" WHERE {self.condition(part.table, where)}" if where else "")
         text_part = [_text(name) for name in text_present]
-        source = f"FROM {rows}"
+        source = f"FROM {_rows_of(part, self.tables[part.table].extent.rowid)}"
+        source += f" WHERE {self.condition(part.table, where)}" if where else ""
         plain = [quoted(name) for name in present]
         damaged = 0
         frame = self._frame(f"SELECT {', '.join(plain + text_part) or 'NULL'} {source}")
@@ -187,6 +227,9 @@ class Database(Source):
         return replace(columns_of(frame, integers, texts), damaged=damaged)
 
     def read_once(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], conditions: Sequence[str]) -> Shared | None:
+        found = self._read_pages(part, integers, texts, conditions)
+        if found is not None:
+            return None if found[0].damaged else Shared(part, *found)
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
         met = " + ".join(f"CASE WHEN {self.condition(part.table, where)} THEN {1 << number} ELSE 0 END"
@@ -195,7 +238,7 @@ class Database(Source):
         frame = self._frame(f"SELECT {', '.join(expressions)} FROM {self.rows_of(part)}")
         if frame is None or not _are_integers(frame, [*present, MET]):
             return None
-        return Shared(part, frame.drop(MET), frame[MET].to_numpy(), frozenset(integers), frozenset(texts))
+        return Shared(part, columns_of(frame.drop(MET), integers, texts), frame[MET].to_numpy())
 
     def read_for(self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str) -> Columns:
         # By the other table's key, where it has one: reading in parts would walk all of it.
@@ -215,31 +258,13 @@ class Database(Source):
         return frame
 
     def _frame(self, sql: str) -> pl.DataFrame | None:
-        """A query's whole result as a polars frame, or None where the driver stumbles over mixed types."""
-        if self._arrow is None:
-            try:
-                database = adbc_driver_sqlite.connect(self._uri)
-                self._arrow = database, manager.AdbcConnection(database)
-                statement = manager.AdbcStatement(self._arrow[1])
-                statement.set_sql_query(DISTRUST)
-                statement.execute_update()
-                statement.close()
-            except (manager.Error, UnicodeError) as error:
-                raise self._unreadable(error) from None
-        statement = manager.AdbcStatement(self._arrow[1])
-        try:
-            statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})
-            statement.set_sql_query(sql)
-            stream, _ = statement.execute_query()
-            return pl.DataFrame(stream)
-        except (manager.Error, pl.exceptions.PolarsError, UnicodeError) as error:
-            if "mismatch" in str(error).lower():
-                return None
-            raise self._unreadable(error) from None
-        finally:
-            # Of a damaged database it may raise again what the reading did.
-            with suppress(manager.Error):
-                statement.close()
+        """A query's whole result, or None where the driver stumbles over mixed types."""
+        if self._driver is None:
+            # Few reports need it, and it takes a while to import.
+            from nsys2prv.report.driver import Driver
+
+            self._driver = Driver(self._uri, DISTRUST, self._unreadable)
+        return self._driver.frame(sql)
 
 
 class _Tables(Mapping[str, Table]):

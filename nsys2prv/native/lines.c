@@ -2,8 +2,8 @@
  *
  * An installation without a C compiler does without: padded.py has the same in numpy, and the tests compare the two.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "module.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -302,7 +302,7 @@ static Py_ssize_t put_lines(char **out, const char *limit, const Batches *all, c
     return count;
 }
 
-static PyObject *write_lines(PyObject *self, PyObject *arguments) {
+PyObject *write_lines(PyObject *self, PyObject *arguments) {
     PyObject *given, *result = NULL;
     Py_buffer owners = {0}, order = {0}, out = {0};
     Batches all = {0};
@@ -337,17 +337,3 @@ done:
     PyBuffer_Release(&out);
     return result;
 }
-
-static PyMethodDef FUNCTIONS[] = {
-    {"write", write_lines, METH_VARARGS,
-     "write(batches, owners, order, out): put lines of this order (int64) into `out` as long as there is room; returns how many, and how\n"
-     "many bytes.\n\n"
-     "batches: (pieces, columns, lines) of each. A piece is (text,), (text, None) for a number behind it, or (text, texts, offsets) for one\n"
-     "of several; the latter two take a column each. Behind text and texts stand COPIED bytes more. owners: the batch of each line (uint16), those of one\n"
-     "batch after those of the other. Raises ValueError where something does not fit."},
-    {NULL, NULL, 0, NULL},
-};
-
-static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_lines", NULL, 0, FUNCTIONS, NULL, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__lines(void) { return PyModule_Create(&MODULE); }

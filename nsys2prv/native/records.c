@@ -1,0 +1,496 @@
+#include "records.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "bytes.h"
+
+/* Record headers that are remembered, and the longest of them. A table has a few dozen: a header tells how many bytes each value takes. */
+#define PLANS 512
+#define LONGEST_PLANNED 64
+/* SQLite has no longer headers. */
+#define LONGEST_HEADER 98307
+/* SQLite's default limit of a row. */
+#define LONGEST_RECORD 1000000000u
+#define MOST_COLUMNS 2000
+/* Values are loaded as the last bytes of a word: there must be as many bytes before each. Before a record in a page there are its page's
+ * header and pointers, and what stands between them and the record. */
+#define BEFORE 8
+#define FIRST_REAL 7
+#define FIRST_TEXT 12
+
+/* Where a value is in a record. An integer is the big-endian word that ends at `end`, shifted there and back to lose the bytes before it,
+ * then `mask` and `add` make constants of those that take no bytes: no branch for any of them. */
+typedef struct {
+    uint32_t end;
+    uint8_t shift, type;
+    bool odd;
+    int64_t mask, add;
+    uint64_t size;
+} Place;
+
+/* The places of all columns in the records that begin with a header. */
+typedef struct {
+    uint64_t rows;        /* met since the plan was made: tells how many NULLs there were */
+    uint32_t hash;
+    uint32_t values_end;  /* of the last wanted value */
+    uint32_t parsed_end;  /* of the last value that was looked at */
+    bool whole;           /* that was the last value of all */
+    uint8_t size;
+    uint8_t header[LONGEST_PLANNED];
+    Place *places;
+} Plan;
+
+struct Decoder {
+    const PageFile *file;
+    Column *columns;
+    size_t count;
+    size_t plain;                 /* of `ordered`, so many come first whose values are told by their places */
+    Column **ordered;
+    int64_t **plain_values;
+    int32_t fields;               /* to look at in a record */
+    int32_t *first_of_field;      /* the first column of a field in `ordered`, or -1 */
+    int32_t *next_of_field;       /* the next column of the same field */
+    Plan *plans;                  /* PLANS of them by hash, and one more for headers that are too long */
+    Place *places;
+    Block block, chain;
+    uint8_t *record;              /* one that goes on in overflow pages, behind BEFORE bytes */
+    size_t record_room;
+    uint32_t overflow_pages;      /* read by this decoder: a table has each page once */
+};
+
+/* A row as its leaf has it. */
+typedef struct {
+    int64_t rowid;
+    uint64_t size;           /* of the whole record */
+    uint32_t local;          /* bytes of it in the leaf */
+    const uint8_t *at;
+    uint32_t overflow_page;  /* where it goes on */
+} Row;
+
+/* ---- making and freeing ---- */
+
+static bool is_plain(const Column *column) {
+    return (column->kind == INTEGERS || column->kind == TYPES) && column->field != ROWID && !column->is_rowid;
+}
+
+Status new_decoder(const PageFile *file, Column *columns, size_t count, Decoder **made) {
+    Decoder *decoder = calloc(1, sizeof *decoder);
+    *made = decoder;
+    if (!decoder)
+        return NO_MEMORY;
+    decoder->file = decoder->block.file = decoder->chain.file = file;
+    decoder->columns = columns;
+    decoder->count = count;
+    for (size_t k = 0; k < count; k++) {
+        columns[k].nulls = columns[k].odd = 0;
+        if (columns[k].field >= MOST_COLUMNS || count > MOST_COLUMNS) {
+            free_decoder(decoder);
+            return UNSUPPORTED;
+        }
+        if (columns[k].field >= decoder->fields)
+            decoder->fields = columns[k].field + 1;
+    }
+    decoder->ordered = malloc((count + 1) * sizeof *decoder->ordered);
+    decoder->plain_values = malloc((count + 1) * sizeof *decoder->plain_values);
+    decoder->first_of_field = malloc(((size_t)decoder->fields + 1) * sizeof *decoder->first_of_field);
+    decoder->next_of_field = malloc((count + 1) * sizeof *decoder->next_of_field);
+    decoder->plans = calloc(PLANS + 1, sizeof *decoder->plans);
+    decoder->places = malloc((PLANS + 1) * (count + 1) * sizeof *decoder->places);
+    if (!decoder->ordered || !decoder->plain_values || !decoder->first_of_field || !decoder->next_of_field || !decoder->plans
+        || !decoder->places) {
+        free_decoder(decoder);
+        return NO_MEMORY;
+    }
+    for (size_t k = 0; k <= PLANS; k++)
+        decoder->plans[k].places = decoder->places + k * count;
+    size_t placed = 0;
+    for (int plain = 1; plain >= 0; plain--) {
+        for (size_t k = 0; k < count; k++)
+            if (is_plain(&columns[k]) == plain)
+                decoder->ordered[placed++] = &columns[k];
+        if (plain)
+            decoder->plain = placed;
+    }
+    for (size_t k = 0; k < decoder->plain; k++)
+        decoder->plain_values[k] = decoder->ordered[k]->values;
+    for (int32_t field = 0; field < decoder->fields; field++)
+        decoder->first_of_field[field] = -1;
+    for (size_t k = 0; k < count; k++) {
+        int32_t field = decoder->ordered[k]->field;
+        decoder->next_of_field[k] = -1;
+        if (field >= 0) {
+            decoder->next_of_field[k] = decoder->first_of_field[field];
+            decoder->first_of_field[field] = (int32_t)k;
+        }
+    }
+    return OK;
+}
+
+void free_decoder(Decoder *decoder) {
+    if (!decoder)
+        return;
+    free_block(&decoder->block);
+    free_block(&decoder->chain);
+    free(decoder->ordered);
+    free(decoder->plain_values);
+    free(decoder->first_of_field);
+    free(decoder->next_of_field);
+    free(decoder->plans);
+    free(decoder->places);
+    free(decoder->record);
+    free(decoder);
+}
+
+/* ---- plans: from the header of a record to the places of its values ---- */
+
+/* The place of a value of this serial type that ends at `end`. */
+static Place place_of(const Column *column, uint64_t serial, uint64_t size, uint64_t end) {
+    Place place = {.end = (uint32_t)end, .size = size, .mask = 0, .shift = 0, .add = column->null};
+    bool is_integer = serial >= 1 && serial <= 9 && serial != FIRST_REAL;
+    place.type = !serial ? NULL_TYPE : is_integer ? INTEGER_TYPE : serial == FIRST_REAL ? REAL_TYPE : serial & 1 ? TEXT_TYPE : BLOB_TYPE;
+    if (is_integer) {
+        /* Of REAL affinity it stands for a real, which is no integer to those who want integers. */
+        if (column->holds_reals)
+            place.type = REAL_TYPE;
+        if (!column->holds_reals || column->kind != INTEGERS) {
+            place.mask = size ? -1 : 0;
+            place.shift = size ? (uint8_t)(64 - 8 * size) : 0;
+            place.add = size ? 0 : (int64_t)serial - 8;
+        }
+    }
+    if (column->kind == TYPES) {
+        place.mask = 0;
+        place.add = place.type;
+        return place;
+    }
+    bool is_number = place.type == INTEGER_TYPE || place.type == REAL_TYPE, is_bytes = place.type == TEXT_TYPE || place.type == BLOB_TYPE;
+    if (column->kind == INTEGERS)
+        place.odd = place.type == REAL_TYPE || is_bytes;
+    else if (column->kind == REALS)
+        place.odd = is_bytes;
+    else
+        place.odd = column->kind == TEXTS && is_number;
+    return place;
+}
+
+/* Makes the plan of the record whose header stands in `header` as a whole: size bytes. */
+static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t size, uint64_t record_size, Plan *plan) {
+    const uint8_t *end = header + size, *at;
+    uint64_t offset = size, serial;
+    if (!(at = read_varint(header, end, &serial)))
+        return DAMAGED;
+    plan->rows = 0;
+    plan->values_end = 0;
+    int32_t field = 0;
+    for (; field < decoder->fields && at < end; field++) {
+        static const uint8_t sizes[FIRST_TEXT] = {0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0};
+        if (!(at = read_varint(at, end, &serial)) || serial == 10 || serial == 11)
+            return DAMAGED;
+        uint64_t value = serial < FIRST_TEXT ? sizes[serial] : (serial - FIRST_TEXT) / 2;
+        if (value > record_size - offset)
+            return DAMAGED;
+        offset += value;
+        for (int32_t k = decoder->first_of_field[field]; k >= 0; k = decoder->next_of_field[k]) {
+            plan->places[k] = place_of(decoder->ordered[k], serial, value, offset);
+            plan->values_end = (uint32_t)offset;
+        }
+    }
+    for (; field < decoder->fields; field++)
+        for (int32_t k = decoder->first_of_field[field]; k >= 0; k = decoder->next_of_field[k]) {
+            /* The row is older than the column. */
+            if (decoder->ordered[k]->has_default)
+                return UNSUPPORTED;
+            plan->places[k] = place_of(decoder->ordered[k], 0, 0, 0);
+        }
+    plan->parsed_end = (uint32_t)offset;
+    plan->whole = at == end;
+    return OK;
+}
+
+/* Adds what rows of a plan had of NULLs and of odd values to the columns. */
+static void count_rows(const Decoder *decoder, Plan *plan) {
+    for (size_t k = 0; k < decoder->count && plan->rows; k++) {
+        Column *column = decoder->ordered[k];
+        if (column->field == ROWID || (column->is_rowid && plan->places[k].type == NULL_TYPE))
+            continue;
+        column->nulls += plan->places[k].type == NULL_TYPE ? plan->rows : 0;
+        column->odd += plan->places[k].odd ? plan->rows : 0;
+    }
+    plan->rows = 0;
+}
+
+static inline uint32_t hash_of_header(const uint8_t *header, uint32_t size) {
+    uint64_t hash = size, word;
+    for (; size >= 8; header += 8, size -= 8) {
+        memcpy(&word, header, 8);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+        hash ^= hash >> 29;
+    }
+    if (size) {
+        /* The last bytes, with as many before them as make a word: there are BEFORE at least. */
+        memcpy(&word, header + size - 8, 8);
+        hash = (hash ^ word >> 8 * (8 - size)) * 0x9e3779b97f4a7c15ull;
+    }
+    return (uint32_t)(hash >> 32);
+}
+
+/* ---- records that go on in overflow pages ---- */
+
+/* The first `wanted` bytes of a record; NULL with a status where they cannot be had. What is allocated grows with what is read, whatever
+ * the record says of its size. */
+static const uint8_t *gathered(Decoder *decoder, const Row *row, uint64_t wanted, Status *status) {
+    uint64_t have = row->local;
+    uint32_t next = row->overflow_page, part = decoder->file->page_size - 4;
+    for (bool first = true; first || have < wanted; first = false) {
+        if (decoder->record_room < BEFORE + have + part) {
+            size_t room = 2 * (BEFORE + have + part);
+            uint8_t *record = realloc(decoder->record, room);
+            if (!record) {
+                *status = NO_MEMORY;
+                return NULL;
+            }
+            decoder->record = record;
+            decoder->record_room = room;
+        }
+        if (first) {
+            memset(decoder->record, 0, BEFORE);
+            memcpy(decoder->record + BEFORE, row->at, row->local);
+            continue;
+        }
+        const uint8_t *page = page_in_block(&decoder->chain, next, 1, status);
+        if (!page || ++decoder->overflow_pages > decoder->file->pages) {
+            *status = page ? DAMAGED : *status;
+            return NULL;
+        }
+        uint64_t taken = wanted - have < part ? wanted - have : part;
+        memcpy(decoder->record + BEFORE + have, page + 4, taken);
+        next = be32(page);
+        have += taken;
+    }
+    return decoder->record + BEFORE;
+}
+
+/* ---- rows ---- */
+
+/* Reads a cell of a leaf; false where it is not inside of the page. */
+static bool read_row(const uint8_t *page, uint32_t page_size, uint32_t offset, Row *row) {
+    const uint8_t *end = page + page_size, *at;
+    uint64_t rowid;
+    if (!(at = read_varint(page + offset, end, &row->size)) || !(at = read_varint(at, end, &rowid)))
+        return false;
+    row->rowid = (int64_t)rowid;
+    row->at = at;
+    uint32_t most = page_size - 35;
+    if (row->size <= most) {
+        row->local = (uint32_t)row->size;
+        row->overflow_page = 0;
+        return row->size && row->size <= (uint64_t)(end - at);
+    }
+    if (row->size > LONGEST_RECORD)
+        return false;
+    uint32_t least = (page_size - 12) * 32 / 255 - 23;
+    uint32_t fits = least + (uint32_t)((row->size - least) % (page_size - 4));
+    row->local = fits <= most ? fits : least;
+    if (row->local + 4 > (uint64_t)(end - at))
+        return false;
+    row->overflow_page = be32(at + row->local);
+    return true;
+}
+
+/* The plan of a row's record: remembered, or made. */
+static Plan *plan_of(Decoder *decoder, const Row *row, Status *status) {
+    uint64_t size = row->at[0];
+    const uint8_t *header = row->at;
+    Plan *plan = &decoder->plans[PLANS];
+    if (size <= LONGEST_PLANNED && size <= row->local) {
+        /* A size in one byte is below 128, and so are those of plans. */
+        uint32_t hash = hash_of_header(header, (uint32_t)size);
+        plan = &decoder->plans[hash % PLANS];
+        if (plan->size == size && size && plan->hash == hash && !memcmp(plan->header, header, size)) {
+            if (plan->whole ? plan->parsed_end == row->size : plan->parsed_end <= row->size)
+                return plan;
+            *status = DAMAGED;
+            return NULL;
+        }
+    } else {
+        /* The varint of the size may itself be longer than what there is of the record here. */
+        if (!read_varint(row->at, row->at + row->local, &size))
+            *status = DAMAGED;
+        else if (size > row->size || size > LONGEST_HEADER)
+            *status = DAMAGED;
+        else if (size > row->local)
+            header = gathered(decoder, row, size, status);
+        if (*status != OK)
+            return NULL;
+    }
+    count_rows(decoder, plan);
+    plan->size = 0;
+    if ((*status = make_plan(decoder, header, size, row->size, plan)) == OK && plan->whole && plan->parsed_end != row->size)
+        *status = DAMAGED;
+    if (*status != OK)
+        return NULL;
+    if (plan != &decoder->plans[PLANS]) {
+        plan->size = (uint8_t)size;
+        plan->hash = hash_of_header(header, (uint32_t)size);
+        memcpy(plan->header, header, size);
+    }
+    return plan;
+}
+
+static inline int64_t integer_at(const uint8_t *record, const Place *place) {
+    uint64_t word = be64(record + place->end - 8);
+    return (((int64_t)(word << place->shift) >> place->shift) & place->mask) + place->add;
+}
+
+/* Puts the value of a column that is not plain. */
+static Status put_value(Column *column, size_t row, int64_t rowid, const uint8_t *record, const Place *place) {
+    int64_t *values = column->values;
+    uint8_t type = place->type;
+    if (column->field == ROWID || (column->is_rowid && type == NULL_TYPE)) {
+        type = INTEGER_TYPE;
+        values[row] = column->kind == TYPES ? INTEGER_TYPE : rowid;
+        if (column->kind == REALS)
+            ((double *)column->values)[row] = (double)rowid;
+        else if (column->kind == TEXTS) {
+            column->odd++;
+            values[row] = number_of_text(column->texts, record, 0);
+            return values[row] < 0 ? NO_MEMORY : OK;
+        }
+    } else if (column->kind == INTEGERS || column->kind == TYPES)
+        values[row] = integer_at(record, place);
+    else if (type == TEXT_TYPE || type == BLOB_TYPE || column->kind == TEXTS) {
+        bool is_bytes = type == TEXT_TYPE || type == BLOB_TYPE;
+        if (column->kind == REALS)
+            ((double *)column->values)[row] = NAN;
+        else if ((values[row] = number_of_text(column->texts, record + place->end - (is_bytes ? place->size : 0),
+                                               is_bytes ? place->size : 0)) < 0)
+            return NO_MEMORY;
+    } else if (type == NULL_TYPE && column->kind == REALS)
+        ((double *)column->values)[row] = NAN;
+    else if (type == REAL_TYPE || column->kind == REALS) {
+        /* An integer here stands for a real, or is wanted as one. */
+        bool stored_as_integer = place->mask || !place->size;
+        double value = stored_as_integer ? (double)integer_at(record, place) : real_from_bits(be64(record + place->end - 8));
+        memcpy(&values[row], &value, 8);
+    } else
+        values[row] = type == NULL_TYPE ? column->null : integer_at(record, place);
+    if (column->kind == VALUES)
+        column->types[row] = type;
+    return OK;
+}
+
+/* Decodes the rows of a leaf whose rowids are from `first` to `last`. */
+static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t leaf, int64_t first, int64_t last,
+                          size_t *row, size_t room) {
+    const uint32_t number = leaves->page[leaf];
+    const uint32_t page_size = decoder->file->page_size, header = header_offset(number), pointers = header + 8;
+    const uint32_t cells = be16(page + header + 3);
+    const int64_t upper = leaves->last[leaf];
+    int64_t before = leaf ? leaves->last[leaf - 1] : INT64_MIN;
+    bool any_before = leaf > 0;
+    int64_t **plain_values = decoder->plain_values;
+    Column **columns = decoder->ordered;
+    const size_t plain = decoder->plain, count = decoder->count;
+    Status status = OK;
+    if (page[header] != LEAF_PAGE || pointers + 2 * cells > page_size)
+        return DAMAGED;
+    /* Only a table without rows has an empty leaf. */
+    if (!cells && leaves->count > 1)
+        return DAMAGED;
+    for (uint32_t cell = 0; cell < cells; cell++) {
+        uint32_t offset = be16(page + pointers + 2 * cell);
+        Row found;
+        if (offset < pointers + 2 * cells || offset >= page_size || !read_row(page, page_size, offset, &found))
+            return DAMAGED;
+        if ((any_before && found.rowid <= before) || found.rowid > upper)
+            return DAMAGED;
+        before = found.rowid;
+        any_before = true;
+        if (found.rowid < first)
+            continue;
+        if (found.rowid > last)
+            return OK;
+        if (*row >= room)
+            return NO_ROOM;
+        Plan *plan = plan_of(decoder, &found, &status);
+        if (!plan)
+            return status;
+        const uint8_t *record = found.at;
+        if (plan->values_end > found.local && !(record = gathered(decoder, &found, plan->values_end, &status)))
+            return status;
+        plan->rows++;
+        const Place *places = plan->places;
+        for (size_t k = 0; k < plain; k++)
+            plain_values[k][*row] = integer_at(record, &places[k]);
+        for (size_t k = plain; k < count; k++)
+            if ((status = put_value(columns[k], *row, found.rowid, record, &places[k])) != OK)
+                return status;
+        ++*row;
+    }
+    return OK;
+}
+
+Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t to, int64_t first, int64_t last, size_t *row,
+                     size_t room) {
+    Status status = OK;
+    uint32_t together = 1;
+    if (from > to || to > leaves->count)
+        return DAMAGED;
+    decoder->overflow_pages = 0;
+    for (size_t leaf = from; leaf < to && status == OK; leaf++) {
+        uint32_t number = leaves->page[leaf];
+        /* Leaves that follow each other in the file are read together. */
+        if (together > 1)
+            together--;
+        else
+            while (leaf + together < to && together < pages_of_block(decoder->file) && leaves->page[leaf + together] == number + together)
+                together++;
+        const uint8_t *page = page_in_block(&decoder->block, number, together, &status);
+        if (page)
+            status = decode_leaf(decoder, page, leaves, leaf, first, last, row, room);
+    }
+    for (size_t k = 0; k <= PLANS; k++)
+        count_rows(decoder, &decoder->plans[k]);
+    return status;
+}
+
+/* ---- zones ---- */
+
+Status find_zones(const PageFile *file, const Leaves *leaves, size_t leaves_of_zone, Column *columns, size_t count, int64_t *least,
+                  int64_t *greatest, int64_t *rows) {
+    Decoder *decoder;
+    Status status = OK;
+    /* No cell takes less than four bytes, with its pointer. */
+    size_t room = leaves_of_zone * (file->page_size / 4), zone = 0;
+    int64_t *scratch = malloc((room * count + 1) * sizeof *scratch);
+    if (!scratch)
+        return NO_MEMORY;
+    for (size_t k = 0; k < count; k++) {
+        columns[k].kind = INTEGERS;
+        columns[k].values = scratch + k * room;
+    }
+    if ((status = new_decoder(file, columns, count, &decoder)) != OK) {
+        free(scratch);
+        return status;
+    }
+    for (size_t from = 0; from < leaves->count && status == OK; from += leaves_of_zone, zone++) {
+        size_t to = leaves->count - from < leaves_of_zone ? leaves->count : from + leaves_of_zone, found = 0;
+        status = decode_leaves(decoder, leaves, from, to, INT64_MIN, INT64_MAX, &found, room);
+        rows[zone] = (int64_t)found;
+        for (size_t k = 0; k < count; k++) {
+            const int64_t *values = columns[k].values;
+            int64_t low = INT64_MAX, high = INT64_MIN;
+            for (size_t row = 0; row < found; row++)
+                if (values[row] != columns[k].null) {
+                    low = values[row] < low ? values[row] : low;
+                    high = values[row] > high ? values[row] : high;
+                }
+            least[zone * count + k] = low;
+            greatest[zone * count + k] = high;
+        }
+    }
+    free_decoder(decoder);
+    free(scratch);
+    return status;
+}

@@ -1,0 +1,53 @@
+/* Columns of the rows of a table, decoded from its leaf pages. */
+#ifndef NSYS2PRV_RECORDS_H
+#define NSYS2PRV_RECORDS_H
+
+#include <stdbool.h>
+
+#include "pages.h"
+#include "texts.h"
+
+typedef enum {
+    INTEGERS,  /* int64_t: `null` for NULL and for what is no integer */
+    REALS,     /* double: NaN for NULL and for texts and blobs */
+    TYPES,     /* int64_t: what type each value has */
+    TEXTS,     /* int64_t: numbers of texts or blobs; those of no bytes for NULL and for numbers */
+    VALUES,    /* int64_t: an integer, the bits of a real, or the number of a text or blob, as `types` says */
+} Kind;
+
+/* What TYPES have, and what `types` says of a row. */
+enum { NULL_TYPE, INTEGER_TYPE, REAL_TYPE, TEXT_TYPE, BLOB_TYPE };
+
+/* The field of a column that is the rowid itself. */
+#define ROWID (-1)
+
+/* What is wanted of a column, where it goes, and what is found. */
+typedef struct {
+    int32_t field;       /* its place in a record, from 0 */
+    Kind kind;
+    bool is_rowid;       /* INTEGER PRIMARY KEY: the records hold NULL and mean the rowid */
+    bool holds_reals;    /* of REAL affinity: integers in the records stand for reals */
+    bool has_default;    /* records that end before the field do not mean NULL: the reader stands aside */
+    int64_t null;
+    void *values;
+    uint8_t *types;      /* of VALUES only */
+    Texts *texts;        /* of TEXTS and VALUES */
+    uint64_t nulls, odd; /* found: rows with NULL, and rows whose value is of another kind than the column */
+} Column;
+
+/* What decodes leaves, one range after the other, into the same columns. One thread at a time uses it. */
+typedef struct Decoder Decoder;
+
+/* The columns must outlive the decoder. */
+Status new_decoder(const PageFile *, Column *columns, size_t count, Decoder **);
+void free_decoder(Decoder *);
+/* Puts the rows of leaves from..to - 1 whose rowids are from `first` to `last` into the columns, the first of them at index *row, and
+ * leaves there the index behind the last. room: rows that the columns have room for. */
+Status decode_leaves(Decoder *, const Leaves *, size_t from, size_t to, int64_t first, int64_t last, size_t *row, size_t room);
+
+/* The least and the greatest value of integer columns in zones of so many leaves each, and the rows of each zone. least, greatest: a row
+ * of `count` for each zone; the least is beyond the greatest where no row has a value. */
+Status find_zones(const PageFile *, const Leaves *, size_t leaves_of_zone, Column *columns, size_t count, int64_t *least,
+                  int64_t *greatest, int64_t *rows);
+
+#endif

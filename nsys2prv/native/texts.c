@@ -1,0 +1,106 @@
+#include "texts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_TEXTS 64
+#define FIRST_BYTES 1024
+/* Numbers of texts are kept in 32 bits. */
+#define MOST_TEXTS ((size_t)1 << 30)
+
+int init_texts(Texts *texts, uint64_t seed) {
+    *texts = (Texts){.most = FIRST_TEXTS, .room = FIRST_BYTES, .seed = seed};
+    texts->bytes = malloc(texts->room);
+    texts->begins = calloc(texts->most + 1, sizeof *texts->begins);
+    texts->hashes = malloc(texts->most * sizeof *texts->hashes);
+    texts->slots = calloc(2 * texts->most, sizeof *texts->slots);
+    if (texts->bytes && texts->begins && texts->hashes && texts->slots)
+        return 0;
+    free_texts(texts);
+    return -1;
+}
+
+void free_texts(Texts *texts) {
+    free(texts->bytes);
+    free(texts->begins);
+    free(texts->hashes);
+    free(texts->slots);
+    *texts = (Texts){0};
+}
+
+static inline uint64_t mixed(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0xff51afd7ed558ccdull;
+    return hash ^ hash >> 32;
+}
+
+static uint32_t hash_of(const Texts *texts, const uint8_t *text, size_t length) {
+    uint64_t hash = mixed(texts->seed, length), word;
+    for (; length >= 8; text += 8, length -= 8) {
+        memcpy(&word, text, 8);
+        hash = mixed(hash, word);
+    }
+    word = 0;
+    memcpy(&word, text, length);
+    return (uint32_t)(mixed(hash, word) >> 16);
+}
+
+static void put_in_slot(Texts *texts, size_t number) {
+    size_t mask = 2 * texts->most - 1, slot = texts->hashes[number] & mask;
+    while (texts->slots[slot])
+        slot = (slot + 1) & mask;
+    texts->slots[slot] = (uint32_t)number + 1;
+}
+
+static int grow(Texts *texts) {
+    size_t most = 2 * texts->most;
+    if (most > MOST_TEXTS)
+        return -1;
+    size_t *begins = realloc(texts->begins, (most + 1) * sizeof *begins);
+    if (!begins)
+        return -1;
+    texts->begins = begins;
+    uint32_t *hashes = realloc(texts->hashes, most * sizeof *hashes);
+    if (!hashes)
+        return -1;
+    texts->hashes = hashes;
+    uint32_t *slots = calloc(2 * most, sizeof *slots);
+    if (!slots)
+        return -1;
+    free(texts->slots);
+    texts->slots = slots;
+    texts->most = most;
+    for (size_t number = 0; number < texts->count; number++)
+        put_in_slot(texts, number);
+    return 0;
+}
+
+static int append(Texts *texts, const uint8_t *text, size_t length) {
+    if (length > texts->room - texts->size) {
+        size_t room = 2 * (texts->size + length);
+        uint8_t *bytes = realloc(texts->bytes, room);
+        if (!bytes)
+            return -1;
+        texts->bytes = bytes;
+        texts->room = room;
+    }
+    memcpy(texts->bytes + texts->size, text, length);
+    texts->size += length;
+    return 0;
+}
+
+int64_t number_of_text(Texts *texts, const uint8_t *text, size_t length) {
+    uint32_t hash = hash_of(texts, text, length);
+    size_t mask = 2 * texts->most - 1;
+    for (size_t slot = hash & mask; texts->slots[slot]; slot = (slot + 1) & mask) {
+        size_t number = texts->slots[slot] - 1, begin = texts->begins[number];
+        if (texts->hashes[number] == hash && texts->begins[number + 1] - begin == length
+            && !memcmp(texts->bytes + begin, text, length))
+            return (int64_t)number;
+    }
+    if ((texts->count == texts->most && grow(texts) < 0) || append(texts, text, length) < 0)
+        return -1;
+    texts->hashes[texts->count] = hash;
+    texts->begins[texts->count + 1] = texts->size;
+    put_in_slot(texts, texts->count);
+    return (int64_t)texts->count++;
+}

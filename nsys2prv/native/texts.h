@@ -1,0 +1,24 @@
+/* Distinct texts (or blobs), numbered from 0 in the order in which they are met. */
+#ifndef NSYS2PRV_TEXTS_H
+#define NSYS2PRV_TEXTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    uint8_t *bytes;     /* of all texts, one after the other */
+    size_t size, room;
+    size_t *begins;     /* of each text; the next one's is its end */
+    uint32_t *hashes;
+    size_t count, most;
+    uint32_t *slots;    /* hash table: number of a text + 1, or 0; a power of two of them, twice as many as `most` */
+    uint64_t seed;      /* makes it hard to choose texts that meet in one slot */
+} Texts;
+
+/* 0, or -1 where there is no memory. */
+int init_texts(Texts *, uint64_t seed);
+void free_texts(Texts *);
+/* The number of a text, or -1 where there is no memory. */
+int64_t number_of_text(Texts *, const uint8_t *text, size_t length);
+
+#endif
