@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* So many texts tell whether most come once. */
+#define SAMPLE 1000
 #define FIRST_TEXTS 64
 #define FIRST_BYTES 1024
 /* Numbers of texts are kept in 32 bits. */
@@ -63,13 +65,13 @@ static int grow(Texts *texts) {
     if (!hashes)
         return -1;
     texts->hashes = hashes;
-    uint32_t *slots = calloc(2 * most, sizeof *slots);
-    if (!slots)
+    uint32_t *slots = texts->once ? NULL : calloc(2 * most, sizeof *slots);
+    if (!slots && !texts->once)
         return -1;
     free(texts->slots);
     texts->slots = slots;
     texts->most = most;
-    for (size_t number = 0; number < texts->count; number++)
+    for (size_t number = 0; number < texts->count && slots; number++)
         put_in_slot(texts, number);
     return 0;
 }
@@ -88,8 +90,8 @@ static int append(Texts *texts, const uint8_t *text, size_t length) {
     return 0;
 }
 
-int64_t number_of_text(Texts *texts, const uint8_t *text, size_t length) {
-    uint32_t hash = hash_of(texts, text, length);
+/* The number that a text has, or -1. */
+static int64_t known_number(const Texts *texts, const uint8_t *text, size_t length, uint32_t hash) {
     size_t mask = 2 * texts->most - 1;
     for (size_t slot = hash & mask; texts->slots[slot]; slot = (slot + 1) & mask) {
         size_t number = texts->slots[slot] - 1, begin = texts->begins[number];
@@ -97,10 +99,20 @@ int64_t number_of_text(Texts *texts, const uint8_t *text, size_t length) {
             && !memcmp(texts->bytes + begin, text, length))
             return (int64_t)number;
     }
+    return -1;
+}
+
+int64_t number_of_text(Texts *texts, const uint8_t *text, size_t length) {
+    texts->once |= ++texts->asked == SAMPLE && texts->count > SAMPLE / 2;
+    uint32_t hash = texts->once ? 0 : hash_of(texts, text, length);
+    int64_t known = texts->once ? -1 : known_number(texts, text, length, hash);
+    if (known >= 0)
+        return known;
     if ((texts->count == texts->most && grow(texts) < 0) || append(texts, text, length) < 0)
         return -1;
     texts->hashes[texts->count] = hash;
     texts->begins[texts->count + 1] = texts->size;
-    put_in_slot(texts, texts->count);
+    if (!texts->once)
+        put_in_slot(texts, texts->count);
     return (int64_t)texts->count++;
 }

@@ -1,7 +1,9 @@
-/* Distinct texts (or blobs), numbered from 0 in the order in which they are met. */
+/* Texts (or blobs), numbered from 0 in the order in which they are met. Where most of the first ones come but once, those that follow are not
+ * looked for, and get a number of their own each. */
 #ifndef NSYS2PRV_TEXTS_H
 #define NSYS2PRV_TEXTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -12,6 +14,8 @@ typedef struct {
     uint32_t *hashes;
     size_t count, most;
     uint32_t *slots;    /* hash table: number of a text + 1, or 0; a power of two of them, twice as many as `most` */
+    size_t asked;       /* so many numbers were asked for */
+    bool once;          /* most texts come once */
     uint64_t seed;      /* makes it hard to choose texts that meet in one slot */
 } Texts;
 
