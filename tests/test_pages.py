@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.commands import SAMPLES
+from tools.commands import ENVIRONMENT, SAMPLES
 from tools.exports import KERNEL, kernel, make_export, strings
 
+from nsys2prv import Options, convert
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.native import core
 from nsys2prv.report.conditions import looked_at
@@ -366,3 +367,25 @@ def test_thousands_of_damaged_pages_under_sanitizers(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     # All of them refused would show nothing.
     assert int(done.stdout.split(" rows decoded")[0].split()[-1]) > 1000
+
+
+# ---- conversions ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sample", ["training", "graphs"])
+def test_both_ways_of_reading_write_the_same_trace(sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
+    convert(reports, tmp_path / "pages.prv", Options(jobs=1, states=True))
+    monkeypatch.setattr("nsys2prv.report.pages.core", None)
+    convert(reports, tmp_path / "driver.prv", Options(jobs=1, states=True))
+    for suffix in (".prv", ".pcf", ".row"):
+        assert (tmp_path / f"pages{suffix}").read_bytes() == (tmp_path / f"driver{suffix}").read_bytes()
+
+
+def test_the_driver_is_not_imported_where_it_is_not_needed(tmp_path: Path) -> None:
+    program = ("import sys\nfrom nsys2prv import Options, convert\nconvert([sys.argv[1]], sys.argv[2], Options(jobs=1))\n"
+               "print('adbc_driver_manager' in sys.modules)")
+    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: [kernel(1, 5)]})
+    done = subprocess.run([sys.executable, "-c", program, report, tmp_path / "o.prv"], env=ENVIRONMENT, capture_output=True, text=True,
+                          check=True)
+    assert done.stdout.strip() == "False"
