@@ -63,8 +63,7 @@ made of what `--json` wrote, on a machine that need not have the reports.
 
 ## In Python
 
-Open a job in a `with` statement, or close it; its temporary files go with it. With more than one process (`jobs=0`: one per CPU) a script
-needs the usual `if __name__ == "__main__":`.
+Open a job in a `with` statement, or close it; its temporary files go with it. `jobs=0` lets a process per CPU work.
 
 ```python
 import nsys2prv

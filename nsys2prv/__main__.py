@@ -1,8 +1,17 @@
-"""``python -m nsys2prv`` is the command ``nsys2prv``."""
+"""The command ``nsys2prv``; ``python -m nsys2prv`` is the same."""
 
 import sys
 
-from nsys2prv.cli import main
+from nsys2prv import signals
+
+
+def main() -> int:
+    """Run the command; returns the exit status."""
+    signals.end_at_once()
+    from nsys2prv import cli
+
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

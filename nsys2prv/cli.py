@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nsys2prv import __version__
+from nsys2prv import __version__, signals
 from nsys2prv.allocator import importing, keep_freed_memory
 from nsys2prv.command import store_commands
 from nsys2prv.command.habits import add_habits
@@ -111,13 +110,21 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
+    try:
+        return _status(arguments)
+    except signals.Ended as ended:
+        complain("error", str(ended))
+        return ended.exit_code
+    finally:
+        signals.ignore()
+
+
+def _status(arguments: Sequence[str] | None) -> int:
+    """The same. May raise :class:`nsys2prv.signals.Ended`."""
     keep_freed_memory()
     # Before numpy is imported: its matrices here are of a few rows, and it starts a thread for every CPU.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     given = list(sys.argv[1:] if arguments is None else arguments)
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_DFL:
-            signal.signal(getattr(signal, name), _terminate)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -131,10 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         complain("error", "interrupted; nothing was written")
-        return 128 + signal.SIGINT
-    except _Ended as ended:
-        complain("error", f"ended by {signal.Signals(ended.number).name}; nothing was written")
-        return 128 + ended.number
+        return 130
     except MemoryError:
         complain("error", "out of memory; try fewer workers, -j 1")
         return 1
@@ -146,17 +150,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"nsys2prv: error: standard output: {error.strerror or error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
-
-
-class _Ended(BaseException):
-    """A signal that asks to end."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def _terminate(number: int, _: object) -> None:
-    raise _Ended(number)
 
 
 def _min_duration(text: str) -> tuple[str, int]:
@@ -215,8 +208,7 @@ def as_options(arguments: argparse.Namespace) -> Options:
         raise UsageError("-j takes a number of processes, or 0 for one per CPU")
     from nsys2prv.options import Options
 
-    # polars installs a handler of its own, under which a waiting program does not notice an interruption.
-    signal.siginterrupt(signal.SIGINT, True)
+    signals.raise_ended()
     given = {field.name: getattr(arguments, field.name) for field in fields(Options) if hasattr(arguments, field.name)}
     given |= {"kinds": tuple(filter(None, ",".join(arguments.trace).split(","))), "full_kernel_names": arguments.kernel_names == "full",
               "min_duration": dict(arguments.min_duration), "demanded": tuple(arguments.demanded), "base_pcf": tuple(arguments.base_pcf),
@@ -238,6 +230,7 @@ def _list(paths: list[str]) -> int:
         raise UsageError("--list takes reports")
     from nsys2prv.command.listing import describe
 
+    signals.raise_ended()
     for path in paths:
         print(printable(describe(path)))
     return 0

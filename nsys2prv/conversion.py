@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from nsys2prv import engines
+from nsys2prv import engines, signals
 from nsys2prv.alignment.timeline import Timeline
 from nsys2prv.catalogue import catalogue
 from nsys2prv.catalogue.counters import Metric, counter_codes
@@ -67,6 +67,7 @@ def convert(reports: Sequence[str | Path] | str | Path, output: str | Path, opti
 
                     summary.report = beside(job, reports, staging / outputs[1].with_suffix(REPORT).name, paths=not options.without_paths)
                 put_in_place(staging, everything)
+                signals.ignore()
                 summary.sizes = {path: summary.sizes[staging / path.name] for path in everything if staging / path.name in summary.sizes}
                 return summary
     except OSError as error:
@@ -196,6 +197,9 @@ def _write(job: Job, manifest: write.Manifest, head: str, prv: Path, again: bool
                 bar.update(count)
                 if following is not None:
                     release.before(following)
+        except BaseException:
+            output.abandon()
+            raise
         finally:
             write.forget(saved)
     layouts = {code: layout for (layout, _), code in manifest.counter_codes.items()}

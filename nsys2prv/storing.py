@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from nsys2prv import engines
+from nsys2prv import engines, signals
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.plan import Plan
@@ -37,6 +37,7 @@ def extract_to(reports: Sequence[str | Path], store: str | Path, options: Option
                     raise UsageError(f"{next(iter(found.stored.values()))[0]}: is a store already; give it to nsys2prv merge")
                 _write(found, folder, staging / target.name)
             put_in_place(staging, [target])
+            signals.ignore()
             return found.warnings
     except OSError as error:
         raise explained(error, target, [target.parent, *([options.tmp] if options.tmp else [])]) from error

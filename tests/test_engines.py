@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import errno
+import io
 import os
 import shutil
 import signal
@@ -12,8 +13,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,8 +24,9 @@ from tools.commands import ENVIRONMENT, wait_for
 from nsys2prv import Options, convert, engines, preparation
 from nsys2prv.engines import cpus, local
 from nsys2prv.engines.local import SerialExecutor
-from nsys2prv.engines.own_share import SharingExecutor
 from nsys2prv.engines.pool import Pool
+from nsys2prv.engines.processes import ProcessExecutor, Worker, WorkerLost
+from nsys2prv.engines.worker import receive, send
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.paraver.output import Parts, Placed
 
@@ -141,9 +143,13 @@ def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         engines.workers("dask", 1)
 
 
+def in_a_worker() -> bool:
+    return "nsys2prv.engines.worker" in " ".join(sys.orig_argv)
+
+
 def die_once(marks: Path, task: int) -> int:
     """Kills the first worker process that has a task; this process goes on when that is done."""
-    if multiprocessing.parent_process() is not None and not (marks / "died").exists():
+    if in_a_worker() and not (marks / "died").exists():
         (marks / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     wait_for((marks / "died").exists, "no worker died")
@@ -168,15 +174,20 @@ def test_what_a_lost_worker_leaves_undone_is_done_again(sharing: bool, tmp_path:
 def test_what_this_process_does_as_a_worker_is_lost_is_done_once() -> None:
     held, begun, later = [], [], threading.Event()
 
-    class Lost(SerialExecutor):
-        """Loses its first task once this process is at a later one."""
+    class Lost:
+        """A worker that is lost at its first task once this process is at a later one."""
 
-        def submit(self, function: Callable, /, *args: object, **kwargs: object) -> Future:
+        def call(self, function: Callable, /, *args: object) -> object:
             if function is int:
-                return super().submit(function)
+                return 0
             held.extend(args)
             assert later.wait(60)
-            raise BrokenProcessPool
+            raise WorkerLost
+
+        def kill(self) -> None:
+            pass
+
+        end = kill
 
     def work(task: int) -> int:
         begun.append(task)
@@ -186,7 +197,7 @@ def test_what_this_process_does_as_a_worker_is_lost_is_done_once() -> None:
             time.sleep(0.3)
         return task
 
-    pool = Pool(SharingExecutor(Lost(), 1), 2, renew=SerialExecutor)
+    pool = Pool(ProcessExecutor(1, own_share=True, start=Lost), 2, renew=SerialExecutor)
     assert list(pool.in_order(work, range(5), 5)) == list(range(5))
     assert sorted(begun) == list(range(5))
 
@@ -220,7 +231,7 @@ def test_this_process_is_one_of_two_workers(tmp_path: Path) -> None:
 
 def test_what_waits_is_cancelled_with_the_executor() -> None:
     begun, go_on = threading.Event(), threading.Event()
-    executor = SharingExecutor(SerialExecutor(), 0)
+    executor = ProcessExecutor(0, own_share=True)
 
     def work() -> str:
         begun.set()
@@ -235,11 +246,78 @@ def test_what_waits_is_cancelled_with_the_executor() -> None:
     assert [future.cancelled() for future in futures] == [False, True, True]
 
 
+def test_what_fails_ends_workers_at_their_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what uses the temporary folder is over before the folder is removed."""
+    monkeypatch.setattr(local, "SHARING_JOBS", 1)
+    with suppress(ZeroDivisionError), engines.workers("processes", 2) as pool, pool.ended():
+        futures = [pool.executor.submit(work_for_ever, tmp_path) for _ in range(3)]
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2, "no workers")
+        raise ZeroDivisionError
+    assert not any(Path("/proc", path.name).exists() for path in tmp_path.iterdir())
+    assert [isinstance(future.exception(), WorkerLost) for future in futures[:2]] == [True, True]
+    assert futures[2].cancelled()
+
+
+def work_for_ever(marks: Path) -> None:
+    (marks / str(os.getpid())).touch()
+    time.sleep(3600)
+
+
+def test_what_fails_waits_for_the_share_of_this_process() -> None:
+    begun, go_on, over = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        begun.set()
+        assert go_on.wait(60)
+        over.append(True)
+
+    pool = Pool(ProcessExecutor(0, own_share=True), 1, ends=True, abandon=ProcessExecutor.kill)
+    with suppress(ZeroDivisionError), pool.ended():
+        pool.executor.submit(work)
+        assert begun.wait(60)
+        threading.Timer(0.1, go_on.set).start()
+        raise ZeroDivisionError
+    assert over == [True]
+
+
+def test_workers_that_cannot_be_started() -> None:
+    def start() -> Worker:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with ProcessExecutor(2, start=start) as executor, pytest.raises(WorkerLost, match="temporarily unavailable"):
+        executor.submit(abs, 1).result(60)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 8, 12])
+def test_an_outcome_that_is_cut_short(cut: int) -> None:
+    """A worker may be killed while it writes."""
+    message = io.BytesIO()
+    send(message, b"an outcome")
+    with pytest.raises(EOFError):
+        receive(io.BytesIO(message.getvalue()[:cut]))
+    assert receive(io.BytesIO(message.getvalue())) == b"an outcome"
+
+
+def broken() -> Callable[[], None]:
+    return lambda: None
+
+
+def test_outcomes_that_cannot_be_sent_are_told() -> None:
+    with ProcessExecutor(1) as executor:
+        with pytest.raises(AttributeError, match="pickle"):
+            executor.submit(broken).result(60)
+        with pytest.raises(ValueError, match="task 3") as raised:
+            executor.submit(fail, 3).result(60)
+        assert "in fail" in str(raised.value.__cause__)
+        assert executor.submit(print, "in between").result(60) is None
+        assert executor.submit(abs, -1).result(60) == 1
+
+
 class Refusing(SerialExecutor):
     """Takes no task, as an executor whose worker ended does."""
 
     def submit(self, function: object, /, *args: object, **kwargs: object) -> Future:
-        raise BrokenProcessPool
+        raise BrokenExecutor
 
 
 def test_an_executor_that_breaks_between_two_tasks_is_replaced() -> None:
@@ -272,6 +350,14 @@ def test_a_part_after_one_that_failed_is_not_waited_for(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="no text"):
         output.put(0, broken())
+    with pytest.raises(OSError, match="a part before this one was not written"):
+        output.put(1, [b"y"])
+
+
+def test_parts_of_a_file_that_is_not_wanted_any_more_do_not_wait(tmp_path: Path) -> None:
+    output = Placed(tmp_path / "file", tmp_path, False)
+    output.begin(b"", 3)
+    output.abandon()
     with pytest.raises(OSError, match="a part before this one was not written"):
         output.put(1, [b"y"])
 

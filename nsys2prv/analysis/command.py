@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nsys2prv import signals
 from nsys2prv.analysis.comparison import Run, difference, scaling
 from nsys2prv.analysis.opened import Opened, open_job
 from nsys2prv.analysis.result import Result
@@ -132,8 +132,7 @@ def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Na
     for name in targets:
         if (path := getattr(options, name)) and (named_as_report(path) or is_report(path) or is_one_of(path, given)):
             raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
-    # polars installs a handler of its own, under which a waiting program does not notice an interruption.
-    signal.siginterrupt(signal.SIGINT, True)
+    signals.raise_ended()
     return options
 
 

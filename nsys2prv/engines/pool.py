@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
@@ -33,7 +32,8 @@ class _Submitted(Generic[T, R]):
 class Pool:
     """Workers. jobs: how many. one_machine: whether all of them are on this one. renew: gives an executor instead of a broken one.
 
-    lost: the engine's exceptions that say that a worker is gone. ends: whether workers go once no further tasks come.
+    lost: the engine's exceptions that say that a worker is gone. ends: whether workers go once no further tasks come. abandon: brings an
+    executor to its end where its results are not wanted any more, and waits for that.
     """
 
     executor: Executor
@@ -42,22 +42,27 @@ class Pool:
     renew: Callable[[], Executor] | None = None
     lost: tuple[type[Exception], ...] = (BrokenExecutor,)
     ends: bool = False
-    _ending: threading.Thread | None = field(default=None, init=False)
+    abandon: Callable[[Executor], None] = lambda executor: executor.shutdown()
+    _former: list[Executor] = field(default_factory=list, init=False)
 
     def end(self) -> None:
         """No further tasks come: let the workers go while this process does what is left."""
-        if self.ends and self._ending is None:
-            self._ending = threading.Thread(target=self.executor.shutdown)
-            self._ending.start()
+        if self.ends:
+            self.executor.shutdown(wait=False)
 
     @contextmanager
     def ended(self) -> Iterator[None]:
-        """After this the workers that can go are gone, and let go of their files: there are file systems on which a folder with open files
-        cannot be removed."""
-        yield
-        self.end()
-        if self._ending is not None:
-            self._ending.join()
+        """After this no task is under way, whatever happens, and workers that can go are gone: nobody uses the temporary folder any more,
+        which could not be removed then."""
+        try:
+            yield
+        except BaseException:
+            for executor in (*self._former, self.executor):
+                self.abandon(executor)
+            raise
+        if self.ends:
+            for executor in (*self._former, self.executor):
+                executor.shutdown()
 
     def in_order(self, function: Callable[[T], R], tasks: Iterable[T], ahead: int, what: Callable[[T], str] = str) -> Iterator[R]:
         """Results in the order of the tasks, with at most `ahead` tasks submitted beyond the one awaited.
@@ -100,10 +105,11 @@ class Pool:
     def _alone(self, function: Callable[[T], R], task: T, what: Callable[[T], str]) -> R:
         """The result of a task that has the new workers to itself: if one is lost again, it is for this task."""
         for _ in range(ATTEMPTS if self.renew else 0):
+            self._former.append(self.executor)
             self.executor = self.renew()
             try:
                 return self.executor.submit(function, task).result()
             except self.lost:
                 continue
-        raise Nsys2prvError(f"{what(task)}: a worker process ended at it, again and again: killed, most likely for lack of memory "
-                            "(try -j 1), or started from a script without `if __name__ == \"__main__\":`") from None
+        raise Nsys2prvError(f"{what(task)}: a worker process ended at it, again and again: killed, most likely for lack of memory; "
+                            "try -j 1") from None

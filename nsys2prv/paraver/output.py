@@ -44,6 +44,9 @@ class Output:
     def collect(self, number: int) -> None:
         """Called once for every part that is written, in order, by the process that began the file."""
 
+    def abandon(self) -> None:
+        """The file is not wanted any more: let no part wait for another."""
+
 
 class Placed(Output):
     """Processes of one machine write each part where it belongs, one after the other: a file system lets but one write to a file at a
@@ -78,6 +81,12 @@ class Placed(Output):
                 raise
             finally:
                 del places
+
+    def abandon(self) -> None:
+        with self._places.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            places = np.frombuffer(mapped, np.int64)
+            np.copyto(places, _FAILED, where=places == 0)
+            del places
 
 
 class Parts(Output):

@@ -123,7 +123,7 @@ def test_a_worker_that_is_killed_costs_only_time(large: Path, tmp_path: Path) ->
     workers: list[int] = []
 
     def a_worker_works() -> bool:
-        workers[:] = [pid for pid in children(child.pid) if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+        workers[:] = [pid for pid in children(child.pid) if "engines.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
         return bool(workers) and any(list(folder.glob("work/*/runs-*")) for folder in leftovers(tmp_path))
 
     wait_for(a_worker_works, "no worker")
@@ -136,7 +136,7 @@ def test_a_worker_that_is_killed_costs_only_time(large: Path, tmp_path: Path) ->
 
 def test_workers_that_are_killed_again_and_again(large: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif 'spawn_main' in ' '.join(sys.orig_argv):\n    os.kill(os.getpid(), 9)\n")
+        "import os, sys\nif 'engines.worker' in ' '.join(sys.orig_argv):\n    os.kill(os.getpid(), 9)\n")
     environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
     (tmp_path / "out").mkdir()
     done = subprocess.run(arguments("-q", "-j", "2", large, tmp_path / "out" / "out.prv"), env=environment, capture_output=True, text=True,

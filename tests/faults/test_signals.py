@@ -1,0 +1,122 @@
+"""Signals at moments that are hard to meet: before anything is imported, where no exception can be raised, when all is done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, arguments, content
+
+from nsys2prv.engines.processes import ProcessExecutor
+
+#: Of which there is nothing to warn.
+QUIET = SAMPLES / "training" / "rank0.sqlite"
+INTERRUPTED = "nsys2prv: error: interrupted; nothing was written\n"
+#: Interrupts the command as it imports a module, in a place where exceptions get lost.
+WHILE_IMPORTING = """
+import os, signal, sys
+
+class Interrupting:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            Interrupting()
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def outcome(program: str) -> tuple[int, str, str]:
+    done = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", ["argparse", "nsys2prv.store.archive", "polars", "nsys2prv.conversion"])
+def test_an_interruption_while_modules_are_imported(name: str, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "sitecustomize.py").write_text(WHILE_IMPORTING.format(name=name))
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
+    done = subprocess.run(arguments("-q", GRAPHS, tmp_path / "out" / "out.prv"), env=environment, capture_output=True, text=True,
+                          timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (130, INTERRUPTED)
+    assert content(tmp_path / "out") == {}
+
+
+def test_workers_are_not_interrupted_even_as_they_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                        capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with ProcessExecutor(1) as executor:
+        assert executor.submit(abs, -1).result(60) == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_what_cannot_be_raised_is_raised_later() -> None:
+    assert outcome("""
+import signal, threading
+from nsys2prv import signals
+signals.end_at_once()
+signals.raise_ended()
+
+class Interrupting:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+Interrupting()
+try:
+    threading.Event().wait(60)
+except signals.Ended as ended:
+    print(ended.exit_code)
+""") == (0, "143\n", "")
+
+
+def test_who_interrupts_again_lets_it_tidy_up() -> None:
+    assert outcome("""
+import signal
+from nsys2prv import signals
+signals.end_at_once()
+signals.raise_ended()
+try:
+    signal.raise_signal(signal.SIGINT)
+except signals.Ended:
+    signal.raise_signal(signal.SIGINT)
+    signals._raised -= signals.GRACE_SECONDS
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except signals.Ended:
+        print("it takes too long")
+""") == (0, "it takes too long\n", "")
+
+
+def test_what_is_done_is_not_interrupted(tmp_path: Path) -> None:
+    """Once the trace stands under its name it would be untrue that nothing was written."""
+    assert outcome(f"""
+import shutil, signal, sys
+from nsys2prv import signals
+signals.end_at_once()
+from nsys2prv.cli import main
+rmtree = shutil.rmtree
+shutil.rmtree = lambda *given, **more: (signal.raise_signal(signal.SIGINT), rmtree(*given, **more))
+sys.exit(main(["-q", {str(QUIET)!r}, {str(tmp_path / "out.prv")!r}]))
+""") == (0, "", "")
+    assert sorted(content(tmp_path)) == ["out.nsys2prv.json", "out.pcf", "out.prv", "out.row"]
+
+
+def test_signals_that_are_ignored_stay_so() -> None:
+    """As a shell wants it of commands in the background, and nohup."""
+    assert outcome("""
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from nsys2prv import signals
+signals.end_at_once()
+signal.raise_signal(signal.SIGINT)
+signals.raise_ended()
+signal.raise_signal(signal.SIGINT)
+print("goes on")
+""") == (0, "goes on\n", "")
