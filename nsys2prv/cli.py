@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from nsys2prv import __version__, signals
-from nsys2prv.allocator import importing, keep_freed_memory
+from nsys2prv.allocator import check_address_space, importing, keep_freed_memory
 from nsys2prv.command import store_commands
 from nsys2prv.command.habits import add_habits
 from nsys2prv.command.terminal import one_line, printable
@@ -129,6 +129,8 @@ def _status(arguments: Sequence[str] | None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
+        if not {"-h", "--help", "--version"} & {*given}:
+            check_address_space()
         command = COMMANDS.get(given[0]) if given else None
         status = command(given[1:]) if command else run(parser().parse_intermixed_args(joined_kinds(given)))
         sys.stdout.flush()

@@ -32,7 +32,7 @@ _OURS = re.compile(re.escape(PREFIX) + r"\w{8}" + re.escape(SUFFIX))
 #: Files of a folder: whose it is; what is to be put in place; and what stood there before.
 OWNER, NAMES, EARLIER = "owner.json", "names.json", "earlier"
 #: A folder without an owner is of a run that was killed as it began, once it is this old (seconds).
-UNOWNED = 3600.0
+UNOWNED = 10.0
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -62,7 +62,7 @@ class Owner:
         except ProcessLookupError:
             return False
         except OSError:
-            return True
+            pass  # of another user
         return not self.began or _began(self.pid) == self.began
 
 
@@ -174,12 +174,12 @@ def _restore(folder: Path) -> None:
 def _dead(folder: Path) -> bool:
     """Whether the run whose folder this is surely is no more."""
     try:
-        with (folder / OWNER).open("r") as file:
+        with (folder / OWNER).open("r+") as file:
             owner = Owner(**json.load(file))
-            if owner.here:
-                return not owner.alive
-            # In another container of this machine a lock tells; of another machine nothing surely does.
-            return owner.host == socket.gethostname() and _locked(file) is True
+            if owner.host != socket.gethostname():
+                return False  # of another machine nothing surely tells
+            free = _locked(file)
+            return owner.here and not owner.alive if free is None else free
     except (FileNotFoundError, json.JSONDecodeError):
         return time.time() - folder.stat().st_mtime > UNOWNED
 
@@ -204,8 +204,10 @@ def _namespace() -> str:
 
 def _began(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # One that nobody has waited for is over.
+        return "" if state in "ZX" else fields[18]
+    except (OSError, IndexError, ValueError):
         return ""
 
 

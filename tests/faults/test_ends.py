@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -97,6 +99,7 @@ def test_files_of_the_living_stay(tmp_path: Path) -> None:
         (foreign / temporary.OWNER).write_text(json.dumps(owner))
         new = tmp_path / f"{temporary.PREFIX}ijklmnop{temporary.SUFFIX}"
         new.mkdir()
+        os.utime(new, (later := time.time() + 3600, later))
         (tmp_path / ".nsys2prv-mine").mkdir()
         (tmp_path / f"{temporary.PREFIX}qrstuvwx{temporary.SUFFIX}").symlink_to(tmp_path / ".nsys2prv-mine")
         assert command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
@@ -108,13 +111,43 @@ def test_files_of_the_living_stay(tmp_path: Path) -> None:
     assert not new.exists()
 
 
-def test_a_number_that_another_process_has_now(tmp_path: Path) -> None:
+def owned(folder: Path, owner: temporary.Owner, **other: object) -> Path:
+    """A temporary folder of whatever owner."""
+    made = folder / f"{temporary.PREFIX}abcdefgh{temporary.SUFFIX}"
+    made.mkdir()
+    (made / temporary.OWNER).write_text(json.dumps(asdict(owner) | other))
+    return made
+
+
+@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize("pid", ["own", "of another user"])
+def test_a_number_that_another_process_has_now(pid: str, locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pid of a dead run may be taken again."""
-    folder = tmp_path / f"{temporary.PREFIX}abcdefgh{temporary.SUFFIX}"
-    folder.mkdir()
-    (folder / temporary.OWNER).write_text(json.dumps(asdict(temporary.Owner.current()) | {"began": "1"}))
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    if not locks:
+        monkeypatch.setattr(temporary, "fcntl", None)
+    if pid != "own":
+        monkeypatch.setattr(os, "kill", refuse)
+    folder = owned(tmp_path, temporary.Owner.current(), began="1")
     temporary.remove_leftovers(tmp_path)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_crash_that_nobody_has_noticed_yet(locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is there until its parent asks how it ended."""
+    program = ("import os, sys\nfrom pathlib import Path\nfrom nsys2prv import temporary\n"
+               "with temporary.temporary_folder(Path(sys.argv[1])):\n    os.abort()\n")
+    child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert len(leftovers(tmp_path)) == 1
+    if not locks:
+        monkeypatch.setattr(temporary, "fcntl", None)
+    temporary.remove_leftovers(tmp_path)
+    assert leftovers(tmp_path) == []
+    assert child.wait() == -signal.SIGABRT
 
 
 def test_a_worker_that_is_killed_costs_only_time(large: Path, tmp_path: Path) -> None:

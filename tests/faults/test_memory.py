@@ -1,0 +1,43 @@
+"""Limits to the address space: one line where it cannot do, and it does with little."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tools.commands import SAMPLES, command, content, error_of
+
+from nsys2prv.allocator import NEEDED_BYTES
+
+resource = pytest.importorskip("resource")
+
+
+def limited(size: int) -> dict[str, object]:
+    """Options of a command whose processes have so many bytes of address space."""
+    return {"preexec_fn": partial(resource.setrlimit, resource.RLIMIT_AS, (size, size))}
+
+
+@pytest.mark.parametrize("size", [200 << 20, NEEDED_BYTES - (1 << 20)])
+@pytest.mark.parametrize("words", [["-j", "2"], ["extract"], ["report"]])
+def test_too_little_address_space(words: list[str], size: int, tmp_path: Path) -> None:
+    target = ["-o", tmp_path / "store"] if words == ["extract"] else [tmp_path / "out.prv"]
+    message = error_of(command(*words, SAMPLES / "training" / "rank0.sqlite", *target, **limited(size)))
+    assert f"may have {size >> 20} MB of address space (ulimit -v)" in message
+    assert content(tmp_path) == {}
+
+
+def test_little_address_space_is_enough(tmp_path: Path) -> None:
+    """As little as is not refused."""
+    reports = sorted((SAMPLES / "cluster").glob("*.sqlite"))
+    outcomes = []
+    for name, more in {"limited": limited(NEEDED_BYTES), "usual": {}}.items():
+        (tmp_path / name).mkdir()
+        done = command("-q", *reports, tmp_path / name / "out.prv", **more)
+        outcomes.append((done.returncode, done.stderr, content(tmp_path / name)))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == 0
+
+
+def test_help_needs_no_memory() -> None:
+    assert command("--version", **limited(NEEDED_BYTES // 2)).returncode == 0
