@@ -25,7 +25,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _POLARS = "_RJEM_MALLOC_CONF", "oversize_threshold:0,dirty_decay_ms:10000"
 #: Blocks up to this size come from the heap (glibc takes no more), and so much freed memory a process keeps at its heap's end.
 HEAP_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 128 << 20
-#: Address space that a process needs, for its libraries most of all; and for each thread of polars, which otherwise has one per CPU.
+#: Address space that a process needs, for its libraries most of all; and for each thread of polars, which has one per CPU or one alone.
 NEEDED_BYTES, BYTES_PER_THREAD = 768 << 20, 256 << 20
 
 
@@ -35,8 +35,8 @@ def keep_freed_memory() -> None:
     Does nothing where there is no glibc, or no such allocator."""
     os.environ.setdefault(*_POLARS)
     limit = _address_space()
-    if limit is not None:
-        os.environ.setdefault("POLARS_MAX_THREADS", str(max(1, min(os.cpu_count() or 1, limit // BYTES_PER_THREAD))))
+    if limit is not None and limit < BYTES_PER_THREAD * (os.cpu_count() or 1):
+        os.environ.setdefault("POLARS_MAX_THREADS", "1")
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):

@@ -1,22 +1,23 @@
 """Files under way: in a folder beside their place until they are complete, put there together, and gone whatever happens.
 
-A run that is killed leaves its folder behind. Every folder says whose it is, so that the next run beside it can tell leftovers of the dead
-from files of the living: by a lock that ends with its process, where the file system has locks, and by the process on the same machine.
+A run that is killed leaves its folder behind. The name of a folder says whose it is, so that the next run beside it can tell leftovers of
+the dead from files of the living: by the process on the same machine; in another container by a lock that ends with its process.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,35 +29,42 @@ except ImportError:  # not on every system
     fcntl = None  # type: ignore[assignment]
 
 PREFIX, SUFFIX = ".nsys2prv-", ".tmp"
-_OURS = re.compile(re.escape(PREFIX) + r"\w{8}" + re.escape(SUFFIX))
-#: Files of a folder: whose it is; what is to be put in place; and what stood there before.
-OWNER, NAMES, EARLIER = "owner.json", "names.json", "earlier"
-#: A folder without an owner is of a run that was killed as it began, once it is this old (seconds).
-UNOWNED = 10.0
+#: The folder of a process: its owner, and something of its own.
+_OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-(\d+)-(\d+)-(\d+)-\w{8}" + re.escape(SUFFIX))
+#: Files of a folder: locked by whose it is; what is to be put in place; and what stood there before.
+LOCK, NAMES, EARLIER = ".lock", "names.json", "earlier"
+#: A folder without a lock, of another container, is of a run that was killed as it began, once it is this old (seconds).
+UNLOCKED = 3600.0
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process: host, pid, the namespace in which that is its pid, and when it began (in the system's ticks); "" where not known."""
+    """A process: a digest of its host's name, the namespace in which its pid is one, the pid, and when it began (in the system's ticks);
+    0 where not known."""
 
     host: str
+    namespace: int
     pid: int
-    namespace: str
-    began: str
+    began: int
 
     @classmethod
     def current(cls) -> Owner:
-        return cls(socket.gethostname(), os.getpid(), _namespace(), _began(os.getpid()))
+        return cls(_host(), _namespace(), os.getpid(), _began(os.getpid()))
 
-    @property
-    def here(self) -> bool:
-        """Whether its pid means something to this process."""
-        return self.host == socket.gethostname() and self.namespace == _namespace()
+    @classmethod
+    def of(cls, folder: Path) -> Owner | None:
+        """Whose folder it is, by its name: so that none is without an owner, however soon its run is killed."""
+        found = _OURS.fullmatch(folder.name)
+        return cls(found[1], *map(int, found.groups()[1:])) if found else None
+
+    def new_name(self) -> str:
+        """Of a folder of its own."""
+        return f"{PREFIX}{self.host}-{self.namespace}-{self.pid}-{self.began}-{secrets.token_hex(4)}{SUFFIX}"
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs; it must be `here`."""
+        """Whether it still runs; its pid must be one of this process's namespace."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -70,12 +78,11 @@ class Owner:
 def temporary_folder(parent: Path) -> Iterator[Path]:
     """A new folder in `parent`, removed whatever happens, leftovers of dead runs with it. Raises OSError where none can be made."""
     remove_leftovers(parent)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, suffix=SUFFIX, dir=parent))
+    folder = parent / Owner.current().new_name()
     try:
-        with (folder / OWNER).open("w") as owner:
-            _locked(owner)
-            json.dump(asdict(Owner.current()), owner)
-            owner.flush()
+        folder.mkdir(0o700)
+        with (folder / LOCK).open("w") as lock:
+            _locked(lock)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -157,10 +164,11 @@ def remove_leftovers(parent: Path) -> None:
     """Remove what runs that were killed left in a folder, and put back what they were replacing."""
     with suppress(OSError):
         for entry in os.scandir(parent):
-            if _OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                folder = Path(entry.path)
-                with suppress(OSError, ValueError, TypeError, KeyError):
-                    if folder.lstat().st_uid == os.geteuid() and _dead(folder):
+            folder = Path(entry.path)
+            owner = Owner.of(folder)
+            if owner and entry.is_dir(follow_symlinks=False):
+                with suppress(OSError, ValueError):
+                    if folder.lstat().st_uid == os.geteuid() and _dead(owner, folder):
                         _restore(folder)
                         shutil.rmtree(folder, ignore_errors=True)
 
@@ -171,17 +179,18 @@ def _restore(folder: Path) -> None:
         _undo(folder, {folder.parent / name: bool(new) for name, new in names.items()})
 
 
-def _dead(folder: Path) -> bool:
+def _dead(owner: Owner, folder: Path) -> bool:
     """Whether the run whose folder this is surely is no more."""
+    if owner.host != _host():
+        return False  # of another machine nothing surely tells
+    if owner.namespace == _namespace():
+        return not owner.alive
     try:
-        with (folder / OWNER).open("r+") as file:
-            owner = Owner(**json.load(file))
-            if owner.host != socket.gethostname():
-                return False  # of another machine nothing surely tells
-            free = _locked(file)
-            return owner.here and not owner.alive if free is None else free
-    except (FileNotFoundError, json.JSONDecodeError):
-        return time.time() - folder.stat().st_mtime > UNOWNED
+        # In another container of this machine.
+        with (folder / LOCK).open("r+") as lock:
+            return _locked(lock) is True
+    except FileNotFoundError:
+        return time.time() - folder.stat().st_mtime > UNLOCKED
 
 
 def _locked(file: BinaryIO) -> bool | None:
@@ -195,20 +204,24 @@ def _locked(file: BinaryIO) -> bool | None:
     return True
 
 
-def _namespace() -> str:
+def _host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+def _namespace() -> int:
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
-        return ""
+        return 0
 
 
-def _began(pid: int) -> str:
+def _began(pid: int) -> int:
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         # One that nobody has waited for is over.
-        return "" if state in "ZX" else fields[18]
+        return 0 if state in "ZX" else int(fields[18])
     except (OSError, IndexError, ValueError):
-        return ""
+        return 0
 
 
 def explained(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2prvError:

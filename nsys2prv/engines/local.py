@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
 
 from nsys2prv.engines.pool import Pool
-from nsys2prv.engines.processes import ProcessExecutor
+from nsys2prv.engines.processes import ProcessExecutor, WorkerLost
 
 R = TypeVar("R")
 #: Among so few workers this process is one: more of them would have it hand out work all the time.
@@ -37,7 +37,8 @@ def start(jobs: int, count: int, first: Callable[[], object]) -> None:
     has them."""
     if jobs > 1 and jobs not in _ahead:
         _ahead[jobs] = _executor(jobs)
-        _ahead[jobs].begin(count, first)
+        with suppress(WorkerLost):
+            _ahead[jobs].begin(count, first)
 
 
 def _executor(jobs: int) -> ProcessExecutor:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,61 +88,61 @@ def test_what_a_killed_run_leaves_goes_at_the_next_run(large: Path, tmp_path: Pa
     assert leftovers(tmp_path) == []
 
 
-def test_files_of_the_living_stay(tmp_path: Path) -> None:
-    with temporary.temporary_folder(tmp_path) as mine:
-        (mine / "file").write_text("of a run")
-        foreign = tmp_path / f"{temporary.PREFIX}abcdefgh{temporary.SUFFIX}"
-        foreign.mkdir()
-        owner = asdict(temporary.Owner.current()) | {"host": "elsewhere"}
-        (foreign / temporary.OWNER).write_text(json.dumps(owner))
-        new = tmp_path / f"{temporary.PREFIX}ijklmnop{temporary.SUFFIX}"
-        new.mkdir()
-        os.utime(new, (later := time.time() + 3600, later))
-        (tmp_path / ".nsys2prv-mine").mkdir()
-        (tmp_path / f"{temporary.PREFIX}qrstuvwx{temporary.SUFFIX}").symlink_to(tmp_path / ".nsys2prv-mine")
-        assert command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
-        assert (mine / "file").exists()
-    assert sorted(path.name for path in leftovers(tmp_path)) == sorted(
-        [foreign.name, new.name, ".nsys2prv-mine", f"{temporary.PREFIX}qrstuvwx{temporary.SUFFIX}"])
-    os.utime(new, (0, 0))
-    temporary.remove_leftovers(tmp_path)
-    assert not new.exists()
-
-
-def owned(folder: Path, owner: temporary.Owner, **other: object) -> Path:
-    """A temporary folder of whatever owner."""
-    made = folder / f"{temporary.PREFIX}abcdefgh{temporary.SUFFIX}"
+def owned(folder: Path, **other: object) -> Path:
+    """A temporary folder of this process, or of one that is other than it."""
+    made = folder / replace(temporary.Owner.current(), **other).new_name()
     made.mkdir()
-    (made / temporary.OWNER).write_text(json.dumps(asdict(owner) | other))
     return made
 
 
-@pytest.mark.parametrize("locks", [True, False])
-@pytest.mark.parametrize("pid", ["own", "of another user"])
-def test_a_number_that_another_process_has_now(pid: str, locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pid of a dead run may be taken again."""
+def test_files_of_the_living_stay(tmp_path: Path) -> None:
+    with temporary.temporary_folder(tmp_path) as mine:
+        (mine / "file").write_text("of a run")
+        foreign, other = owned(tmp_path, host="0" * 8, pid=1 << 30), tmp_path / ".nsys2prv-mine"
+        other.mkdir()
+        link = tmp_path / replace(temporary.Owner.current(), pid=1 << 30).new_name()
+        link.symlink_to(other)
+        assert command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
+        assert (mine / "file").exists()
+    assert sorted(leftovers(tmp_path)) == sorted([foreign, other, link])
+
+
+def test_leftovers_of_another_container(tmp_path: Path) -> None:
+    """Its pids mean nothing here: a lock tells, or where a run did not come so far its age."""
+    held, left, new = (owned(tmp_path, namespace=1) for _ in range(3))
+    (left / temporary.LOCK).touch()
+    with (held / temporary.LOCK).open("w") as lock:
+        assert temporary._locked(lock)
+        temporary.remove_leftovers(tmp_path)
+        assert sorted(leftovers(tmp_path)) == sorted([held, new])
+        os.utime(new, (0, 0))
+        temporary.remove_leftovers(tmp_path)
+        assert leftovers(tmp_path) == [held]
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_number_that_another_process_has_now(reachable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pid of a dead run may be taken again, by another user's process too."""
     def refuse(*_: object) -> None:
         raise PermissionError
 
-    if not locks:
-        monkeypatch.setattr(temporary, "fcntl", None)
-    if pid != "own":
+    if not reachable:
         monkeypatch.setattr(os, "kill", refuse)
-    folder = owned(tmp_path, temporary.Owner.current(), began="1")
+    mine, dead = owned(tmp_path), owned(tmp_path, began=1)
     temporary.remove_leftovers(tmp_path)
-    assert not folder.exists()
+    assert leftovers(tmp_path) == [mine]
+    assert not dead.exists()
 
 
-@pytest.mark.parametrize("locks", [True, False])
-def test_a_crash_that_nobody_has_noticed_yet(locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("when", ["at its work", "at once"])
+def test_a_crash_that_nobody_has_noticed_yet(when: str, tmp_path: Path) -> None:
     """Its process is there until its parent asks how it ended."""
-    program = ("import os, sys\nfrom pathlib import Path\nfrom nsys2prv import temporary\n"
+    before = "mkdir = Path.mkdir\nPath.mkdir = lambda *given: (mkdir(*given), os.abort())\n" if when == "at once" else ""
+    program = (f"import os, sys\nfrom pathlib import Path\nfrom nsys2prv import temporary\n{before}"
                "with temporary.temporary_folder(Path(sys.argv[1])):\n    os.abort()\n")
     child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert len(leftovers(tmp_path)) == 1
-    if not locks:
-        monkeypatch.setattr(temporary, "fcntl", None)
     temporary.remove_leftovers(tmp_path)
     assert leftovers(tmp_path) == []
     assert child.wait() == -signal.SIGABRT

@@ -16,7 +16,7 @@ NEW = {name: f"new {name}".encode() for name in (*NAMES[:3], NAMES[4])}
 
 
 def staged(folder: Path) -> Path:
-    staging = folder / f"{temporary.PREFIX}abcdefgh{temporary.SUFFIX}"
+    staging = folder / temporary.Owner.current().new_name()
     staging.mkdir(parents=True)
     for name, text in NEW.items():
         (staging / name).write_bytes(text)
