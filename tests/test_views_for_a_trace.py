@@ -210,7 +210,7 @@ def test_views_of_states_need_states() -> None:
 def test_views_that_show_something_are_those_of_which_paraver_gives_figures(sample: str) -> None:
     answers = view_answers.ask(sample)
     shown = {path: not reason for path, _, reason in fitting(answers.path)}
-    assert {path for path in answers.tables if shown[path]} == {path for path in answers.tables if _has_figures(answers, path)}
+    assert {path for path in answers.tables.known if shown[path]} == {path for path in answers.tables.known if _has_figures(answers, path)}
     assert [path for path, view in VIEWS.items() if shown[path] and asks(view.cfg, answers.present)] == []
 
 
