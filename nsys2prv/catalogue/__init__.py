@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import Any
 
 from nsys2prv.catalogue import calls as call_lines
 from nsys2prv.catalogue import states as row_states
 from nsys2prv.catalogue.calls import CallTable
+from nsys2prv.catalogue.claims import Claims
 from nsys2prv.catalogue.hashing import hashed_numbers
 from nsys2prv.catalogue.states import State, StateRule
 from nsys2prv.data import data_text, data_texts, parsed
@@ -152,8 +154,36 @@ def catalogue() -> Catalogue:
                            row_states.rule(spec.get("state"), data["state_rules"], states))
                for name, spec in data["layouts"].items()}
     lines = {name: LineKind(name, spec.get("tag"), spec["label"]) for name, spec in data["lines"].items()}
-    return Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]), calls, states,
-                     data.get("counters", {}))
+    found = Catalogue(layouts, lines, name_sets, value_sets, tuple(data["domains"]), calls, states, data.get("counters", {}))
+    claims_of(found)
+    return found
+
+
+def claims_of(found: Catalogue) -> Claims:
+    """The event types that layouts use. Raises ValueError where two use one with different labels or values: the .pcf has those of one."""
+    claims = Claims()
+    every_domain = _domain_ranges(len(found.domains))
+    for layout in found.layouts.values():
+        for field in layout.fields:
+            owner, values = f"field {field.name!r} of layout {layout.name!r}", field.values and field.values.name
+            if not isinstance(field.code, DomainCode):
+                claims.add(owner, range(field.code, field.code + 1), (field.label, values))
+                continue
+            for domain, code in field.code.named:
+                claims.add(owner, range(code, code + 1), (domain, values))
+            for domains in () if field.code.only_named else every_domain:
+                first, last = (field.code.base + DOMAIN_STEP * number for number in (domains.start, domains.stop))
+                claims.add(owner, range(first, last, DOMAIN_STEP), (field.label, values))
+        if layout.hashed:
+            claims.add(f"layout {layout.name!r}", range(layout.hashed[0], layout.hashed[1] + 1), ("a hash of the name", layout.hashed))
+    return claims
+
+
+def _domain_ranges(known: int) -> list[range]:
+    """The numbers that NVTX domains may have, of which the first `known` have fixed names."""
+    edges = [FIRST_HASHED_DOMAIN, *sorted(FORBIDDEN_DOMAINS), LAST_HASHED_DOMAIN + 1]
+    hashed = [range(first + (first in FORBIDDEN_DOMAINS), last) for first, last in pairwise(edges)]
+    return [range(known), *hashed]
 
 
 def _sections() -> dict[str, Any]:

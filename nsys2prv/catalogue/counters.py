@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from nsys2prv.catalogue import catalogue
+from nsys2prv.catalogue import catalogue, claims_of
 from nsys2prv.catalogue.hashing import hashed_numbers
 from nsys2prv.data import data_text, parsed
 
@@ -40,12 +40,17 @@ def hashed_types() -> dict[str, tuple[int, int]]:
 
 @cache
 def counter_tables() -> dict[str, CounterTable]:
-    """The tables of listed names by layout of counters, empty for one that has none."""
+    """The tables of listed names by layout of counters, empty for one that has none.
+
+    Raises ValueError where a listed event type is one of another layout, or of another name.
+    """
+    claims = claims_of(catalogue())
     tables = {name: CounterTable({}, {}) for name, layout in catalogue().layouts.items() if not layout.fields}
     listed = parsed(data_text(__package__, "counters.yaml")) | catalogue().counters
     for layout, entries in listed.items():
         known: dict[tuple[str, str], str] = {}
-        for names in entries.values():
+        for code, names in entries.items():
+            claims.add(f"counter {names[0]!r} of layout {layout!r}", range(code, code + 1), names[0])
             for name in names:
                 base, unit = _reduced(name)
                 known.setdefault((base, unit), names[0])

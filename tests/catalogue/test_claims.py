@@ -1,0 +1,81 @@
+"""An event type has one meaning: the catalogue refuses a second one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nsys2prv import catalogue as module
+from nsys2prv.catalogue import counters
+from nsys2prv.catalogue.claims import Claims
+
+OSRT = "event type 66400000: .*field 'call' of layout 'osrt'.*"
+
+
+def build(monkeypatch: pytest.MonkeyPatch, **added: dict[str, Any]) -> None:
+    """The catalogue as its files are, with further entries of sections."""
+    data = module._sections()
+    for section, entries in added.items():
+        module._add(data, section, entries)
+    monkeypatch.setattr(module, "_sections", lambda: data)
+    module.catalogue.__wrapped__()
+
+
+def layout(code: Any, label: str = "New kind", **more: Any) -> dict[str, Any]:
+    return {"new_kind": {"title": "new kind", "fields": {"what": {"code": code, "label": label, **more}}}}
+
+
+def test_a_new_layout_with_the_type_of_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=OSRT) as error:
+        build(monkeypatch, layouts=layout(66400000))
+    assert "field 'what' of layout 'new_kind'" in str(error.value)
+
+
+def test_a_new_line_of_calls_with_the_type_of_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=OSRT) as error:
+        build(monkeypatch, calls={"new_kind": {"table": "NEW", "code": 66400000, "label": "OS Runtime Calls"}})
+    assert "layout 'new_kind'" in str(error.value)
+
+
+@pytest.mark.parametrize(("code", "other"), [
+    (9600 + 100 * 77, "nvtx_pushpop"), (9602, "nvtx_pushpop"), (92500, "generic_counter"), (66600001, "cpu_counter"),
+    ({"per": "domain", "base": 9700}, "nvtx_pushpop"),
+])
+def test_ranges_of_types_are_refused_too(monkeypatch: pytest.MonkeyPatch, code: Any, other: str) -> None:
+    with pytest.raises(ValueError, match=other):
+        build(monkeypatch, layouts=layout(code))
+
+
+@pytest.mark.parametrize("first", [99900, 66399990, 9590])
+def test_hashed_types_of_a_new_layout_are_its_own(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    with pytest.raises(ValueError, match="layout 'new_kind'"):
+        build(monkeypatch, layouts={"new_kind": {"title": "new kind", "fields": {}, "hashed": [first, first + 200]}})
+
+
+def test_a_field_that_means_the_same_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    build(monkeypatch, layouts=layout(9200, "Correlation ID"))
+
+
+def test_a_field_of_another_label_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="event type 9200"):
+        build(monkeypatch, layouts=layout(9200, "Correlation"))
+
+
+@pytest.mark.parametrize("code", [66400000, 9400, 99500])
+def test_a_listed_counter_has_a_type_of_its_own(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    known = module.catalogue()
+    entries = {**known.counters, "cpu_counter": {code: ["New number"]}}
+    monkeypatch.setattr(counters, "catalogue", lambda: module.Catalogue(**{**vars(known), "counters": entries}))
+    with pytest.raises(ValueError, match=f"event type {code}: .*counter 'New number' of layout 'cpu_counter'"):
+        counters.counter_tables.__wrapped__()
+
+
+def test_claims_of_one_meaning_may_overlap() -> None:
+    claims = Claims()
+    claims.add("a", range(10, 20), "one")
+    claims.add("b", range(15, 30), "one")
+    claims.add("c", range(12, 13), "one")
+    claims.add("d", range(30, 31), "two")
+    with pytest.raises(ValueError, match="event type 29: b and e both use it"):
+        claims.add("e", range(29, 50, 5), "two")
