@@ -127,6 +127,13 @@ def test_names_that_share_a_label_keep_their_values_only_where_all_are_there(tmp
     assert any("2 with new ones" in note for note in notes)
 
 
+def test_names_of_a_base_that_still_has_brackets_keep_their_values(tmp_path: Path) -> None:
+    assert ranges(tmp_path, "a", "b", "a [1]", "a [2]")[0] == {"a {1}": 1, "a {2}": 2, "b": 3}
+    pcf = tmp_path / "a.pcf"
+    pcf.write_text(pcf.read_text().replace("{", "[").replace("}", "]"))
+    assert ranges(tmp_path, "b", "0", "a [2]", "b", base="a")[0] == {"a {2}": 2, "b": 3, "0": 4}
+
+
 def values_of(tmp_path: Path, base: dict[str, dict[str, int]], **texts: list[str]) -> dict[str, dict[str, int]]:
     """Values that a space of three sets gives to texts."""
     sets = {name: NameSet(name, "space", first, "cuda_api.txt" if name == "calls" else None)

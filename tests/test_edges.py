@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export, strings
+from tools.paramedir import need_paramedir, run_paramedir
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
@@ -81,6 +82,34 @@ def test_names_that_could_break_the_files(tmp_path: Path) -> None:
     assert labels[10] == "(all in brackets)"
     assert labels[30] == "(no text)"
     assert labels[0] == "End #2"
+
+
+BRACKETED = ["step [1/2]", "step [2/2]", "step", "a[0] and b[1]", "a[1] and b[1]", "[x] in [y]", "[[2, 3], []]", "operator[]",
+             "b] before [a", "[0, 1)", "(0, 1]", "step {1/2}", "[all]"]
+
+
+def test_short_names_of_labels_with_brackets_stay_distinct(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, {NVTX: [nvtx(10 * place, 10 * place + 5, name) for place, name in enumerate(BRACKETED)]})
+    labels = [label for label, begin, _ in sorted(found(trace, PUSHPOP), key=lambda item: item[1])]
+    assert labels == ["step {1/2}", "step {2/2}", "step", "a{0} and b{1}", "a{1} and b{1}", "{x} in {y}", "{{2, 3}, {}}", "operator{}",
+                      "b} before {a", "[0, 1)", "(0, 1]", "step {1/2} #2", "(all)"]
+
+
+def test_paraver_cuts_brackets_out_of_short_names(tmp_path: Path) -> None:
+    need_paramedir()
+    trace_of(tmp_path, {NVTX: [nvtx(10 * place, 10 * place + 5, name) for place, name in enumerate(BRACKETED)]})
+    assert len(set(_heads(tmp_path))) == len(BRACKETED)
+    pcf = tmp_path / "o.pcf"
+    pcf.write_text(pcf.read_text().replace("step {", "step [").replace("/2}", "/2]"))
+    assert len(set(_heads(tmp_path))) < len(BRACKETED)
+
+
+def _heads(folder: Path) -> list[str]:
+    """The heads of the columns that Paraver makes of NVTX names where short ones are asked for, as new tables and most views do."""
+    view = (Path(__file__).parent.parent / "cfgs" / "analysis" / "nvtx_calls_2dh.cfg").read_text()
+    (folder / "view.cfg").write_text(view.replace("ShortHeaderLabels: False", "ShortHeaderLabels: True"))
+    run_paramedir(folder, "o.prv", "view.cfg", "heads")
+    return [head.strip() for head in (folder / "heads").read_text().splitlines()[0].split("\t")[1:] if head.strip()]
 
 
 def test_text_that_is_no_utf8(tmp_path: Path) -> None:

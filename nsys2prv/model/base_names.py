@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from nsys2prv.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, catalogue
-from nsys2prv.paraver.pcf import PcfType, read_pcf
+from nsys2prv.paraver.pcf import PcfType, read_pcf, without_brackets
 
 #: Greater values are none of ours, and leave no room behind them.
 GREATEST = 10**9
@@ -36,7 +36,7 @@ def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
     found: dict[str, list[pl.DataFrame]] = {}
     for pcf_type in sorted(types, key=lambda item: item.code):
         labels = pl.DataFrame(list(pcf_type.labels.items()), schema={"value": pl.Int64, "label": pl.String}, orient="row")
-        labels = labels.filter(pl.col("value").is_between(1, GREATEST)).select("label", "value")
+        labels = without_brackets(labels.filter(pl.col("value").is_between(1, GREATEST)).select("label", "value"))
         for name_set in {field.values.name for field in fields if _is_of(pcf_type, field)}:
             found.setdefault(name_set, []).append(labels)
     return {name_set: pl.concat(frames).unique(maintain_order=True).with_columns(sure=~pl.col("label").is_duplicated())

@@ -123,14 +123,26 @@ def read_pcf(path: Path) -> list[PcfType]:
 
 
 def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:
-    """The labels as single lines of valid text, none empty, too long or all in brackets, each but once."""
+    """The labels as single lines of valid text, none empty, too long or with brackets, each but once."""
     text = labels["label"]
     odd = text.str.contains(CONTROL) | (text.str.len_bytes() > LONGEST) | text.str.contains(r"^\s|\s$|^\[|^\(\)$|^$")
     if odd.any():
         cleaned = {value: clean(label) for value, label in labels.filter(odd).iter_rows()}
         labels = labels.with_columns(label=pl.when(odd).then(pl.col("value").replace_strict(cleaned, default="", return_dtype=pl.String))
                                      .otherwise("label"))
-    return _unique(labels.sort("value"))
+    return _unique(without_brackets(labels).sort("value"))
+
+
+def without_brackets(labels: pl.DataFrame) -> pl.DataFrame:
+    """The labels with braces where they have brackets.
+
+    Paraver's short names (heads of columns, what it tells under the mouse) leave out all from the first [ to the last ]: `step [1]` and
+    `step [2]` would both be `step`. A label with only one of the two stays.
+    """
+    label = pl.col("label")
+    cut = label.str.contains("[", literal=True) & label.str.contains("]", literal=True)
+    braces = label.str.replace_all("[", "{", literal=True).str.replace_all("]", "}", literal=True)
+    return labels.with_columns(label=pl.when(cut).then(braces).otherwise(label))
 
 
 def _unique(labels: pl.DataFrame) -> pl.DataFrame:
