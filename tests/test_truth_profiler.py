@@ -17,6 +17,7 @@ from tools.trace import Trace
 
 from nsys2prv.cli import main
 from nsys2prv.errors import NothingToWrite
+from nsys2prv.store.span import CUT
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 OVERHEAD, TYPE, SEVERITY, SOURCE, TEXT = 69000000, 69000001, 69000010, 69000011, 69000012
@@ -153,7 +154,7 @@ def test_messages_do_not_make_the_trace_longer_than_what_it_shows(tmp_path: Path
 
 
 def test_overhead_is_cut_to_what_else_there_is(tmp_path: Path) -> None:
-    """What lies wholly outside is left out and counted."""
+    """What lies wholly outside is left out, and both that and what is cut are counted."""
     spans = [(0, 10), (5, 30), (32, 35), (50, 90), (60, 70), (0, 100)]
     rows = [{"start": start, "end": end, "globalTid": 7 << 24 | 7, "nameId": 1} for start, end in spans]
     report = make_export(tmp_path / "r.sqlite", {"PROFILER_OVERHEAD": rows, KERNEL: [kernel(20, 60)], "StringIds": strings("k")})
@@ -161,6 +162,7 @@ def test_overhead_is_cut_to_what_else_there_is(tmp_path: Path) -> None:
     assert trace.duration == 40
     assert sorted((item.begin, item.end) for item in trace.intervals(OVERHEAD)) == [(0, 10), (0, 40), (12, 15), (30, 40)]
     assert sum(summary.dropped.values()) == 2
+    assert summary.repaired == {("profiler_overhead", CUT): 3}
     assert summary.events["profiler_overhead"] == 4
 
 

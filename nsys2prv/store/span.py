@@ -23,6 +23,7 @@ from nsys2prv.store.runs import BEGIN, SpillReader, SpillWriter, pairs
 
 OUTSIDE = "before or after all else in the report"
 MOVED = "messages before or after all else in the report, put to its begin or end"
+CUT = "ranges partly before or after all else in the report, cut to it"
 
 
 def within(results: Sequence[Extracted], folder: Path) -> list[Extracted]:
@@ -50,25 +51,27 @@ def _cut(result: Extracted, kinds: dict[str, EventKind], span: tuple[int, int], 
             continue
         kind = kinds[run.shape.name]
         records = reader.between(run, run.first, None)
-        kept = _ranges(records, span) if kind.lasting else _points(records, span)
-        moved = int(np.count_nonzero(kept["time"] != records["time"])) if not kind.lasting else 0
+        kept, repaired = _ranges(records, span) if kind.lasting else _points(records, span)
         changed.runs += append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max())) if len(kept) else []
         gone = len(records) - len(kept)
         changed.events[run.shape.name] -= gone
-        changed.add(kind.name, Account(records=-gone, dropped=Counter({OUTSIDE: gone}), repaired=Counter({MOVED: moved})))
+        changed.add(kind.name, Account(records=-gone, dropped=Counter({OUTSIDE: gone}), repaired=repaired))
     reader.close()
     writer.close()
     return changed
 
 
-def _ranges(records: np.ndarray, span: tuple[int, int]) -> np.ndarray:
+def _ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+    """The ranges that lie at least partly within the span (ns), cut to it, and how many were cut."""
     kept = records[(records["end"] > span[0]) & (records["time"] < span[1])]
+    cut = int(np.count_nonzero((kept["time"] < span[0]) | (kept["end"] > span[1])))
     kept["time"], kept["end"] = np.maximum(kept["time"], span[0]), np.minimum(kept["end"], span[1])
-    return kept[np.lexsort((-kept["end"], kept["time"]))]
+    return kept[np.lexsort((-kept["end"], kept["time"]))], Counter({CUT: cut})
 
 
-def _points(records: np.ndarray, span: tuple[int, int]) -> np.ndarray:
+def _points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+    """The points, those outside the span (ns) put to its begin or end, and how many these are."""
     kept = records.copy()
     kept["time"] = np.clip(kept["time"], span[0], max(span[0], span[1] - 1))
     kept["end"] = kept["time"] + 1
-    return kept
+    return kept, Counter({MOVED: int(np.count_nonzero(kept["time"] != records["time"]))})
