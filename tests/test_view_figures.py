@@ -13,7 +13,8 @@ from tools.trace import Interval
 from tools.view_answers import Answers, Work, by_task, innermost, length, union, work_of
 
 KERNEL, NCCL, GRAPH, CLASS, TENSOR, GEMM = 63000006, 63000007, 63000008, 63000060, 63000061, 63000062
-NCCL_BYTES, NCCL_OPERATION, COLLECTIVE, LATE, WAIT, TRANSFER, BUS_BANDWIDTH = 9501, 9508, 9540, 9542, 9543, 9544, 9546
+NCCL_BYTES, NCCL_OPERATION, COLLECTIVE, LATE, WAIT, TRANSFER = 9501, 9508, 9540, 9542, 9543, 9544
+BUS_BANDWIDTH, TRANSFERS = 9546, 9547
 NCCL_MESSAGE, MPI_MESSAGES, MESSAGE_BYTES = 55010, 50000001, 50100014
 MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 #: paramedir rounds to 10 decimals.
@@ -188,11 +189,11 @@ def test_collectives_across_ranks(answers: Answers) -> None:
         assert cells == pytest.approx([total for _, total in sorted(each_task.items())], rel=CLOSE)
     times: Counter[tuple] = Counter()
     transferred: Counter[tuple] = Counter()
-    for name, each in found.items():
+    for name, each in _by_value(answers, TRANSFERS).items():
         for one in each:
-            if bandwidth := one.others.get(BUS_BANDWIDTH):
-                times[one.row, name] += one.end - one.begin
-                transferred[one.row, name] += bandwidth * (one.end - one.begin)
+            times[one.row, name] += one.end - one.begin
+            transferred[one.row, name] += one.others[BUS_BANDWIDTH] * (one.end - one.begin) / 10**6
+    assert {name: time for (_, name), time in times.items() if time > sum(one.others.get(TRANSFER, 0) for one in found[name])} == {}
     cells = sorted(cell for row in answers.by_row("analysis/nccl_bw_mbs.cfg") for cell in row.values())
     assert cells == pytest.approx(sorted(total / times[key] for key, total in transferred.items()), rel=CLOSE)
     for view, code, figure in (("nccl_wait_avg_2dh", WAIT, lambda values: sum(values) / len(values)), ("nccl_late_max_2dh", LATE, max),

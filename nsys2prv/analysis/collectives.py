@@ -42,7 +42,8 @@ def _kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
 
 def _matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     """A row per kernel of a matched collective, and what its rank did from the first rank's begin until its own."""
-    records = unit.begins("nccl_collective", ("operation", "collective", "late", "wait", "transfer", "bus_bandwidth"))
+    records = unit.begins("nccl_collective", ("operation", "collective", "late", "wait", "transfer"))
+    records = _with_bandwidths(unit, records)
     kernels = kernels.select("thread", "begin", "bytes", "communicator").unique(["thread", "begin"], keep="first")
     records = records.join(kernels, on=["thread", "begin"], how="left", maintain_order="left")
     threads = records["thread"].to_numpy()
@@ -59,6 +60,15 @@ def _matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     return records.select(
         "collective", "operation", "communicator", "bytes", "late", "wait", "transfer", "bus_bandwidth",
         pl.Series("task", unit.task_of[threads], dtype=pl.Int64), *(pl.Series(name, values) for name, values in doing.items()))
+
+
+def _with_bandwidths(unit: Unit, records: pl.DataFrame) -> pl.DataFrame:
+    """Records of collectives with `bus_bandwidth` (B/s), null where it is not known. Their transfers begin when their waits end."""
+    if not unit.has("nccl_transfer"):
+        return records.with_columns(bus_bandwidth=pl.lit(None, pl.Int64))
+    speeds = unit.begins("nccl_transfer", ("bus_bandwidth",)).select("thread", "begin", "bus_bandwidth")
+    ready = records.with_columns(ready=pl.col("begin") + pl.col("wait"))
+    return ready.join(speeds, left_on=["thread", "ready"], right_on=["thread", "begin"], how="left", maintain_order="left")
 
 
 def _mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
@@ -121,15 +131,15 @@ def _by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 def _across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     """Figures per communicator and operation of matched collectives; bytes are of all their kernels."""
-    measured = (pl.col("bus_bandwidth") >= 0) & (pl.col("transfer") > 0)
-    carried = (pl.col("bus_bandwidth") * pl.col("transfer")).filter(measured).sum()
+    measured = pl.col("bus_bandwidth").is_not_null()
+    carried = (pl.col("bus_bandwidth").cast(pl.Float64) * pl.col("transfer")).filter(measured).sum()
     rows = matched.group_by("communicator", "operation", maintain_order=True).agg(
         collectives=pl.col("collective").n_unique().cast(pl.Int64), ranks=pl.col("task").n_unique().cast(pl.Int64),
         bytes=pl.when((pl.col("bytes") >= 0).any()).then(pl.col("bytes").clip(0).sum()),
         wait_ns=pl.col("wait").sum(), transfer_ns=pl.col("transfer").sum(), mean_wait_ns=pl.col("wait").mean(),
         mean_transfer_ns=pl.col("transfer").mean(), greatest_late_ns=pl.col("late").max(),
-        bus_gb_s=ratio(carried.cast(pl.Float64), pl.col("transfer").filter(measured).sum() * 1000),
-        median_bus_gb_s=pl.col("bus_bandwidth").filter(measured).median() / 1000)
+        bus_gb_s=ratio(carried / 10**9, pl.col("transfer").filter(measured).sum()),
+        median_bus_gb_s=pl.col("bus_bandwidth").filter(measured).median() / 10**9)
     rows = rows.with_columns(wait_share=ratio(pl.col("wait_ns"), pl.col("wait_ns") + pl.col("transfer_ns")))
     rows = rows.sort("wait_ns", descending=True, maintain_order=True)
     return _communicators(rows.with_columns(_operations()), context, "nccl_communicator")

@@ -10,7 +10,8 @@ How the kernels of one collective are found, the first way that the reports allo
    overlap in time, for none ends before all have begun; unless nearly all do, nothing is matched.
 
 A collective is numbered only if it is complete: a kernel of each rank, of the same operations and size.
-Times in ns. Bandwidths are over the transfer, in MB/s of 10^6 bytes; bus bandwidth as nccl-tests defines it.
+Times in ns. Bandwidths in B/s are those of the transfer, which begins with the last rank's kernel, and stand in records that last as long
+as it; bus bandwidth as nccl-tests defines it.
 
 The work is divided: the kernels of a few reports are brought into order (nccl_kernels.py), then parts of communicators are matched
 (nccl_matching.py), whose collectives are numbered through at the end.
@@ -32,7 +33,7 @@ from nsys2prv.relations.blocks import Block, windows
 from nsys2prv.relations.kind import NCCL, Division, Relation
 from nsys2prv.relations.nccl_by_ends import EndsStep
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, BY_NUMBER, WAYS, LaunchStep, Piece, Survey, portions, survey
-from nsys2prv.relations.nccl_matching import LAYOUT, NAME, Found, MatchStep, NumberStep, RecordStep
+from nsys2prv.relations.nccl_matching import LAYOUT, NAME, TRANSFER, Found, MatchStep, NumberStep, RecordStep
 from nsys2prv.store.runs import TRACE
 
 #: Share of the collectives matched by order whose kernels must overlap on all ranks.
@@ -186,5 +187,5 @@ def _apart(found: Sequence[Found]) -> list[str]:
             "the clocks of the reports do not agree so far, and late arrivals and waits are wrong by as much"]
 
 
-RELATIONS = (Relation(NAME, "NCCL collectives across ranks", NCCL, (KERNELS, COMMUNICATORS), (LAYOUT,), divided=divided,
+RELATIONS = (Relation(NAME, "NCCL collectives across ranks", NCCL, (KERNELS, COMMUNICATORS), (LAYOUT, TRANSFER), divided=divided,
                       observe=nccl_clocks.observe, portions=nccl_clocks.portions),)

@@ -17,11 +17,12 @@ from nsys2prv.relations.kind import Related
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece
 from nsys2prv.relations.spilled import spilled
 
-NAME, LAYOUT = "nccl_collectives", "nccl_collective"
-#: Fields of the layout, and columns of records: these with times (ns), where they are, and what tells their order among equals.
-FIELDS = ("operation", "collective", "late", "wait", "transfer", "algorithm_bandwidth", "bus_bandwidth")
+NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
+#: Fields of the layouts, and columns of records: these with times (ns), where they are, and what tells their order among equals.
+FIELDS = ("operation", "collective", "late", "wait", "transfer")
+SPEEDS = ("algorithm_bandwidth", "bus_bandwidth")
 ORDER = ("settled", "task", "device", "group", "before")
-RECORD = ("begin", "end", "object", *FIELDS, *ORDER)
+RECORD = ("begin", "end", "object", *FIELDS, *SPEEDS, *ORDER)
 #: What is equal on all ranks of a collective: of one whose communicator is known, and of others.
 SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
 
@@ -166,7 +167,9 @@ def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[
 
     def speed(moved: np.ndarray) -> np.ndarray:
         result = np.full(len(rows), ABSENT)
-        result[measured] = np.round(moved[measured] * 1000 / transfer[measured]).astype(np.int64)
+        # In floating point, for the product may be beyond 64 bits. 0 B/s is where nothing moved, no slow transfer.
+        exact = moved[measured] * 1e9 / transfer[measured]
+        result[measured] = np.maximum(np.round(exact), np.sign(exact)).astype(np.int64)
         return result
 
     operation, by_name = kernels["operation"][rows], kernels["by_name"][rows]
@@ -222,4 +225,8 @@ class RecordStep:
         column = dict(zip(RECORD, np.concatenate(found).T, strict=True))
         order = np.lexsort([column[name] for name in reversed(ORDER)])
         rows = Rows(LAYOUT, *(column[name][order] for name in ("begin", "end", "object")), {name: column[name][order] for name in FIELDS})
-        return spilled(Related([rows]), NAME, self.number, self.folder)
+        measured = order[column["bus_bandwidth"][order] != ABSENT]
+        part = {name: column[name][measured] for name in ("begin", "wait", "end", "object", "operation", *SPEEDS)}
+        transfers = Rows(TRANSFER, part["begin"] + part["wait"], part["end"], part["object"],
+                         {name: part[name] for name in ("operation", *SPEEDS)})
+        return spilled(Related([rows, transfers] if len(measured) else [rows]), NAME, self.number, self.folder)

@@ -19,7 +19,7 @@ from nsys2prv import convert
 from nsys2prv.samples import Options as SampleOptions
 from nsys2prv.samples import generate
 
-COLLECTIVE, NUMBER, LATE, WAIT, TRANSFER, ALGORITHM, BUS = range(9540, 9547)
+COLLECTIVE, NUMBER, LATE, WAIT, TRANSFER, ALGORITHM, BUS, TRANSFERS = range(9540, 9548)
 MESSAGE = 55010
 Record = tuple[int, int, int, int]
 """Task, late arrival, wait, transfer (ns)."""
@@ -31,6 +31,11 @@ def records(trace: Trace) -> dict[int, list[Record]]:
     for item in trace.intervals(COLLECTIVE):
         found[item.others[NUMBER]].append((item.row[0], *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER))))
     return {number: sorted(items) for number, items in found.items()}
+
+
+def bandwidths(trace: Trace) -> dict[tuple[tuple[int, int], int, int], tuple[int, int]]:
+    """Row, begin and end of each transfer: algorithm and bus bandwidth (B/s)."""
+    return {(item.row, item.begin, item.end): (item.others[ALGORITHM], item.others[BUS]) for item in trace.intervals(TRANSFERS)}
 
 
 def expected(begins: list[int], ends: list[int], tasks: list[int]) -> list[Record]:
@@ -86,12 +91,15 @@ def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None
         ranks = len(tasks)
         whole = sizes[0] * (1 if functions[0] == "ncclAllReduce" else ranks)
         factor = 2 * (ranks - 1) / ranks if functions[0] == "ncclAllReduce" else (ranks - 1) / ranks
-        wanted.append([(*record, whole * 1000 / record[3], whole * 1000 * factor / record[3])
+        wanted.append([(*record, whole * 1e9 / record[3], whole * 1e9 * factor / record[3])
                        for record in expected(begins, ends, tasks)])
     trace = read_trace(tmp_path / "o.prv")
     found = defaultdict(list)
+    speeds = bandwidths(trace)
     for item in trace.intervals(COLLECTIVE):
-        found[item.others[NUMBER]].append((item.row[0], *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER, ALGORITHM, BUS))))
+        begin = item.begin + item.others.get(WAIT, 0)
+        found[item.others[NUMBER]].append((item.row[0], *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER)),
+                                           *speeds[item.row, begin, item.end]))
     assert len(found) == len(wanted) > 20
     for ours, theirs in zip(sorted(sorted(items) for items in found.values()), sorted(wanted), strict=True):
         assert np.allclose(ours, theirs, rtol=2e-4, atol=1)
@@ -111,7 +119,16 @@ def test_figures_of_one_collective(tmp_path: Path) -> None:
                  lambda rank: rank.collective(100, 2_000, 3_100, said(7, 8000)))
     trace, _ = converted(tmp_path, *ranks)
     assert records(trace) == {1: [(1, 0, 1000, 1000), (2, 1000, 0, 1100)]}
-    assert [(item.others[ALGORITHM], item.others[BUS]) for item in trace.intervals(COLLECTIVE)] == [(8000, 8000), (7273, 7273)]
+    assert bandwidths(trace) == {((1, 2), 1900, 2900): (8_000_000_000, 8_000_000_000),
+                                 ((2, 2), 1900, 3000): (7_272_727_273, 7_272_727_273)}
+
+
+@pytest.mark.parametrize(("size", "transfer", "speed"), [(8, 1_000_000, 8_000), (1, 1_000_000_000, 1), (1, 10_000_000_000, 1)])
+def test_slow_transfers_have_a_bandwidth(size: int, transfer: int, speed: int, tmp_path: Path) -> None:
+    ranks = pair(lambda rank: rank.collective(100, 1_000, 2_000 + transfer, said(7, size)),
+                 lambda rank: rank.collective(100, 2_000, 2_000 + transfer, said(7, size)))
+    trace, _ = converted(tmp_path, *ranks)
+    assert set(bandwidths(trace).values()) == {(speed, speed)}
 
 
 def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
@@ -182,7 +199,7 @@ def test_without_payloads_by_order_where_kernels_overlap(tmp_path: Path) -> None
     trace, text = converted(tmp_path, *ranks)
     assert "by order on each stream, assuming that all are of one communicator: 2" in text
     assert records(trace)[1] == [(1, 0, 100, 200), (2, 100, 0, 200)]
-    assert not any(ALGORITHM in item.others for item in trace.intervals(COLLECTIVE))
+    assert not bandwidths(trace)
 
 
 @pytest.mark.parametrize(("second", "why"), [
@@ -205,7 +222,7 @@ def test_without_communicators_in_calls_but_one_made(tmp_path: Path) -> None:
 
     trace, text = converted(tmp_path, *pair(of, of))
     assert "by order on each stream, the one communicator: 1" in text
-    assert trace.intervals(COLLECTIVE)[0].others[ALGORITHM] == round(4096 * 1000 / 300)
+    assert next(iter(bandwidths(trace).values()))[0] == round(4096 * 1e9 / 300)
 
 
 def exchange(rank: Rank, start: int, begin: int, end: int, peer: int, size: int = 64, ranks: int | None = 2) -> Rank:
