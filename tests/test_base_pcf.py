@@ -115,7 +115,7 @@ def test_new_names_follow_those_of_all_bases(tmp_path: Path) -> None:
 def test_names_that_share_a_label_keep_their_values_only_where_all_are_there(tmp_path: Path) -> None:
     one, two, three = ("x" * 1001 + end for end in "abc")
     first, _ = ranges(tmp_path, "a", one, two, "it #5")
-    short = "x" * 999 + "…"
+    short = "x" * 997 + "..."
     assert first == {"it #5": 1, short: 2, f"{short} #2": 3}
     found, notes = ranges(tmp_path, "b", two, three, "it #5", "it #6", base="a")
     assert found == {"it #5": 1, short: 2, f"{short} #2": 3, "it #6": 4}

@@ -48,8 +48,9 @@ def _with_unique_labels(types: list[EventType]) -> list[EventType]:
 
 
 def counter_types(metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]) -> list[EventType]:
-    """The event types of the metrics met, by layout."""
-    return [EventType(codes[layout, metric.name], metric.name, precision=metric.precision)
+    """The event types of the metrics met, by layout. Labels tell what fractions are multiplied by: `PRECISION`, with which Paraver would
+    show them as they are, is more than other readers of .pcf files know."""
+    return [EventType(codes[layout, metric.name], f"{metric.name} (x {10 ** metric.precision})" if metric.precision else metric.name)
             for layout, found in metrics.items() for metric in sorted(found)]
 
 

@@ -242,7 +242,7 @@ def _clean(text: str) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def _prepared(name: str) -> str:
@@ -315,7 +315,7 @@ def _differences(names: list[str]) -> list[str]:
     if max(map(len, chosen)) > _SUFFIX_LENGTH:
         pairs = enumerate(zip(min(chosen), max(chosen), strict=False))
         common = next((at for at, (one, other) in pairs if one != other), 0)
-        chosen = ["…" + text[common:] if common > 1 else text for text in chosen]
+        chosen = ["..." + text[common:] if common > 1 else text for text in chosen]
     chosen = [_cut(_clean(text), _SUFFIX_LENGTH) for text in chosen]
     return [text if not text or text.startswith("(") else f"<{text}>" for text in chosen]
 

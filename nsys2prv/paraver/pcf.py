@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import BinaryIO
 import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.paraver.text import CONTROL, LONGEST, clean
+from nsys2prv.paraver.text import CONTROL, LONGEST, NOT_ASCII, clean, from_ascii, to_ascii
 
 END = "End"
 #: Labels written at a time.
@@ -39,12 +39,11 @@ THREAD_FUNC         State As Is
 @dataclass(frozen=True)
 class EventType:
     """An event type and, where its values have names, their labels: a frame of `value` and `label`, as :func:`safe_labels` makes
-    it (0 is always End). precision: decimals that a plain number's integers stand for."""
+    it (0 is always End)."""
 
     code: int
     label: str
     labels: pl.DataFrame | None = None
-    precision: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,25 +56,43 @@ class StateLabel:
 
 
 def write_pcf(types: Iterable[EventType], file: BinaryIO, states: Sequence[StateLabel] = ()) -> None:
-    """Write the file. There is no STATES section where the trace has no states: POP's BasicAnalysis tells by it.
+    """Write the file, in ASCII (:func:`nsys2prv.paraver.text.to_ascii`). There is no STATES section where the trace has no states:
+    POP's BasicAnalysis tells by it.
 
     The colour column is 0 for types with named values and 7 for counters. Types in a row that share one frame of labels share its lines.
     """
     file.write(OPTIONS.encode())
     if states:
-        labels = "".join(f"{state.value} {clean(state.label)}\n" for state in states)
+        labels = "".join(f"{state.value} {_line(state.label)}\n" for state in states)
         colors = "".join(f"{state.value} {{{','.join(map(str, state.color))}}}\n" for state in states)
         file.write(f"\nSTATES\n{labels}\n\nSTATES_COLOR\n{colors}\n".encode())
     for named, alike in groupby(types, key=lambda found: id(found.labels) if found.labels is not None else -found.code):
         group = list(alike)
         if named < 0:
-            precision = f"PRECISION {group[0].precision}\n" if group[0].precision else ""
-            file.write(f"\nEVENT_TYPE\n7 {group[0].code} {clean(group[0].label)}\n{precision}".encode())
+            file.write(f"\nEVENT_TYPE\n7 {group[0].code} {_line(group[0].label)}\n".encode())
             continue
-        heads = "".join(f"0 {event_type.code} {clean(event_type.label)}\n" for event_type in group)
+        heads = "".join(f"0 {event_type.code} {_line(event_type.label)}\n" for event_type in group)
         file.write(f"\nEVENT_TYPE\n{heads}VALUES\n0 {END}\n".encode())
         for piece in group[0].labels.iter_slices(PIECE_ROWS):
-            piece.select(pl.format("{} {}", "value", "label")).write_csv(file, include_header=False, quote_style="never")
+            _in_ascii(piece).select(pl.format("{} {}", "value", "label")).write_csv(file, include_header=False, quote_style="never")
+
+
+def _line(label: str) -> str:
+    return to_ascii(clean(label))
+
+
+def _in_ascii(labels: pl.DataFrame) -> pl.DataFrame:
+    """The labels as they stand in the file."""
+    return _mapped(labels, labels["label"].str.contains(NOT_ASCII), to_ascii)
+
+
+def _mapped(labels: pl.DataFrame, rows: pl.Series, change: Callable[[str], str]) -> pl.DataFrame:
+    """The labels with some of them changed."""
+    if not rows.any():
+        return labels
+    changed = {value: change(label) for value, label in labels.filter(rows).iter_rows()}
+    return labels.with_columns(label=pl.when(rows).then(pl.col("value").replace_strict(changed, default="", return_dtype=pl.String))
+                               .otherwise("label"))
 
 
 @dataclass
@@ -109,9 +126,9 @@ def read_pcf(path: Path) -> list[PcfType]:
         if inside and line[:1].isdigit():
             if valued and (found := _VALUE.match(line)):
                 for pcf_type in block:
-                    pcf_type.labels[int(found[1])] = found[2].strip()
+                    pcf_type.labels[int(found[1])] = from_ascii(found[2].strip())
             elif not valued and (found := _TYPE.match(line)):
-                block.append(PcfType(int(found[1]), found[2].strip()))
+                block.append(PcfType(int(found[1]), from_ascii(found[2].strip())))
                 types.append(block[-1])
         elif line.strip() == "VALUES":
             valued = True
@@ -126,11 +143,7 @@ def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:
     """The labels as single lines of valid text, none empty, too long or with brackets, each but once."""
     text = labels["label"]
     odd = text.str.contains(CONTROL) | (text.str.len_bytes() > LONGEST) | text.str.contains(r"^\s|\s$|^\[|^\(\)$|^$")
-    if odd.any():
-        cleaned = {value: clean(label) for value, label in labels.filter(odd).iter_rows()}
-        labels = labels.with_columns(label=pl.when(odd).then(pl.col("value").replace_strict(cleaned, default="", return_dtype=pl.String))
-                                     .otherwise("label"))
-    return _unique(without_brackets(labels).sort("value"))
+    return _unique(without_brackets(_mapped(labels, odd, clean)).sort("value"))
 
 
 def without_brackets(labels: pl.DataFrame) -> pl.DataFrame:

@@ -60,7 +60,7 @@ def shortened(text: str) -> str:
     if len(line) <= LONGEST:
         return line
     sentences = line[:LONGEST].rsplit(". ", 1)
-    return f"{sentences[0]}." if len(sentences) > 1 else f"{line[:LONGEST - 1].rstrip()}…"
+    return f"{sentences[0]}." if len(sentences) > 1 else f"{line[:LONGEST - 3].rstrip()}..."
 
 
 def messages(database: Source) -> tuple[Message, ...]:

@@ -148,7 +148,7 @@ def label(name: str | None) -> str:
     """A name as a .pcf can hold it: one line, without pairs of brackets, not empty, at most 1000 characters."""
     line = re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029]+", " ", name or "").strip()
     if len(line) > LONGEST_LABEL:
-        line = line[: LONGEST_LABEL - 1].rstrip() + "…"
+        line = line[: LONGEST_LABEL - 3].rstrip() + "..."
     if re.fullmatch(r"\[[^][]*\]", line):
         line = f"({line[1:-1]})" if len(line) > 2 else ""
     if {"[", "]"} <= {*line}:

@@ -111,7 +111,7 @@ def _read_row(trace: Trace, path: Path) -> None:
 def _read_pcf(trace: Trace, path: Path) -> None:
     """Labels of types, values and states."""
     section, in_values, types = "", False, list[int]()
-    for line in path.read_bytes().decode("utf-8").split("\n"):
+    for line in path.read_bytes().decode("ascii").split("\n"):
         text = line.strip(" \t")
         if not text or text.startswith("#"):
             continue
@@ -134,8 +134,6 @@ def _read_pcf(trace: Trace, path: Path) -> None:
                 if number in trace.labels.values[code]:
                     trace.violations.add("value labelled twice", f"{code} {line}")
                 trace.labels.values[code][number] = label
-        elif section == "EVENT_TYPE" and text.startswith("PRECISION "):
-            trace.labels.precision.update(dict.fromkeys(types, int(text.split()[1])))
         elif section == "EVENT_TYPE":
             types.append(_read_type(trace, text))
         elif section == "":
@@ -154,8 +152,16 @@ def _read_type(trace: Trace, text: str) -> int:
         trace.violations.add("type beyond what can be labelled", text)
     if str(code).startswith("30000"):
         trace.violations.add("type that begins with 30000, which others take for CPU samples", text)
-    trace.labels.types[code] = match[3]
+    label, scaled, zeros = match[3].partition(" (x 1")
+    trace.labels.types[code] = unescaped(label)
+    if scaled:
+        trace.labels.precision[code] = len(zeros.removesuffix(")"))
     return code
+
+
+def unescaped(label: str) -> str:
+    """A label with the characters that `\\u00e9` and `\\U0001f600` stand for."""
+    return re.sub(r"\\u([0-9a-f]{4})|\\U([0-9a-f]{8})", lambda found: chr(int(found[1] or found[2], 16)), label)
 
 
 def _numbered(trace: Trace, text: str) -> tuple[int, str]:
@@ -165,7 +171,7 @@ def _numbered(trace: Trace, text: str) -> tuple[int, str]:
         return -1, text
     if int(match[1]) > LAST_LABELLED:
         trace.violations.add("value beyond what can be labelled", text)
-    return int(match[1]), match[2]
+    return int(match[1]), unescaped(match[2])
 
 
 def _check_labels(trace: Trace) -> None:
