@@ -14,16 +14,22 @@ from nsys2prv.paraver.pcf import EventType
 from nsys2prv.paraver.text import LONGEST, clean
 
 DEFAULT_DOMAIN = "default domain"
+#: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has none of them: POP's BasicAnalysis
+#: knows by their labels which traces it can read so, and nsys2prv of BSC declares them beside every kernel.
+ON_GPU = frozenset(("cuda_kernel", "cuda_graph"))
+BESIDE_IT = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
 
 
 def event_types(layouts: Sequence[str], values: Mapping[str, NameValues], domains: Mapping[str, int],
                 counters: Sequence[EventType] = ()) -> list[EventType]:
     """Every event type of these layouts, and the counters, by code. A type that several layouts share is listed once."""
     types = {event_type.code: event_type for event_type in counters}
-    for layout in layouts:
-        for field in catalogue().layouts[layout].fields:
-            for event_type in _types_of(field, values, domains):
-                types.setdefault(event_type.code, event_type)
+    fields = [field for layout in layouts for field in catalogue().layouts[layout].fields]
+    if not ON_GPU.isdisjoint(layouts):
+        fields += [field for layout, name in BESIDE_IT for field in catalogue().layouts[layout].fields if field.name == name]
+    for field in fields:
+        for event_type in _types_of(field, values, domains):
+            types.setdefault(event_type.code, event_type)
     return _with_unique_labels([types[code] for code in sorted(types)])
 
 
