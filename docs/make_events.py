@@ -24,7 +24,12 @@ records they are 0 anyway.
 
 A change of state is one record that stands until the next one of its row, with 0 at the end of the trace: show it with *Last Evt Val*.
 A sample of counters is one record with all numbers of its instant; each holds until the next record of its row that has it, and is 0 at
-the end of the trace. The type of a counter depends on its name alone. A device has one row, whichever reports hold its samples.
+the end of the trace. The type of a counter depends on its name alone. A device has one row, whichever reports hold its samples: a GPU's
+in the first task that works on it, those of all others in a task for the devices of their host, behind all processes. Numbers with
+fractions are integers whose label ends in what they are multiplied by: `(x 1000)`.
+
+Labels are plain ASCII, with `\\u00e9` for é: [from-bsc.md](from-bsc.md) tells why. Beside kernels and graph executions the types of memory
+operations and NCCL kernels are declared even where there are none.
 """
 
 STATES = """## States

@@ -173,7 +173,9 @@ def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
     told = machine.truth["ranks"][rank]["additions"]["system"]["gpu_contexts"]
     found: dict[str, dict[str, int]] = {}
     still: dict[str, int] = {}
-    for item in machine.of(rank, PROCESS):
+    for item in machine.trace.intervals(PROCESS):
+        if machine.trace.row_name(item.row) != f"Contexts GPU{rank}":
+            continue
         pid = machine.trace.label(PROCESS, item.value).split()[-1]
         if item.end == machine.trace.duration:
             still[pid] = item.begin
@@ -188,7 +190,7 @@ def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
     ranks = len(machine.truth["ranks"])
     assert list(dropped.values()) == [told["before"] * ranks]
     assert sorted(repaired) == [told["lost"] * ranks, len(told["open"]) * ranks]
-    assert {machine.trace.row_name(item.row) for item in machine.of(rank, PROCESS)} == {f"Contexts GPU{rank}"}
+    assert {machine.trace.task_name(item.row) for item in machine.trace.intervals(PROCESS)} == {"devices of node01"}
 
 
 @pytest.mark.skipif(not CORPUS, reason="no corpus")

@@ -13,7 +13,7 @@ from nsys2prv.clock.bindings import bound
 from nsys2prv.clock.causal import CausalOrder, restored
 from nsys2prv.clock.observations import Messages
 from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, RankMove
-from nsys2prv.model.objects import Ordered
+from nsys2prv.model.objects import NO_PROCESS, Ordered
 from nsys2prv.reading.facts import FactBook
 from nsys2prv.relations.kind import Portion
 from nsys2prv.report.info import ReportInfo
@@ -66,6 +66,7 @@ def report_names(infos: Sequence[ReportInfo], processes: Sequence[Ordered]) -> l
     """What to call the reports, each differently: by the rank of their one process, else by name."""
     ranks: list[list[int | None]] = [[] for _ in infos]
     for process in processes:
-        ranks[process.report].append(process.rank)
+        if process.pid != NO_PROCESS:
+            ranks[process.report].append(process.rank)
     names = [f"rank {rank[0]}" if len(rank) == 1 and rank[0] is not None else info.name for info, rank in zip(infos, ranks, strict=True)]
     return [name if names.count(name) == 1 else str(info.given) for name, info in zip(names, infos, strict=True)]

@@ -11,6 +11,7 @@ from nsys2prv import signals
 from nsys2prv.analysis.comparison import Run, difference, scaling
 from nsys2prv.analysis.opened import Opened, open_job
 from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.rows import SAMPLED
 from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json, printed
 from nsys2prv.errors import MissingPackage, Nsys2prvError, UsageError
 from nsys2prv.job import Job
@@ -159,7 +160,7 @@ def load_run(given: str, options: argparse.Namespace) -> Run:
 
 def describe(job: Opened, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:
     """What a job is, for JSON."""
-    tasks = job.rows["task"].n_unique()
+    tasks = job.rows.filter(job.rows["kind"] != SAMPLED)["task"].n_unique()
     return {"name": name or (str(reports[0]) if len(reports) == 1 else f"{reports[0]} and {len(reports) - 1} more"),
             "reports": [str(one) for one in reports], "duration_ns": job.duration, "ranks": tasks, "devices": job.devices.height,
             "nodes": job.rows["node"].unique(maintain_order=True).to_list(), "records": job.layouts, "notes": job.notes,

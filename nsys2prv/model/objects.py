@@ -1,9 +1,10 @@
 """Nodes, tasks and threads of the trace, from the objects that the reports' events sit on.
 
 One task per process that has events, in rank order; within a task the host threads come first, then one thread per
-(device, stream), then one per GPU and sort of other work, then devices with samples. A process is known by its machine, its report
+(device, stream), then one per GPU and sort of other work, then GPUs with samples. A process is known by its machine, its report
 and its pid: pids repeat between hosts and containers. A device is one row of the trace whatever reports have samples of it: a GPU's
-is in the first task that works on it, all others' are in the first task of their host, a switch's in the first task of all.
+is in the first task that works on it, those of all others are in a task of their host behind all processes, a switch's in the first
+of these: POP's BasicAnalysis takes every row of a task with streams that is neither a stream nor a GPU for a host thread.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from nsys2prv.paraver.objects import Node, ObjectTree, Task, Thread
 from nsys2prv.report.info import PROCESS_MASK, Gpu, ReportInfo, pid_of, tid_of
 from nsys2prv.report.launcher import distinguishing
 
-#: Stands for the pid of a task that a host without any process in the trace gets for the rows of its devices.
+#: Stands for the pid of the task that a host gets for the rows of its devices.
 NO_PROCESS = 0
 #: Rows of physical GPUs, and what they are called; "Metrics GPU0" is what POP's BasicAnalysis parses.
 OF_GPU = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
@@ -46,13 +47,19 @@ class Ordered:
 
 @dataclass
 class ObjectModel:
-    """The trace's objects. rows: (report, object key) -> index of its thread in the tree. ranked: how the order was found."""
+    """The trace's objects. rows: (report, object key) -> index of its thread in the tree. processes: one for each task. ranked: how
+    the order was found."""
 
     tree: ObjectTree
     rows: dict[tuple[int, ObjectKey], int]
     processes: list[Ordered]
     devices: int
     ranked: str
+
+    @property
+    def ranks(self) -> int:
+        """How many tasks are processes, not the devices of a host."""
+        return sum(process.pid != NO_PROCESS for process in self.processes)
 
 
 def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
@@ -80,10 +87,12 @@ def build(infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, Ob
         by_process[report, pid].append(key)
     devices.sort(key=lambda found: (found[0], DEVICE_KINDS.index(found[1].kind), natural_key(found[1].name), found[1].number))
     peopled = {machines[report] for report, _ in by_process}
-    for report, _ in devices:
-        if machines[report] not in peopled:
-            peopled.add(machines[report])
-            by_process[report, NO_PROCESS] = []
+    apart = {machines[report] for report, pid in by_process if pid == NO_PROCESS}
+    for report, key in devices:
+        machine = machines[report]
+        if machine not in apart and (key.kind != GPU or machine not in peopled):
+            apart.add(machine)
+            by_process.setdefault((report, NO_PROCESS), [])
     processes, ranked = _order_processes(infos, by_process)
     node_of, nodes = _nodes(infos, machines, processes)
     gpus = GpuNumbers(infos, machines)
@@ -129,9 +138,12 @@ def _place_devices(devices: list[tuple[int, DeviceKey]], processes: list[Ordered
                    machines: list[int], gpus: GpuNumbers) -> dict[tuple[int, int], list[_Device]]:
     """The rows of devices by (report, pid) of the process whose task they are in, in their order."""
     first_on: dict[int, Ordered] = {}
+    apart_on: dict[int, Ordered] = {}
     users: dict[tuple, tuple[Ordered, int]] = {}
     for process in processes:
         first_on.setdefault(machines[process.report], process)
+        if process.pid == NO_PROCESS:
+            apart_on.setdefault(machines[process.report], process)
         streams = [key for key in by_process[process.report, process.pid] if isinstance(key, StreamKey)]
         for key in sorted(streams):
             user = process, gpus.number(process.report, key)
@@ -144,11 +156,11 @@ def _place_devices(devices: list[tuple[int, DeviceKey]], processes: list[Ordered
         gpu = gpus.identity(report, key._replace(kind=GPU)) if key.kind in OF_GPU else None
         identity = (key.kind, *gpu) if gpu is not None else (None if key.kind == SWITCH else machine, *key)
         if identity not in known:
-            owner, number = first_on[machine], 0
-            if gpu is not None:
-                owner, number = users.get(gpu, (owner, gpus.number_of(report, key.number)))
-            elif key.kind == SWITCH:
-                owner = processes[0]
+            number = 0 if gpu is None else users[gpu][1] if gpu in users else gpus.number_of(report, key.number)
+            if key.kind == GPU:
+                owner = users[gpu][0] if gpu in users else first_on[machine]
+            else:
+                owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
             known[identity] = _Device(OF_GPU[key.kind].format(number) if gpu is not None else key.name, [])
             order = (DEVICE_KINDS.index(key.kind), number, natural_key(key.name), key.number)
             placed[owner.report, owner.pid].append((order, known[identity]))
@@ -157,19 +169,19 @@ def _place_devices(devices: list[tuple[int, DeviceKey]], processes: list[Ordered
 
 
 def _order_processes(infos: list[ReportInfo], by_process: dict[tuple[int, int], list[ObjectKey]]) -> tuple[list[Ordered], str]:
-    """Processes by rank, then by report; within a report those with GPU work first, then by pid."""
+    """Processes by rank, then by report; within a report those with GPU work first, then by pid; tasks for devices behind all."""
     own = {(report, pid): infos[report].ranks.get(pid) for report, pid in by_process}
     method = "MPI ranks" if any(rank is not None for rank in own.values()) else ""
     launcher = distinguishing([info.launcher_ranks for info in infos])
     if not method and launcher is not None:
         method = "launcher's environment"
-        own = {(report, pid): launcher[report] for report, pid in by_process}
+        own = {(report, pid): launcher[report] if pid != NO_PROCESS else None for report, pid in by_process}
 
     def key(process: tuple[int, int]) -> tuple:
         report, pid = process
         rank = own[process]
         has_gpu = any(isinstance(item, StreamKey) for item in by_process[process])
-        return (rank is None, rank or 0, report, not has_gpu, pid & (2**64 - 1))
+        return (pid == NO_PROCESS, rank is None, rank or 0, report, not has_gpu, pid & (2**64 - 1))
 
     processes = [Ordered(report, pid, own[report, pid]) for report, pid in sorted(by_process, key=key)]
     return processes, method or "file names"

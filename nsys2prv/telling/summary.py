@@ -95,7 +95,7 @@ class Summary:
         methods = Counter(placement.method for placement in placements)
         clock = ", ".join(f"{method} ({count} reports)" if len(methods) > 1 else method for method, count in methods.items())
         return cls(
-            ranks=len(model.tree.tasks), hosts=len(model.tree.nodes), devices=model.devices, threads=model.tree.threads,
+            ranks=model.ranks, hosts=len(model.tree.nodes), devices=model.devices, threads=model.tree.threads,
             duration=job.duration, lines=written.lines, order=model.ranked, clock=clock,
             events={name: count for name, count in written.events.items() if name in catalogue().layouts}, dropped=dropped,
             repaired=repaired, left_out=dict(written.left_out), ledger=balance, sizes=written.sizes, types=written.types,

@@ -357,13 +357,17 @@ def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> N
                     {"start": 150, "globalId": 77, "congestionType": 1, "packetSLID": 4, "switchEgressPort": 3}]}
 
     trace, summary, _ = traced(tmp_path, rank("a", 1), rank("a", 2), rank("b", 3))
-    assert trace.names["THREAD"] == ["CUDA-D0.S7", "NIC 0x9 port 1", "NIC mlx5_0 port 1", "Switch leaf1", "Switch leaf1 port 3",
-                                     "CUDA-D0.S7", "CUDA-D0.S7", "NIC 0x9 port 1", "NIC mlx5_0 port 1"]
+    assert trace.names["TASK"] == ["1", "2", "3", "devices of a", "devices of b"]
+    assert trace.tasks == [(1, 1), (1, 1), (1, 2), (4, 1), (2, 2)]
+    assert trace.names["THREAD"] == ["CUDA-D0.S7", "CUDA-D0.S7", "CUDA-D0.S7",
+                                     "NIC 0x9 port 1", "NIC mlx5_0 port 1", "Switch leaf1", "Switch leaf1 port 3",
+                                     "NIC 0x9 port 1", "NIC mlx5_0 port 1"]
     counts = Counter(record.row for record in trace.samples)
-    assert counts == {(1, 2): 3, (1, 3): 3, (1, 5): 3, (3, 2): 3, (3, 3): 3}
+    assert counts == {(4, 1): 3, (4, 2): 3, (4, 4): 3, (5, 1): 3, (5, 2): 3}
     assert [(interval.row, interval.begin, interval.others[91901], interval.others[91908]) for interval in trace.intervals(91900)] == [
-        ((1, 4), 150, 4, 3)]
+        ((4, 3), 150, 4, 3)]
     assert summary.events["switch_congestion"] == 1
+    assert summary.ranks == 3
     assert any("left out" in note for note in summary.notes)
 
 
@@ -493,7 +497,7 @@ def test_paraver_shows_what_was_sampled(tmp_path: Path) -> None:
     assert bursts(seen["hwcounters/sm_active"], "1.1.2") == before
     assert bursts(seen["hwcounters/dram_bw_throughput"], "1.1.2") == [(begin, length, 2 * value) for begin, length, value in before]
     assert bursts(seen["hwcounters/gpc_clock"], "1.1.2")[-1][2] == 1000
-    assert bursts(seen["hwcounters/nic/ib-send-waits"], "1.1.3") == [(0, 1000, 0), (1000, 1000, 3), (2000, 2000, 0)]
-    assert bursts(seen["hwcounters/nic_bytes_sent"], "1.1.3") == [(0, 1000, 0), (1000, 1000, 70), (2000, 1000, 80), (3000, 1000, 0)]
+    assert bursts(seen["hwcounters/nic/ib-send-waits"], "1.2.1") == [(0, 1000, 0), (1000, 1000, 3), (2000, 2000, 0)]
+    assert bursts(seen["hwcounters/nic_bytes_sent"], "1.2.1") == [(0, 1000, 0), (1000, 1000, 70), (2000, 1000, 80), (3000, 1000, 0)]
     head, row = seen["hwcounters/tensor_util_per_kernel-2dh"].splitlines()[:2]
     assert dict(zip(head.split("\t")[1:], map(float, filter(None, row.split("\t")[1:])), strict=False)) == {"k": 30.0, "l": 60.0}

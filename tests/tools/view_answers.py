@@ -90,18 +90,19 @@ class Answers:
     tables: Tables
 
     def columns(self, view: str) -> dict[str, float]:
-        """Column -> sum over the rows of a table."""
+        """Column -> sum over the rows of a table but those of hosts' devices."""
         head, *rows = self.tables[view].split("\n\n")[0].splitlines()
         found: dict[str, float] = defaultdict(float)
-        for row in rows:
+        for row in filter(_is_of_a_process, rows):
             for name, cell in zip(head.split("\t")[1:], row.split("\t")[1:], strict=True):
                 if name:
                     found[name] += float(cell)
         return dict(found)
 
     def rows(self, view: str) -> list[list[float]]:
-        """Cells of each row of a table."""
-        return [[float(cell) for cell in row.split("\t")[1:] if cell] for row in self.tables[view].split("\n\n")[0].splitlines()[1:]]
+        """Cells of each row of a table but those of hosts' devices."""
+        rows = filter(_is_of_a_process, self.tables[view].split("\n\n")[0].splitlines()[1:])
+        return [[float(cell) for cell in row.split("\t")[1:] if cell] for row in rows]
 
     def totals(self, view: str) -> dict[str, list[float]]:
         """Total, Average, Maximum, Minimum, StDev and Avg/Max over the rows of a table: one figure for each column."""
@@ -114,9 +115,10 @@ class Answers:
         return [{name: cell for name, cell in zip(names, row, strict=False) if cell} for row in self.rows(view)]
 
     def bursts(self, view: str) -> list[tuple[float, float]]:
-        """Length and value of each burst of a timeline that has a length."""
+        """Length and value of each burst of a timeline that has a length; of a timeline of tasks, not of those of hosts' devices."""
         lines = (line.split("\t") for line in self.tables[view].splitlines())
-        return [(float(length), float(value)) for _, _, length, value in lines if float(length)]
+        apart = {f"1.{task}" for task, name in enumerate(self.trace().names["TASK"], 1) if not _is_of_a_process(name)}
+        return [(float(length), float(value)) for row, _, length, value in lines if float(length) and row not in apart]
 
     def trace(self) -> Trace:
         """The trace itself, read by other means than Paraver's."""
@@ -132,6 +134,11 @@ class Answers:
                     found += [(number, *row) for row in connection.execute(query)]
             connection.close()
         return found
+
+
+def _is_of_a_process(row: str) -> bool:
+    """Whether a row of a table of tasks is not that of a host's devices."""
+    return not row.startswith("devices of ")
 
 
 @cache
