@@ -10,9 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from tools.corpus import EXPORTS, UNSET, need_corpus
+from tools.pertalde import complaints, needs_pertalde
 from tools.sql_truth import Truth, label
 from tools.trace_reader import Comm, Interval, Row, Trace, read_trace
 
@@ -43,11 +45,12 @@ TAGS = {"launch": 55001, "memory": 55002}
 
 @dataclass
 class Pair:
-    """An export and its trace (an empty one where the converter found nothing to write)."""
+    """An export and its trace (an empty one where the converter found nothing to write), and where that was written."""
 
     truth: Truth
     trace: Trace
     written: bool
+    path: Path
 
 
 @pytest.fixture(scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus")
@@ -56,9 +59,9 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     truth = Truth(request.param)
     try:
         convert([request.param], output, Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none"))
-        yield Pair(truth, read_trace(output), True)
+        yield Pair(truth, read_trace(output), True, output)
     except NothingToWrite:
-        yield Pair(truth, Trace(), False)
+        yield Pair(truth, Trace(), False, output)
     finally:
         truth.close()
 
@@ -267,3 +270,8 @@ def test_lines_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
     found = comms(trace, kind)
     assert len(found) == sum(sum(truth.lines(kind).values()) for truth in truths)
     assert all(comm.sender[0] == comm.receiver[0] for comm in found)
+
+
+@needs_pertalde
+def test_another_reader_finds_nothing_wrong(pair: Pair) -> None:
+    assert not pair.written or complaints(pair.path) == ""
