@@ -24,7 +24,8 @@ RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
 class Estimate:
     """A host's correction while it is made: corrected = time + offset + drift * time, all relative to the pivot, ns.
 
-    bound: against the reference at any instant of first..last, where something was observed; inf elsewhere.
+    bound: against the reference at any instant of first..last, where something was observed. rate: how much more it is for each ns
+    before and after that.
     """
 
     host: int
@@ -33,6 +34,7 @@ class Estimate:
     offset: float = 0.0
     drift: float = 0.0
     bound: float = 0.0
+    rate: float = 0.0
     drift_sigma: float = 0.0
     observations: int = 0
     spread: float = float("nan")
@@ -57,8 +59,8 @@ def estimates_of(net: Network, floors: np.ndarray, cover: float) -> list[Estimat
         drift_variance = max(float(net.covariance[host + size, host + size]), 0.0)
         estimates.append(Estimate(
             host, int(net.reference[host]), ENDS, float(net.offset[host]), float(net.drift[host]),
-            float(floors[host] * np.sqrt(net.hops[host])) + cover * sigma + unsteady, drift_variance**0.5 / SECOND,
-            **shared))
+            float(floors[host] * np.sqrt(net.hops[host])) + cover * sigma + unsteady, cover * drift_variance**0.5 / SECOND,
+            drift_variance**0.5 / SECOND, **shared))
     return estimates
 
 
@@ -75,20 +77,43 @@ def connect(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     pair = np.sort(low.astype(np.int64) * len(part) + high)
     starts = np.append(np.flatnonzero(np.diff(pair, prepend=-1)), len(pair))
     inner = np.array([estimate.bound for estimate in estimates])
-    roads: dict[int, list[tuple[int, tuple[float, float, float, float, float], int]]] = {}
+    roads: dict[int, list[tuple[int, _Road]]] = {}
     for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         rows = across[start:stop]
         one, other = divmod(int(pair[start]), len(part))
         for p, q in ((one, other), (other, one)):
-            line = _between(begin, end, before == q, rows)
-            if line is not None:
-                error = line[2] + inner[orders.before[rows]].max() + inner[orders.after[rows]].max()
-                roads.setdefault(p, []).append((q, (*line[:2], error, *line[3:]), len(rows)))
+            road = _between(begin, end, before == q, rows)
+            if road is not None:
+                more = float(inner[orders.before[rows]].max() + inner[orders.after[rows]].max())
+                roads.setdefault(p, []).append((q, replace(road, error=road.error + more)))
     return _along(estimates, part, roads)
 
 
-def _between(begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, rows: np.ndarray) -> tuple[float, float, float, float, float] | None:
-    """(offset, drift, error, first, last) of what to add to the times of the part that `leaving` precedences start in."""
+@dataclass(frozen=True)
+class _Road:
+    """What to add to the times of one part to have those of another, offset + drift * time; error: from first to last; rate: how much more
+    it is for each ns before and after; rows: precedences that it rests on."""
+
+    offset: float = 0.0
+    drift: float = 0.0
+    error: float = 0.0
+    rate: float = 0.0
+    first: float = -np.inf
+    last: float = np.inf
+    rows: int = 0
+
+    def then(self, other: _Road) -> _Road:
+        """Another road, and then this one."""
+        error, first, last = self.error + other.error, max(self.first, other.first), min(self.last, other.last)
+        rate = self.rate + other.rate
+        if first > last:
+            error, first, last = error + rate * (first - last), last, first
+        return _Road(other.offset + self.offset + self.drift * other.offset, other.drift + self.drift + self.drift * other.drift,
+                     error, rate, first, last, other.rows)
+
+
+def _between(begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, rows: np.ndarray) -> _Road | None:
+    """To the part that `leaving` precedences do not start in, from the other's."""
     up, down = rows[leaving[rows]], rows[~leaving[rows]]
     if not len(up) or not len(down):
         return None
@@ -98,38 +123,43 @@ def _between(begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, rows: np.n
     for by in RELAXED:
         found = middle(bounds.relaxed(by), first, last)
         if found is not None:
-            slope = (found[1] - found[0]) / max(last - first, 1.0)
-            return found[0] - slope * first, slope, found[2] + 2 * by, first, last
+            slope = (found.last - found.first) / max(last - first, 1.0)
+            return _Road(found.first - slope * first, slope, found.error + 2 * by, found.slope_error, first, last, len(rows))
     return None
 
 
-def _along(estimates: list[Estimate], part: np.ndarray, roads: dict[int, list]) -> list[Estimate]:
-    """Corrections of the parts composed along the shortest roads from the lowest part."""
-    reached: dict[int, tuple[float, int, float, float, tuple[float, float], int]] = {}
+def _along(estimates: list[Estimate], part: np.ndarray, roads: dict[int, list[tuple[int, _Road]]]) -> list[Estimate]:
+    """Corrections of the parts composed along the roads of the smallest error from the lowest part."""
+    reached: dict[int, tuple[int, _Road]] = {}
     for start in np.unique(part).tolist():
         if start in reached:
             continue
-        queue = [(0.0, start, start, 0.0, 0.0, (np.nan, np.nan), 0)]
+        queue = [(0.0, start, 0, _Road())]
+        queued = 1
         while queue:
-            error, at, _, offset, drift, span, count = heapq.heappop(queue)
+            _, at, _, here = heapq.heappop(queue)
             if at in reached:
                 continue
-            reached[at] = error, start, offset, drift, span, count
-            for to, (a, s, more, first, last), rows in roads.get(at, []):
+            reached[at] = start, here
+            for to, road in roads.get(at, []):
                 if to not in reached:
-                    heapq.heappush(queue, (error + more, to, at, a + offset + drift * a, s + drift + s * drift, (first, last), rows))
+                    whole = here.then(road)
+                    heapq.heappush(queue, (whole.error, to, queued, whole))
+                    queued += 1
     result = []
     for estimate in estimates:
-        error, root, offset, drift, (first, last), count = reached[estimate.reference]
+        root, road = reached[estimate.reference]
         if root == estimate.reference:
             result.append(replace(estimate, method=REFERENCE) if estimate.method == UTC and root in roads else estimate)
             continue
-        seen = np.isfinite(estimate.first)
+        own = _Road(estimate.offset, estimate.drift, estimate.bound, estimate.rate)
+        if np.isfinite(estimate.first):
+            own = replace(own, first=estimate.first, last=estimate.last)
+        whole = road.then(own)
         result.append(replace(
             estimate, reference=root, method=BOUNDS if estimate.method in (UTC, REFERENCE) else f"{ENDS}, {BOUNDS}",
-            offset=estimate.offset + offset + drift * estimate.offset, drift=estimate.drift + drift + drift * estimate.drift,
-            bound=estimate.bound + error, observations=estimate.observations or count,
-            first=estimate.first if seen else first, last=estimate.last if seen else last))
+            offset=whole.offset, drift=whole.drift, bound=whole.error, rate=whole.rate,
+            observations=estimate.observations or road.rows, first=whole.first, last=whole.last))
     return result
 
 
@@ -166,7 +196,8 @@ def _moved(estimates: list[Estimate], host: int, orders: Precedences, heeded: np
     rows = np.flatnonzero(heeded & ((orders.before == host) | (orders.after == host)))
     begin, end = corrected(estimates, orders.of(rows))
     bounds = _own_bounds(begin, end, orders.before[rows] == host, slack[rows])
-    corners = region(bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last)
+    # Within the error of the drift, for a short span tells none.
+    corners = region(bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last, estimate.rate)
     if not len(corners):
         return estimate
     first, last = nearest(corners).tolist()
@@ -196,7 +227,7 @@ def tighten(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
             continue
         at = rows[some]
         bounds = _own_bounds(begin[at], end[at], is_leaving[some], slack[at])
-        corners = region(bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last)
+        corners = region(bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last, estimate.rate)
         if len(corners):
             result[host] = replace(estimate, bound=min(estimate.bound, float(np.abs(corners).max())))
     return result

@@ -11,7 +11,7 @@ import polars as pl
 
 from nsys2prv.clock.hosts import per_host, strangers, thin, thinned
 from nsys2prv.clock.observations import Calls, Finding, Role, call_frame
-from nsys2prv.clock.sequences import CallSequence, Member, number_calls, number_group
+from nsys2prv.clock.sequences import AMBIGUOUS, FEW_CALLS, CallSequence, Member, number_calls, number_group
 
 #: Calls looked at together.
 ROWS = 300_000
@@ -19,27 +19,46 @@ ROWS = 300_000
 SUMMED = "backwards"
 #: Findings on calls that the trace numbers come before those on others.
 FIRST = ("repeated", "unlike")
+#: Findings on calls that all that two hosts have in common may still tell apart; so many calls of a group and host are looked at then.
+OPEN, MOST_OPEN = (FEW_CALLS, AMBIGUOUS), 512
+
+
+#: Columns of calls that are not numbered.
+OPEN_COLUMNS = {"source": pl.Int64, "group": pl.Int64, "clock": pl.Int32, "member": pl.Int64, "began": pl.Boolean, "signature": pl.Int64,
+                "role": pl.Int8, "is_root": pl.Boolean, "begin": pl.Int64, "end": pl.Int64}
 
 
 @dataclass(frozen=True)
 class Gathered:
     """rows: of per_host. groups: communicator of each of their keys, which are numbers from 0. findings: of recognising collectives, and
-    of leaving members out."""
+    of leaving members out. unsettled: calls (OPEN_COLUMNS) of groups some of whose members could not be numbered, of one member of each
+    host. hosts: that are in groups of several hosts."""
 
     rows: pl.DataFrame
     groups: dict[int, int]
     recognising: list[Finding]
     members: list[Finding]
+    unsettled: pl.DataFrame
+    hosts: frozenset[int]
 
 
 def gathered(calls: Calls, pivot: int) -> Gathered:
     """Some groups' calls. pivot: an instant amid all times."""
-    table, findings = call_frame(calls, pivot)
-    groups = dict(table.select("key", "group").unique().iter_rows())
-    table, found = number_calls(table)
+    everything, findings = call_frame(calls, pivot)
+    groups = dict(everything.select("key", "group").unique().iter_rows())
+    table, found = number_calls(everything)
     findings += found
     table, members = strangers(thin(table))
-    return Gathered(per_host(table), groups, findings, members)
+    keys = {finding.group for finding in found if finding.kind in OPEN}
+    unsettled = everything.filter(pl.col("group").is_in(sorted(keys)) & ~pl.col("numbered")) if keys else everything.clear()
+    return Gathered(per_host(table), groups, findings, members, _one_of_each_host(unsettled), frozenset(everything["clock"].unique()))
+
+
+def _one_of_each_host(calls: pl.DataFrame) -> pl.DataFrame:
+    """The first calls of one member of each group and host, in their order."""
+    calls = calls.filter(pl.col("member") == pl.col("member").min().over("source", "group", "clock"))
+    return calls.sort("source", "group", "clock", "begin").group_by("source", "group", "clock", maintain_order=True).head(MOST_OPEN).select(
+        pl.col(name).cast(kind) for name, kind in OPEN_COLUMNS.items())
 
 
 @dataclass(frozen=True)
@@ -55,12 +74,14 @@ class MemberCalls:
 
 @dataclass(frozen=True)
 class Participant:
-    """A member of a group, its clock, how many calls it has, and where to get them, as often as they are asked for."""
+    """A member of a group, its clock, how many calls it has, where to get them, as often as they are asked for, and whether its report
+    has the beginning of the group."""
 
     member: int
     clock: int
     count: int
     load: Callable[[], MemberCalls]
+    began: bool = False
 
 
 def gathered_by_member(members: Sequence[Participant], source: int, group: int) -> Gathered:
@@ -68,7 +89,8 @@ def gathered_by_member(members: Sequence[Participant], source: int, group: int) 
     nothing = gathered(Calls.none(), 0)
     if len({member.clock for member in members}) < 2:
         return nothing
-    fits, findings = number_group([Member(member.member, member.count, partial(_sequence, member)) for member in members], source, group)
+    fits, findings = number_group([Member(member.member, member.count, partial(_sequence, member), member.began) for member in members],
+                                  source, group)
     ordinals = np.empty(0, np.int64)
     for found in fits.values():
         if not np.array_equal(found, ordinals):
@@ -85,7 +107,20 @@ def gathered_by_member(members: Sequence[Participant], source: int, group: int) 
         part = per_host(table.filter(pl.col("place").is_between(first, first + step - 1)))
         rows.append(part.with_columns(pl.col("collective") + collectives).select(nothing.rows.columns))
         collectives += part["collective"].n_unique()
-    return Gathered(pl.concat(rows), {0: group}, findings, [])
+    unsettled = nothing.unsettled
+    if any(finding.kind in OPEN for finding in findings):
+        first_of = {member.clock: member for member in reversed(members)}
+        unsettled = _one_of_each_host(pl.concat([_all(member, source, group) for member in first_of.values()]))
+    return Gathered(pl.concat(rows), {0: group}, findings, [], unsettled, frozenset(member.clock for member in members))
+
+
+def _all(member: Participant, source: int, group: int) -> pl.DataFrame:
+    calls = member.load()
+    some = slice(MOST_OPEN)
+    return pl.DataFrame({
+        "source": source, "group": group, "clock": member.clock, "member": member.member, "began": member.began,
+        "signature": calls.signature[some], "role": calls.role[some], "is_root": calls.is_root[some], "begin": calls.begin[some],
+        "end": calls.end[some]}, schema=OPEN_COLUMNS)
 
 
 def _sequence(member: Participant) -> CallSequence:
@@ -103,8 +138,8 @@ def _chosen(member: Participant, numbers: np.ndarray, ordinals: np.ndarray) -> p
         "role": calls.role[rows].astype(np.int8), "begin": calls.begin[rows], "end": calls.end[rows], "is_root": calls.is_root[rows]})
 
 
-def together(parts: Sequence[Gathered]) -> tuple[pl.DataFrame, dict[int, int], list[Finding]]:
-    """Rows, groups by key, and findings of all parts, as if they had been gathered at once."""
+def together(parts: Sequence[Gathered]) -> Gathered:
+    """All parts, as if they had been gathered at once; all findings under `recognising`."""
     rows, groups = [], {}
     collectives = 0
     for part in parts:
@@ -112,7 +147,8 @@ def together(parts: Sequence[Gathered]) -> tuple[pl.DataFrame, dict[int, int], l
         rows.append(part.rows.with_columns(pl.col("key") + first, pl.col("collective") + collectives))
         groups |= {key + first: group for key, group in part.groups.items()}
         collectives += part.rows["collective"].n_unique()
-    return pl.concat(rows), groups, in_turn([part.recognising for part in parts], [part.members for part in parts])
+    return Gathered(pl.concat(rows), groups, in_turn([part.recognising for part in parts], [part.members for part in parts]), [],
+                    pl.concat([part.unsettled for part in parts]), frozenset().union(*(part.hosts for part in parts)))
 
 
 def in_turn(recognising: Sequence[list[Finding]], members: Sequence[list[Finding]]) -> list[Finding]:

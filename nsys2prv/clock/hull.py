@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsys2prv.clock.robust import PLAUSIBLE_DRIFT
+from nsys2prv.clock.robust import DRIFT_PRIOR, PLAUSIBLE_DRIFT
 
 #: Bounds kept of each side: the tightest of as many parts of the span.
 PARTS = 64
 #: Values that are not bounded at all, ns.
 ANYWHERE = 1e12
+#: Steeper than this no line is, unless all others are forbidden.
+STEEP = 3 * DRIFT_PRIOR
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,16 @@ def _tightest(times: np.ndarray, values: np.ndarray, begin: float, end: float) -
     return order[np.flatnonzero(np.diff(part[order], prepend=-1))]
 
 
-def region(bounds: Bounds, begin: float, end: float) -> np.ndarray:
-    """Corners (value at `begin`, value at `end`) of the region that the bounds leave, of shape (n, 2); empty if they contradict."""
+def region(bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT) -> np.ndarray:
+    """Corners (value at `begin`, value at `end`) of the region that the bounds leave to lines of no larger slope, of shape (n, 2); empty
+    if they contradict."""
     length = max(end - begin, 1.0)
     at = np.concatenate([bounds.upper_times, bounds.lower_times])
     share = (at - begin) / length
     sign = np.concatenate([np.ones(len(bounds.upper)), -np.ones(len(bounds.lower))])
     normals = np.stack([sign * (1 - share), sign * share], axis=1)
     limits = np.concatenate([bounds.upper, -bounds.lower])
-    steep = PLAUSIBLE_DRIFT * length
+    steep = steepest * length
     normals, limits = np.concatenate([normals, [[-1, 1], [1, -1]]]), np.concatenate([limits, [steep, steep]])
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * ANYWHERE
     for _ in range(4 * len(limits)):
@@ -83,21 +86,53 @@ def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
     return np.array(kept).reshape(-1, 2)
 
 
-def middle(bounds: Bounds, begin: float, end: float) -> tuple[float, float, float] | None:
-    """(value at `begin`, value at `end`, largest error of either) amid the bounds; None if they contradict or leave a side open."""
+@dataclass(frozen=True)
+class Middle:
+    """A line amid bounds: value at `begin`, value at `end`, and largest error of either; slope_error: how much steeper or less steep it
+    may be, ns per ns."""
+
+    first: float
+    last: float
+    error: float
+    slope_error: float
+
+
+def middle(bounds: Bounds, begin: float, end: float) -> Middle | None:
+    """The line amid the bounds; None if they contradict or leave a side open. What a short span leaves of the slope is drawn to 0."""
+    length = max(end - begin, 1.0)
     first = last = 0.0
     corners = np.empty((0, 2))
     kept = Bounds(*(np.empty(0) for _ in range(4)))
     for _ in range(3):
         # What is tightest shows only once the slope is about right.
-        slope = (last - first) / max(end - begin, 1.0)
+        slope = (last - first) / length
         near = bounds.without(first - slope * begin, slope).thinned(begin, end).without(slope * begin - first, -slope)
         kept = Bounds(*(np.concatenate([getattr(kept, name), getattr(near, name)]) for name in Bounds.__dataclass_fields__))
-        corners = region(kept, begin, end)
+        corners = region(kept, begin, end, STEEP)
+        if not len(corners):
+            corners = region(kept, begin, end)
         if not len(corners) or np.abs(corners).max() >= ANYWHERE / 2:
             return None
-        first, last = ((corners.max(axis=0) + corners.min(axis=0)) / 2).tolist()
-    return first, last, float((corners.max(axis=0) - corners.min(axis=0)).max() / 2)
+        first, last = _centre(corners, length)
+    slopes = (corners[:, 1] - corners[:, 0]) / length
+    return Middle(first, last, float(np.abs(corners - [first, last]).max()), float(np.abs(slopes - (last - first) / length).max()))
+
+
+def _centre(corners: np.ndarray, length: float) -> tuple[float, float]:
+    """The likeliest line of a region: slopes that it leaves are as likely as they are of clocks, and of one slope the middle is taken."""
+    rise = corners[:, 1] - corners[:, 0]
+    likely = np.linspace(rise.min(), rise.max(), 101)
+    size = (likely / length / DRIFT_PRIOR) ** 2
+    weight = np.exp((size.min() - size) / 2)
+    wanted = float((likely * weight).sum() / weight.sum())
+    centre = corners.sum(axis=1) / 2
+    after, above = np.roll(centre, -1), rise - wanted
+    beyond = np.roll(above, -1)
+    crossed = (above <= 0) != (beyond <= 0)
+    share = above[crossed] / (above[crossed] - beyond[crossed])
+    met = centre[crossed] + (after[crossed] - centre[crossed]) * share if crossed.any() else centre
+    amid = float(met.min() + met.max()) / 2
+    return amid - wanted / 2, amid + wanted / 2
 
 
 def nearest(corners: np.ndarray) -> np.ndarray:

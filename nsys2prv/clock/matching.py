@@ -46,26 +46,14 @@ def agreeing(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return (one == other) | (one == 0) | (other == 0)
 
 
-def shift_spread(ends: np.ndarray, signatures: np.ndarray) -> float:
-    """The smallest spread (of a few calls: largest misfit) with which a sequence fits itself shifted: a match no tighter tells nothing."""
-    best = float("inf")
+def similar_shifts(ends: np.ndarray, signatures: np.ndarray) -> list[int]:
+    """Shifts with which a sequence may be taken for itself: by a few calls, and where a part of it looks most like another."""
     count = len(ends)
-    shifts = {shift for shift in (1, 2, 3) if shift < count}
+    shifts = {1, 2, 3}
     length = _chunk_length(count, count)
-    if length:
-        begin = (count - length) // 2
-        shifts |= {abs(place - begin) for place in _places(ends, signatures, begin, length, ends, signatures) if place != begin}
-    for shift in sorted(shifts):
-        # Of a few calls even two pairs tell, for their intervals would have to be equal by chance.
-        if count - shift < min(FEWEST, count - 2) or agreeing(signatures[shift:], signatures[:-shift]).mean() < AGREEING:
-            continue
-        times, later = ends[:-shift], ends[shift:] - ends[:-shift]
-        offset, slope, spread = line_through(times, later)
-        if len(times) < FEW:
-            # The median of a few may be small by chance.
-            spread = float(np.abs(later - slope * times - offset).max())
-        best = min(best, spread)
-    return best
+    begin = (count - length) // 2
+    shifts |= {abs(place - begin) for place in _places(ends, signatures, begin, length, ends, signatures) if place != begin}
+    return sorted(shifts)
 
 
 def match(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray, usual: float = 1_000.0) -> Match:

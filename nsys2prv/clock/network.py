@@ -16,12 +16,10 @@ import numpy as np
 
 from nsys2prv.clock.blocks import Block, Link
 from nsys2prv.clock.observations import NOISE
-from nsys2prv.clock.robust import spread_of
+from nsys2prv.clock.robust import DRIFT_PRIOR, spread_of
 from nsys2prv.clock.steadiness import unsteady
 
 SECOND = 1e9
-#: Standard deviation of the drift of one host against another before anything is observed, ns per s.
-DRIFT_PRIOR = 1e5
 #: Residuals beyond this many standard deviations count less, and beyond REJECT not at all.
 HUBER, REJECT = 3.0, 8.0
 ROUNDS = 8
@@ -186,7 +184,7 @@ def _normal(blocks: list[Block], offset: np.ndarray, drift: np.ndarray, scale: d
         normal[np.ix_(params, params)] += matrix - np.outer(row, row) / bottom
         right[params] += side - row * top / bottom
         eliminated.append((row, top, bottom))
-    priors = np.where(reference == np.arange(hosts), 0.0, DRIFT_PRIOR**-2)
+    priors = np.where(reference == np.arange(hosts), 0.0, (DRIFT_PRIOR * SECOND) ** -2)
     at = np.arange(hosts, 2 * hosts)
     normal[at, at] += priors
     right[hosts:] -= drift * SECOND * priors

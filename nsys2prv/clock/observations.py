@@ -59,7 +59,8 @@ class Calls:
 
     source: key of NOISE. group: communicator. member: participant, unique in its group. clock: host, 0..hosts-1. number: sequence
     number that the report knows exactly, or -1. signature: of operation and size, equal on all members; 0 unknown. role: Role.
-    is_root: of a rooted collective. members: expected number of members, 0 unknown. begin, end: placed times in ns.
+    is_root: of a rooted collective. members: expected number of members, 0 unknown. begin, end: placed times in ns. began: whether the
+    member's report has the beginning of the communicator, so that its first call is the first; None: of no member.
     """
 
     source: np.ndarray
@@ -73,6 +74,11 @@ class Calls:
     members: np.ndarray
     begin: np.ndarray
     end: np.ndarray
+    began: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if self.began is None:
+            object.__setattr__(self, "began", np.zeros(len(self.begin), bool))
 
     @classmethod
     def none(cls) -> Calls:
@@ -123,7 +129,7 @@ def call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:
     """The calls of groups on several clocks, with `key` numbering (source, group) and times relative to `pivot`."""
     table = pl.DataFrame({field.name: np.asarray(getattr(calls, field.name)) for field in fields(calls)})
     table = table.with_columns(pl.col("source", "group", "member", "number", "signature", "members").cast(pl.Int64),
-                               pl.col("clock").cast(pl.Int32), pl.col("role").cast(pl.Int8), pl.col("is_root").cast(pl.Boolean))
+                               pl.col("clock").cast(pl.Int32), pl.col("role").cast(pl.Int8), pl.col("is_root", "began").cast(pl.Boolean))
     unknown = sorted(set(table["source"].unique().to_list()) - set(NOISE))
     if unknown:
         raise ValueError(f"Sources without a noise model: {unknown}")

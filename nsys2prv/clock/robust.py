@@ -8,6 +8,10 @@ import numpy as np
 TO_SIGMA = 1.4826
 #: Clocks drift by up to 50 ppm against each other, with a wide margin: steeper lines are no clocks.
 PLAUSIBLE_DRIFT = 5e-4
+#: Standard deviation of the drift of one clock against another before anything is observed: crystals are right to some tens of ppm.
+DRIFT_PRIOR = 5e-5
+#: Noise of the points of a line (ns) beside which a few of them tell a slope.
+NOISE_OF_FEW = 2e4
 
 
 def spread_of(values: np.ndarray) -> float:
@@ -18,12 +22,16 @@ def spread_of(values: np.ndarray) -> float:
 
 
 def line_through(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
-    """(value at time 0, slope, spread about the line) by medians; slope 0 of fewer than four points. Times ascending, in ns.
+    """(value at time 0, slope, spread about the line) by medians; of fewer than four points that is drawn to 0. Times ascending, in ns.
 
     Pairs of points that lie far apart tell more of the slope: after a burst, the few that come much later decide.
     """
     half = len(times) // 2
     slope = 0.0
+    if half == 1:
+        since = times - times.mean()
+        slope = float(since @ (values - values.mean()) / (since @ since + (NOISE_OF_FEW / DRIFT_PRIOR) ** 2))
+        slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
     if half >= 2:
         steps = times[-half:] - times[:half]
         good = steps > 0

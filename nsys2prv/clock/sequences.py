@@ -8,16 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.matching import AGREEING, FEW, FEWEST, agreeing, match, shift_spread
+from nsys2prv.clock.certainty import surely_in_order, surely_matched
+from nsys2prv.clock.matching import AGREEING, FEW, FEWEST, agreeing, match
 from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, Noise, Role, pivot_of
 from nsys2prv.clock.robust import evenly, line_through
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024
-#: By how much UTC seldom errs (ns): what lies closer together it does not tell apart.
-UTC_ERROR = 10_000_000
+#: By how much UTC hardly ever errs (ns): what lies closer together it does not tell apart.
+UTC_ERROR = 100_000_000
 #: Members tried as the one that the others of their group are compared with.
 REFERENCES = 3
+#: Why a member's calls are not numbered: kinds of findings, and what they say.
+FEW_CALLS, AMBIGUOUS, UNRELATED = "few", "ambiguous", "unrelated"
+REASONS = {FEW_CALLS: "too few calls to tell by their ends which belong together",
+           AMBIGUOUS: "calls so regular that several ways of pairing them fit equally",
+           UNRELATED: "calls whose ends fit those of no other member"}
 
 
 @dataclass(frozen=True)
@@ -34,11 +40,13 @@ class CallSequence:
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a group, how many calls it has, and where to get them, as often as they are asked for."""
+    """A member of a group, how many calls it has, and where to get them, as often as they are asked for. began: whether its report has
+    the beginning of the group."""
 
     member: int
     count: int
     load: Callable[[], CallSequence]
+    began: bool = False
 
 
 def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
@@ -49,14 +57,14 @@ def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
         return numbered, findings
     order, starts, owners = _members(rest)
     ends, signatures = rest["end"].to_numpy().astype(np.float64)[order], rest["signature"].to_numpy()[order]
-    alls = rest["role"].to_numpy()[order] == Role.ALL
+    alls, began = rest["role"].to_numpy()[order] == Role.ALL, rest["began"].to_numpy()[order]
     groups: dict[int, list[Member]] = {}
     parts: dict[int, list[slice]] = {}
     for (key, member), low, high in zip(owners, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         part = slice(low, high)
         parts.setdefault(key, []).append(part)
         groups.setdefault(key, []).append(
-            Member(member, high - low, lambda part=part: CallSequence(ends[part], signatures[part], alls[part])))
+            Member(member, high - low, lambda part=part: CallSequence(ends[part], signatures[part], alls[part]), bool(began[low])))
     ordinals = np.full(rest.height, -1, np.int64)
     names = rest.group_by("key").agg(pl.col("source", "group").first())
     for key, source, group in names.sort("key").iter_rows():
@@ -77,7 +85,7 @@ def recognised(calls: Calls) -> tuple[np.ndarray, list[Finding]]:
     table = pl.DataFrame({
         "source": calls.source, "group": calls.group, "member": calls.member, "signature": calls.signature, "role": calls.role,
         "begin": calls.begin - pivot, "end": calls.end - pivot}).with_row_index("call")
-    table = table.with_columns(key=pl.struct("source", "group").rank("dense").cast(pl.Int32), numbered=pl.lit(False),
+    table = table.with_columns(key=pl.struct("source", "group").rank("dense").cast(pl.Int32), numbered=pl.lit(False), began=pl.lit(False),
                                number=pl.lit(-1, pl.Int64))
     ordinals = np.full(table.height, -1, np.int64)
     found, findings = number_calls(table)
@@ -133,38 +141,36 @@ def _told(wrong: pl.DataFrame, kind: str, reason: str) -> list[Finding]:
     return [Finding(kind, reason, count, source, group, member) for source, group, member, count in counts.iter_rows()]
 
 
-def number_group(members: Sequence[Member], source: int, group: int) -> tuple[dict[int, np.ndarray], list[Finding]]:
+def number_group(members: Sequence[Member], source: int, group: int, error: float = UTC_ERROR
+                 ) -> tuple[dict[int, np.ndarray], list[Finding]]:
     """The ordinals of one group's calls, as counted by the member that most of the others fit: of each member that fits, by its index
-    among `members`, which ascend by member. Two members' calls are in memory at a time."""
+    among `members`, which ascend by member. Two members' calls are in memory at a time. error: of the clocks as placed, ns."""
     noise = NOISE[source]
     counts = [member.count for member in members]
     usual = max(set(counts), key=lambda count: (counts.count(count), count))
     order = sorted(range(len(members)), key=lambda at: (counts[at] != usual, -counts[at], members[at].member))
     best: tuple[dict[int, np.ndarray], list[Finding]] | None = None
     for at in order[:REFERENCES]:
-        fits, findings = _fit(members, at, noise, source, group)
+        fits, findings = _fit(members, at, noise, source, group, error)
         if best is None or len(fits) > len(best[0]):
             best = fits, findings
-        if len(fits) > len(members) // 2 or any(finding.kind == "ambiguous" for finding in findings):
+        if len(fits) > len(members) // 2 or any(finding.kind == AMBIGUOUS for finding in findings):
             break
     return best
 
 
-def _fit(members: Sequence[Member], at: int, noise: Noise, source: int, group: int) -> tuple[dict[int, np.ndarray], list[Finding]]:
+def _fit(members: Sequence[Member], at: int, noise: Noise, source: int, group: int, error: float
+         ) -> tuple[dict[int, np.ndarray], list[Finding]]:
     """Ordinals of every member that fits the one `at`."""
     reference = members[at].load()
-    own = shift_spread(reference.end[reference.all], reference.signature[reference.all])
     in_order = np.arange(len(reference))
     fits, findings = {at: in_order}, []
     for number, member in enumerate(members):
         if number == at:
             continue
-        calls = member.load()
-        found, kind, reason = _in_order(calls, reference, own, noise)
-        if kind == "other":
-            found, kind, reason = _by_ends(calls, reference, own, noise)
+        found, kind = pair_calls(member.load(), reference, noise, member.began and members[at].began, error)
         if kind:
-            findings.append(Finding(kind, reason, member.count, source, group, member.member))
+            findings.append(Finding(kind, REASONS[kind], member.count, source, group, member.member))
         if found is not None:
             fits[number] = in_order if np.array_equal(found, in_order) else found
             left = int((found < 0).sum())
@@ -174,45 +180,40 @@ def _fit(members: Sequence[Member], at: int, noise: Noise, source: int, group: i
     return fits, findings
 
 
-def _in_order(member: CallSequence, reference: CallSequence, own: float, noise: Noise) -> tuple[np.ndarray | None, str, str]:
-    """Ordinals by order, if both have equally many calls of agreeing signatures whose ends fit; kind "other" if not so."""
+def pair_calls(member: CallSequence, reference: CallSequence, noise: Noise, began: bool, error: float) -> tuple[np.ndarray | None, str]:
+    """The reference's place of each of the member's calls, -1 without; or None and why not: a key of REASONS.
+
+    began: whether both were recorded from the beginning. error: of the clocks as placed, ns.
+    """
     count = len(member)
-    if count != len(reference) or agreeing(member.signature, reference.signature).mean() < 0.99 or (member.all != reference.all).any():
-        return None, "other", ""
-    ordinals = np.arange(count)
-    synchronous = ordinals[member.all]
-    if not len(synchronous):
-        return ordinals, "", ""
-    if len(synchronous) < FEWEST:
-        return None, "few", "too few calls to tell by their ends which belong together"
-    sample = synchronous[evenly(len(synchronous), SAMPLE)]
-    _, _, spread = line_through(member.end[sample], reference.end[sample] - member.end[sample])
-    told = spread <= own / 2 and _few_fit(member.end[sample], reference.end[sample], own, noise)
-    if spread > noise.misfit or not (told or (spread <= noise.reach and _nearby(member.end[sample], reference.end[sample]))):
-        return None, "other", ""
-    # A call missing here and one too many there leave the counts equal and this part out of step.
-    _, _, whole = line_through(member.end[member.all], reference.end[member.all] - member.end[member.all])
-    offset, slope, _ = line_through(member.end[sample], reference.end[sample] - member.end[sample])
-    misfit = np.abs(reference.end[member.all] - member.end[member.all] * (1 + slope) - offset)
-    if (misfit > max(10 * whole, noise.misfit / 4)).mean() > 0.01:
-        return None, "other", ""
-    return ordinals, "", ""
+    even = (count == len(reference) and agreeing(member.signature, reference.signature).mean() >= 0.99
+            and bool((member.all == reference.all).all()))
+    if even:
+        ends, others = member.end[member.all], reference.end[member.all]
+        fits = fit_in_order(ends, others, noise)
+        if fits and (began or not len(ends) or _nearby(ends, others, error)
+                     or surely_in_order(ends, others, reference.signature[member.all], noise)):
+            return np.arange(count), ""
+        if fits:
+            found, _ = _by_ends(member, reference, noise)
+            return found, "" if found is not None else FEW_CALLS if len(ends) < FEW else AMBIGUOUS
+    return _by_ends(member, reference, noise)
 
 
-def _few_fit(ends: np.ndarray, other: np.ndarray, own: float, noise: Noise) -> bool:
-    """Whether calls so few that a shifted sequence may fit by chance fit clearly better than that; True of more calls."""
-    if len(ends) >= FEW:
+def fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
+    """Whether calls of one order ended together but for a line; not so where one is missing here and another there."""
+    if not len(ends):
         return True
-    order = np.argsort(ends, kind="stable")
-    ends, other = ends[order], other[order]
-    offset, slope, _ = line_through(ends, other - ends)
-    return own >= 3 * noise.reach and bool(np.abs(other - ends * (1 + slope) - offset).max() <= own / 3)
+    sample = evenly(len(ends), SAMPLE)
+    offset, slope, spread = line_through(ends[sample], others[sample] - ends[sample])
+    misfit = np.abs(others - ends * (1 + slope) - offset)
+    return spread <= noise.misfit and float((misfit > max(10 * spread, noise.misfit / 4)).mean()) <= 0.01
 
 
-def _nearby(ends: np.ndarray, other: np.ndarray) -> bool:
+def _nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
     """Whether the clocks as placed say too that calls of one order belong together, as a shift by one would be much farther off."""
-    far = float(np.median(np.abs(np.diff(ends)))) / 4
-    return far >= UTC_ERROR and bool(np.abs(other - ends).max() < far)
+    far = float(np.median(np.abs(np.diff(ends)))) / 4 if len(ends) > 1 else 0.0
+    return far >= error and bool(np.abs(others - ends).max() < far)
 
 
 def _gapless(index: np.ndarray, count: int) -> bool:
@@ -222,21 +223,25 @@ def _gapless(index: np.ndarray, count: int) -> bool:
     return len(matched) >= FEW or len(matched) >= 0.8 * int(((shifted >= 0) & (shifted < count)).sum())
 
 
-def _by_ends(member: CallSequence, reference: CallSequence, own_shifted: float, noise: Noise) -> tuple[np.ndarray | None, str, str]:
+def _by_ends(member: CallSequence, reference: CallSequence, noise: Noise) -> tuple[np.ndarray | None, str]:
     """Ordinals of the synchronising calls by their ends; of all calls where the order only begins elsewhere."""
     own, other = _by_end(member), _by_end(reference)
     if min(len(own), len(other)) < FEWEST:
-        return None, "few", "too few calls to tell by their ends which belong together"
+        return None, FEW_CALLS
     found = match(member.end[own], member.signature[own], reference.end[other], reference.signature[other], noise.reach)
     if found.count < FEWEST or found.spread > noise.misfit or found.count < 0.2 * min(len(own), len(other)):
-        return None, "unrelated", "calls whose ends fit those of no other member"
+        return None, UNRELATED
     matched = found.index >= 0
-    few = member.end[own[matched]], reference.end[other[found.index[matched]]]
-    if found.ambiguous or not (_gapless(found.index, len(other)) and _few_fit(*few, own_shifted, noise)):
-        return None, "ambiguous", "calls so regular that several ways of pairing them fit equally"
+    places = other[found.index[matched]]
+    times = member.end[own]
+    offset, slope, spread = line_through(times[matched], reference.end[places] - times[matched])
+    if found.ambiguous or not _gapless(found.index, len(other)) or not surely_matched(
+            times * (1 + slope) + offset, member.signature[own], reference.end[other], reference.signature[other],
+            max(noise.reach, 3 * spread)):
+        return None, AMBIGUOUS
     ordinals = np.full(len(member), -1, np.int64)
-    ordinals[own[matched]] = other[found.index[matched]]
-    shifts = np.unique(ordinals[own[matched]] - own[matched])
+    ordinals[own[matched]] = places
+    shifts = np.unique(places - own[matched])
     if len(shifts) == 1:
         shifted = np.arange(len(ordinals)) + shifts[0]
         inside = (shifted >= 0) & (shifted < len(reference))
@@ -244,7 +249,7 @@ def _by_ends(member: CallSequence, reference: CallSequence, own_shifted: float, 
         if fits[inside].mean() >= AGREEING:
             # Of the synchronising calls the ends have told; the others follow their order.
             ordinals = np.where(fits & ~member.all, shifted, ordinals)
-    return ordinals, "", ""
+    return ordinals, ""
 
 
 def _by_end(sequence: CallSequence) -> np.ndarray:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 
 from nsys2prv.clock import network
-from nsys2prv.clock.adjust import UTC, Estimate, connect, estimates_of, project, tighten
+from nsys2prv.clock.adjust import ENDS, UTC, Estimate, connect, estimates_of, project, tighten
 from nsys2prv.clock.blocks import blocks_of, links_of
-from nsys2prv.clock.gathering import Gathered, gathered, together
+from nsys2prv.clock.gathering import OPEN, Gathered, gathered, together
 from nsys2prv.clock.hosts import precedences
-from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, pivot_of
+from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, pivot_of, span_of
 from nsys2prv.clock.oneway import ONE_WAY, one_way
+from nsys2prv.clock.pooling import Pool, pool
 from nsys2prv.clock.residuals import Sample, residual_samples
 from nsys2prv.clock.robust import PLAUSIBLE_DRIFT
+from nsys2prv.clock.sequences import UTC_ERROR
 from nsys2prv.clock.unmoved import unmoved
 from nsys2prv.clock.verdict import Verdict, judge, within, without_misfits
 
@@ -26,16 +28,18 @@ MISFIT = 1_000_000.0
 UNSTEADY = 5_000.0
 #: Standard deviations that a bound covers.
 COVER = 3.0
+#: The method where nothing but the order of calls tells which of them belong together.
+ORDER = "order of collectives"
 
 
 @dataclass(frozen=True)
 class HostCorrection:
     """corrected = placed + offset_ns + drift * (placed - pivot), of one host; 0 and 0 of a reference.
 
-    reference: host that this one is corrected to. bound_ns: largest error against it at any instant of the span observed, None
-    where nothing was observed. observations: collectives (or messages) used. spread_ns: standard deviation of this host's ends of
-    collectives about the common ones, NaN without. drift_sigma: standard deviation of the drift, a plain ratio. span: first and
-    last placed time observed.
+    reference: host that this one is corrected to. bound_ns: largest error against it at any instant of the trace; observed_bound_ns: of
+    the span observed alone; None where it is not known. observations: collectives (or messages) used. spread_ns: standard deviation of
+    this host's ends of collectives about the common ones, NaN without. drift_sigma: standard deviation of the drift, a plain ratio.
+    span: first and last placed time observed. sure: whether it may be compared with the others that have its reference.
     """
 
     host: int
@@ -49,6 +53,8 @@ class HostCorrection:
     observations: int = 0
     spread_ns: float = float("nan")
     span: tuple[int, int] | None = None
+    observed_bound_ns: float | None = None
+    sure: bool = True
 
     @property
     def drift_ppm(self) -> float:
@@ -69,25 +75,31 @@ class Alignment:
     samples: list[tuple[Sample, ...]] = field(default_factory=list)
 
 
-def align(hosts: int, calls: Calls | None = None, messages: Messages | None = None) -> Alignment:
-    """Corrections of the clocks of `hosts` hosts, from the collective calls and messages between them."""
+def align(hosts: int, calls: Calls | None = None, messages: Messages | None = None, span: tuple[int, int] | None = None) -> Alignment:
+    """Corrections of the clocks of `hosts` hosts, from the collective calls and messages between them. span: first and last placed time
+    that bounds are to hold for, at least those observed."""
     calls, messages = calls or Calls.none(), messages or Messages.none()
     pivot = pivot_of(calls, messages)
-    return solved(hosts, [gathered(calls, pivot)], messages, pivot)
+    return solved(hosts, [gathered(calls, pivot)], messages, pivot, span or span_of(calls, messages) or (pivot, pivot))
 
 
-def solved(hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int) -> Alignment:
+def solved(hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int, span: tuple[int, int]) -> Alignment:
     """The same from calls that are gathered per host already, in parts of whole groups, ascending by source and group."""
-    rows, groups, findings = together(parts)
+    told = together(parts)
+    pooled = pool(told, hosts, UTC_ERROR)
+    rows, groups = _with_pooled(told, pooled)
+    # What could not be told of one group is looked for in all of them: what is left of it is said of hosts.
+    findings = [finding for finding in told.recognising if finding.kind not in OPEN]
     orders = precedences(rows, messages, pivot)
     net, floors, found = _network(rows, groups, hosts)
     findings += found
     used = orders.of(~orders.held)
-    estimates = connect(estimates_of(net, floors, COVER), used)
+    estimates = connect([_doubted(estimate, pooled.doubt) for estimate in estimates_of(net, floors, COVER)], used)
     estimates, found = project(estimates, used)
     findings += found
     left_out = frozenset(finding.clock for finding in findings if finding.kind in ("steep", "unfit"))
-    estimates = unmoved(one_way(tighten(estimates, used), used, left_out), orders)
+    doubtful = pooled.doubt > 0
+    estimates = unmoved(one_way(tighten(estimates, used.of(~(doubtful[used.before] | doubtful[used.after]))), used, left_out), orders)
     findings += [Finding("one way", "bound by others in one direction only: moved just as far as that takes, so its error is not known",
                          clock=e.host) for e in estimates if e.method == ONE_WAY]
     offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
@@ -101,7 +113,8 @@ def solved(hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int
     # What is placed by UTC alone tells nothing against the corrections of the others.
     part = np.array([e.reference for e in estimates])
     own = verdict if (part == 0).all() else judge(*within(rows, sent, part), offset, drift)
-    findings += _apart(estimates)
+    met = told.hosts | frozenset(np.concatenate([messages.sender, messages.receiver]).tolist())
+    findings += _apart(estimates, met, pooled)
     if own.worse:
         after, before = own.used_after + own.held_after, own.used_before + own.held_before
         findings.append(Finding("worse", f"corrections violate causality by {after.total:.0f} ns in all, UTC by {before.total:.0f} ns: "
@@ -109,28 +122,49 @@ def solved(hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int
         estimates = [Estimate(e.host, e.host, UTC, observations=e.observations, spread=e.spread, first=e.first, last=e.last)
                      for e in estimates]
         offset, drift = np.zeros(hosts), np.zeros(hosts)
-    return Alignment([_correction(estimate, pivot) for estimate in estimates], verdict, findings, own.worse,
-                     residual_samples(rows, offset, drift, pivot))
+    return Alignment([_correction(estimate, pivot, span, pooled.doubt[estimate.host] == 0) for estimate in estimates], verdict, findings,
+                     own.worse, residual_samples(rows, offset, drift, pivot))
 
 
-def _correction(estimate: Estimate, pivot: int) -> HostCorrection:
+def _with_pooled(told: Gathered, pooled: Pool) -> tuple[pl.DataFrame, dict[int, int]]:
+    """All rows, and communicators by key."""
+    first, collectives = len(told.groups), told.rows["collective"].n_unique()
+    more = pooled.rows.with_columns(pl.col("key") + first, pl.col("collective") + collectives).select(told.rows.columns)
+    return pl.concat([told.rows, more]), told.groups | {key + first: group for key, group in pooled.groups.items()}
+
+
+def _doubted(estimate: Estimate, doubt: np.ndarray) -> Estimate:
+    """The estimate with the doubts on which calls of the host belong to those of its reference."""
+    more = float(doubt[estimate.host])
+    return replace(estimate, method=ORDER, bound=estimate.bound + more) if more and estimate.method == ENDS else estimate
+
+
+def _correction(estimate: Estimate, pivot: int, span: tuple[int, int], sure: bool) -> HostCorrection:
     seen = np.isfinite(estimate.first)
+    known = estimate.method != UTC and np.isfinite(estimate.bound)
+    beyond = max(estimate.first - (span[0] - pivot), span[1] - pivot - estimate.last, 0.0) if seen else 0.0
     return HostCorrection(
         estimate.host, estimate.reference, estimate.method, pivot, estimate.offset, estimate.drift,
-        estimate.bound if estimate.method != UTC and np.isfinite(estimate.bound) else None, estimate.drift_sigma,
-        estimate.observations, estimate.spread,
-        (pivot + round(estimate.first), pivot + round(estimate.last)) if seen else None)
+        estimate.bound + estimate.rate * beyond if known else None, estimate.drift_sigma, estimate.observations, estimate.spread,
+        (pivot + round(estimate.first), pivot + round(estimate.last)) if seen else None, estimate.bound if known else None,
+        sure and estimate.method != ONE_WAY)
 
 
-def _apart(estimates: list[Estimate]) -> list[Finding]:
-    """What is not connected to the first host."""
+def _apart(estimates: list[Estimate], met: frozenset[int], pooled: Pool) -> list[Finding]:
+    """What is not connected to the first host; and hosts that nothing but the order of calls connects. met: hosts that share anything."""
     findings = []
-    for estimate in estimates[1:]:
-        if estimate.reference == estimate.host:
+    for estimate in estimates:
+        if estimate.reference == estimate.host and estimate.host:
             others = sum(other.reference == estimate.host for other in estimates) - 1
-            reason = ("nothing shared with other hosts: placed by UTC alone" if not others else
-                      f"nothing connects this host and {others} others to the first host: placed by UTC against it")
+            reason = (f"nothing connects this host and {others} others to the first host: placed by UTC against it" if others else
+                      "nothing shared with other hosts: placed by UTC alone" if estimate.host not in met else
+                      "which of its calls belong to which of other hosts cannot be told: placed by UTC alone" if
+                      estimate.host in pooled.left else
+                      "nothing that it shares with other hosts tells how its clock is to theirs: placed by UTC alone")
             findings.append(Finding("apart", reason, others, clock=estimate.host))
+        elif pooled.doubt[estimate.host]:
+            findings.append(Finding("in order", "nothing shows which calls belong together: the n-th of this host is taken for the n-th of "
+                                    "the others, so it may be off by whole calls", clock=estimate.host))
     return findings
 
 

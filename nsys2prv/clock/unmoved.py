@@ -23,6 +23,7 @@ def unmoved(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
         ends = np.array([estimate.first, estimate.last])
         moved = float(np.abs(estimate.offset + estimate.drift * np.where(np.isfinite(ends), ends, 0.0)).max())
         if estimate.reference != estimate.host and moved <= min(estimate.bound, LARGEST) and estimate.host not in contradicted:
-            estimate = replace(estimate, method=CONFIRMED, offset=0.0, drift=0.0, bound=estimate.bound + moved)
+            estimate = replace(estimate, method=CONFIRMED, offset=0.0, drift=0.0, bound=estimate.bound + moved,
+                               rate=estimate.rate + abs(estimate.drift))
         result.append(estimate)
     return result

@@ -1,0 +1,170 @@
+"""Hosts placed by all that two of them have in common: communicators that could not be settled one by one are judged together.
+
+Where that does not settle them either, the order of the calls is taken as it is, if both hosts have equally many of each communicator:
+it is probably right, but nothing shows it. If it is wrong, the host is off by no more than the calls reach over, as long as the two have
+one call in common.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.clock.certainty import surely_matched
+from nsys2prv.clock.gathering import Gathered
+from nsys2prv.clock.hosts import per_host, thin
+from nsys2prv.clock.matching import agreeing
+from nsys2prv.clock.observations import NOISE, Role
+from nsys2prv.clock.robust import line_through
+from nsys2prv.clock.sequences import CallSequence, fit_in_order, pair_calls
+
+#: Hosts that one host is compared with before it is given up.
+TRIES = 3
+#: Signatures of a group are told from those of another by this.
+KINDS = 1 << 32
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What was found. rows: of per_host, with keys and collectives of their own. groups: communicator of each of these keys. doubt: by
+    host, how far it may be off beside its error, ns: 0 where the calls surely belong together, inf where nothing is known. left: hosts
+    that have calls in common with others, and could not be placed by them."""
+
+    rows: pl.DataFrame
+    groups: dict[int, int]
+    doubt: np.ndarray
+    left: list[int]
+
+
+@dataclass
+class _Pair:
+    """Calls of two hosts that belong together: rows of the frame, of one and of the other. reach: over how long they go, ns."""
+
+    one: np.ndarray
+    other: np.ndarray
+    sure: bool
+    reach: float
+
+
+@dataclass
+class _Calls:
+    """The calls that are not settled. places: the rows of each group by host."""
+
+    frame: pl.DataFrame
+    places: dict[int, dict[tuple[int, int], np.ndarray]]
+    end: np.ndarray = field(init=False)
+    signature: np.ndarray = field(init=False)
+    all: np.ndarray = field(init=False)
+    began: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.end = self.frame["end"].to_numpy().astype(np.float64)
+        self.signature, self.began = self.frame["signature"].to_numpy(), self.frame["began"].to_numpy()
+        self.all = self.frame["role"].to_numpy() == Role.ALL
+
+    def shared(self, one: int, other: int) -> list[tuple[int, int]]:
+        return sorted(self.places[one].keys() & self.places[other].keys())
+
+
+def pool(gathered: Gathered, hosts: int, error: float) -> Pool:
+    """Place hosts that no settled collectives connect. error: of the clocks as placed, ns."""
+    part = _parts(gathered.rows, hosts)
+    doubt = np.zeros(hosts)
+    frame = gathered.unsettled
+    calls = _Calls(frame, {})
+    for (source, group, host), rows in frame.with_row_index("row").group_by("source", "group", "clock", maintain_order=True):
+        calls.places.setdefault(host, {})[source, group] = rows["row"].to_numpy().astype(np.int64)
+    pairs: dict[tuple[int, int], _Pair | None] = {}
+    found: list[tuple[int, int, _Pair]] = []
+    for sure in (True, False):
+        tries = dict.fromkeys(calls.places, 0)
+        for first in sorted(calls.places):
+            todo = [host for host in sorted(calls.places) if part[host] == part[first]]
+            for one in todo:
+                for other in sorted(calls.places):
+                    if part[other] == part[first] or (tries[other] >= TRIES and (one, other) not in pairs) or not calls.shared(one, other):
+                        continue
+                    if (one, other) not in pairs:
+                        tries[other] += 1
+                        pairs[one, other] = _paired(calls, one, other, error)
+                    pair = pairs[one, other]
+                    if pair is None or (sure and not pair.sure):
+                        continue
+                    found.append((one, other, pair))
+                    new = np.flatnonzero(part == part[other])
+                    # The first host's doubts count: it is the one that the others are placed against.
+                    more = 0.0 if pair.sure else pair.reach or np.inf
+                    doubt[new] += doubt[one] + doubt[other] + more
+                    part[new] = part[first]
+                    todo += [host for host in new.tolist() if host in calls.places]
+    rows, groups = _rows(calls.frame, found)
+    lonely = np.bincount(part, minlength=hosts)
+    return Pool(rows, groups, doubt, [host for host in sorted(calls.places) if lonely[part[host]] == 1])
+
+
+def _parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
+    """The lowest host that each host is connected to by collectives in which all wait for all."""
+    root = np.arange(hosts)
+    for clocks in rows.filter((pl.col("role") == Role.ALL) & ~pl.col("held")).group_by("key").agg(pl.col("clock").unique())["clock"]:
+        roots = np.unique(root[clocks.to_numpy()])
+        root[np.isin(root, roots)] = roots[0]
+    return root
+
+
+def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
+    """The calls that two hosts have in common; None where nothing tells."""
+    shared = calls.shared(one, other)
+    noise = max((NOISE[source] for source, _ in shared), key=lambda noise: noise.reach)
+    mine, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
+    even = [at for at, (a, b) in enumerate(zip(mine, theirs, strict=True))
+            if len(a) == len(b) and agreeing(calls.signature[a], calls.signature[b]).all() and (calls.all[a] == calls.all[b]).all()]
+    if even:
+        a, b = (np.concatenate([side[at] for at in even]) for side in (mine, theirs))
+        kind = np.repeat(even, [len(mine[at]) for at in even]) * KINDS + calls.signature[a]
+        kept = calls.all[a]
+        a, b, kind = a[kept], b[kept], kind[kept]
+        order = np.argsort(calls.end[a], kind="stable")
+        a, b, kind = a[order], b[order], kind[order]
+        if len(a):
+            offset, slope, spread = line_through(calls.end[a], calls.end[b] - calls.end[a])
+            times, others = calls.end[a] * (1 + slope) + offset, calls.end[b]
+            order, later = np.argsort(times, kind="stable"), np.argsort(others, kind="stable")
+            if fit_in_order(calls.end[a], others, noise) and surely_matched(
+                    times[order], kind[order], others[later], kind[later], max(noise.reach, 3 * spread)):
+                return _Pair(a, b, True, 0.0)
+    if len(shared) > 1:
+        sides = [_together(calls, side) for side in (mine, theirs)]
+        numbers, _ = pair_calls(sides[1][1], sides[0][1], noise, False, error)
+        if numbers is not None:
+            kept = numbers >= 0
+            return _Pair(sides[0][0][numbers[kept]], sides[1][0][kept], True, 0.0)
+    if not even or not len(a):
+        return None
+    if spread > noise.misfit:
+        return None
+    reach = max(float(np.ptp(np.concatenate([calls.end[mine[at]]]))) for at in even)
+    return _Pair(a, b, False, reach)
+
+
+def _together(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray, CallSequence]:
+    """The rows of all groups by their ends, and their sequence."""
+    rows = np.concatenate(groups)
+    kind = np.repeat(np.arange(len(groups)) * KINDS, [len(group) for group in groups]) + calls.signature[rows]
+    order = np.argsort(calls.end[rows], kind="stable")
+    return rows[order], CallSequence(calls.end[rows][order], kind[order], calls.all[rows][order])
+
+
+def _rows(frame: pl.DataFrame, found: list[tuple[int, int, _Pair]]) -> tuple[pl.DataFrame, dict[int, int]]:
+    """The calls of all pairs by collective: of one host, those of its pairs with others are the same."""
+    parts = []
+    for one, _, pair in found:
+        for rows in (pair.one, pair.other):
+            parts.append(frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair.one)))
+    if not parts:
+        empty = frame.clear().with_columns(key=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64), held=pl.lit(False))
+        return per_host(empty), {}
+    table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
+    table = table.with_columns(key=(pl.struct("hub", "source", "group").rank("dense") - 1).cast(pl.Int32))
+    return per_host(thin(table)), dict(table.select("key", "group").unique().iter_rows())
