@@ -10,14 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nsys2prv import device_states, relate, stored
 from nsys2prv.alignment.hosts import host_clocks
 from nsys2prv.alignment.methods import NONE, UTC
-from nsys2prv.alignment.timeline import Timeline, begun, settled, timeline
+from nsys2prv.alignment.timeline import Timeline, begun, comparable, settled, timeline
 from nsys2prv.catalogue import catalogue, domain_numbers
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord
+from nsys2prv.columns import OPEN
 from nsys2prv.cut.reports import wanted_reports
 from nsys2prv.engines import alone
 from nsys2prv.engines.pool import Pool, is_worth
@@ -183,7 +186,8 @@ def _prepared(reading: _Reading) -> Job:
     if reading.plan.causal:
         placed = _move(reading, model, placed)
     hosts = [placement.machine for placement in placed.placements]
-    related = relate.related(_facts(reading, model, placed.clocks, hosts), reading.folder, reading.run)
+    book = _facts(reading, model, placed.clocks, hosts, comparable(placed, reading.infos))
+    related = relate.related(book, reading.folder, reading.run)
     if gpus:
         number = 1 + max(result.task for result in (*reading.results, *related))
         reading.results += reading.run(device_states.run_task, device_states.plan(
@@ -221,11 +225,18 @@ def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
             from nsys2prv.alignment import align
 
             book = _facts(reading, model, [placement.map for placement in placements], clocks)
-            found = align.aligned(book, method, len(names), reading.folder / "clocks", reading.run)
+            found = align.aligned(book, method, len(names), _span(reading, placements), reading.folder / "clocks", reading.run)
             owners = [f"rank {process.rank}" if process.rank is not None else reading.infos[process.report].name
                       for process in model.processes]
             record = align.recorded(found, names, owners)
     return timeline(placements, reading.infos, reading.results, record)
+
+
+def _span(reading: _Reading, placements: Sequence[Placement]) -> tuple[int, int]:
+    """The first and the last time of all events, as they are placed."""
+    times = [placements[run.report].map.to_global(np.array([run.first, run.first if run.until == OPEN else run.until]))
+             for result in reading.results for run in result.runs if run.first != OPEN]
+    return int(min(pair[0] for pair in times)), int(max(pair[1] for pair in times))
 
 
 def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) -> Timeline:
@@ -247,10 +258,11 @@ def _states(reading: _Reading, model: object_model.ObjectModel, placed: Timeline
     return list(reading.run(stage.run_task, tasks, ahead=reading.workers.pool.jobs))
 
 
-def _facts(reading: _Reading, model: object_model.ObjectModel, clocks: Sequence[ClockMap], hosts: Sequence[int]) -> FactBook:
+def _facts(reading: _Reading, model: object_model.ObjectModel, clocks: Sequence[ClockMap], hosts: Sequence[int], parts: Sequence[int] = ()
+           ) -> FactBook:
     threads = {result.task: threads_of(result, model) for result in reading.results if result.facts}
     return FactBook(reading.results, clocks, hosts, threads,
-                    {(process.report, process.pid): number for number, process in enumerate(model.processes)})
+                    {(process.report, process.pid): number for number, process in enumerate(model.processes)}, parts)
 
 
 def _wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator:

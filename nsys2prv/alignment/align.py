@@ -20,19 +20,20 @@ from nsys2prv.relations.kind import DEVICES, Division, Observed, Portion, S, Ste
 from nsys2prv.relations.stored import Stored, store
 
 #: Findings that are worth a warning: what was left out though it should fit, and hosts that could not be aligned.
-LOUD = frozenset({"unrelated", "unfit", "ambiguous", "unlike", "steep", "contradicted", "noisy", "apart", "one way", "worse"})
+LOUD = frozenset({"unrelated", "unfit", "ambiguous", "unlike", "steep", "contradicted", "noisy", "apart", "in order", "one way",
+                  "worse"})
 #: Hosts and ranks named in one line.
 WHO = 6
 #: Does tasks on workers: a pure function over files, and what it is to be done with; its results, in order.
 Run = Callable[[Callable, Sequence], Iterator]
 
 
-def aligned(book: FactBook, method: str, hosts: int, folder: Path, run: Run) -> Alignment:
-    """That many clocks aligned by what `method` means; the corrections are of times as the book's maps place them."""
+def aligned(book: FactBook, method: str, hosts: int, span: tuple[int, int], folder: Path, run: Run) -> Alignment:
+    """That many clocks aligned by what `method` means; the corrections are of times as the book's maps place them. span: of the trace."""
     found = observed(book, method, folder, run)
     pivot = pivot_of(found)
     steps = [GatherStep(part, pivot, folder / f"gathered-{number}.pickle") for number, part in enumerate(found)]
-    return next(iter(run(run_step, [SolveStep(hosts, tuple(run(run_step, steps)), pivot)])))
+    return next(iter(run(run_step, [SolveStep(hosts, tuple(run(run_step, steps)), pivot, span)])))
 
 
 def observed(book: FactBook, method: str, folder: Path, run: Run) -> list[Portion]:
@@ -93,10 +94,12 @@ class SolveStep:
     hosts: int
     parts: tuple[Path, ...]
     pivot: int
+    span: tuple[int, int]
 
     def run(self) -> Alignment:
         parts = [pickle.loads(part.read_bytes()) for part in self.parts]
-        return solved(self.hosts, [calls for calls, _ in parts], joined(Messages, [messages for _, messages in parts]), self.pivot)
+        return solved(self.hosts, [calls for calls, _ in parts], joined(Messages, [messages for _, messages in parts]), self.pivot,
+                      self.span)
 
 
 def run_step(step: Step[S]) -> S:
@@ -117,7 +120,8 @@ def recorded(alignment: Alignment, names: Sequence[str], owners: Sequence[str]) 
     for correction, samples in zip(alignment.corrections, alignment.samples, strict=True):
         hosts[names[correction.host]] = HostClock(
             round(correction.offset_ns), correction.drift_ppm, correction.pivot, correction.method, names[correction.reference],
-            correction.observations, _whole(correction.spread_ns), _whole(correction.bound_ns), samples)
+            correction.observations, _whole(correction.spread_ns), _whole(correction.bound_ns), _whole(correction.observed_bound_ns),
+            correction.sure, samples)
     verdict = alignment.verdict
     causality = {used: {"before": before.counts(), "after": after.counts()} for used, before, after in (
         ("used", verdict.used_before, verdict.used_after), ("held back", verdict.held_before, verdict.held_after))}

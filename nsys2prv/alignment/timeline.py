@@ -60,6 +60,18 @@ def timeline(placements: Sequence[Placement], infos: Sequence[ReportInfo], resul
     return begun(Timeline(list(placements), record, [], 0, tuple(warnings)), results)
 
 
+def comparable(placed: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
+    """A number for each report; times of reports of one number can be compared with each other. All can where nobody looked."""
+    if placed.record is None or not placed.record.hosts:
+        return [0] * len(infos)
+    numbers, names = host_clocks(infos, placed.placements)
+    hosts = placed.record.hosts
+    references = [hosts[name].reference or None if name in hosts and hosts[name].sure else name for name in names]
+    # A reference that is not sure of itself is one all the same; clocks of a file without references are all to be believed.
+    found = {name: number for number, name in enumerate(dict.fromkeys(references))}
+    return [found[references[number]] for number in numbers]
+
+
 def begun(placed: Timeline, results: Sequence[Extracted]) -> Timeline:
     """The timeline, of these placements, with the epoch and the clocks that follow from them."""
     epoch = min(_firsts(placed.placements, results).values())

@@ -43,7 +43,8 @@ def _kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
 def _matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     """A row per kernel of a matched collective, and what its rank did from the first rank's begin until its own."""
     records = unit.begins("nccl_collective", ("operation", "collective", "late", "wait", "transfer"))
-    records = _with_bandwidths(unit, records)
+    # Without times on hosts that could not be placed against each other.
+    records = _with_bandwidths(unit, records.filter(pl.col("late") >= 0))
     kernels = kernels.select("thread", "begin", "bytes", "communicator").unique(["thread", "begin"], keep="first")
     records = records.join(kernels, on=["thread", "begin"], how="left", maintain_order="left")
     threads = records["thread"].to_numpy()

@@ -70,8 +70,8 @@ class _Calls:
 
 def pool(gathered: Gathered, hosts: int, error: float) -> Pool:
     """Place hosts that no settled collectives connect. error: of the clocks as placed, ns."""
-    part = _parts(gathered.rows, hosts)
-    doubt = np.zeros(hosts)
+    part = settled = _parts(gathered.rows, hosts)
+    part = part.copy()
     frame = gathered.unsettled
     calls = _Calls(frame, {})
     for (source, group, host), rows in frame.with_row_index("row").group_by("source", "group", "clock", maintain_order=True):
@@ -94,14 +94,29 @@ def pool(gathered: Gathered, hosts: int, error: float) -> Pool:
                         continue
                     found.append((one, other, pair))
                     new = np.flatnonzero(part == part[other])
-                    # The first host's doubts count: it is the one that the others are placed against.
-                    more = 0.0 if pair.sure else pair.reach or np.inf
-                    doubt[new] += doubt[one] + doubt[other] + more
                     part[new] = part[first]
                     todo += [host for host in new.tolist() if host in calls.places]
     rows, groups = _rows(calls.frame, found)
     lonely = np.bincount(part, minlength=hosts)
-    return Pool(rows, groups, doubt, [host for host in sorted(calls.places) if lonely[part[host]] == 1])
+    return Pool(rows, groups, _doubts(settled, found), [host for host in sorted(calls.places) if lonely[part[host]] == 1])
+
+
+def _doubts(settled: np.ndarray, found: list[tuple[int, int, _Pair]]) -> np.ndarray:
+    """By host, how far it may be off the lowest host that it is connected to. settled: parts without the pairs, which connect them."""
+    near: dict[int, list[tuple[int, float]]] = {}
+    for one, other, pair in found:
+        more = 0.0 if pair.sure else pair.reach or np.inf
+        for a, b in ((settled[one], settled[other]), (settled[other], settled[one])):
+            near.setdefault(int(a), []).append((int(b), more))
+    reached: dict[int, float] = {}
+    for start in sorted(set(settled.tolist())):
+        todo = [(start, 0.0)]
+        while todo:
+            at, doubt = todo.pop()
+            if at not in reached:
+                reached[at] = doubt
+                todo += [(to, doubt + more) for to, more in near.get(at, [])]
+    return np.array([reached[at] for at in settled.tolist()])
 
 
 def _parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:

@@ -25,8 +25,9 @@ CAUSAL_HEAD = "# causal: how far ranks were then moved in the trace beside this 
 
 @dataclass(frozen=True)
 class HostClock:
-    """A host's correction. bound_ns: largest error against `reference`, None where nothing was observed. spread_ns: standard
-    deviation of the ends of collectives about their common time. samples: (UTC ns, deviation before, deviation after) of some."""
+    """A host's correction. bound_ns: largest error against `reference` anywhere in the trace, observed_bound_ns: where something was
+    observed; None where it is not known. sure: whether its times may be compared with those of hosts of the same reference. spread_ns:
+    standard deviation of the ends of collectives about their common time. samples: (UTC ns, deviation before, deviation after) of some."""
 
     offset_ns: int = 0
     drift_ppm: float = 0.0
@@ -36,6 +37,8 @@ class HostClock:
     observations: int = 0
     spread_ns: int | None = None
     bound_ns: int | None = None
+    observed_bound_ns: int | None = None
+    sure: bool = True
     samples: tuple[tuple[int, int, int], ...] = ()
 
     def correct(self, placed: ClockMap) -> ClockMap:
@@ -76,7 +79,7 @@ class ClockRecord:
 
     def text(self) -> str:
         """The file."""
-        hosts = {name: {key: value for key, value in asdict(clock).items() if value not in (None, ())}
+        hosts = {name: {key: value for key, value in asdict(clock).items() if value not in (None, ()) and (key, value) != ("sure", True)}
                  for name, clock in self.hosts.items()}
         for clock in hosts.values():
             if "samples" in clock:
@@ -120,11 +123,12 @@ def _host(clock: Mapping[str, Any], where: str) -> HostClock:
         numbers[name] = float(value) if name == "drift_ppm" else round(value)
     if numbers["drift_ppm"] and not numbers["at_utc_ns"]:
         raise Nsys2prvError(f"{where}: a drift needs at_utc_ns, the time at which the clock is off by offset_ns alone")
-    known = {name: clock[name] for name in ("observations", "spread_ns", "bound_ns") if isinstance(clock.get(name), int)}
+    counts = ("observations", "spread_ns", "bound_ns", "observed_bound_ns")
+    known = {name: clock[name] for name in counts if isinstance(clock.get(name), int)}
     samples = tuple(tuple(sample) for sample in clock.get("samples") or () if isinstance(sample, list)
                     and len(sample) == 3 and all(isinstance(value, int) for value in sample))
-    return HostClock(**numbers, **known, method=str(clock.get("method") or ""), reference=str(clock.get("reference") or ""),
-                     samples=samples)
+    return HostClock(**numbers, **known, sure=clock.get("sure") is not False, method=str(clock.get("method") or ""),
+                     reference=str(clock.get("reference") or ""), samples=samples)
 
 
 def _causality(content: Any) -> dict[str, dict[str, dict[str, int]]]:

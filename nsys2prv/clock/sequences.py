@@ -164,11 +164,14 @@ def _fit(members: Sequence[Member], at: int, noise: Noise, source: int, group: i
     """Ordinals of every member that fits the one `at`."""
     reference = members[at].load()
     in_order = np.arange(len(reference))
+    most = max(member.count for member in members)
     fits, findings = {at: in_order}, []
     for number, member in enumerate(members):
         if number == at:
             continue
-        found, kind = pair_calls(member.load(), reference, noise, member.began and members[at].began, error)
+        # Who has fewer calls than another member lacks some, even where the reference lacks as many.
+        whole = member.began and members[at].began and member.count == most
+        found, kind = pair_calls(member.load(), reference, noise, whole, error)
         if kind:
             findings.append(Finding(kind, REASONS[kind], member.count, source, group, member.member))
         if found is not None:
@@ -180,10 +183,10 @@ def _fit(members: Sequence[Member], at: int, noise: Noise, source: int, group: i
     return fits, findings
 
 
-def pair_calls(member: CallSequence, reference: CallSequence, noise: Noise, began: bool, error: float) -> tuple[np.ndarray | None, str]:
+def pair_calls(member: CallSequence, reference: CallSequence, noise: Noise, whole: bool, error: float) -> tuple[np.ndarray | None, str]:
     """The reference's place of each of the member's calls, -1 without; or None and why not: a key of REASONS.
 
-    began: whether both were recorded from the beginning. error: of the clocks as placed, ns.
+    whole: whether both have all calls, from the beginning. error: of the clocks as placed, ns.
     """
     count = len(member)
     even = (count == len(reference) and agreeing(member.signature, reference.signature).mean() >= 0.99
@@ -191,7 +194,7 @@ def pair_calls(member: CallSequence, reference: CallSequence, noise: Noise, bega
     if even:
         ends, others = member.end[member.all], reference.end[member.all]
         fits = fit_in_order(ends, others, noise)
-        if fits and (began or not len(ends) or _nearby(ends, others, error)
+        if fits and (whole or not len(ends) or _nearby(ends, others, error)
                      or surely_in_order(ends, others, reference.signature[member.all], noise)):
             return np.arange(count), ""
         if fits:
@@ -230,7 +233,7 @@ def _by_ends(member: CallSequence, reference: CallSequence, noise: Noise) -> tup
         return None, FEW_CALLS
     found = match(member.end[own], member.signature[own], reference.end[other], reference.signature[other], noise.reach)
     if found.count < FEWEST or found.spread > noise.misfit or found.count < 0.2 * min(len(own), len(other)):
-        return None, UNRELATED
+        return None, UNRELATED if min(len(own), len(other)) >= FEW else FEW_CALLS
     matched = found.index >= 0
     places = other[found.index[matched]]
     times = member.end[own]

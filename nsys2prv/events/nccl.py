@@ -17,11 +17,12 @@ from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.nccl_payloads import payloads
 from nsys2prv.events.nccl_regions import SAID
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, TABLE, named, of_nccl
-from nsys2prv.naming.nccl import operation_of
+from nsys2prv.naming.nccl import FIRST_MAKING, LAST_MAKING, operation_of
 from nsys2prv.report.info import PROCESS_MASK
 from nsys2prv.report.source import NULL, Part
 
-#: Facts of communicators: of which process they are, and its rank in them.
+#: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in them, and whether that was said by
+#: the call that made them.
 COMMUNICATORS = "nccl_communicators"
 #: Field of the layouts -> field of the payload.
 RECORDED = {"bytes": "bytes", "reduction": "reduction", "root": "root", "peer": "peer", "ranks": "ranks", "rank": "rank", "group": "group",
@@ -76,8 +77,10 @@ def _index(extraction: Extraction, thread: np.ndarray, begin: np.ndarray, end: n
     frame = pl.DataFrame({"thread": thread, "begin": begin, "end": np.where(end == NULL, np.iinfo(np.int64).max, end),
                           "operation": operation, **{name: said[name] for name in SAID}}).filter(usable)
     extraction.regions.append(frame)
-    told = frame.filter((pl.col("communicator") != 0) & (pl.col("ranks") > 0))
-    told = told.select((pl.col("thread") & PROCESS_MASK).alias("process"), "communicator", "ranks", "rank").unique(maintain_order=True)
+    made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
+    told = frame.filter(made | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0)))
+    told = told.select((pl.col("thread") & PROCESS_MASK).alias("process"), "communicator", "ranks", "rank", made=made).unique(
+        maintain_order=True)
     if told.height:
         extraction.fact(COMMUNICATORS, {name: told[name] for name in told.columns})
 

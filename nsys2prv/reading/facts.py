@@ -22,31 +22,34 @@ BATCH_BYTES = 10_000_000
 
 @dataclass(frozen=True)
 class FactFile:
-    """Facts of one reading task. clock, host: of its report; threads: thread index of each of its local objects."""
+    """Facts of one reading task. clock, host, part: of its report; threads: thread index of each of its local objects."""
 
     frame: StoredFrame
     report: int
     clock: ClockMap
     host: int
     threads: np.ndarray
+    part: int = 0
 
 
 @dataclass(frozen=True)
 class FactBook:
     """Where all facts are. results: of reading. clocks, hosts: by report. threads: by reading task, as in FactFile. tasks: (report,
-    globalPid) -> 0-based task of the trace."""
+    globalPid) -> 0-based task of the trace. parts: by report; times of different parts cannot be compared."""
 
     results: Sequence[Extracted]
     clocks: Sequence[ClockMap]
     hosts: Sequence[int]
     threads: Mapping[int, np.ndarray]
     tasks: Mapping[tuple[int, int], int]
+    parts: Sequence[int] = ()
 
     def files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:
         """The files of these facts, in the order of their tasks."""
         ordered = sorted(self.results, key=lambda result: result.task)
         return {name: tuple(FactFile(result.facts[name], result.report, self.clocks[result.report], self.hosts[result.report],
-                                     self.threads[result.task]) for result in ordered if name in result.facts)
+                                     self.threads[result.task], self.parts[result.report] if self.parts else 0)
+                            for result in ordered if name in result.facts)
                 for name in names}
 
 
@@ -92,7 +95,8 @@ def _translated(found: Sequence[tuple[FactFile, pl.DataFrame]], tasks: Mapping[t
         return np.array([tasks.get((file.report, int(process)), -1) for process in distinct], np.int64)[codes]
 
     columns = {"report": np.repeat(np.array([file.report for file in files], np.int64), heights),
-               "host": np.repeat(np.array([file.host for file in files], np.int64), heights)}
+               "host": np.repeat(np.array([file.host for file in files], np.int64), heights),
+               "part": np.repeat(np.array([file.part for file in files], np.int64), heights)}
     for name in frame.columns:
         if name.startswith(TIME):
             columns[name] = by_file(name, _in_trace_time)

@@ -17,8 +17,9 @@ from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import Observed
 
 #: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1, and the function that it numbers;
-#: clock.observations.Role; whether of the root; members expected; times (ns); and what is equal on all members (all 0: unknown).
-COLUMNS = ("member", "host", "number", "function", "role", "is_root", "members", "begin", "end", "operation", "count", "size")
+#: clock.observations.Role; whether of the root; members expected; times (ns); whether the report has the communicator's beginning; and
+#: what is equal on all members (all 0: unknown).
+COLUMNS = ("member", "host", "number", "function", "role", "is_root", "members", "begin", "end", "began", "operation", "count", "size")
 KIND = COLUMNS[-3:]
 #: Groups that a communicator may be, one for each function.
 GROUPS = 64
@@ -48,13 +49,14 @@ class Kinds:
 @dataclass(frozen=True)
 class MemberBlock:
     """A member's calls on a communicator, by their begins. host: whose clock they are of. numbered: whether the report numbers all.
-    sane: whether none ends before it begins."""
+    sane: whether none ends before it begins. began: whether the report has the communicator's beginning."""
 
     block: Block
     member: int
     host: int
     numbered: bool
     sane: bool
+    began: bool
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def sorted_calls(calls: pl.DataFrame, path: Path) -> CallBlocks:
     numbered = np.minimum.reduceat(calls["number"].to_numpy()[order], starts) >= 0
     sane = np.minimum.reduceat((end - begin)[order], starts) >= 0
     told = zip(blocks, communicator[firsts].tolist(), member[firsts].tolist(), calls["host"].to_numpy()[firsts].tolist(),
-               numbered.tolist(), sane.tolist(), strict=True)
+               numbered.tolist(), sane.tolist(), (calls["began"].to_numpy()[firsts] == 1).tolist(), strict=True)
     return CallBlocks(tuple(MemberBlock(replace(block, group=group), *rest) for block, group, *rest in told),
                       int(min(begin.min(), end.min())), int(max(begin.max(), end.max())))
 
@@ -135,7 +137,7 @@ class CallPortion:
         return Calls(
             np.full(len(rows), self.source), 1 + self.number * GROUPS + group, column["member"], column["host"],
             np.where(numbered, column["number"], -1), Kinds.of([kind]).numbers(kind), column["role"], column["is_root"] == 1,
-            column["members"], column["begin"], column["end"])
+            column["members"], column["begin"], column["end"], column["began"] == 1)
 
     def _by_member(self, pivot: int) -> Gathered:
         """Of one large communicator that the report does not number: a member's calls at a time."""
@@ -144,7 +146,8 @@ class CallPortion:
             members.setdefault(block.member, []).append(block)
         kinds = Kinds.of(list(block.block.read()[:, -len(KIND):].T) for block in self.blocks)
         return gathered_by_member(
-            [Participant(member, found[0].host, sum(block.block.rows for block in found), partial(_member_calls, found, kinds, pivot))
+            [Participant(member, found[0].host, sum(block.block.rows for block in found), partial(_member_calls, found, kinds, pivot),
+                         all(block.began for block in found))
              for member, found in sorted(members.items())], self.source, 1 + self.number * GROUPS)
 
 

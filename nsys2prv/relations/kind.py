@@ -99,7 +99,8 @@ class Relation:
     `observe`: the same in portions, each with all calls of its groups, ascending by group; None where that cannot be.
 
     A facts frame has the columns that its event kind gave it, where trace times and thread indices stand for local times and objects, and
-    `report` (index in rank order), `host` (its machine), `task` (0-based task of the trace) of its process by the column `process`.
+    `report` (index in rank order), `host` (its machine), `part` (of which the times can be compared with each other), `task` (0-based task
+    of the trace) of its process by the column `process`.
     """
 
     name: str

@@ -31,13 +31,16 @@ def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
     kernels = _of_communicators(everything)
     if not kernels.height:
         return Observed(_calls(_observed_by_order(everything, facts[COMMUNICATORS]), "host"))
-    return Observed(_calls(_grouped(_telling(kernels)), "host"))
+    return Observed(_calls(_grouped(_telling(_begun(kernels, facts[COMMUNICATORS]))), "host"))
 
 
 def portions(division: Division) -> list[CallPortion] | None:
     """The same by communicators; None without."""
-    steps = [ClockStep(files, division.tasks, division.folder / f"nccl-calls-{number}.blocks")
-             for number, files in enumerate(batches(division.files[KERNELS]))]
+    steps = []
+    for number, files in enumerate(batches(division.files[KERNELS])):
+        reports = {file.report for file in files}
+        made = tuple(file for file in division.files[COMMUNICATORS] if file.report in reports)
+        steps.append(ClockStep(files, made, division.tasks, division.folder / f"nccl-calls-{number}.blocks"))
     found = list(division.run(steps))
     return portions_of([blocks for blocks, _ in found], SOURCE) if any(known for _, known in found) else None
 
@@ -47,22 +50,31 @@ class ClockStep:
     """Sorts the kernels of some reports by communicator, member and begin."""
 
     files: tuple[FactFile, ...]
+    communicators: tuple[FactFile, ...]
     tasks: Mapping[tuple[int, int], int]
     path: Path
 
     def run(self) -> tuple[CallBlocks, bool]:
         """Their blocks, and whether any communicator is known."""
-        kernels = _of_communicators(_timed(read_fact(self.files, self.tasks, READ)))
+        kernels = _begun(_of_communicators(_timed(read_fact(self.files, self.tasks, READ))), read_fact(self.communicators, self.tasks))
         calls = _telling(kernels).select(
             "communicator", "host", "operation", member=pl.col("task") * DEVICES + pl.col("device"), number="sequence",
             function="first_operation", role=_waits().cast(pl.Int64), members=pl.max_horizontal("ranks", 0),
             is_root=((pl.col("root") == pl.col("rank")) & (pl.col("root") >= 0)).cast(pl.Int64), begin="time_begin", end="time_end",
-            count="fused", size="bytes")
+            count="fused", size="bytes", began=pl.col("began").cast(pl.Int64))
         return sorted_calls(calls, self.path), kernels.height > 0
 
 
 def _timed(kernels: pl.DataFrame) -> pl.DataFrame:
     return sane(kernels.filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL) & (pl.col("task") >= 0)))
+
+
+def _begun(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
+    """With `began`: whether the call is known that made the communicator on this rank."""
+    if not communicators.height:
+        return kernels.with_columns(began=pl.lit(False))
+    made = communicators.filter("made").select("task", "communicator").unique().with_columns(began=pl.lit(True))
+    return kernels.join(made, on=["task", "communicator"], how="left", maintain_order="left").with_columns(pl.col("began").fill_null(False))
 
 
 def _of_communicators(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -87,7 +99,7 @@ def _grouped(kernels: pl.DataFrame) -> pl.DataFrame:
 
 def _observed_by_order(everything: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
     """Kernels in which all wait for all by their name alone. Whether their order is right shows in when they ended."""
-    rest = everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0))
+    rest = _begun(everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0)), communicators)
     kernels = _ordered(rest, everything, communicators).filter(pl.col("by_name").is_in(ALL_WAIT))
     return kernels.with_columns(
         number=pl.lit(-1, pl.Int64), group="row", first_operation="by_name", operation="by_name",
@@ -101,6 +113,7 @@ def _ordered(kernels: pl.DataFrame, everything: pl.DataFrame, communicators: pl.
     kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(row=pl.col("stream").rank("dense").over(MEMBER).cast(pl.Int64))
     kernels = kernels.with_columns(ordinal=pl.int_range(pl.len()).over(*MEMBER, "row"), size=pl.lit(members))
     kernels = _completed(kernels, ["row", "ordinal"], ["by_name"])
+    communicators = communicators.filter(pl.col("communicator") != 0) if communicators.height else communicators
     if communicators.height:
         made = communicators.group_by("task").agg(pl.col("communicator").n_unique(), pl.col("ranks").max())
         if not ((made["communicator"] == 1) & (made["ranks"] == members)).all() or communicators["communicator"].n_unique() > 1:
@@ -126,8 +139,8 @@ def _calls(kernels: pl.DataFrame, clock: str) -> Calls:
     kernels = kernels.with_columns(waits=_waits().cast(pl.Int64),
                                    signature=pl.struct("operation", "fused", "bytes").rank("dense").cast(pl.Int64))
     column = {name: kernels[name].to_numpy() for name in (
-        "group", "member", clock, "number", "signature", "waits", "root", "rank", "ranks", "time_begin", "time_end")}
+        "group", "member", clock, "number", "signature", "waits", "root", "rank", "ranks", "time_begin", "time_end", "began")}
     return Calls(
         np.full(kernels.height, SOURCE), column["group"], column["member"], column[clock], column["number"], column["signature"],
         column["waits"], (column["root"] == column["rank"]) & (column["root"] >= 0), np.maximum(column["ranks"], 0),
-        column["time_begin"], column["time_end"])
+        column["time_begin"], column["time_end"], column["began"])

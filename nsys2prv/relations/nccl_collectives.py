@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -146,6 +147,7 @@ def _by_order(division: Division, surveys: Sequence[Survey]) -> tuple[list[Found
 
 def _several(communicators: pl.DataFrame, members: int) -> str:
     """Why order cannot tell, by the communicators that are known of."""
+    communicators = communicators.filter(pl.col("communicator") != 0) if communicators.height else communicators
     if not communicators.height:
         return ""
     made = communicators.group_by("task").agg(pl.col("communicator").n_unique(), pl.col("ranks").max())
@@ -178,7 +180,12 @@ def _unused(surveys: Sequence[Survey], known: bool) -> list[str]:
 
 
 def _apart(found: Sequence[Found]) -> list[str]:
-    """A warning where a rank is done before another begins, which clocks that agree would not show of these collectives."""
+    """What is not known of collectives on hosts that could not be placed; and a warning where a rank is done before another begins,
+    which clocks that agree would not show of these collectives."""
+    unplaced = sum(part.unplaced for part in found)
+    if unplaced:
+        return [f"{unplaced:,} of these collectives are on hosts whose clocks could not be aligned: nothing is written of late arrivals, "
+                "waits, transfers and bandwidths", *_apart([replace(part, unplaced=0) for part in found])]
     apart = sum(part.apart for part in found)
     if not apart:
         return []

@@ -30,7 +30,7 @@ READ = ("process", "device", "stream", "object_kernel", "time_begin", "time_end"
         "operation", "first_operation", "fused", "messages", "sequence", "ranks", "bytes", "known", "reduce_bytes", "share_bytes",
         "message_bytes")
 KEPT = ("ordinal", "before", "task", "device", "object_kernel", "time_begin", "time_end", "by_name", "operation", "first_operation",
-        "fused", "bytes", "known", "reduce_bytes", "share_bytes", "message_bytes")
+        "fused", "bytes", "known", "reduce_bytes", "share_bytes", "message_bytes", "part")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Found:
     records: of kernels of complete collectives, RECORD, whose collectives are numbered from 1 in this step. firsts: file of a row for each
     collective: first begin, group, function, ordinal. met, whole: collectives, and those of them that are complete, by way. matched: those
     that have records; apart: those of which a kernel ends before the last one begins; gap: by up to so many ns. unsteady: groups whose
-    orders of launches do not tell.
+    orders of launches do not tell. unplaced: those matched on hosts whose times cannot be compared.
     """
 
     pieces: tuple[Piece, ...]
@@ -46,6 +46,7 @@ class Found:
     apart: int = 0
     gap: int = 0
     unsteady: frozenset[int] = frozenset()
+    unplaced: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,14 @@ class MatchStep:
         keys.tofile(firsts)
         piece = kernels.piece[one]
         ways = np.array([piece.way for piece in self.pieces])[piece]
-        gaps = met.gap[chosen]
+        gaps = met.gap[chosen & met.comparable]
         unsure = np.array([piece.way == BY_LAUNCH and not piece.settled for piece in self.pieces])[piece]
         return Found(
             self.pieces, firsts, write_blocks(self.path.with_suffix(".records"), np.zeros(len(records), np.int64), records),
             Counter(dict(enumerate(np.bincount(ways).tolist()))), Counter(dict(enumerate(np.bincount(ways[met.whole]).tolist()))),
             int(chosen.sum()), int((gaps > 0).sum()), int(gaps.max(initial=0)),
-            frozenset(self.pieces[at].group for at in np.unique(piece[unsure & (met.gap > 0)]).tolist()))
+            frozenset(self.pieces[at].group for at in np.unique(piece[unsure & met.comparable & (met.gap > 0)]).tolist()),
+            int((chosen & ~met.comparable).sum()))
 
 
 @dataclass(frozen=True)
@@ -125,18 +127,20 @@ class _Kernels:
             column = self[name][order]
             differs = np.append(False, (column[1:] != column[:-1]) & ~new[1:])
             whole &= ~np.logical_or.reduceat(differs, starts)
+        part = self["part"][order]
+        comparable = np.minimum.reduceat(part, starts) == np.maximum.reduceat(part, starts)
         codes = np.empty(len(order), np.int64)
         codes[order] = np.repeat(np.arange(len(starts)), count)
         last = np.maximum.reduceat(begin, starts)
         return _Collectives(order, starts, codes, tuple(column[starts] for column in key), whole, np.minimum.reduceat(begin, starts), last,
-                            last - np.minimum.reduceat(end, starts))
+                            last - np.minimum.reduceat(end, starts), comparable)
 
 
 @dataclass(frozen=True)
 class _Collectives:
     """Collectives by group, function and ordinal. order: of the kernels by collective; starts: where each collective begins in it. codes:
     of each kernel, its collective's index. key: of each. whole: which are complete. first, last: begin of a kernel. gap: how much earlier
-    than the last begin the first end is, ns."""
+    than the last begin the first end is, ns. comparable: whether all times can be compared."""
 
     order: np.ndarray
     starts: np.ndarray
@@ -146,6 +150,7 @@ class _Collectives:
     first: np.ndarray
     last: np.ndarray
     gap: np.ndarray
+    comparable: np.ndarray
 
 
 def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -163,7 +168,8 @@ def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[
     last = met.last[codes]
     transfer = np.maximum(end - last, 0)
     plain = total - shared - reduced - messages
-    measured = np.flatnonzero((told == 1) & (total >= 0) & (transfer > 0))
+    comparable = met.comparable[codes]
+    measured = np.flatnonzero((told == 1) & (total >= 0) & (transfer > 0) & comparable)
 
     def speed(moved: np.ndarray) -> np.ndarray:
         result = np.full(len(rows), ABSENT)
@@ -176,7 +182,8 @@ def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[
     columns = {
         "begin": begin, "end": end, "object": kernels["object_kernel"][rows],
         "operation": np.where(operation > 0, operation, np.where(by_name > 0, by_name, GROUP)), "collective": number[codes],
-        "late": begin - met.first[codes], "wait": np.minimum(last - begin, end - begin), "transfer": transfer,
+        "late": np.where(comparable, begin - met.first[codes], ABSENT),
+        "wait": np.where(comparable, np.minimum(last - begin, end - begin), ABSENT), "transfer": np.where(comparable, transfer, ABSENT),
         "algorithm_bandwidth": speed(plain + reduced + shared * ranks),
         "bus_bandwidth": speed(plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1)),
         "settled": kernels.of_piece("settled")[rows], "task": kernels["task"][rows], "device": kernels["device"][rows],

@@ -10,6 +10,8 @@ from nsys2prv.errors import Nsys2prvError
 
 #: Hosts listed in a summary.
 MOST = 8
+#: A bound is told for the whole trace too if it is there so many times as large; times of so many ns are told in ms.
+NOTICED, LONG = 1.2, 10_000_000
 #: Colour-blind safe: before, after.
 BEFORE, AFTER = "#D55E00", "#0072B2"
 
@@ -40,8 +42,14 @@ def _line(clock: HostClock) -> str:
     if clock.bound_ns is None:
         return f"{moved}, by {clock.method or 'a clock file'}"
     spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
+    near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
+    far = f" where observed, {_time(clock.bound_ns)} anywhere in the trace" if clock.bound_ns > NOTICED * near else ""
     return (f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
-            f"error below {clock.bound_ns / 1000:,.1f} us")
+            f"error below {_time(near)}{far}")
+
+
+def _time(ns: int) -> str:
+    return f"{ns / 1e6:,.1f} ms" if ns >= LONG else f"{ns / 1000:,.1f} us"
 
 
 def _causality(record: ClockRecord) -> Iterable[str]:
