@@ -25,13 +25,14 @@ WINDOW, ALL_SHIFTS = 512, 64
 RIVALS, CLOSE = 4, 100_000.0
 
 
-def surely_in_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noise: Noise) -> bool:
-    """Whether calls whose `ends` (ns, ascending but for noise) were paired with `others`, one by one, surely belong together."""
+def certainty_of_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noise: Noise) -> float:
+    """How certainly calls whose `ends` (ns, ascending but for noise) were paired with `others`, one by one, belong together: surely from
+    SURE on; 0 where another pairing fits about as well, or nothing can be compared."""
     part = _central(len(ends))
     ends, others, signatures = ends[part], others[part], signatures[part]
     count = len(ends)
     if count < 2:
-        return False
+        return 0.0
     own = _misfits(ends, others)
     width = max(noise.reach, 3 * float(np.median(own)))
     own = np.maximum(own, width)
@@ -44,12 +45,12 @@ def surely_in_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray
     if not np.isfinite(gain):
         # Nothing to compare with: of calls of which each could be paired with one other alone, how far they lie apart tells.
         gain = 0.0 if possible else float(np.log(max(float(np.median(np.diff(np.sort(ends)))), width) / width))
-    return _enough(gain, count)
+    return _certainty(gain, count)
 
 
-def surely_matched(times: np.ndarray, kinds: np.ndarray, others: np.ndarray, other_kinds: np.ndarray, width: float) -> bool:
-    """Whether sequences of calls, either of which may lack some, surely belong together as they lie. times, others: ascending ends on one
-    clock (ns); kinds: calls of different ones are no collective."""
+def certainty_of_match(times: np.ndarray, kinds: np.ndarray, others: np.ndarray, other_kinds: np.ndarray, width: float) -> float:
+    """The same for sequences of calls, either of which may lack some, as they lie. times, others: ascending ends on one clock (ns); kinds:
+    calls of different ones are no collective."""
     if not (kinds.all() and other_kinds.all()):
         kinds, other_kinds = np.zeros_like(kinds), np.zeros_like(other_kinds)
     part = _central(len(others))
@@ -66,12 +67,12 @@ def surely_matched(times: np.ndarray, kinds: np.ndarray, others: np.ndarray, oth
                 # One call always has another at a rival's distance.
                 lacks = _lacks(times[inside] + by, kinds[inside], others, other_kinds, width) - own[inside]
                 gain = min(gain, float(lacks.sum()) / (count - 1))
-    return _enough(gain, len(times))
+    return _certainty(gain, len(times))
 
 
-def _enough(gain: float, count: int) -> bool:
-    """Whether so much for each call, but for one that tells where the others are to be, is enough."""
-    return gain >= EACH and gain * (count - 1) >= SURE
+def _certainty(gain: float, count: int) -> float:
+    """So much for each call, but for one that tells where the others are to be."""
+    return gain * (count - 1) if gain >= EACH else 0.0
 
 
 def _central(count: int) -> slice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -47,6 +47,9 @@ def gathered(calls: Calls, pivot: int) -> Gathered:
     everything, findings = call_frame(calls, pivot)
     groups = dict(everything.select("key", "group").unique().iter_rows())
     table, found = number_calls(everything)
+    if any(finding.kind in OPEN for finding in found):
+        clocks = dict(everything.select("member", "clock").unique().iter_rows())
+        found = [replace(finding, clock=clocks[finding.member]) if finding.kind in OPEN else finding for finding in found]
     findings += found
     table, members = strangers(thin(table))
     keys = {finding.group for finding in found if finding.kind in OPEN}
@@ -109,6 +112,8 @@ def gathered_by_member(members: Sequence[Participant], source: int, group: int) 
         collectives += part["collective"].n_unique()
     unsettled = nothing.unsettled
     if any(finding.kind in OPEN for finding in findings):
+        clocks = {member.member: member.clock for member in members}
+        findings = [replace(finding, clock=clocks[finding.member]) if finding.kind in OPEN else finding for finding in findings]
         first_of = {member.clock: member for member in reversed(members)}
         unsettled = _one_of_each_host(pl.concat([_all(member, source, group) for member in first_of.values()]))
     return Gathered(pl.concat(rows), {0: group}, findings, [], unsettled, frozenset(member.clock for member in members))

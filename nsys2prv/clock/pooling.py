@@ -1,8 +1,8 @@
 """Hosts placed by all that two of them have in common: communicators that could not be settled one by one are judged together.
 
-Where that does not settle them either, the order of the calls is taken as it is, if both hosts have equally many of each communicator:
-it is probably right, but nothing shows it. If it is wrong, the host is off by no more than the calls reach over, as long as the two have
-one call in common.
+Where that does not settle them either, the order of the calls is taken as it is, if both hosts have equally many of each communicator, and
+these are so few that nothing speaks for another pairing, or UTC speaks for this one: it is probably right, but nothing shows it. If it is
+wrong, the host is off by no more than the calls reach over, as long as the two have one call in common.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.certainty import surely_matched
+from nsys2prv.clock.certainty import SURE, certainty_of_match, certainty_of_order
 from nsys2prv.clock.gathering import Gathered
 from nsys2prv.clock.hosts import per_host, thin
-from nsys2prv.clock.matching import agreeing
-from nsys2prv.clock.observations import NOISE, Role
+from nsys2prv.clock.matching import FEWEST, agreeing
+from nsys2prv.clock.observations import NOISE, Noise, Role
 from nsys2prv.clock.robust import line_through
-from nsys2prv.clock.sequences import CallSequence, fit_in_order, pair_calls
+from nsys2prv.clock.sequences import USUAL_UTC_ERROR, CallSequence, are_nearby, fit_in_order, pair_calls
 
 #: Hosts that one host is compared with before it is given up.
 TRIES = 3
@@ -146,8 +146,9 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
             offset, slope, spread = line_through(calls.end[a], calls.end[b] - calls.end[a])
             times, others = calls.end[a] * (1 + slope) + offset, calls.end[b]
             order, later = np.argsort(times, kind="stable"), np.argsort(others, kind="stable")
-            if fit_in_order(calls.end[a], others, noise) and surely_matched(
-                    times[order], kind[order], others[later], kind[later], max(noise.reach, 3 * spread)):
+            fits = fit_in_order(calls.end[a], others, noise)
+            certainty = certainty_of_match(times[order], kind[order], others[later], kind[later], max(noise.reach, 3 * spread))
+            if fits and certainty >= SURE:
                 return _Pair(a, b, True, 0.0)
     if len(shared) > 1:
         sides = [_together(calls, side) for side in (mine, theirs)]
@@ -157,10 +158,18 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
             return _Pair(sides[0][0][numbers[kept]], sides[1][0][kept], True, 0.0)
     if not even or not len(a):
         return None
-    if spread > noise.misfit:
+    if not fits or spread > noise.reach:
+        return None
+    if certainty == 0.0 and max(len(mine[at]) for at in even) >= FEWEST and not _told(calls, a, b, len(even), noise):
         return None
     reach = max(float(np.ptp(np.concatenate([calls.end[mine[at]]]))) for at in even)
     return _Pair(a, b, False, reach)
+
+
+def _told(calls: _Calls, a: np.ndarray, b: np.ndarray, groups: int, noise: Noise) -> bool:
+    """Whether something speaks for the order of one group's calls, that of others taken for none."""
+    ends, others = calls.end[a], calls.end[b]
+    return groups == 1 and (are_nearby(ends, others, USUAL_UTC_ERROR) or certainty_of_order(ends, others, calls.signature[a], noise) > 0)
 
 
 def _together(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray, CallSequence]:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.certainty import surely_in_order, surely_matched
+from nsys2prv.clock.certainty import SURE, certainty_of_match, certainty_of_order
 from nsys2prv.clock.matching import AGREEING, FEW, FEWEST, agreeing, match
 from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, Noise, Role, pivot_of
 from nsys2prv.clock.robust import evenly, line_through
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024
-#: By how much UTC hardly ever errs (ns): what lies closer together it does not tell apart.
-UTC_ERROR = 100_000_000
+#: By how much UTC hardly ever errs (ns), and seldom: what lies closer together it does not tell apart.
+UTC_ERROR, USUAL_UTC_ERROR = 100_000_000, 10_000_000
 #: Members tried as the one that the others of their group are compared with.
 REFERENCES = 3
 #: Why a member's calls are not numbered: kinds of findings, and what they say.
@@ -194,8 +194,8 @@ def pair_calls(member: CallSequence, reference: CallSequence, noise: Noise, whol
     if even:
         ends, others = member.end[member.all], reference.end[member.all]
         fits = fit_in_order(ends, others, noise)
-        if fits and (whole or not len(ends) or _nearby(ends, others, error)
-                     or surely_in_order(ends, others, reference.signature[member.all], noise)):
+        if fits and (whole or not len(ends) or are_nearby(ends, others, error)
+                     or certainty_of_order(ends, others, reference.signature[member.all], noise) >= SURE):
             return np.arange(count), ""
         if fits:
             found, _ = _by_ends(member, reference, noise)
@@ -213,7 +213,7 @@ def fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
     return spread <= noise.misfit and float((misfit > max(10 * spread, noise.misfit / 4)).mean()) <= 0.01
 
 
-def _nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
+def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
     """Whether the clocks as placed say too that calls of one order belong together, as a shift by one would be much farther off."""
     far = float(np.median(np.abs(np.diff(ends)))) / 4 if len(ends) > 1 else 0.0
     return far >= error and bool(np.abs(others - ends).max() < far)
@@ -238,9 +238,9 @@ def _by_ends(member: CallSequence, reference: CallSequence, noise: Noise) -> tup
     places = other[found.index[matched]]
     times = member.end[own]
     offset, slope, spread = line_through(times[matched], reference.end[places] - times[matched])
-    if found.ambiguous or not _gapless(found.index, len(other)) or not surely_matched(
+    if found.ambiguous or not _gapless(found.index, len(other)) or certainty_of_match(
             times * (1 + slope) + offset, member.signature[own], reference.end[other], reference.signature[other],
-            max(noise.reach, 3 * spread)):
+            max(noise.reach, 3 * spread)) < SURE:
         return None, AMBIGUOUS
     ordinals = np.full(len(member), -1, np.int64)
     ordinals[own[matched]] = places

@@ -88,8 +88,8 @@ def solved(hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int
     told = together(parts)
     pooled = pool(told, hosts, UTC_ERROR)
     rows, groups = _with_pooled(told, pooled)
-    # What could not be told of one group is looked for in all of them: what is left of it is said of hosts.
-    findings = [finding for finding in told.recognising if finding.kind not in OPEN]
+    # What could not be told of one group matters only where all of them do not place the host either.
+    findings = [finding for finding in told.recognising if finding.kind not in OPEN or finding.clock in pooled.left]
     orders = precedences(rows, messages, pivot)
     net, floors, found = _network(rows, groups, hosts)
     findings += found
