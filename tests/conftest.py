@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tools.corpus import EXPORTS
 
 from nsys2prv import Options, Summary, conversion
 from nsys2prv.check import Severity, check
@@ -17,6 +18,9 @@ from nsys2prv.paraver.output import trace_paths
 
 if TYPE_CHECKING:
     from tools.view_answers import Answers
+
+# Hundreds of tests start the command in a process of its own: each would compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 #: Findings that are true of traces that tests ask for: rule -> the tests (all, if none is named). Clocks of hosts that a test leaves as
@@ -46,6 +50,16 @@ def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
         return summary
 
     return wrapper
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests whose parameter is a real export: `-m corpus` means them, and the default run leaves them out."""
+    exports = set(EXPORTS)
+    for item in items:
+        if exports and hasattr(item, "callspec") and any(
+                isinstance(value, Path) and value in exports for value in item.callspec.params.values()):
+            item.add_marker(pytest.mark.corpus)
 
 
 # Every trace that a test has this process write is checked, whatever for and through which door.

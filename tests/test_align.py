@@ -63,6 +63,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return Known(tmp_path_factory.mktemp("job"), request.param)
 
 
+@pytest.mark.slow
 def test_every_host_is_right_to_ten_microseconds_at_every_instant(job: Known) -> None:
     names = list(job.clocks["hosts"])
     assert len(names) == len(job.truth["hosts"])
@@ -93,6 +94,7 @@ def test_causality_is_violated_before_and_not_after(job: Known) -> None:
         assert counts["after"]["largest_ns"] < GOOD
 
 
+@pytest.mark.slow
 def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: Known) -> None:
     """Every CUDA API call: where its report's UTC and the file's correction put it, hence all reports of a host alike."""
     trace = read_trace(job.folder / "out.prv")
@@ -122,18 +124,21 @@ def anchor(job: Known, host: int) -> dict:
     return next(rank for rank in job.truth["ranks"] if rank.get("host_index", names.index(rank["host"])) == host)
 
 
+@pytest.mark.slow
 def test_a_clock_file_gives_the_same_trace_again(job: Known) -> None:
     job.convert("again.prv", str(job.folder / "out.clock.yaml"))
     assert (job.folder / "again.prv").read_bytes() == (job.folder / "out.prv").read_bytes()
     assert (job.folder / "again.clock.yaml").read_bytes() == (job.folder / "out.clock.yaml").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_order_of_the_reports_means_nothing(job: Known) -> None:
     convert(job.reports[::-1], job.folder / "back.prv", Options(jobs=1))
     for ending in ("prv", "clock.yaml"):
         assert (job.folder / f"back.{ending}").read_bytes() == (job.folder / f"out.{ending}").read_bytes()
 
 
+@pytest.mark.slow
 def test_utc_alone_and_no_clock_at_all(job: Known) -> None:
     """Where the first API call of each report lies against that of the first: by UTC and the hosts' own clocks, or by local times."""
     expected: dict[str, list[int]] = {"utc": [], "none": []}

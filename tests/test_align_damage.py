@@ -44,6 +44,7 @@ def report(path: Path, rank: int, bad: tuple[object, object] | None) -> Path:
         "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": EPOCH, "systemClockNs": 1_000_000 + rank * 10**13}]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("bad", BAD)
 def test_damaged_times_are_left_out(bad: str, victim: int, tmp_path: Path) -> None:

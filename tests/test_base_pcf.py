@@ -39,6 +39,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["training", "graphs", "cluster"])
 def test_a_trace_on_its_own_base_is_the_same(sample: str, tmp_path: Path) -> None:
     prv, pcf = tmp_path / "o.prv", tmp_path / "o.pcf"
@@ -57,6 +58,7 @@ def open_types(trace: Trace) -> dict[int, dict[int, str]]:
             if code in codes or 9500 <= code < 60000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["graphs", "cluster"])
 def test_names_of_another_job_have_the_values_of_the_first(other: str, training: Path, tmp_path: Path) -> None:
     convert(reports(other), tmp_path / "o.prv", Options(full_kernel_names=True, base_pcf=(training.with_suffix(".pcf"),)))

@@ -61,6 +61,7 @@ def apart(trace: Trace) -> int:
     return sum(min(end for _, end in items) < max(begin for begin, _ in items) for items in found.values())
 
 
+@pytest.mark.slow
 def test_no_message_goes_back_in_time_and_no_kernel_ends_before_its_collective_begins(job: Moved) -> None:
     assert backward(job.before) + apart(job.before) > 20, "nothing to put in order"
     assert (backward(job.after), apart(job.after)) == (0, 0)
@@ -125,6 +126,7 @@ def test_a_clock_file_does_not_move_ranks_again(job: Moved) -> None:
     assert "causal" not in yaml.safe_load((job.folder / "again.clock.yaml").read_text())
 
 
+@pytest.mark.slow
 def test_neither_processes_nor_the_order_of_reports_matter(job: Moved, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsys2prv.preparation.SMALL_JOB_ROWS", 0)
     convert(job.reports[::-1], job.folder / "two.prv", Options(align="utc", causal=True, jobs=2))
@@ -132,6 +134,7 @@ def test_neither_processes_nor_the_order_of_reports_matter(job: Moved, monkeypat
         assert (job.folder / f"two.{ending}").read_bytes() == (job.folder / f"out.{ending}").read_bytes()
 
 
+@pytest.mark.slow
 def test_windows_do_not_matter(job: Moved, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 500)
     monkeypatch.setattr("nsys2prv.store.windows.RECORDS_PER_RUN", 1)
@@ -139,12 +142,14 @@ def test_windows_do_not_matter(job: Moved, monkeypatch: pytest.MonkeyPatch) -> N
     assert (job.folder / "many.prv").read_bytes() == (job.folder / "out.prv").read_bytes()
 
 
+@pytest.mark.slow
 def test_after_alignment_little_is_left_to_move(job: Moved) -> None:
     job.convert("aligned.prv", causal=True)
     moves = yaml.safe_load((job.folder / "aligned.clock.yaml").read_text()).get("causal", {}).get("moved", {})
     assert all(move["largest_ns"] < 20_000 for move in moves.values())
 
 
+@pytest.mark.slow
 def test_nothing_to_do_changes_nothing(tmp_path: Path) -> None:
     generate(tmp_path, Job(ranks=4, hosts=2, steps=4, layers=1, seed=34, mpi=True, clock_offsets_ms=(0.0, 0.0),
                            clock_drifts_ppm=(0.0, 0.0)))

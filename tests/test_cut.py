@@ -98,10 +98,12 @@ def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
         compared += 1
 
 
+@pytest.mark.slow
 def test_cuts_at_random_places_are_the_whole_trace_filtered(sample: Sample, tmp_path: Path) -> None:
     compare(sample, tmp_path / "cut.prv", PLACES, seed=7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [
     ("cluster", {}), ("machine", {}), ("cluster", {"causal": True}), ("training", {"causal": True}),
 ])
@@ -169,6 +171,7 @@ def test_a_cut_of_the_whole_time_changes_nothing(sample: Sample, tmp_path: Path)
     assert summary.left_out == dict(sample.job.left_out)
 
 
+@pytest.mark.slow
 def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The road from the arguments on, in several processes."""
     monkeypatch.setattr("nsys2prv.preparation.SMALL_JOB_ROWS", 1)
@@ -208,6 +211,7 @@ def rows_kept(prv: Path, gone: object) -> dict[Row, Row | None]:
     return kept
 
 
+@pytest.mark.slow
 def test_devices_are_rows_of_the_trace(sample: Sample, tmp_path: Path) -> None:
     def other(_: int, name: str) -> bool:
         number = name.rpartition("GPU")[2] if "GPU" in name else name.removeprefix("CUDA-D").partition(".")[0]
@@ -229,6 +233,7 @@ def test_devices_are_rows_of_the_trace(sample: Sample, tmp_path: Path) -> None:
         assert set(read_trace(tmp_path / "by_uuid.prv").names["THREAD"]) <= set(read_trace(tmp_path / "cut.prv").names["THREAD"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "files"), [
     ({"ranks": ("1-2",)}, (1, 2)), ({"ranks": ("0", "3")}, (0, 3)), ({"hosts": ("node02",)}, (2, 3)),
     ({"hosts": ("*1",), "ranks": ("1-3",)}, (1,)),
@@ -248,6 +253,7 @@ def test_a_size_that_cannot_be_kept_is_an_error(sample: Sample, tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -> None:
     trace = read_trace(sample.prv)
     ranges = [(trace.label(code, item.value), item.row, item.begin, item.end) for code in trace.events
@@ -297,6 +303,7 @@ def test_attributes_that_are_kept(tmp_path: Path) -> None:
     assert not any(item.others for item in trace.intervals(63000001))
 
 
+@pytest.mark.slow
 def test_sizes_are_kept(sample: Sample, tmp_path: Path) -> None:
     whole = sample.prv.stat().st_size
     for share in (1.5, 0.9, 0.6, 0.4, 0.25, 0.1):

@@ -123,6 +123,7 @@ def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
     assert Counter(trace.row_name(one.row) for one in trace.intervals(STATE)) == {"Metrics GPU3": 1, "Metrics GPU1": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", sorted(SAMPLES))
 @pytest.mark.parametrize("options", [{"align": "utc"}, {"align": "auto"}, {"align": "auto", "causal": True}], ids=str)
 def test_states_follow_from_the_operations_on_the_rows(sample: str, options: dict, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def trace(folder: Path, **options: object) -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.iterdir())]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("every_job_is_large")
 def test_engines_give_the_same_bytes(tmp_path: Path) -> None:
     alone = trace(tmp_path / "alone")
@@ -53,6 +54,7 @@ def test_engines_give_the_same_bytes(tmp_path: Path) -> None:
         assert trace(tmp_path / name, **options) == alone, name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("every_job_is_large")
 def test_a_running_dask_cluster(tmp_path: Path) -> None:
     from distributed import LocalCluster
@@ -96,6 +98,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_workers_start_before_the_imports_and_are_gone_before_the_folder(tmp_path: Path) -> None:
     alone = trace(tmp_path / "alone")
@@ -163,6 +166,7 @@ def die(task: int) -> int:
     return task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", [True, False])
 def test_what_a_lost_worker_leaves_undone_is_done_again(sharing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "SHARING_JOBS", 2 if sharing else 1)
@@ -202,6 +206,7 @@ def test_what_this_process_does_as_a_worker_is_lost_is_done_once() -> None:
     assert sorted(begun) == list(range(5))
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_every_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "SHARING_JOBS", 1)
     with engines.workers("processes", 2) as pool, pytest.raises(Nsys2prvError, match=r"^report 2: a worker process ended at it"):

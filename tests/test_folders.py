@@ -27,6 +27,7 @@ SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
 EVERY = 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize(("suffix", "narrow"), [(".parquet", True), (".arrow", False)])
 def test_same_bytes_as_sqlite(name: str, suffix: str, narrow: bool, tmp_path: Path) -> None:

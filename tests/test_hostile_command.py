@@ -27,6 +27,7 @@ def one_line(done: subprocess.CompletedProcess[str], status: int) -> None:
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", [".", "..", "./", "", "sub/"])
 def test_an_output_without_a_name_is_a_usage_error(output: str, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
@@ -56,6 +57,7 @@ def test_a_loop_of_links_is_one_line(tmp_path: Path) -> None:
     one_line(command(tmp_path, "a.sqlite", "out"), 1)
 
 
+@pytest.mark.slow
 def test_file_names_that_are_not_text(tmp_path: Path) -> None:
     report = os.fsdecode(b"r\xff.sqlite")
     try:
@@ -122,6 +124,7 @@ def members(group: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, None), (signal.SIGKILL, None)])
 def test_no_process_outlives_the_command(number: int, status: int | None, large: Path, tmp_path: Path) -> None:

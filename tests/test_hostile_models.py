@@ -35,6 +35,7 @@ def odd_tables(draw: random.Random) -> dict[str, list[Row]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_anything_in_the_columns(seed: int, tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", odd_tables(random.Random(seed)))

@@ -204,6 +204,7 @@ def test_of_calls_with_one_id_the_earliest_launched_wherever_it_stands(tmp_path:
 # ---- names ----------------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("domain", ["default domain", "x" * 3000 + "1", "a\n", "a\t"])
 def test_domains_whose_labels_agree_once_cleaned(domain: str, tmp_path: Path) -> None:
     other = {"default domain": "third", "a\n": "a", "a\t": "a"}.get(domain, "x" * 3000 + "2")
@@ -309,6 +310,7 @@ def test_nothing_is_written_beside_an_export_with_a_write_ahead_log(tmp_path: Pa
 NCCL_CODE, PTHREAD_CODE, OSRT_CODE = 9500, 61000000, 66400000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "column", "lost", "more"), [
     (NVTX, "domainId", {NCCL_CODE}, {NVTX_CODE}),  # all are of the default domain then
     (NVTX, "eventType", {NCCL_CODE, NVTX_CODE}, set()),

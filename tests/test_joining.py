@@ -36,6 +36,7 @@ def test_tasks_hold_about_as_many_records_as_a_joined_run(monkeypatch: pytest.Mo
     assert [[len(group) for group in task.groups] for task in tasks] == [[2, 2], [3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["cluster", "graphs", "machine", "training"])
 def test_the_trace_has_the_same_lines(sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster's hosts have clocks of their own, which drift."""

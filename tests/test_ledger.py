@@ -108,6 +108,7 @@ def test_corpus_balances(report: Path, tmp_path: Path) -> None:
     check_rows(summary, [report])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_damaged_reports_balance(seed: int, tmp_path: Path) -> None:
     """NULLs, texts, bytes, fractions and numbers beyond all limits in any column of any table that has events; ends before begins."""

@@ -75,6 +75,7 @@ def test_integers_of_any_size_and_at_any_distance(text_of: Write, dtype: type) -
     assert backwards.splitlines() == expected.splitlines()[::-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_random_lines_in_time_order(text_of: Write, seed: int) -> None:
     random = np.random.default_rng(seed)

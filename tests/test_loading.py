@@ -33,6 +33,7 @@ def counted(prv: Path) -> tuple[int, int, int]:
     return pairs, states, lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("states", [False, True])
 def test_what_is_counted_is_what_is_written(name: str, states: bool, tmp_path: Path) -> None:

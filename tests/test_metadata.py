@@ -77,6 +77,7 @@ def test_without_paths_files_have_names_alone(tmp_path: Path) -> None:
             == [report.name for report in reports]
 
 
+@pytest.mark.slow
 def test_processes_and_folders_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     texts = []

@@ -82,6 +82,7 @@ def test_isolated_ranks_have_the_physical_gpus_numbers() -> None:
     assert model.devices == 4
 
 
+@pytest.mark.slow
 def test_too_many_rows_are_one_clear_error() -> None:
     seen = [(0, ThreadKey(global_pid(5) | tid)) for tid in range(65_536)]
     with pytest.raises(Nsys2prvError, match="65536 threads"):

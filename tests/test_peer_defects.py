@@ -39,6 +39,7 @@ def nvtx(start: int, end: int | None, text: str | None, kind: int = 59, tid: int
 
 
 # ---- silently wrong ------------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", ["de_DE.UTF-8", "es_ES.UTF-8", "xx_YY.unknown", "C"])
 def test_the_locale_changes_nothing(locale: str, tmp_path: Path) -> None:
     copy = {"start": 10, "end": 20, "deviceId": 0, "streamId": 7, "globalPid": global_pid(), "bytes": 1_234_567, "copyKind": 1}

@@ -96,6 +96,7 @@ def test_files_without_a_run_that_is_written_go(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs-0.bin"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_trace_is_the_same_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
     reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))

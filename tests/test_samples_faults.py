@@ -54,6 +54,7 @@ def test_without_faults_the_truth_tells_of_none(tmp_path: Path) -> None:
     totals_are_told(tmp_path, truth)
 
 
+@pytest.mark.slow
 def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
     """Against the same job without losses: the reports differ by the lost rows, found by their times, and by nothing else."""
     whole = generate(tmp_path / "whole", **JOB, mpi=True)
@@ -109,6 +110,7 @@ def test_lost_collectives_are_named_as_in_the_lists(tmp_path: Path) -> None:
             assert found["end"][place] == one["end"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trace", ["legacy", "advanced"])
 def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) -> None:
     truth = generate(tmp_path, **JOB, mpi=True, extra_collectives=0.3, nccl_trace=trace)
@@ -138,6 +140,7 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
         assert ask(report, unlaunched) == [(0,)]
 
 
+@pytest.mark.slow
 def test_extra_collectives_lie_between_steps(tmp_path: Path) -> None:
     """No NCCL kernel of a report overlaps another of the same stream, no MPI call another of the same thread."""
     truth = generate(tmp_path, **JOB, mpi=True, extra_collectives=0.5)
@@ -150,6 +153,7 @@ def test_extra_collectives_lie_between_steps(tmp_path: Path) -> None:
                 assert place != other or end <= begin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "share"), [("end", 0.5), ("end", 0.61), ("begin", 0.5), ("begin", 0.27)])
 def test_a_cut_report_lacks_all_rows_beyond_the_cut(tmp_path: Path, kind: str, share: float) -> None:
     whole = generate(tmp_path / "whole", **JOB, mpi=True, osrt=20, pace_ms=5.0)

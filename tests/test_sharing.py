@@ -92,6 +92,7 @@ def rows_of_all_kinds() -> list[Row]:
     return [*created, *ranges, *others]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows_of_a_part", [1, 7, 200_000])
 @pytest.mark.parametrize("damage", [{}, {"category": "text"}, {"textId": 1.5}])
 def test_all_kinds_of_nvtx_events(rows_of_a_part: int, damage: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

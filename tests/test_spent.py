@@ -53,6 +53,7 @@ def test_stages_are_no_more_than_the_process_used(tmp_path: Path) -> None:
     assert {"reading", "names", "clocks", "relations", "states", "writing", "beside"} <= set(seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "processes"), [(("-j", "2"), True), (("-j", "2", "--engine", "threads"), False)])
 def test_stages_of_workers_are_no_more_than_all_processes_used(how: tuple[str, ...], processes: bool, large: Path, tmp_path: Path) -> None:
     seconds, used = told_and_used(tmp_path, "-v", *how, large, "out.prv")
@@ -60,6 +61,7 @@ def test_stages_of_workers_are_no_more_than_all_processes_used(how: tuple[str, .
     assert (seconds.get("starting workers", 0) > 0) == processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [(), ("-q",), ("-q", "-v")])
 def test_nothing_of_it_is_told_unless_asked_for(how: tuple[str, ...], tmp_path: Path) -> None:
     done = command(*how, "-j", "1", CLUSTER[0], tmp_path / "out.prv")

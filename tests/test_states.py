@@ -142,6 +142,7 @@ def test_labels_are_those_of_the_catalogue(tmp_path: Path) -> None:
     assert trace.labels.states[17] == "Memory transfer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "chunk"), [(1, 40), (2, 1000)])
 def test_chunks_and_workers_change_nothing(workers: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reports = sorted((Path(__file__).parent.parent / "sample_reports" / "cluster").glob("*.sqlite"))
@@ -154,6 +155,7 @@ def test_chunks_and_workers_change_nothing(workers: int, chunk: int, tmp_path: P
     assert sorted(whole) == sorted(chunks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_clocks_that_stretch_leave_no_gap(causal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "CHUNK_RECORDS", 300)

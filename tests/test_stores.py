@@ -56,6 +56,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_same_bytes_as_a_direct_conversion(name: str, tmp_path: Path) -> None:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
@@ -77,6 +78,7 @@ def test_same_bytes_as_of_real_exports(report: Path, tmp_path: Path) -> None:
     assert written([tmp_path / "a.store"], tmp_path / "merged") == written([report], tmp_path / "expected")
 
 
+@pytest.mark.slow
 def test_several_workers_and_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "SMALL_JOB_ROWS", 0)
     expected = written(TRAINING, tmp_path / "expected")
@@ -86,6 +88,7 @@ def test_several_workers_and_small_parts(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "processes.store").read_bytes() == (tmp_path / "threads.store").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(RULES)
     reading = ["-t", "kernels,nvtx,cpu", "--min-duration", "nvtx=20us", "--kernel-rules", tmp_path / "rules.yaml", "--callstack", 3]
@@ -115,6 +118,7 @@ def test_the_same_report_twice_is_refused(store: Path, tmp_path: Path, capsys: p
     assert f"{GRAPHS[1]}: holds rank1.sqlite, which {store} holds too" in error_of(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "status", "message"), [
     (["merge", "{report}", "{out}"], 2, "is no store"),
     (["extract", "{store}", "-o", "{out}"], 2, "is a store already"),
@@ -160,6 +164,7 @@ def test_a_store_of_another_version_is_refused(store: Path, tmp_path: Path, caps
         assert "was made by another nsys2prv" in error_of(capsys)
 
 
+@pytest.mark.slow
 def test_a_damaged_store_is_one_line(store: Path, tmp_path: Path) -> None:
     sound = store.read_bytes()
     dice = random.Random(3)
@@ -188,6 +193,7 @@ def assert_one_line(error: Nsys2prvError, store: Path) -> None:
     assert "\n" not in str(error)
 
 
+@pytest.mark.slow
 def test_a_store_that_tells_lies_is_one_line(store: Path, tmp_path: Path) -> None:
     """Checksums are right, contents are not: nothing but an error comes of it."""
     archive = zipfile.ZipFile(store)

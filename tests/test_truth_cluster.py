@@ -52,6 +52,7 @@ def names(item: dict) -> str:
     return kinds.pop() if len(kinds) == 1 else GROUPED
 
 
+@pytest.mark.slow
 def test_the_set_has_what_it_is_to_test(cluster: SampleSet) -> None:
     assert cluster.truth["collectives_total"] == len(cluster.truth["collectives"])
     assert {item["function"] for item in cluster.truth["collectives"]} == {

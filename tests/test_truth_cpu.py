@@ -134,6 +134,7 @@ def test_every_state_stands_where_it_did(pair: Pair) -> None:
     assert found == pair.truth.states
 
 
+@pytest.mark.slow
 def test_time_and_turns_by_thread_and_state(pair: Pair) -> None:
     found, true = defaultdict(Counter), defaultdict(Counter)
     for item in pair.trace.intervals(STATE):

@@ -74,6 +74,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return Job(mpi, told, trace, summary, exports, zeros, folder / "mpi.prv")
 
 
+@pytest.mark.slow
 def test_the_trace_is_sound(job: Job) -> None:
     assert not job.trace.violations, str(job.trace.violations)
 

@@ -107,6 +107,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Pair(request.param, truth_of(request.param), trace, summary)
 
 
+@pytest.mark.slow
 def test_a_trace_is_written_unless_there_are_no_calls(pair: Pair) -> None:
     assert (pair.summary is not None) == bool(pair.calls)
 

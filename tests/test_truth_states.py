@@ -159,6 +159,7 @@ def check(trace: Trace) -> None:
     assert not trace.violations, str(trace.violations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["training", "graphs", "cluster", "machine"])
 def test_states_of_samples(sample: str, tmp_path: Path) -> None:
     convert(sorted((SAMPLES / sample).glob("*.sqlite")), tmp_path / "out.prv", Options(states=True))

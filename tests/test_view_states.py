@@ -24,6 +24,7 @@ def times(answers: Answers) -> list[dict[str, float]]:
     return answers.by_row("analysis/state_time_2dh.cfg")
 
 
+@pytest.mark.slow
 def test_time_by_state_is_that_of_the_records(answers: Answers) -> None:
     trace = answers.trace()
     expected = {row: defaultdict(float) for row in _rows(answers)}

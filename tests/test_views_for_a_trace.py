@@ -58,6 +58,7 @@ def _read(path: Path) -> Contents:
                     values=frozenset((code, min(value, scan.LARGE)) for code, value in pairs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1 << 22, 4096, 7])
 def test_contents_of_a_trace(trace: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     path, _ = trace

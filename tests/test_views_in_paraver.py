@@ -93,6 +93,7 @@ def test_paraver_reads_every_view_without_complaint(answers: Answers) -> None:
     assert [view for view, text in answers.tables.items() if not text.strip()] == []
 
 
+@pytest.mark.slow
 def test_every_view_has_a_sample(tmp_path: Path) -> None:
     found = set()
     for exports in (*SAMPLES.values(), *(make(tmp_path) for make in MADE.values())):

@@ -71,6 +71,7 @@ def split(kinds: dict[str, list[Interval]], since: int, until: int) -> dict[str,
     return times
 
 
+@pytest.mark.slow
 def test_what_hosts_do_in_gaps(job: Opened) -> None:
     long = job.analyse("idle")["idle"].tables["long_gaps"].frame
     labels = dict(job.devices.select("label", "device").rows())

@@ -53,6 +53,7 @@ def test_runs_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(r" 2 +[\d.]+ m?s ", table[4])
 
 
+@pytest.mark.slow
 def test_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, reports in (("a", TRAINING), ("b", TRAINING), ("c", GRAPHS)):
         assert main(["report", *reports, "--json", str(tmp_path / f"{name}.json"), "-q"]) == 0
@@ -72,6 +73,7 @@ def test_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert [abs(change) for change in columns["change_ns"]] == sorted(map(abs, columns["change_ns"]), reverse=True)
 
 
+@pytest.mark.slow
 def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*GRAPHS, str(tmp_path / "with.prv"), "--report"]) == 0
     out = capsys.readouterr().out
@@ -136,6 +138,7 @@ def test_runs_that_lack_analyses(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "scalability: no work on devices in" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_jobs_in_any_form_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder of tables is one report; a folder may hold reports of any form, stores too."""
     for form in ("sqlite", "tables", "stores"):

@@ -30,6 +30,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield job, trace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", NAMING)
 def test_events_are_those_of_the_trace(both: tuple[Opened, Trace], layout: str) -> None:
     job, trace = both

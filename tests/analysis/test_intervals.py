@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def held(found: Spans) -> set[int]:
     return times(list(zip(found.begin.tolist(), found.end.tolist(), strict=True)))
 
 
+@pytest.mark.slow
 @relaxed
 @given(intervals, intervals)
 def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:

@@ -196,6 +196,7 @@ def test_paraver_does_what_the_rule_says(tmp_path: Path, defect: Defect) -> None
     assert fate(tmp_path, write_trace(tmp_path, {"prv": defect.edit})) == defect.fate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [16, 61])
 def test_blocks_of_any_size_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """What lies before and behind the seam of two blocks is seen together."""

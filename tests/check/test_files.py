@@ -285,6 +285,7 @@ def damaged(text: str, random: np.random.Generator) -> bytes:
     return bytes(content)
 
 
+@pytest.mark.slow
 def test_whatever_the_damage_there_is_an_answer(tmp_path: Path) -> None:
     random = np.random.default_rng(11)
     for _ in range(400):

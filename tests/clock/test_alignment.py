@@ -45,6 +45,7 @@ def test_offsets_and_drifts_are_found(hosts: int, members: int, count: int, seco
         assert abs(alignment.corrections[host].drift - relative) < 5 * alignment.corrections[host].drift_sigma + 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hosts", "count", "seconds"), [(2, 60, 10), (3, 100, 30), (6, 50, 60)])
 def test_bounds_hold_over_many_seeds(hosts: int, count: int, seconds: float) -> None:
     inside = close = 0

@@ -149,6 +149,7 @@ def pairs_in_order(order: CausalOrder, calls: Calls, them: Messages) -> int:
     return wrong + sum(min(end for _, end in members) < max(begin for begin, _ in members) for members in by_call.values())
 
 
+@pytest.mark.slow
 @relaxed
 @given(seeds, st.sampled_from([0.0, 50e-6]))
 def test_a_job_on_wrong_clocks_is_in_order_afterwards(seed: int, drift: float) -> None:
@@ -212,6 +213,7 @@ def test_the_order_of_rows_does_not_matter(seed: int) -> None:
         assert (curve.shifts == other.shifts[report].shifts).all()
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1_000), st.integers(0, 2), st.integers(0, 1_000)), max_size=25))
 def test_whatever_was_observed_ends_with_maps_that_keep_order(them: list[tuple[int, int, int, int]]) -> None:

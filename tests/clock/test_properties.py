@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tools.clocks import Clocks, collectives, instants, mapped, messages, rows, with_
@@ -62,6 +63,7 @@ def test_the_order_of_rows_and_the_names_of_members_do_not_matter(seed: int, num
         assert abs(one.bound_ns - other.bound_ns) < ROUNDING
 
 
+@pytest.mark.slow
 @relaxed
 @given(seeds)
 def test_the_numbers_of_hosts_do_not_matter(seed: int) -> None:

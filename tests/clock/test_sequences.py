@@ -116,6 +116,7 @@ def regular(seed: int, count: int, offset: float, spread: float, cut: bool) -> t
     return rows(with_(calls, signature=1), kept), clocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [5, 6, 8, 12])
 @pytest.mark.parametrize("spread", [10e3, 100e3, 1e6])
 def test_a_few_regular_calls_of_captures_one_call_apart_are_not_taken_for_each_other(count: int, spread: float) -> None:

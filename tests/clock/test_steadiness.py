@@ -15,6 +15,7 @@ from nsys2prv.clock.solve import align
 SEEDS = 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late_host", [0, 1])
 def test_a_bound_covers_a_host_that_leaves_collectives_late_by_chance(late_host: int) -> None:
     inside = 0

@@ -42,6 +42,7 @@ def unwritable(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "ro", "64k")
 
 
+@pytest.mark.slow
 def test_an_output_on_a_full_disk(small: Path) -> None:
     (small / "out.pcf").write_text("earlier")
     message = error_of(command("-q", *REPORTS, small / "out.prv"))
@@ -50,6 +51,7 @@ def test_an_output_on_a_full_disk(small: Path) -> None:
     assert content(small) == {"out.pcf": b"earlier"}
 
 
+@pytest.mark.slow
 def test_an_output_on_a_full_disk_with_temporary_files_elsewhere(small: Path, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     done = command("-q", "--tmp", tmp_path / "tmp", "-j", "2", *REPORTS, small / "out.prv")
@@ -61,6 +63,7 @@ def test_an_output_on_a_full_disk_with_temporary_files_elsewhere(small: Path, tm
     assert content(tmp_path / "tmp") == {}
 
 
+@pytest.mark.slow
 def test_temporary_files_on_a_full_disk(small: Path, tmp_path: Path) -> None:
     message = error_of(command("-q", "--tmp", small, *REPORTS, tmp_path / "out.prv"))
     assert f"no space left in {small}" in message
@@ -68,6 +71,7 @@ def test_temporary_files_on_a_full_disk(small: Path, tmp_path: Path) -> None:
     assert [path for path in tmp_path.iterdir() if path != small] == []
 
 
+@pytest.mark.slow
 def test_a_store_on_a_full_disk(small: Path) -> None:
     message = error_of(command("extract", "-q", *REPORTS, "-o", small / "store"))
     assert "no space left" in message
@@ -92,6 +96,7 @@ WRITERS = [(output, "_write"), (runs.SpillWriter, "append"), (runs.SpillWriter, 
            (extracted, "spill"), (output.Placed, "begin"), (conversion.write.Manifest, "save")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [full, in_polars])
 @pytest.mark.parametrize(("where", "name"), WRITERS, ids=lambda value: value if isinstance(value, str) else "")
 def test_every_writer_on_a_full_disk(where: object, name: str, how: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

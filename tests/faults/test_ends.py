@@ -34,6 +34,7 @@ def leftovers(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.name.startswith(temporary.PREFIX)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status", "says"), [
     (signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "SIGHUP")])
 def test_signals_that_ask_to_end(number: int, status: int, says: str, large: Path, tmp_path: Path) -> None:
@@ -59,6 +60,7 @@ def group(leader: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("engine", ["processes", "threads", "dask"])
 def test_a_terminal_interrupts_all_processes_and_one_line_comes(engine: str, early: bool, large: Path, tmp_path: Path) -> None:
@@ -76,6 +78,7 @@ def test_a_terminal_interrupts_all_processes_and_one_line_comes(engine: str, ear
     wait_for(lambda: not group(child.pid), "processes that stay")
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_leaves_goes_at_the_next_run(large: Path, tmp_path: Path) -> None:
     child = started(tmp_path, "-j", "1", large, "out.prv")
     wait_for(lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)), "no temporary folder")
@@ -148,6 +151,7 @@ def test_a_crash_that_nobody_has_noticed_yet(when: str, tmp_path: Path) -> None:
     assert child.wait() == -signal.SIGABRT
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_costs_only_time(large: Path, tmp_path: Path) -> None:
     assert command("-q", "-j", "1", large, tmp_path / "whole.prv").returncode == 0
     child = started(tmp_path, "-j", "2", large, "out.prv")
@@ -165,6 +169,7 @@ def test_a_worker_that_is_killed_costs_only_time(large: Path, tmp_path: Path) ->
         assert (tmp_path / f"out.{ending}").read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_again_and_again(large: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\nif 'engines.worker' in ' '.join(sys.orig_argv):\n    os.kill(os.getpid(), 9)\n")

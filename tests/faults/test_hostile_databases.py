@@ -40,6 +40,7 @@ def planted(source: Path, target: Path) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
     reports = [planted(path, tmp_path / path.name) for path in sorted((SAMPLES / "cluster").glob("rank[02].sqlite"))]
     out = tmp_path / "out"
@@ -84,6 +85,7 @@ VIEWS = ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT
          "SELECT hex(zeroblob(400000000)) AS value, 1 AS id, zeroblob(900000000) AS start")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("table", ["StringIds", "META_DATA_EXPORT", "MPI_RANKS", "OSRT_API"])
 def test_views_are_not_read(table: str, view: str, tmp_path: Path) -> None:
@@ -97,6 +99,7 @@ def test_views_are_not_read(table: str, view: str, tmp_path: Path) -> None:
     assert command("--list", report).returncode == 0
 
 
+@pytest.mark.slow
 def test_nothing_is_written_by_triggers_and_no_extension_is_loaded(tmp_path: Path) -> None:
     report = Path(shutil.copy(GRAPHS, tmp_path / "r.sqlite"))
     with closing(sqlite3.connect(report)) as connection:
@@ -112,6 +115,7 @@ def test_nothing_is_written_by_triggers_and_no_extension_is_loaded(tmp_path: Pat
     assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
 
 
+@pytest.mark.slow
 def test_names_of_text_that_terminals_obey(tmp_path: Path) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"
     report = make_export(tmp_path / "r.sqlite", {
@@ -126,6 +130,7 @@ def test_names_of_text_that_terminals_obey(tmp_path: Path) -> None:
         assert done.returncode in (0, 3)
 
 
+@pytest.mark.slow
 def test_a_report_of_100_000_names_takes_less_than_a_gigabyte(tmp_path: Path) -> None:
     names = 100_000
     report = tmp_path / "r.sqlite"
@@ -152,6 +157,7 @@ def test_a_report_of_100_000_names_takes_less_than_a_gigabyte(tmp_path: Path) ->
     assert len(set(re.findall(r"name \d+ of a range ", (tmp_path / "out.pcf").read_text()))) == names
 
 
+@pytest.mark.slow
 def test_a_name_of_a_megabyte(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("<" * 1_000_000, "k"), KERNEL: [
         kernel(1, 5), kernel(6, 9, demangledName=2, shortName=1), kernel(10, 12, demangledName=2, shortName=2)]})
@@ -161,6 +167,7 @@ def test_a_name_of_a_megabyte(tmp_path: Path) -> None:
     error_of(command("-q", "-t", "x" * 1_000, report, tmp_path / "out.prv"), 2)
 
 
+@pytest.mark.slow
 def test_what_sqlite_quotes_of_a_damaged_schema_is_not_told(tmp_path: Path) -> None:
     report = Path(shutil.copy(GRAPHS, tmp_path / "r.sqlite"))
     with closing(sqlite3.connect(report)) as connection:

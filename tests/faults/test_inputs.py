@@ -100,6 +100,7 @@ def test_a_folder_of_tables_that_changes_while_it_is_read(tmp_path: Path, monkey
         convert([report], tmp_path / "out.prv", Options())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--list",)])
 def test_what_is_no_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
@@ -190,6 +191,7 @@ def test_a_report_in_two_forms(tmp_path: Path) -> None:
     assert "is the same report as" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("-q", "{}", "x.prv"), ("--list", "{}"), ("report", "{}"), ("extract", "{}", "-o", "x.store")])
 @pytest.mark.parametrize("name", [".", "", "/"])
 def test_a_folder_by_a_name_that_has_no_last_part(arguments: tuple[str, ...], name: str, tmp_path: Path) -> None:
@@ -232,6 +234,7 @@ def damaged(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_keep_going_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "text.sqlite").write_text("no database")
     bad = [tmp_path / "text.sqlite", damaged(tmp_path / "damaged.sqlite"), tmp_path / "nowhere.sqlite"]

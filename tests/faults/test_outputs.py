@@ -93,6 +93,7 @@ def test_a_kill_between_any_two_files_is_undone_by_the_next_run(at: int, tmp_pat
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(temporary.PREFIX)]
 
 
+@pytest.mark.slow
 def test_links_are_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     for name in NAMES:
@@ -108,6 +109,7 @@ def test_links_are_replaced_and_not_followed(tmp_path: Path) -> None:
     assert content(tmp_path / "theirs") == before
 
 
+@pytest.mark.slow
 def test_a_trace_over_an_earlier_one(tmp_path: Path) -> None:
     """Files that the new one has none of go: they would tell of the earlier one."""
     cluster = sorted((SAMPLES / "cluster").glob("*.sqlite"))
@@ -120,12 +122,14 @@ def test_a_trace_over_an_earlier_one(tmp_path: Path) -> None:
     assert ours == others
 
 
+@pytest.mark.slow
 def test_no_earlier_trace_of_the_other_form_stays_beside_new_labels(tmp_path: Path) -> None:
     for given, form in (("out.prv", "out.prv"), ("out.prv.gz", "out.prv.gz"), ("out", "out.prv")):
         assert command("-q", GRAPHS, tmp_path / given).returncode == 0
         assert sorted(path.name for path in tmp_path.glob("out.prv*")) == [form]
 
 
+@pytest.mark.slow
 def test_a_clock_file_that_is_given_stays(tmp_path: Path) -> None:
     cluster = sorted((SAMPLES / "cluster").glob("*.sqlite"))
     clock = tmp_path / "out.clock.yaml"

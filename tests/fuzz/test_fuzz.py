@@ -23,6 +23,7 @@ def handled(count: int, first: int, folder: Path) -> None:
     assert len(tally.mutations) > 15
 
 
+@pytest.mark.slow
 def test_a_few_mutated_inputs(tmp_path: Path) -> None:
     handled(FEW, 0, tmp_path)
 

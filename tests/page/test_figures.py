@@ -22,6 +22,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return (folder / "r.html").read_text(encoding="utf-8"), json.loads((folder / "r.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_json(made: tuple[str, dict]) -> None:
     text, data = made
     page = Page(text)
@@ -46,6 +47,7 @@ def test_figures_are_those_of_the_json(made: tuple[str, dict]) -> None:
         assert len(table.rows) == min(len(columns[table.columns[0]]), 300)
 
 
+@pytest.mark.slow
 def test_the_tree_has_the_figures_of_its_paths(made: tuple[str, dict]) -> None:
     text, data = made
     if "tree" not in data["analyses"]["operations"]["tables"]:
@@ -93,6 +95,7 @@ def test_what_is_missing_is_told(made: tuple[str, dict]) -> None:
         assert note in page.text
 
 
+@pytest.mark.slow
 def test_nothing_outside_is_referred_to(made: tuple[str, dict]) -> None:
     text, _ = made
     assert list(references(text)) == []
@@ -103,6 +106,7 @@ def test_nothing_outside_is_referred_to(made: tuple[str, dict]) -> None:
     assert {target[1:] for target in targets if target.startswith("#")} <= set(identifiers)
 
 
+@pytest.mark.slow
 def test_a_page_of_a_json_is_the_same(tmp_path: Path) -> None:
     reports = [str(path) for path in SAMPLES["graphs"]]
     page, again, data = (str(tmp_path / name) for name in ("a.html", "b.html", "r.json"))

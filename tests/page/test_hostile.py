@@ -35,6 +35,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written
 
 
+@pytest.mark.slow
 def test_names_are_text(page: Path) -> None:
     parsed = Page(page.read_text(encoding="utf-8"))
     assert [tag for tag, _ in parsed.tags].count("script") == 1

@@ -55,6 +55,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 400])
 def test_a_reader(page: Path, tmp_path: Path, width: int) -> None:
     text = page.read_text(encoding="utf-8")
@@ -98,6 +99,7 @@ def _check_tree(found: dict) -> None:
     assert within
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", [0, 1])
 def test_the_page_as_it_is(page: Path, tmp_path: Path, theme: int) -> None:
     shown, complaints = browse(tmp_path, page, f"--blink-settings=preferredColorScheme={theme}")

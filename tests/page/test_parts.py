@@ -104,6 +104,7 @@ def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["report", data, "--html", str(tmp_path / "x.html")]) == 0
 
 
+@pytest.mark.slow
 def test_beside_a_conversion(tmp_path: Path) -> None:
     assert main([*map(str, SAMPLES["graphs"]), str(tmp_path / "out.prv"), "--report", "-q"]) == 0
     assert (tmp_path / "out.report.html").read_text().startswith("<!doctype html>")

@@ -89,6 +89,7 @@ def operations(truth: dict, ring: bool) -> dict[tuple[int, int], dict]:
             for rank, begin in zip(item["ranks"], item["begin"], strict=True) for near in (-5, 5)}
 
 
+@pytest.mark.slow
 def test_every_collective_found_is_a_true_one(job: Job) -> None:
     known = operations(job.truth, ring=False)
     for members in job.collectives:

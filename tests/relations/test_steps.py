@@ -59,6 +59,7 @@ def collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
     return {number: sorted(items) for number, items in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"nccl_trace": "advanced", "nccl_groups": True, "nccl_rooted": True}],
                          ids=["order of launches", "sequence numbers"])
 def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(tmp_path: Path, more: dict[str, object]) -> None:
@@ -74,6 +75,7 @@ def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(t
     assert sorted(sorted((task, behind) for _, task, behind in items) for items in found.values()) == late
 
 
+@pytest.mark.slow
 def test_messages_are_those_of_the_truth(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT)
     trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
@@ -83,6 +85,7 @@ def test_messages_are_those_of_the_truth(tmp_path: Path) -> None:
     assert sorted((line.sender[0] - 1, line.receiver[0] - 1) for line in trace.comms if line.tag == MESSAGE) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{"seed": 2, **FAULTS}, {"seed": 3, "cut_report": "begin", "cut_rank": 3, "cut_at": 0.4}],
                          ids=["rows missing and added", "a report that begins late"])
 def test_what_ends_tell_does_not_depend_on_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]) -> None:
@@ -97,6 +100,7 @@ def test_what_ends_tell_does_not_depend_on_the_steps(tmp_path: Path, monkeypatch
     assert (tmp_path / "small.prv").read_bytes() == (tmp_path / "usual.prv").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [
     {"seed": 11}, {"seed": 12, "cut_report": "begin", "cut_rank": 3, **FAULTS}, {"seed": 22, "nccl_trace": "advanced"},
     {"seed": 13, "mpi": True, "nccl": False, **FAULTS},
