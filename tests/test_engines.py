@@ -293,6 +293,20 @@ def test_workers_that_cannot_be_started() -> None:
         executor.submit(abs, 1).result(60)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_workers_end_while_a_forked_process_has_their_pipes() -> None:
+    executor = ProcessExecutor(1)
+    assert executor.submit(abs, -1).result(60) == 1
+    if not (child := os.fork()):
+        signal.pause()
+    try:
+        executor.shutdown(wait=False)
+        wait_for(lambda: not any(thread.is_alive() for thread in executor._threads), "a worker that does not end")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 @pytest.mark.parametrize("cut", [0, 3, 8, 12])
 def test_an_outcome_that_is_cut_short(cut: int) -> None:
     """A worker may be killed while it writes."""

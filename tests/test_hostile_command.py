@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tools.exports import KERNEL, kernel, make_export, make_large, strings
+from tools.processes import group
 
 SAMPLE = Path(__file__).parent.parent / "sample_reports" / "graphs" / "rank0.sqlite"
 
@@ -111,19 +112,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
-def members(group: int) -> list[int]:
-    """Living processes of a group."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[2]) == group and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, None), (signal.SIGKILL, None)])
@@ -134,20 +122,20 @@ def test_no_process_outlives_the_command(number: int, status: int | None, large:
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         deadline = time.monotonic() + 20
-        while len(members(child.pid)) < 2 and time.monotonic() < deadline:
+        while len(group(child.pid)) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(0.5)
         child.send_signal(number)
         child.wait(30)
         deadline = time.monotonic() + 10
-        while members(child.pid) and time.monotonic() < deadline:
+        while group(child.pid) and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert not members(child.pid)
+        assert not group(child.pid)
         if status is not None:
             assert child.returncode == status
         if number != signal.SIGKILL:
             assert not list(tmp_path.iterdir())
     finally:
-        for member in members(child.pid):
+        for member in group(child.pid):
             os.kill(member, signal.SIGKILL)
         child.wait()

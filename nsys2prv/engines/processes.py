@@ -60,8 +60,10 @@ class Worker:
 
     def end(self) -> None:
         """Let it end, and wait until it has."""
+        # Its input need not end where it is closed here: a process that was forked meanwhile has it, too.
         with suppress(OSError):
-            self._process.stdin.close()
+            send(self._process.stdin, b"")
+        self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
 

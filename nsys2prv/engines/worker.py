@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 from nsys2prv.allocator import keep_freed_memory
 
-#: A message is its length and that many bytes.
+#: A message is its length and that many bytes; an empty one is the last.
 _LENGTH_BYTES = 8
 
 
@@ -44,7 +44,7 @@ def _read(file: FileIO, size: int) -> bytearray:
 
 
 def main() -> None:
-    """Do tasks until the input ends; never returns."""
+    """Do tasks until there is no other; never returns."""
     # A terminal interrupts all processes of a command: the one that started this ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with FileIO(os.dup(1), "w") as outcomes:
@@ -63,8 +63,8 @@ def main() -> None:
 def _receive_tasks(tasks: SimpleQueue[bytearray]) -> None:
     try:
         with FileIO(0) as file:
-            while True:
-                tasks.put(receive(file))
+            while message := receive(file):
+                tasks.put(message)
     finally:
         os._exit(0)
 

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tools.commands import ENVIRONMENT, GRAPHS, arguments, command, content, error_of, wait_for
 from tools.exports import make_large
+from tools.processes import children, group
 
 from nsys2prv import temporary
 
@@ -48,16 +48,6 @@ def test_signals_that_ask_to_end(number: int, status: int, says: str, large: Pat
     assert stderr.splitlines() == [stderr.strip()]
     assert says in stderr
     assert content(tmp_path) == {"out.prv": b"earlier"}
-
-
-def group(leader: int) -> list[str]:
-    """The processes of a group."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            if path.read_text().rpartition(")")[2].split()[2] == str(leader):
-                found.append(path.parent.name)
-    return found
 
 
 @pytest.mark.slow
@@ -179,14 +169,3 @@ def test_workers_that_are_killed_again_and_again(large: Path, tmp_path: Path) ->
                           timeout=120, check=False)
     assert "lack of memory" in error_of(done)
     assert content(tmp_path / "out") == {}
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(entry.name))
-        except (OSError, IndexError):
-            continue
-    return found
