@@ -128,7 +128,7 @@ def _grow(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_sig
     low, high = begin, begin + length
     while True:
         part = slice(low, high)
-        index, misfit = _nearest(ends[part] * (1 + slope) + offset, signatures[part], other, other_signatures)
+        index, misfit = nearest(ends[part] * (1 + slope) + offset, signatures[part], other, other_signatures)
         found = (index >= 0) & (np.abs(misfit) <= max(4 * spread, usual))
         if found.sum() < FEWEST:
             return None
@@ -140,15 +140,15 @@ def _grow(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_sig
             break
         width = high - low
         low, high = max(0, low - width // 2 - 1), min(len(ends), high + width // 2 + 1)
-    index, misfit = _nearest(ends * (1 + slope) + offset, signatures, other, other_signatures)
+    index, misfit = nearest(ends * (1 + slope) + offset, signatures, other, other_signatures)
     found = (index >= 0) & (np.abs(misfit) <= max(6 * spread, usual))
     if found.sum() < FEWEST or not _tighter_than_chance(np.abs(misfit[found]), other, index[found]):
         return None
     index = np.where(found, index, -1)
-    return Match(_mutual(index, np.abs(misfit)), spread_of(misfit[found]))
+    return Match(mutual(index, np.abs(misfit)), spread_of(misfit[found]))
 
 
-def _nearest(times: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def nearest(times: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Index of the nearest other time with an agreeing signature of the two around (-1 without), and how much later that is."""
     after = np.clip(np.searchsorted(other, times), 0, len(other) - 1)
     before = np.maximum(after - 1, 0)
@@ -166,7 +166,7 @@ def _tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarr
     return bool(np.median(misfits / np.maximum(around, 1.0)) < 0.25)
 
 
-def _mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
+def mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
     """Each partner only for the nearest of those that chose it."""
     order = np.lexsort((misfit, index))
     again = np.zeros(len(index), bool)

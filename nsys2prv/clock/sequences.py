@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.clock.certainty import SURE, certainty_of_match, certainty_of_order
-from nsys2prv.clock.matching import AGREEING, FEW, FEWEST, agreeing, match
+from nsys2prv.clock.matching import AGREEING, FEW, FEWEST, agreeing, match, mutual, nearest
 from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, Noise, Role, pivot_of
 from nsys2prv.clock.robust import evenly, line_through
 
@@ -17,6 +17,8 @@ from nsys2prv.clock.robust import evenly, line_through
 SAMPLE = 1_024
 #: By how much UTC hardly ever errs (ns), and seldom: what lies closer together it does not tell apart.
 UTC_ERROR, USUAL_UTC_ERROR = 100_000_000, 10_000_000
+#: The same of times on clocks that are aligned.
+ALIGNED_ERROR = 1_000_000
 #: Members tried as the one that the others of their group are compared with.
 REFERENCES = 3
 #: Why a member's calls are not numbered: kinds of findings, and what they say.
@@ -49,8 +51,10 @@ class Member:
     began: bool = False
 
 
-def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
-    """The table with `ordinal`, equal for the calls of one collective of a `key`; calls of no known collective are left out."""
+def number_calls(table: pl.DataFrame, error: float = UTC_ERROR) -> tuple[pl.DataFrame, list[Finding]]:
+    """The table with `ordinal`, equal for the calls of one collective of a `key`; calls of no known collective are left out.
+
+    error: of the clocks as placed, ns."""
     numbered, findings = _numbered(table.filter("numbered"))
     rest = table.filter(~pl.col("numbered"))
     if not rest.height:
@@ -68,7 +72,7 @@ def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     ordinals = np.full(rest.height, -1, np.int64)
     names = rest.group_by("key").agg(pl.col("source", "group").first())
     for key, source, group in names.sort("key").iter_rows():
-        fits, found = number_group(groups[key], source, group)
+        fits, found = number_group(groups[key], source, group, error)
         for at, numbers in fits.items():
             ordinals[order[parts[key][at]]] = numbers
         findings += found
@@ -76,10 +80,10 @@ def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     return pl.concat([numbered, rest]), findings
 
 
-def recognised(calls: Calls) -> tuple[np.ndarray, list[Finding]]:
+def recognised(calls: Calls, error: float = UTC_ERROR) -> tuple[np.ndarray, list[Finding]]:
     """Each call's ordinal among the collectives of its (source, group), equal on all members; -1 for calls of no known collective.
 
-    Numbers of the report are not heeded, nor whose clocks the times are of.
+    Numbers of the report are not heeded, nor whose clocks the times are of. error: of these, ns.
     """
     pivot = pivot_of(calls, Messages.none())
     table = pl.DataFrame({
@@ -88,7 +92,7 @@ def recognised(calls: Calls) -> tuple[np.ndarray, list[Finding]]:
     table = table.with_columns(key=pl.struct("source", "group").rank("dense").cast(pl.Int32), numbered=pl.lit(False), began=pl.lit(False),
                                number=pl.lit(-1, pl.Int64))
     ordinals = np.full(table.height, -1, np.int64)
-    found, findings = number_calls(table)
+    found, findings = number_calls(table, error)
     ordinals[found["call"].to_numpy()] = found["ordinal"].to_numpy()
     return ordinals, findings
 
@@ -200,7 +204,30 @@ def pair_calls(member: CallSequence, reference: CallSequence, noise: Noise, whol
         if fits:
             found, _ = _by_ends(member, reference, noise)
             return found, "" if found is not None else FEW_CALLS if len(ends) < FEW else AMBIGUOUS
+    if error <= ALIGNED_ERROR:
+        found = _by_time(member, reference, error)
+        if found is not None:
+            return found, ""
     return _by_ends(member, reference, noise)
+
+
+def _by_time(member: CallSequence, reference: CallSequence, error: float) -> np.ndarray | None:
+    """The calls that ended at one time, by clocks that agree; None where calls follow each other too closely for that."""
+    own, other = _by_end(member), _by_end(reference)
+    if not len(own) or len(other) < 2:
+        return None
+    far = float(np.median(np.diff(reference.end[other]))) / 4
+    if far < error:
+        return None
+    index, late = nearest(member.end[own], member.signature[own], reference.end[other], reference.signature[other])
+    index = mutual(np.where(np.abs(late) < far, index, -1), np.abs(late))
+    met = index >= 0
+    inside = (member.end[own] > reference.end[other[0]] - far) & (member.end[own] < reference.end[other[-1]] + far)
+    if not met.any() or met[inside].mean() < AGREEING:
+        return None
+    ordinals = np.full(len(member), -1, np.int64)
+    ordinals[own[met]] = other[index[met]]
+    return ordinals
 
 
 def fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:

@@ -54,6 +54,7 @@ ALL, FROM_ROOT, TO_ROOT = 0, 1, 2
 _MEETINGS = {name: (number, waits) for number, (name, waits) in enumerate(
     [*((name, ALL) for name in _ALL), *((name, FROM_ROOT) for name in _FROM_ROOT), *((name, TO_ROOT) for name in _TO_ROOT)], 1)}
 _BEGINNINGS = frozenset({"MPI_Init", "MPI_Init_thread", "MPI_Session_init"})
+_ENDINGS = frozenset({"MPI_Finalize", "MPI_Session_finalize"})
 
 
 @dataclass
@@ -190,8 +191,9 @@ def _read(extraction: Extraction, part: Part, names: tuple[str, ...], around: bo
     processes, process_codes = factorize(process)
     ranks = _communicators(extraction).own_ranks(processes)
     calls = _Calls([function_name(text) for text in extraction.strings(ids)], codes, columns, process, ranks[process_codes])
-    began = np.unique(process[calls.called(_BEGINNINGS)]) if part.table == OTHER else processes[:0]
-    extraction.fact(PROCESSES, {"process": processes, "rank": ranks, "began": np.isin(processes, began)})
+    began, ended = (np.unique(process[calls.called(names)]) if part.table == OTHER else processes[:0] for names in (_BEGINNINGS, _ENDINGS))
+    extraction.fact(PROCESSES, {"process": processes, "rank": ranks, "began": np.isin(processes, began),
+                                "ended": np.isin(processes, ended)})
     return calls, mine
 
 

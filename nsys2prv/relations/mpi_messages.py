@@ -2,10 +2,10 @@
 
 MPI keeps messages of one sender, receiver, communicator and tag in order, so the n-th send of such a *stream* belongs to the n-th
 receive. That is certain where both ranks were recorded from MPI_Init on, or where a stream has as many sends as receives and none
-is received before it was sent. A receive from MPI_ANY_SOURCE or with MPI_ANY_TAG, of which the report does not tell what it took,
-makes the order of the streams that it might have taken from uncertain from then on, unless their numbers agree all the same; so does
-an MPI_Sendrecv of which it is not known which message it sent, whatever the numbers. What is not certain stays without a line and is
-counted in the notes.
+is received before it was sent. Where one was recorded later, but both until MPI_Finalize, a stream is counted from its end. A receive
+from MPI_ANY_SOURCE or with MPI_ANY_TAG, of which the report does not tell what it took, makes the order of the streams that it might
+have taken from uncertain from then on, unless their numbers agree all the same; so does an MPI_Sendrecv of which it is not known which
+message it sent, whatever the numbers. What is not certain stays without a line and is counted in the notes.
 
 A line begins with the call that sends, or that starts a persistent request, and ends with the call that received or that completed the
 receive, see :mod:`nsys2prv.relations.mpi_sides`. Whatever bears on a stream goes by its communicator and receiver: messages are matched
@@ -52,7 +52,7 @@ def divided(division: Division) -> list[Extracted]:
                                for place, blocks in enumerate(_buckets(sides))]))
     results = stored_lines(division, NAME, KIND, True, [block for part in found for block in part.pairs], STEP_ROWS)
     results[0].notes = _notes(sum((part.fates for part in found), Counter()), sum(part.either for part in sides),
-                              sum(part.unfinished for part in found), sum(part.early for part in found))
+                              sum(part.unfinished for part in found), sum((part.early for part in found), Counter()))
     return results
 
 
@@ -65,8 +65,9 @@ def portions(division: Division) -> list[Stored]:
 
 def _sides(division: Division, name: str) -> tuple[list[Sides], tuple[Process, ...]]:
     """The sides of messages, by report, and the processes of the job."""
-    processes = read_fact(division.files[PROCESSES], division.tasks).group_by("task").agg(pl.col("rank").max(), pl.col("began").any())
-    known = tuple(Process(*row) for row in processes.select("rank", "began").sort("rank", "began").iter_rows())
+    processes = read_fact(division.files[PROCESSES], division.tasks).group_by("task").agg(
+        pl.col("rank").max(), pl.col("began", "ended").any())
+    known = tuple(Process(*row) for row in processes.select("rank", "began", "ended").sort("rank", "began", "ended").iter_rows())
     files = division.files[MESSAGES]
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = []
@@ -85,12 +86,13 @@ def _buckets(sides: Sequence[Sides]) -> list[tuple[Block, ...]]:
 @dataclass(frozen=True)
 class Matched:
     """pairs: that are certain and complete, PAIR of each and then its report and place. fates: how many messages, by side and why they
-    are of no pair, "" for those of one. unfinished: receives that were not complete in the end; early: those before their sends."""
+    are of no pair, "" for those of one. unfinished: receives that were not complete in the end; early: those before their sends, by
+    whether both are on one host."""
 
     pairs: tuple[Block, ...]
     fates: Counter[tuple[int, str]]
     unfinished: int
-    early: int
+    early: Counter[bool]
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ class MatchStep:
         rows = taken.select("time_begin", "object_thread", "completed", "receiver", "size", pl.when(pl.col("tag").is_between(first, last))
                             .then(pl.col("tag") + TAG_OFFSET).otherwise("tag"), "report", "place").to_numpy()
         return Matched(write_blocks(self.path, np.zeros(len(rows), np.int64), rows), fates, pairs.height - taken.height,
-                       taken.filter(pl.col("completed") < pl.col("time_begin")).height)
+                       Counter(taken.filter(pl.col("completed") < pl.col("time_begin")).select(
+                           pl.col("host") == pl.col("receiving_host")).to_series().to_list()))
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,9 @@ def _pairs(messages: pl.DataFrame, processes: Sequence[Process], in_time: bool) 
     sends, receives = (frame.with_columns(number=pl.when(pl.col("why") < 0).then(pl.lit(1)).cum_sum().over([*_STREAM, "why"]))
                        for frame in (sends, receives))
     streams = _streams(sends, receives, either, processes)
+    backward = streams.filter("backward").select(_STREAM)
+    if backward.height:
+        sends, receives = (_counted_from_the_end(frame, backward) for frame in (sends, receives))
     key = [*_STREAM, "number"]
     pairs = sends.filter(pl.col("why") < 0).join(
         receives.filter(pl.col("why") < 0).select(
@@ -152,7 +158,7 @@ def _pairs(messages: pl.DataFrame, processes: Sequence[Process], in_time: bool) 
     causal = (pl.col("completed") == NULL) | (pl.col("completed") >= pl.col("time_begin")) | (not in_time)
     equal = pl.col("sent") == pl.col("received")
     whole = pl.col("began") & (equal | pl.col("wildcard").is_null() | (pl.col("posted") < pl.col("wildcard")))
-    part = ~pl.col("began") & equal & pl.min_horizontal("wildcard", "either").is_null() & causal.all().over(_STREAM)
+    part = ~pl.col("began") & (equal | pl.col("backward")) & pl.min_horizontal("wildcard", "either").is_null() & causal.all().over(_STREAM)
     before = pl.col("either").is_null() | (pl.max_horizontal("posted", "time_begin") < pl.col("either"))
     judged = pairs.with_columns(certain=((whole | part) & before).fill_null(False))
     certain = judged.filter("certain")
@@ -165,15 +171,24 @@ def _pairs(messages: pl.DataFrame, processes: Sequence[Process], in_time: bool) 
     return certain, fates
 
 
+def _counted_from_the_end(sides: pl.DataFrame, streams: pl.DataFrame) -> pl.DataFrame:
+    """The sends or receives with numbers up to 0 in these streams."""
+    counts = sides.filter(pl.col("why") < 0).join(streams, on=_STREAM, how="semi").group_by(_STREAM).agg(many=pl.len())
+    return sides.join(counts, on=_STREAM, how="left", maintain_order="left").with_columns(
+        pl.col("number") - pl.col("many").fill_null(0).cast(pl.Int64)).drop("many")
+
+
 def _streams(sends: pl.DataFrame, receives: pl.DataFrame, either: pl.DataFrame, processes: Sequence[Process]) -> pl.DataFrame:
-    """Streams with both sends and receives: how many of each, whether both ranks were recorded from the beginning, when the first
-    receive was posted that might take from it though it does not say so, and when the first call was made that either sends or
-    receives in it (null: none)."""
+    """Streams with both sends and receives: how many of each, whether both ranks were recorded from the beginning, and to the end, when
+    the first receive was posted that might take from it though it does not say so, and when the first call was made that either sends
+    or receives in it (null: none); and whether their ends alone tell their order."""
     count = {"sent": sends, "received": receives}
     counted = [frame.filter(pl.col("why") < 0).group_by(_STREAM).agg(pl.len().alias(name)) for name, frame in count.items()]
     streams = counted[0].join(counted[1], on=_STREAM, how="inner")
     began = sorted({process.rank for process in processes if process.began})
-    streams = streams.with_columns(began=pl.col("source").is_in(began) & pl.col("destination").is_in(began))
+    ended = sorted({process.rank for process in processes if process.ended})
+    streams = streams.with_columns(began=pl.col("source").is_in(began) & pl.col("destination").is_in(began),
+                                   ended=pl.col("source").is_in(ended) & pl.col("destination").is_in(ended))
     wild = receives.filter(pl.col("why") == WHY.index(ANY))
     ranks = ["communicator", "destination"]
     named = pl.col("named") == 1
@@ -185,10 +200,11 @@ def _streams(sends: pl.DataFrame, receives: pl.DataFrame, either: pl.DataFrame, 
     backward = either.rename({"source": "destination", "destination": "source"})
     touched = pl.concat([either.select(*_STREAM, "time_begin"), backward.select(*_STREAM, "time_begin")])
     streams = streams.join(touched.group_by(_STREAM).agg(either=pl.col("time_begin").min()), on=_STREAM, how="left")
-    return streams.with_columns(wildcard=pl.min_horizontal("first", "second", "third")).drop("first", "second", "third")
+    streams = streams.with_columns(wildcard=pl.min_horizontal("first", "second", "third")).drop("first", "second", "third")
+    return streams.with_columns(backward=~pl.col("began") & pl.col("ended") & pl.min_horizontal("wildcard", "either").is_null())
 
 
-def _notes(fates: Counter[tuple[int, str]], either: int, unfinished: int, early: int) -> list[str]:
+def _notes(fates: Counter[tuple[int, str]], either: int, unfinished: int, early: Counter[bool]) -> list[str]:
     told = {side: {why: count for (of, why), count in fates.items() if of == side and count} for side in (SEND, RECEIVE)}
     # To anybody nobody sends: such rows are damaged.
     told[SEND].pop(ANY, None)
@@ -202,8 +218,11 @@ def _notes(fates: Counter[tuple[int, str]], either: int, unfinished: int, early:
         notes.append(f"MPI messages: {either:,} messages of MPI_Sendrecv that may be sent or received, for the rows are in no order")
     if unfinished:
         notes.append(f"MPI messages: {unfinished:,} receives not complete when the report ends")
-    if early:
-        notes.append(f"MPI messages: {early:,} received before they were sent, so the clocks of some hosts do not agree")
+    if early[False]:
+        notes.append(f"MPI messages: {early[False]:,} received before they were sent, so the clocks of some hosts do not agree")
+    if early[True]:
+        notes.append(f"MPI messages: {early[True]:,} received before they were sent on one host, whose reports have one clock: "
+                     "some calls are not in the reports, or wrong")
     return notes
 
 

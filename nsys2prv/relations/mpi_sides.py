@@ -38,10 +38,12 @@ _HANDLE = ["task", "request"]
 
 
 class Process(NamedTuple):
-    """A process of the job. rank: -1 where it is not known. began: whether it was recorded from MPI_Init on."""
+    """A process of the job. rank: -1 where it is not known. began, ended: whether it was recorded from MPI_Init on, and until
+    MPI_Finalize."""
 
     rank: int
     began: bool
+    ended: bool = False
 
 
 @dataclass(frozen=True)

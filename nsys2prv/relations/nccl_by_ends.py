@@ -11,7 +11,7 @@ import numpy as np
 
 from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Role
-from nsys2prv.clock.sequences import CallSequence, Member, number_group
+from nsys2prv.clock.sequences import ALIGNED_ERROR, UTC_ERROR, CallSequence, Member, number_group
 from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.call_blocks import Kinds
 from nsys2prv.relations.kind import DEVICES
@@ -58,12 +58,18 @@ class EndsStep:
         """The piece with other ordinals, and how many kernels are of no collective."""
         parts = sorted((part for block in self.piece.blocks for part in _parts(block)), key=lambda part: part.member)
         kinds = Kinds.of([rows[:, KEPT.index(name)] for name in KIND] for rows in map(Block.read, self.piece.blocks))
-        fits, findings = number_group([Member(part.member, part.rows, partial(self._calls, part, kinds)) for part in parts], SOURCE, 0)
+        fits, findings = number_group([Member(part.member, part.rows, partial(self._calls, part, kinds)) for part in parts], SOURCE, 0,
+                                      self._error())
         if self.even and any(finding.kind in UNCLEAR for finding in findings):
             return replace(self.piece, settled=True), 0
         blocks = [made for number, block in enumerate(self.piece.blocks)
                   for made in self._numbered(block, number, [(part, fits.get(at)) for at, part in enumerate(parts) if part.block == block])]
         return replace(self.piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), self.piece.rows - sum(block.rows for block in blocks)
+
+    def _error(self) -> float:
+        """Of the times, ns: those of one part are aligned."""
+        parts = [np.unique(block.read()[:, KEPT.index("part")]) for block in self.piece.blocks]
+        return ALIGNED_ERROR if len(np.unique(np.concatenate(parts))) == 1 else UTC_ERROR
 
     def _calls(self, part: _Part, kinds: Kinds) -> CallSequence:
         columns = part.read()

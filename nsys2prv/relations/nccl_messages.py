@@ -17,7 +17,7 @@ import polars as pl
 
 from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Calls, Messages, Role
-from nsys2prv.clock.sequences import recognised
+from nsys2prv.clock.sequences import ALIGNED_ERROR, UTC_ERROR, recognised
 from nsys2prv.columns import ABSENT
 from nsys2prv.events.nccl_kernels import MESSAGES
 from nsys2prv.naming.nccl import SEND
@@ -37,8 +37,8 @@ _STREAM = ["communicator", "source", "target"]
 #: Columns of the facts that are read, and of messages in blocks.
 READ = ("process", "object_kernel", "time_begin", "time_end", "time_call", "place", "communicator", "operation", "bytes", "peer", "ranks",
         "rank")
-KEPT = ("task", "host", "object_kernel", "time_begin", "time_end", "time_call", "place", "communicator", "source", "target", "sends",
-        "bytes")
+KEPT = ("task", "host", "part", "object_kernel", "time_begin", "time_end", "time_call", "place", "communicator", "source", "target",
+        "sends", "bytes")
 #: The order of messages; lines of pairs that are certain come first.
 ORDER = ("task", "communicator", "time_call", "place")
 #: Facts (bytes) that one step matches; lines that one step stores.
@@ -105,7 +105,7 @@ class PairStep:
 
     def run(self) -> Paired:
         messages = _read(self.blocks)
-        pairs = _pairs(messages)
+        pairs = _pairs(messages, ALIGNED_ERROR if messages["part"].n_unique() == 1 else UTC_ERROR)
         rows = pairs.sort("time_begin", maintain_order=True).select(
             pl.col("time_begin", "object_kernel", "time_end_there", "object_kernel_there", "bytes").cast(pl.Int64),
             pl.lit(0, pl.Int64).alias("tag"), pl.col("doubtful", *ORDER).cast(pl.Int64))
@@ -120,7 +120,7 @@ class HostsStep:
     path: Path
 
     def run(self) -> Stored:
-        return store(_between_hosts(_pairs(_read(self.blocks))), self.path)
+        return store(_between_hosts(_pairs(_read(self.blocks), UTC_ERROR)), self.path)
 
 
 def _read(blocks: Sequence[Block]) -> pl.DataFrame:
@@ -146,14 +146,14 @@ def _usable(messages: pl.DataFrame) -> pl.DataFrame:
     return messages.select(pl.col(KEPT).cast(pl.Int64))
 
 
-def _pairs(messages: pl.DataFrame) -> pl.DataFrame:
-    """Sends with their receives (`..._there`)."""
+def _pairs(messages: pl.DataFrame, error: float) -> pl.DataFrame:
+    """Sends with their receives (`..._there`). error: of the clocks, ns."""
     messages = messages.sort(ORDER).with_columns(pl.col("sends") == 1, doubtful=pl.lit(False))
     messages = messages.with_columns(ordinal=pl.int_range(pl.len()).over(*_STREAM, "sends"))
     orders = messages.join(_orders(messages), on=_STREAM, how="left", maintain_order="left")
     doubtful = orders.filter(~pl.col("together").fill_null(False))
     if doubtful.height:
-        messages = pl.concat([orders.filter("together"), _by_ends(doubtful.with_columns(doubtful=pl.lit(True)))])
+        messages = pl.concat([orders.filter("together"), _by_ends(doubtful.with_columns(doubtful=pl.lit(True)), error)])
     return _joined(messages.filter(pl.col("ordinal") >= 0))
 
 
@@ -174,7 +174,7 @@ def _orders(messages: pl.DataFrame) -> pl.DataFrame:
     return counts.join(met, on=_STREAM).select(*_STREAM, possible=even & pl.col("causal"), together=even & pl.col("overlap"))
 
 
-def _by_ends(messages: pl.DataFrame) -> pl.DataFrame:
+def _by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     """The messages with the ordinals that their kernels' ends tell, -1 where they tell none and the order is not possible."""
     messages = messages.with_columns(group=pl.struct(_STREAM).rank("dense").cast(pl.Int64))
     member = messages["sends"].cast(pl.Int64).to_numpy()
@@ -182,7 +182,7 @@ def _by_ends(messages: pl.DataFrame) -> pl.DataFrame:
     ordinals, findings = recognised(Calls(
         np.full(count, SOURCE), messages["group"].to_numpy(), member, member, np.full(count, -1),
         np.maximum(messages["bytes"].to_numpy(), 0), np.full(count, int(Role.ALL)), np.zeros(count, bool), np.full(count, 2),
-        messages["time_begin"].to_numpy(), messages["time_end"].to_numpy()))
+        messages["time_begin"].to_numpy(), messages["time_end"].to_numpy()), error)
     unknown = pl.col("group").is_in(sorted({finding.group for finding in findings if finding.kind in TELL_NOTHING}))
     order = pl.when(pl.col("possible").fill_null(False)).then("ordinal").otherwise(-1)
     return messages.with_columns(ordinal=pl.when(unknown).then(order).otherwise(pl.Series("found", ordinals))).drop("group")

@@ -41,8 +41,8 @@ def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
     assert allowed(some, inner[:, 0], inner[:, 1]).all()
     found = middle(some, 0.0, 1e6)
     assert found is not None
-    assert abs(found[0] - 100) <= found[2]
-    assert abs(found[1] - 300) <= found[2]
+    assert abs(found.first - 100) <= found.error
+    assert abs(found.last - 300) <= found.error
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -52,9 +52,20 @@ def test_more_bounds_never_widen(seed: int) -> None:
     for count in range(10, 201, 10):
         found = middle(Bounds(some.upper_times[:count], some.upper[:count], some.lower_times[:count], some.lower[:count]), 0.0, 1e6)
         assert found is not None
-        widths.append(found[2])
+        widths.append(found.error)
     # Of each part of the span only the tightest are looked at: to a hundredth.
     assert all(more <= less * 1.01 for less, more in pairwise(widths))
+
+
+@pytest.mark.parametrize("span", [0.01e9, 0.5e9, 5e9])
+def test_what_a_short_span_leaves_of_the_slope_is_drawn_to_that_of_clocks(span: float) -> None:
+    """Two observations of 40 us to either side forbid hardly any slope that a clock may have, so none is told."""
+    at = np.array([0.0, span])
+    found = middle(Bounds(at, np.array([40e3, 40e3]), at, np.array([-40e3, -36e3])), 0.0, span)
+    assert found is not None
+    slope = (found.last - found.first) / span
+    assert abs(slope) < 10e-6
+    assert found.slope_error >= min(80e3 / span, 100e-6)
 
 
 def test_one_side_alone_bounds_nothing() -> None:

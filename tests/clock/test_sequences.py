@@ -155,12 +155,70 @@ def test_signatures_or_jitter_decide_between_regular_calls(by: str, cut: bool) -
     assert not findings
 
 
-def test_few_calls_without_numbers_tell_nothing() -> None:
-    calls, number, _ = simulated(11)
-    alignment = align(MEMBERS, rows(calls, number < 3))
-    assert [f.kind for f in alignment.findings if f.member >= 0] == ["few"] * (MEMBERS - 1)
-    numbered = align(MEMBERS, rows(with_(calls, number=number), number < 3))
-    assert {c.reference for c in numbered.corrections} == {0}
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_calls_are_placed_by_their_order_and_that_is_certain_from_the_beginning_of_their_communicator_on(count: int) -> None:
+    rng = np.random.default_rng(count)
+    clocks = Clocks.random(rng, MEMBERS)
+    calls = with_(collectives(rng, clocks, np.arange(MEMBERS), instants(rng, 400, 40)[:count], numbered=False), signature=1)
+    unsure, sure, numbered = (align(MEMBERS, some) for some in (
+        calls, with_(calls, began=True), with_(calls, number=np.repeat(np.arange(count), MEMBERS))))
+    reach = np.ptp(calls.end[calls.member == 0])
+    for host in range(1, MEMBERS):
+        for found in (unsure, sure, numbered):
+            assert found.corrections[host].reference == 0
+            assert error(found, clocks, host) < 30e3
+        doubtful = unsure.corrections[host]
+        assert (doubtful.method, doubtful.sure) == ("order of collectives", False)
+        assert doubtful.bound_ns is None if count == 1 else doubtful.bound_ns > 0.9 * reach
+        for found in (sure, numbered):
+            assert (found.corrections[host].method, found.corrections[host].sure) == ("ends of collectives", True)
+            assert error(found, clocks, host) <= found.corrections[host].observed_bound_ns < 80e3
+    assert {f.kind for f in unsure.findings} == {"in order"}
+    assert not sure.findings
+
+
+def test_three_calls_of_each_of_three_communicators_tell_together_what_none_tells() -> None:
+    rng = np.random.default_rng(14)
+    clocks = Clocks.random(rng, 2)
+    ends = np.cumsum(rng.uniform(3e6, 7e6, 9))
+    calls = joined(*(with_(collectives(rng, clocks, np.arange(2), ends[group::3], group=group, numbered=False, skew=1e6), signature=1)
+                     for group in range(3)))
+    alone, pooled = align(2, rows(calls, calls.group == 0)).corrections[1], align(2, calls).corrections[1]
+    assert (alone.method, pooled.method) == ("order of collectives", "ends of collectives")
+    assert error(align(2, calls), clocks, 1) <= pooled.observed_bound_ns < 50e3
+
+
+def test_a_communicator_recorded_from_its_beginning_is_no_proof_where_a_member_has_more_calls() -> None:
+    """Of twelve calls 20 ms apart one host lacks the first, another the last: by order they would be one call apart."""
+    rng = np.random.default_rng(15)
+    clocks = Clocks.random(rng, 3)
+    calls = with_(collectives(rng, clocks, np.arange(3), np.arange(1, 13) * 20e6, numbered=False), signature=1, began=True)
+    number = np.repeat(np.arange(12), 3)
+    kept = (number != 0) | (calls.member != 0)
+    kept &= (number != 11) | (calls.member != 1)
+    for correction in align(3, rows(calls, kept)).corrections[1:]:
+        assert not correction.sure or correction.reference == correction.host
+
+
+@pytest.mark.parametrize("spread", [0.0, 10e3, 100e3, 400e3])
+def test_regular_calls_some_of_which_are_missing_are_never_off_by_a_period_with_a_small_bound(spread: float) -> None:
+    small = 0
+    for seed in range(30):
+        rng = np.random.default_rng([seed, int(spread)])
+        clocks = Clocks.random(rng, 3)
+        count = int(rng.integers(6, 40))
+        ends = np.cumsum(18.4e6 + rng.uniform(-spread, spread, count))
+        calls = joined(*(with_(collectives(rng, clocks, np.arange(3), ends + group * 6.1e6, group=group, numbered=False), signature=1)
+                         for group in range(2)))
+        number = np.tile(np.repeat(np.arange(count), 3), 2)
+        first, last = rng.integers(0, 3, 3)[calls.member], count - rng.integers(0, 3, 3)[calls.member]
+        kept = (number >= first) & (number < last) & (rng.random(len(number)) > 0.03)
+        alignment = align(3, rows(calls, kept))
+        for correction in alignment.corrections[1:]:
+            if correction.reference != correction.host and correction.observed_bound_ns is not None and correction.span:
+                assert error(alignment, clocks, correction.host, correction.reference) <= correction.observed_bound_ns
+                small += correction.observed_bound_ns < 1e6
+    assert (small > 0) == (spread >= 100e3)
 
 
 def test_bursts_with_gaps_between() -> None:
