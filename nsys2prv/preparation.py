@@ -44,6 +44,7 @@ from nsys2prv.starting import worth_workers
 from nsys2prv.states import stage
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.store.span import within
+from nsys2prv.telling.far_rows import far_rows
 
 #: So many rows one process reads and writes while others start.
 SMALL_JOB_ROWS = 250_000
@@ -99,7 +100,7 @@ def _prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool
     reading = _Reading(found.infos, place(clocks), found.plan, folder, found.workers, results)
     reading.results += reading.run(derive.run_task, derive.plan(results, found.plan.selection.kinds, folder), found.workers.pool.jobs)
     job = _prepared(reading)
-    job.warnings, job.unread = found.warnings, found.unread
+    job.warnings, job.unread = [*found.warnings, *far_rows(found.infos, results)], found.unread
     return job
 
 

@@ -31,7 +31,7 @@ from nsys2prv.store.archive import is_archive, member, open_archive
 from nsys2prv.store.packing import unpack
 
 #: Of the form of stores. Raise it with every change of what they hold.
-VERSION = 6
+VERSION = 7
 MANIFEST = "store.json"
 #: Settings of reading, by the options that give them.
 OPTIONS = {"least": "--min-duration", "rules": "--kernel-rules", "nvtx_rules": "--nvtx-rules", "callstack": "--callstack"}

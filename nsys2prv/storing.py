@@ -17,6 +17,7 @@ from nsys2prv.report.unchanged import unchanged
 from nsys2prv.store.archive import ArchiveWriter, is_archive
 from nsys2prv.store.packing import pack
 from nsys2prv.stored import MANIFEST, Contents, Held, manifest
+from nsys2prv.telling.far_rows import far_rows
 from nsys2prv.temporary import check_folder, explained, put_in_place, temporary_folder, working_folder
 
 
@@ -35,15 +36,17 @@ def extract_to(reports: Sequence[str | Path], store: str | Path, options: Option
                 found = opened(reports, plan, folder, pool, options.quiet)
                 if found.stored:
                     raise UsageError(f"{next(iter(found.stored.values()))[0]}: is a store already; give it to nsys2prv merge")
-                _write(found, folder, staging / target.name)
+                results = _write(found, folder, staging / target.name)
             put_in_place(staging, [target])
             signals.ignore()
-            return found.warnings
+            return [*found.warnings, *far_rows(found.infos, results)]
     except OSError as error:
         raise explained(error, target, [target.parent, *([options.tmp] if options.tmp else [])]) from error
 
 
-def _write(found: Opened, folder: Path, path: Path) -> None:
+def _write(found: Opened, folder: Path, path: Path) -> list[Extracted]:
+    """Write the store; returns the results of its tasks, of which it has taken what is large."""
+    results = []
     held = [Held(info, [[], []]) for info in found.infos]
     archive = ArchiveWriter(path)
     try:
@@ -51,10 +54,12 @@ def _write(found: Opened, folder: Path, path: Path) -> None:
             packed = folder / f"task-{result.task}"
             archive.move_folder(packed)
             held[result.report].stages[stage].append(packed.name)
+            results.append(result)
         selection = found.plan.selection
         archive.add_bytes(MANIFEST, manifest(Contents([kind.name for kind in selection.kinds], selection.asked, found.plan.settings, held)))
     finally:
         archive.close()
+    return results
 
 
 def read_and_pack(task: extract.Task) -> Extracted:

@@ -20,11 +20,11 @@ OUTSIDE = "messages of before or after the capture, put to its begin or end"
 
 
 def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(part, ("timestamp", "source", "severity", "globalPid"), ("text",))
+    columns = extraction.read(part, ("timestamp", "source", "severity", "globalPid"), ("text",), times=())
     if not columns.rows:
         return
     if TABLE not in extraction.kept:
-        extraction.kept[TABLE] = main_process(extraction.database), capture_span(extraction.database)
+        extraction.kept[TABLE] = main_process(extraction.database), capture_span(extraction.database, extraction.report.capture)
     main, (first, last) = extraction.kept[TABLE]
     pids = columns["globalPid"]
     of_none = (pids == NULL) | np.isin(pids >> 24 & 0xFFFFFF, NO_PROCESSES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,11 +13,13 @@ import polars as pl
 from nsys2prv.account import Account
 from nsys2prv.columns import ABSENT, OPEN, factorize, factorize_together
 from nsys2prv.durations import duration_text
+from nsys2prv.events.kind import Counters, Rows
 from nsys2prv.events.launches import Launches, LaunchIndex
 from nsys2prv.events.nccl_regions import RegionIndex
 from nsys2prv.naming import nvtx
 from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
 from nsys2prv.reading.frames import FrameWriter, StoredFrame
+from nsys2prv.report.capture import ENDS, FAR, TIMES
 from nsys2prv.report.info import PROCESS_MASK, ReportInfo
 from nsys2prv.report.source import NULL, Columns, Part, Shared, Source, all_usable, usable
 
@@ -143,10 +145,11 @@ class Extraction:
         self._strings: dict[int, str] = {}
 
     def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str | None = None,
-             short: bool = False) -> Columns:
+             short: bool = False, times: tuple[str, ...] = (*TIMES, *ENDS)) -> Columns:
         """Columns of a part of a table: of the rows that the kind translates, or that meet `where`; it is for the caller to count these.
 
-        A value of the wrong type reads as NULL and is counted.
+        A value of the wrong type reads as NULL and is counted. Rows with a time (in one of the columns `times`) far outside the capture
+        are left out and counted.
 
         Rows whose columns `start` and `end` are closer than :attr:`least` are left out and counted, unless `short`: then all
         come, for the caller to take what else they tell before :meth:`long_enough`.
@@ -159,10 +162,35 @@ class Extraction:
             self.account.rows += columns.rows
         if columns.damaged:
             self.account.repaired["values that are no integers"] += columns.damaged
+        columns = self._without_far_rows(columns, times, where is None)
         if self.least and not short and {"start", "end"} <= columns.integers.keys():
             long = self.long_enough(columns["start"], columns["end"])
             return columns if long.all() else columns.where(long)
         return columns
+
+    def _without_far_rows(self, columns: Columns, times: tuple[str, ...], counted: bool) -> Columns:
+        capture = self.report.capture
+        asked = [columns[name] for name in times if name in columns.integers]
+        if not any(capture.has_far(column) for column in asked):
+            return columns
+        far = np.logical_or.reduce([capture.far(column) for column in asked])
+        if counted and far.any():
+            self.account.dropped[FAR] += int(far.sum())
+        return columns.where(~far) if far.any() else columns
+
+    def in_capture(self, rows: Rows | Counters) -> Rows | Counters:
+        """Rows or samples without those far outside the capture, which are counted."""
+        capture = self.report.capture
+        times = [rows.time] if isinstance(rows, Counters) else [rows.begin, rows.end]
+        if not any(capture.has_far(column) for column in times):
+            return rows
+        far = np.logical_or.reduce([capture.far(column) for column in times])
+        if isinstance(rows, Counters):
+            self.account.dropped[FAR] += int(np.count_nonzero(rows.values[far] != ABSENT))
+            return replace(rows, time=rows.time[~far], values=rows.values[~far])
+        chosen = np.arange(len(far)) if rows.chosen is None else rows.chosen
+        self.account.dropped[FAR] += int(np.count_nonzero(far[chosen]))
+        return replace(rows, chosen=chosen[~far[chosen]])
 
     def long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Which ranges last :attr:`least` ns or have no end; the others are counted as dropped."""

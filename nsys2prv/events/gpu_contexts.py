@@ -36,7 +36,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         return
     if part.first == table.extent.first:
         _count_earlier(extraction, part.table)
-    columns = extraction.read(part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}")
+    columns = extraction.read(part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}", times=())
     rows = extraction.database.count_of(part)
     extraction.account.rows += rows
     # Those of contexts that were there before are counted with the first part, wherever they are.

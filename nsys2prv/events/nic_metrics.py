@@ -31,7 +31,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
     if part.table == CONGESTION:
         yield from _congestion(extraction, part)
         return
-    columns = extraction.read(part, ("start", "end", "globalId", "portId", "metricsListId", "metricsIdx", "value"))
+    columns = extraction.read(part, ("start", "end", "globalId", "portId", "metricsListId", "metricsIdx", "value"), times=())
     usable = (columns["value"] != NULL) & (columns["start"] != NULL)
     if not usable.all():
         extraction.account.dropped["samples without a value or a time"] += int((~usable).sum())

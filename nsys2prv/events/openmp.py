@@ -97,7 +97,7 @@ def reader(declared: tuple[Construct, ...], lasting: bool) -> Callable[[Extracti
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
         wanted = {column for construct in constructs for column in (construct.value, *construct.fields.values()) if isinstance(column, str)}
-        columns = extraction.read(part, ("start", "end", "globalTid", *sorted(wanted)), short=True)
+        columns = extraction.read(part, ("start", "end", "globalTid", *sorted(wanted)), short=True, times=("start",))
         if lasting:
             columns.integers["end"] = _ends(extraction, part, columns)
             if extraction.least:

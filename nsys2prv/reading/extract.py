@@ -96,6 +96,8 @@ def _read_piece(extraction: Extraction, task: Task, kinds: Sequence[EventKind], 
 def _extract_piece(extraction: Extraction, kind: EventKind, piece: Part, wanted: bool, writer: SpillWriter, result: Extracted) -> None:
     account = extraction.account = Account()
     for rows in kind.extract(extraction, piece):
+        if kind.extends:
+            rows = extraction.in_capture(rows)
         if wanted:
             result.store(rows, writer, account, kind.open_ended)
     if kind.derive:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nsys2prv.report.source import TIME_LIMIT, Source
+from nsys2prv.report.capture import Capture
+from nsys2prv.report.source import Source
 
 TABLE = "DIAGNOSTIC_EVENT"
 #: ENUM_DIAGNOSTIC_SEVERITY_LEVEL, and of ENUM_DIAGNOSTIC_SOURCE_TYPE what runs in the profiled process.
@@ -83,12 +84,13 @@ def main_process(database: Source) -> int | None:
     return rows[0][0] if rows else None
 
 
-def capture_span(database: Source) -> tuple[int, int]:
-    """When the capture started and stopped (local ns), by the messages that say so; without one, no bound."""
+def capture_span(database: Source, capture: Capture) -> tuple[int, int]:
+    """When the capture started and stopped (local ns), by the messages that say so; without one, the times that rows may have."""
     if not database.has(TABLE, "timestamp", "text"):
-        return -TIME_LIMIT, TIME_LIMIT
+        return capture.first, capture.last
     bounds = database.query(f"SELECT min(CASE WHEN text LIKE 'Profiling has started%' THEN timestamp END), "
                             f"max(CASE WHEN text LIKE 'Profiling has stopped%' THEN timestamp END) FROM {TABLE}")[0]
     first, last = (bound if isinstance(bound, int) else None for bound in bounds)
-    first, last = -TIME_LIMIT if first is None else first, TIME_LIMIT if last is None else last
-    return (first, last) if first <= last else (-TIME_LIMIT, TIME_LIMIT)
+    first = capture.first if first is None else max(first, capture.first)
+    last = capture.last if last is None else min(last, capture.last)
+    return (first, last) if first <= last else (capture.first, capture.last)

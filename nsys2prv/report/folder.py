@@ -21,7 +21,7 @@ import polars as pl
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.conditions import columns_asked
 from nsys2prv.report.queries import Queries
-from nsys2prv.report.source import Columns, Extent, Part, Shared, SomeRows, Source, Table, bytes_of, columns_of, decoded
+from nsys2prv.report.source import SPREAD, Columns, Extent, Part, Shared, SomeRows, Source, Table, bytes_of, columns_of, decoded
 from nsys2prv.report.sqlite import without_content
 
 T = TypeVar("T")
@@ -30,6 +30,8 @@ SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
 DAMAGE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
 #: Rows looked at together where all of a table is asked for.
 PIECE_ROWS = 200_000
+#: Types whose values read as integers though they are none.
+NO_NUMBERS = ("String", "Binary", "Float32", "Float64")
 
 
 def is_export_folder(path: Path) -> bool:
@@ -169,6 +171,24 @@ class Folder(Source):
             return self.collect(table, rows.head(0))
         near = rows.filter(pl.col(key).is_between(wanted.min(), wanted.max()))
         return self.collect(table, near.join(wanted.unique().rename(key).to_frame().lazy(), on=key, how="semi", maintain_order="left"))
+
+    def spread(self, columns: Mapping[str, str]) -> list[int]:
+        frames = [rows.select(pl.col(column).alias("time").cast(pl.Int64, strict=False)) for table, column in columns.items()
+                  if self.tables[table].columns[column] not in NO_NUMBERS for rows in self._few_rows(table)]
+        if not frames:
+            return []
+        try:
+            return pl.concat(frames).collect().to_series().drop_nulls().to_list()
+        except DAMAGE:
+            # Whoever reads the table tells what is wrong with it.
+            return []
+
+    def _few_rows(self, table: str) -> list[pl.LazyFrame]:
+        rows = self.tables[table].extent.rows
+        if rows > PIECE_ROWS:
+            # Without all rows between them; each slice is a part of the query, with its price.
+            return [self.scan(table).slice(place, 1) for place in (0, rows // 2, rows - 1)]
+        return [self.scan(table).gather_every(-(-rows // SPREAD))]
 
     def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "") -> Columns:
         names = [name for name in dict.fromkeys([*integers, *texts]) if name in self.tables[part.table]]

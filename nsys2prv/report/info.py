@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nsys2prv.report.capture import Capture, capture_of
 from nsys2prv.report.diagnostics import Message, messages
 from nsys2prv.report.launcher import launcher_job, launcher_ranks
 from nsys2prv.report.opening import open_source
@@ -35,7 +36,7 @@ class ReportInfo:
 
     path: the SQLite file or folder of tables that is read; source: the report as the user gave it, where that is another file.
     utc_ns: UTC (Unix epoch) at event time 0, None where not exported. system_ns: the host's monotonic clock at event time 0.
-    absolute: event times already are UTC (exported with --ts-normalize).
+    absolute: event times already are UTC (exported with --ts-normalize). capture: the times that rows may have.
     parts: the rows of every table that has any. ranks: MPI rank of a process. launcher_ranks: rank by
     each variable of the launcher's environment.
     cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported. messages: of Nsight Systems about losses and the like. job: tells
@@ -51,6 +52,7 @@ class ReportInfo:
     system_ns: int | None = None
     absolute: bool = False
     duration_ns: int | None = None
+    capture: Capture = field(default_factory=Capture)
     parts: dict[str, Part] = field(default_factory=dict)
     processes: dict[int, str] = field(default_factory=dict)
     threads: dict[int, str] = field(default_factory=dict)
@@ -125,6 +127,7 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         system_ns=system_ns,
         absolute=str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower() in {"1", "true", "yes"},
         duration_ns=_integer(details[0][0]) if details else None,
+        capture=capture_of(database, utc_ns),
         parts={name: part for name, part in parts.items() if _usable(database, name)},
         processes=_processes(database),
         threads=_thread_names(database),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
+from nsys2prv.report.capture import Capture
 from nsys2prv.report.info import ReportInfo
 
 #: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns) were recorded one after the other.
@@ -43,7 +44,7 @@ def session(info: ReportInfo) -> Hashable | None:
 def same(one: ReportInfo, other: ReportInfo) -> bool:
     """Whether two reports of one session are one: an SQLite export numbers its rows with gaps, tables of a folder without."""
     def bare(info: ReportInfo) -> ReportInfo:
-        return replace(info, path=Path(), source=None, parts={})
+        return replace(info, path=Path(), source=None, parts={}, capture=Capture())
 
     forms_differ = one.path.is_dir() != other.path.is_dir()
     return bare(one) == bare(other) and (one.parts.keys() == other.parts.keys() if forms_differ else one.parts == other.parts)

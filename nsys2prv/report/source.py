@@ -17,6 +17,8 @@ NULL = np.iinfo(np.int64).min
 TIME_LIMIT = 1 << 61
 #: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
 FEW = 20
+#: So many rows of a table tell where its times lie.
+SPREAD = 16
 #: So many of a column's texts tell whether it is worth looking for those that come again.
 SAMPLE_TEXTS = 1000
 
@@ -213,6 +215,10 @@ class Source(ABC):
         """The text of these ids of StringIds; an id without a row is absent."""
 
     @abstractmethod
+    def spread(self, columns: Mapping[str, str]) -> list[int]:
+        """The integers that a few rows all over some tables have in one column each. columns: by table."""
+
+    @abstractmethod
     def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "") -> Columns:
         """Columns of some rows, in their order: of those that meet `where`, a condition as in :meth:`condition`.
 
@@ -235,6 +241,11 @@ class Source(ABC):
     @abstractmethod
     def select(self, sql: str) -> pl.DataFrame:
         """The result of a larger query whose columns each have one type."""
+
+
+def spread_rows(extent: Extent) -> list[int]:
+    """The numbers of a few rows all over a table, its first and its last among them."""
+    return np.unique(np.linspace(extent.first, extent.last, SPREAD).astype(np.int64)).clip(extent.first, extent.last).tolist()
 
 
 class Named(dict):

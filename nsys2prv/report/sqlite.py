@@ -22,7 +22,7 @@ import polars as pl
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.conditions import conditions_met, looked_at
 from nsys2prv.report.pages import Pages, open_pages
-from nsys2prv.report.source import Columns, Extent, Named, Part, Shared, SomeRows, Source, Table, columns_of, quoted
+from nsys2prv.report.source import Columns, Extent, Named, Part, Shared, SomeRows, Source, Table, columns_of, quoted, spread_rows
 
 if TYPE_CHECKING:
     from nsys2prv.report.driver import Driver
@@ -177,6 +177,15 @@ class Database(Source):
             for number, value in self.query(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", tuple(batch)):
                 found[number] = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
         return found
+
+    def spread(self, columns: Mapping[str, str]) -> list[int]:
+        selects = []
+        for table, column in columns.items():
+            extent = self.tables[table].extent
+            if extent.rowid:
+                rows = _rows_of(SomeRows(table, extent.first, extent.last, tuple(spread_rows(extent))), extent.rowid)
+                selects.append(f"SELECT {quoted(column)} FROM {rows} WHERE typeof({quoted(column)}) = 'integer'")
+        return [time for time, in self.query(" UNION ALL ".join(selects))] if selects else []
 
     def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = "") -> Columns:
         found = self._read_pages(part, integers, texts, [where] if where else [])
