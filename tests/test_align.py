@@ -207,7 +207,7 @@ def test_ranges_of_1_ns_stay_where_a_clock_is_slowed_down(drift: float, tmp_path
              for number in range(count)]
     start = [{"utcEpochNs": utc, "systemClockNs": 0}]
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": marks, "TARGET_INFO_SESSION_START_TIME": start})
-    (tmp_path / "my.yaml").write_text(f"hosts: {{unknown host: {{drift_ppm: {drift}, at_utc_ns: {utc}}}}}")
+    (tmp_path / "my.yaml").write_text(f"hosts: {{unknown host: {{offset_ns: 0, drift_ppm: {drift}, at_utc_ns: {utc}}}}}")
     trace, _ = convert_and_read([report], tmp_path / "o.prv", align=str(tmp_path / "my.yaml"))
     shown = sorted(trace.intervals(9620), key=lambda item: item.begin)
     assert len(shown) == count
@@ -218,7 +218,10 @@ def test_ranges_of_1_ns_stay_where_a_clock_is_slowed_down(drift: float, tmp_path
 @pytest.mark.parametrize(("text", "message"), [
     (None, "and no clock file"), ("hosts: [1, 2]", "not a clock file"), ("a: [", "not YAML"), ("just text", "not a clock file"),
     ("hosts: {n1: {offset_ns: much}}", "n1: offset_ns is no number"), ("hosts: {n1: {offset_ns: .nan}}", "offset_ns is no number"),
-    ("hosts: {n1: {drift_ppm: 1.0e+9, at_utc_ns: 5}}", "drift_ppm is no number"), ("hosts: {n1: {drift_ppm: 2.5}}", "needs at_utc_ns"),
+    ("hosts: {n1: {offset_ns: 1, drift_ppm: 1.0e+9, at_utc_ns: 5}}", "drift_ppm is no number"),
+    ("hosts: {n1: {offset_ns: 1, drift_ppm: 2.5}}", "needs at_utc_ns"),
+    ("hosts: {n1: {offset: 5}}", "n1: unknown key 'offset'; known are offset_ns"),
+    ("hosts: {n1: {drift_ppm: 0}}", "n1: offset_ns is missing"), ("hosts: {n1: {offset_ns: 5}}\nnote: []", "unknown key 'note'"),
 ])
 def test_what_is_no_clock_file_is_one_line(text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "my.clock.yaml"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 import shutil
 import zipfile
 from collections import Counter
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import polars as pl
 import pytest
 from tools.conversions import written
 from tools.corpus import EXPORTS, NO_CORPUS
@@ -22,6 +25,7 @@ from nsys2prv import Options, convert, preparation, storing
 from nsys2prv.cli import main
 from nsys2prv.errors import NothingToWrite, Nsys2prvError
 from nsys2prv.plain import from_plain, to_plain
+from nsys2prv.store.packing import unpacked_size
 from nsys2prv.storing import extract_to
 
 SAMPLES = Path(__file__).parents[1] / "sample_reports"
@@ -152,7 +156,7 @@ def changed(store: Path, target: Path, member: str, content: bytes | None) -> Pa
             if name != member:
                 new.writestr(name, old.read(name))
             elif content is not None:
-                new.writestr(name, content)
+                new.writestr(name, content, zipfile.ZIP_DEFLATED if name.endswith(".json") else zipfile.ZIP_STORED)
     return target
 
 
@@ -207,6 +211,25 @@ def test_a_store_that_tells_lies_is_one_line(store: Path, tmp_path: Path) -> Non
         with pytest.raises(Nsys2prvError) as caught:
             written([other], tmp_path / str(number))
         assert_one_line(caught.value, other)
+
+
+def test_what_would_unpack_to_thousands_of_times_its_size_is_refused(store: Path, tmp_path: Path) -> None:
+    members = zipfile.ZipFile(store).namelist()
+    zeros = io.BytesIO()
+    pl.DataFrame({"time": np.zeros(40_000_000, np.int64)}).write_ipc(zeros, compression="zstd")
+    for number, (name, content) in enumerate([(next(name for name in members if "/runs-" in name), zeros.getvalue()),
+                                              ("store.json", b" " * 300_000_000)]):
+        other = changed(store, tmp_path / f"{number}.store", name, content)
+        assert other.stat().st_size < 3_000_000
+        with pytest.raises(Nsys2prvError, match=rf"{re.escape(name)} unpacks to \d\d\d,\d{{3}},\d{{3}} bytes"):
+            written([other], tmp_path / str(number))
+
+
+def test_tables_tell_what_they_unpack_to() -> None:
+    file = io.BytesIO()
+    columns = {"number": np.arange(100_000), "text": [f"name {number}" for number in range(100_000)]}
+    pl.DataFrame(columns).write_ipc(file, compression="zstd")
+    assert 800_000 + sum(map(len, columns["text"])) <= unpacked_size(file.getvalue()) < 4_000_000
 
 
 def test_indices_beyond_what_a_store_holds_are_refused(store: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nsys2prv.clock.record import ClockRecord, read_record
 from nsys2prv.errors import Nsys2prvError
+from nsys2prv.given_files import read_given
 from nsys2prv.relations.kind import MPI, NCCL
 
 #: What --align takes beside the name of a clock file: everything observed, one model's observations, UTC alone, local times as they are.
@@ -21,7 +22,7 @@ def asked(method: str) -> str | ClockRecord:
     path = Path(method)
     try:
         # How ranks were moved beyond the corrections belongs to the trace that the file was written with.
-        return replace(read_record(path.read_text(encoding="utf-8"), method), causal=None)
+        return replace(read_record(read_given(path).decode("utf-8"), method), causal=None)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not text"
         raise Nsys2prvError(f"--align {method}: none of {', '.join(METHODS)}, and no clock file ({why})") from None

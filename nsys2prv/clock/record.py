@@ -6,8 +6,8 @@ corrected = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import yaml
@@ -105,6 +105,7 @@ def read_record(text: str, source: str) -> ClockRecord:
     hosts = content.get("hosts") if isinstance(content, dict) else None
     if not isinstance(hosts, dict) or not all(isinstance(clock, dict) for clock in hosts.values()):
         raise Nsys2prvError(f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml")
+    _check_keys(content, (field.name for field in fields(ClockRecord)), source)
     return ClockRecord({str(name): _host(clock, f"{source}: {name}") for name, clock in hosts.items()},
                        _causality(content.get("causality")), *(_lines(content.get(name)) for name in ("notes", "warnings")),
                        _causal(content.get("causal")))
@@ -114,7 +115,17 @@ def _lines(content: Any) -> tuple[str, ...]:
     return tuple(map(str, content)) if isinstance(content, list) else ()
 
 
+def _check_keys(content: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    names = list(known)
+    for key in content:
+        if key not in names:
+            raise Nsys2prvError(f"{where}: unknown key {str(key)[:40]!r}; known are {', '.join(names)}")
+
+
 def _host(clock: Mapping[str, Any], where: str) -> HostClock:
+    _check_keys(clock, (field.name for field in fields(HostClock)), where)
+    if "offset_ns" not in clock:
+        raise Nsys2prvError(f"{where}: offset_ns is missing: by how much the clock is moved, in nanoseconds")
     numbers = {}
     for name, limit in (("offset_ns", 1 << 62), ("drift_ppm", 10_000), ("at_utc_ns", 1 << 62)):
         value = clock.get(name, 0)

@@ -10,12 +10,13 @@ import yaml
 
 from nsys2prv.data import parsed
 from nsys2prv.errors import Nsys2prvError
+from nsys2prv.given_files import read_given
 
 
 def text_of(path: Path, what: str) -> str:
     """The text of a user's file; `what`: of what rules, for errors."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_given(path).decode("utf-8")
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import polars as pl
 
 from nsys2prv.errors import Nsys2prvError
+from nsys2prv.given_files import LARGEST_PCF, read_given
 from nsys2prv.paraver.text import CONTROL, LONGEST, NOT_ASCII, clean, from_ascii, to_ascii
 
 END = "End"
@@ -108,16 +109,20 @@ _TYPE = re.compile(r"\d+[ \t]+(\d{1,18})[ \t]+(.*)")
 _VALUE = re.compile(r"(\d{1,18})[ \t]+(.*)")
 
 
+def is_trace(path: Path) -> bool:
+    """True if the file begins like a .prv."""
+    with path.open("rb") as file:
+        return file.read(8) == b"#Paraver"
+
+
 def read_pcf(path: Path) -> list[PcfType]:
     """The event types of a .pcf, whoever wrote it. Raises one line where it is none."""
     try:
-        with path.open("rb") as file:
-            trace = file.read(8) == b"#Paraver"
-        text = "" if trace else path.read_bytes().decode("utf-8", "replace")
+        if path.is_file() and is_trace(path):
+            raise Nsys2prvError(f"{path}: is a trace; give the .pcf beside it")
+        text = read_given(path, LARGEST_PCF).decode("utf-8", "replace")
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from error
-    if trace:
-        raise Nsys2prvError(f"{path}: is a trace; give the .pcf beside it")
     types: list[PcfType] = []
     block: list[PcfType] = []
     inside, valued = False, False

@@ -15,6 +15,8 @@ TYPE, CONTENT = "mimetype", b"application/x-nsys2prv-store"
 #: Bytes before the name of a ZIP archive's first member.
 _HEAD = 30
 BLOCK = 1 << 20
+#: A member may unpack to so many times its size, or to so many bytes: tables of one value take little, but not next to nothing.
+MOST_TIMES, MOST_BYTES = 1_000, 256_000_000
 
 
 def is_archive(path: Path) -> bool:
@@ -65,5 +67,16 @@ def open_archive(path: Path) -> zipfile.ZipFile:
 
 
 def member(archive: zipfile.ZipFile, name: str) -> BinaryIO:
-    """A member to read; its end raises zipfile.BadZipFile where its checksum does not fit."""
+    """A member to read; its end raises zipfile.BadZipFile where its checksum does not fit.
+
+    Raises zipfile.BadZipFile at once for one that would unpack to far more than it can have been made of.
+    """
+    told = archive.getinfo(name)
+    check_unpacked(told.file_size, told.compress_size, name)
     return archive.open(name)
+
+
+def check_unpacked(unpacked: int, packed: int, name: str) -> None:
+    """Raise zipfile.BadZipFile where `packed` bytes would unpack to far more than they can have been made of."""
+    if unpacked > max(MOST_BYTES, MOST_TIMES * packed):
+        raise zipfile.BadZipFile(f"{name} unpacks to {unpacked:,} bytes")

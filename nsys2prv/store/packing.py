@@ -7,6 +7,7 @@ follow from begins and are left out.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.plain import from_plain, to_plain
 from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.frames import FrameWriter, read_frame
+from nsys2prv.store.archive import check_unpacked
 from nsys2prv.store.normal import closings_of, ends_of
 from nsys2prv.store.runs import BEGIN, Run, Shape, SpillWriter, fields_present, pairs, stored
 
@@ -26,6 +28,8 @@ ENTRY = "result.json"
 NO_FILE = -1
 #: Times that are stored as the difference to another.
 RELATIVE = {"end": "time", "receive": "time", "until": "receive"}
+#: How a zstd frame begins; no buffer that is made has so many bytes.
+ZSTD_MAGIC, MOST_BUFFER = b"\x28\xb5\x2f\xfd", 1 << 40
 INDICES = {"object": "objects", "sender": "objects", "receiver": "objects", "domain": "domains"}
 
 
@@ -154,6 +158,20 @@ def _check(shape: Shape, records: np.ndarray, limits: Mapping[str, int]) -> None
             raise ValueError(f"{name} is not there")
 
 
+def unpacked_size(content: bytes) -> int:
+    """The bytes that the zstd buffers of an Arrow file will take, as far as they tell.
+
+    Each buffer begins with its unpacked size (int64, at a multiple of 8 bytes), then a zstd frame, whose head mostly has the size too.
+    """
+    total = 0
+    for found in re.finditer(re.escape(ZSTD_MAGIC), content):
+        at = found.start()
+        size = int.from_bytes(content[max(at - 8, 0):at], "little")
+        if at % 8 == 0 and size < MOST_BUFFER and at + 4 < len(content) and not content[at + 4] & 0b11000:
+            total += size
+    return total
+
+
 def _write(frame: pl.DataFrame, path: Path) -> None:
     with path.open("wb") as file:
         frame.write_ipc(file, compression="zstd")
@@ -162,6 +180,7 @@ def _write(frame: pl.DataFrame, path: Path) -> None:
 def _read(opened: Callable[[str], BinaryIO], name: str) -> pl.DataFrame:
     with opened(name) as file:
         content = file.read()
+    check_unpacked(unpacked_size(content), len(content), name)
     try:
         return pl.read_ipc(content)
     except OSError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, read_record
 from nsys2prv.errors import Nsys2prvError
+from nsys2prv.given_files import read_given
 
 #: Hosts listed in a summary.
 MOST = 8
@@ -19,7 +20,7 @@ BEFORE, AFTER = "#D55E00", "#0072B2"
 def load(path: Path) -> ClockRecord:
     """A clock file. Raises Nsys2prvError, with one line, for what is none."""
     try:
-        return read_record(path.read_text(encoding="utf-8"), str(path))
+        return read_record(read_given(path).decode("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise Nsys2prvError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not text'})") from None
 

@@ -1,0 +1,43 @@
+"""Files that users give beside reports: only regular ones, of a size that such files have."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nsys2prv import given_files
+from nsys2prv.cli import main
+from nsys2prv.errors import Nsys2prvError
+from nsys2prv.given_files import read_given
+
+OPTIONS = ("--kernel-rules", "--nvtx-rules", "--base-pcf", "--align")
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_pipe_is_refused_and_not_waited_for(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main([option, str(tmp_path / "pipe"), str(tmp_path / "r.sqlite"), str(tmp_path / "out.prv")]) == 1
+    assert capsys.readouterr().err == f"nsys2prv: error: {tmp_path}/pipe: is not a regular file; give the name of a file\n"
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_huge_file_is_refused(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(given_files.LARGEST_PCF + 1)
+    if option == "--base-pcf":
+        pytest.skip("reads as much as the largest .pcf has")
+    assert main([option, str(tmp_path / "huge"), str(tmp_path / "r.sqlite"), str(tmp_path / "out.prv")]) == 1
+    assert "is larger than 32.0 MB" in capsys.readouterr().err
+
+
+def test_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_given(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(Nsys2prvError, match="is larger than 4 B"):
+        read_given(tmp_path / "file", 4)
+    (tmp_path / "link").symlink_to("file")
+    assert read_given(tmp_path / "link") == b"12345"
+    with pytest.raises(IsADirectoryError):
+        read_given(tmp_path)
