@@ -21,6 +21,8 @@ from nsys2prv.samples import Options as Job
 from nsys2prv.samples import generate
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+#: Events of NCCL collectives: operation, number, and what compares times on several ranks.
+COLLECTIVE, NUMBER, TIMES = 9540, 9541, (9542, 9543, 9544, 9545, 9546)
 NOISE: dict[str, object] = {"clock_offset_range_ms": 50.0, "clock_drift_range_ppm": 50.0, "end_jitter_us": 3.0, "waited_us": (0.0, 17.0)}
 FAULTS: dict[str, object] = {"lost_collectives": 0.03, "extra_collectives": 0.03}
 JOBS = {
@@ -167,6 +169,65 @@ def test_only_what_is_asked_for_is_observed(method: str, observed: str, tmp_path
         convert(reports, tmp_path / f"{asked}.prv", Options(align=asked, jobs=1))
         counts[asked] = yaml.safe_load((tmp_path / f"{asked}.clock.yaml").read_text())["causality"]["used"]["before"]["checked"]
     assert 0 < counts[method] < counts["auto"]
+
+
+def test_three_steps_align_hosts_and_nothing_is_said_that_is_not_so(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[1] / "sample_reports" / "training"
+    truth = json.loads((folder / "truth.json").read_text())
+    summary = convert(sorted(folder.glob("rank*.sqlite")), tmp_path / "o.prv", Options(jobs=1))
+    clock = yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"]["node02"]
+    host, reference = truth["hosts"][1], truth["hosts"][0]
+    ranks = truth["ranks"]
+    for true in (min(rank["capture_start_true_ns"] for rank in ranks), max(rank["capture_end_true_ns"] for rank in ranks)):
+        shown = true + host["offset_ns"] + true * host["drift_ppm"] / 1e6
+        corrected = shown + clock["offset_ns"] + clock["drift_ppm"] / 1e6 * (shown + truth["epoch_utc_ns"] - clock["at_utc_ns"])
+        error = abs(corrected - true - reference["offset_ns"] - true * reference["drift_ppm"] / 1e6)
+        assert error < 30_000
+        assert error <= clock["bound_ns"] < 100_000
+    assert clock["observed_bound_ns"] < clock["bound_ns"]
+    told = [*summary.notes, *summary.warnings]
+    assert not [line for line in told if "clocks" in line or "ends before the last one begins" in line]
+    causality = yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["causality"]["used"]
+    assert causality["before"]["violated"] > 0 == causality["after"]["violated"]
+
+
+def test_of_hosts_that_are_not_placed_nobody_is_said_to_be_late(tmp_path: Path) -> None:
+    """There is no MPI to align by: collectives across hosts have numbers, but nothing that compares times; those within a host have all."""
+    truth = generate(tmp_path, Job(ranks=4, hosts=2, steps=3, layers=1, seed=24, **NOISE))
+    across = {len(found["ranks"]) for found in truth["collectives"] if len({rank // 2 for rank in found["ranks"]}) > 1}
+    assert across
+    timed = {}
+    for method in ("mpi", "nccl"):
+        trace, summary = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / f"{method}.prv", align=method)
+        tasks: dict[int, set[int]] = {}
+        late: dict[int, int] = {}
+        for item in trace.intervals(COLLECTIVE):
+            number = item.others[NUMBER]
+            tasks.setdefault(number, set()).add(item.row[0])
+            late[number] = late.get(number, 0) + sum(item.others.get(code, 0) for code in TIMES)
+        timed[method] = [any(late[number] for number in tasks if (len({(task - 1) // 2 for task in tasks[number]}) > 1) == wanted)
+                         for wanted in (False, True)]
+        told = [line for line in summary.notes if "could not be aligned: nothing is written of late arrivals" in line]
+        assert bool(told) == (method == "mpi")
+        assert not [line for line in summary.notes if "ends before the last one begins" in line]
+    assert timed == {"mpi": [True, False], "nccl": [True, True]}
+
+
+def test_messages_of_a_report_that_begins_late_are_settled_by_the_end_of_their_streams(tmp_path: Path) -> None:
+    truth = generate(tmp_path, Job(ranks=4, hosts=2, steps=6, layers=1, pace_ms=20, seed=5, mpi=True, cut_report="begin", cut_rank=1,
+                                   cut_at=0.3, clock_offset_range_ms=20.0, clock_drift_range_ppm=30.0))
+    trace, summary = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
+    assert not [line for line in summary.notes if "whose order is not certain" in line]
+    cut = truth["ranks"][1]["cut"]["true_ns"]
+    known = [message for message in truth["mpi"]["messages"]
+             if not (message["sender"] == 1 and message["send"][0] < cut) and not (message["receiver"] == 1 and message["completed"] < cut)]
+    lines = [line for line in trace.comms if not 55_000 <= line.tag <= 55_999]
+    assert 0.9 * len(known) <= len(lines) <= len(known)
+    # Every line is one of the messages: of these ranks, and as long from send to receive.
+    expected = sorted((m["sender"], m["receiver"], m["completed"] - m["send"][0]) for m in known)
+    for line in lines:
+        sender, receiver, took = line.sender[0] - 1, line.receiver[0] - 1, line.receive - line.send
+        assert min(abs(took - true) for s, r, true in expected if (s, r) == (sender, receiver)) < 100_000
 
 
 def test_true_clocks_are_left_alone(tmp_path: Path) -> None:

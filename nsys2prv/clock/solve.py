@@ -141,7 +141,8 @@ def _doubted(estimate: Estimate, doubt: np.ndarray) -> Estimate:
 
 def _correction(estimate: Estimate, pivot: int, span: tuple[int, int], sure: bool) -> HostCorrection:
     seen = np.isfinite(estimate.first)
-    known = estimate.method != UTC and np.isfinite(estimate.bound)
+    # What is a reference of others alone is not known against the trace's own.
+    known = estimate.method != UTC and np.isfinite(estimate.bound) and (estimate.reference != estimate.host or not estimate.host)
     beyond = max(estimate.first - (span[0] - pivot), span[1] - pivot - estimate.last, 0.0) if seen else 0.0
     return HostCorrection(
         estimate.host, estimate.reference, estimate.method, pivot, estimate.offset, estimate.drift,
