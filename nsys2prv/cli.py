@@ -273,11 +273,14 @@ def _cfgs(arguments: list[str]) -> int:
 
 def _clock(arguments: list[str]) -> int:
     from nsys2prv.telling.clock_text import causal_lines, load, plot, table
+    from nsys2prv.temporary import check_not_read
 
     clock = _Parser("nsys2prv clock", allow_abbrev=False, description="How the clocks of hosts were aligned, from a trace's clock file.")
     clock.add_argument("file", type=Path, metavar="FILE.clock.yaml")
     clock.add_argument("--plot", type=Path, metavar="FILE.png", help="draw what was observed, before and after (needs matplotlib)")
     options = clock.parse_args(arguments)
+    if options.plot:
+        check_not_read([options.plot], [options.file])
     record = load(options.file)
     print(printable("\n".join([*table(record), *causal_lines(record.causal), *record.warnings])))
     if options.plot:

@@ -32,7 +32,7 @@ from nsys2prv.telling import metadata
 from nsys2prv.telling.clock_text import comments
 from nsys2prv.telling.loading import Load
 from nsys2prv.telling.summary import Summary, Written
-from nsys2prv.temporary import check_folder, explained, is_one_of, put_in_place, temporary_folder, working_folder
+from nsys2prv.temporary import check_folder, check_not_read, explained, is_one_of, put_in_place, temporary_folder, working_folder
 from nsys2prv.writing import joining, write
 from nsys2prv.writing.meanings import Lookup, Meanings
 from nsys2prv.writing.release import Release, remove_others
@@ -52,9 +52,9 @@ def convert(reports: Sequence[str | Path] | str | Path, output: str | Path, opti
     outputs = _outputs(output, options.compress)
     prv = outputs[0]
     further = [*(outputs[1].with_suffix(ending) for ending in (REPORT, PAGE)), *filter(Path.is_file, [_other_form(prv)])]
+    check_not_read([*outputs, *further], [*reports, *filter(None, (options.kernel_rules, options.nvtx_rules))])
     # A clock file that is given, of an earlier trace of the same name, stays as it is.
-    given = [name for name in (options.align, options.kernel_rules, options.nvtx_rules) if name]
-    everything = [path for path in (*outputs, *further) if not is_one_of(path, given)]
+    everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
     engines.check(options.engine, options.scheduler)
     try:
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool:

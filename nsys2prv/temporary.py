@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from nsys2prv.errors import Nsys2prvError
+from nsys2prv.errors import Nsys2prvError, UsageError
+from nsys2prv.report.endings import TABLES
 
 try:
     import fcntl
@@ -137,6 +138,27 @@ def _undo(staging: Path, finals: Mapping[Path, bool]) -> None:
 def is_one_of(path: Path, others: Iterable[str | Path]) -> bool:
     """Whether a file that would be written is one of these, by whatever names."""
     return path.exists() and any(Path(other).exists() and path.samefile(other) for other in others)
+
+
+def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
+    """Raises one clear line where a file that would be written, or removed, is one that is read, by whatever names and links."""
+    there = {found: path for path in outputs if (found := _identity(path)) is not None}
+    for given in inputs if there else ():
+        if (path := there.get(_identity(given))) is not None:
+            raise UsageError(f"{path}: would be written over {given}, which is read; give another output")
+    for path in there.values():
+        # A table of a folder of tables, which is read as a whole.
+        if path.suffix in TABLES and _identity(path.parent) in map(_identity, inputs):
+            raise UsageError(f"{path}: would be written over a table of {path.parent}, which is read; give another output")
+
+
+def _identity(path: str | Path) -> tuple[int, int] | None:
+    """Tells a file from all others, whatever leads to it."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def check_folder(folder: Path) -> None:

@@ -18,7 +18,7 @@ from nsys2prv.job import Job
 from nsys2prv.report.endings import named_as_report
 from nsys2prv.report.opening import is_report
 from nsys2prv.sizes import plural
-from nsys2prv.temporary import is_one_of, write_whole
+from nsys2prv.temporary import check_not_read, write_whole
 
 JSON = ".json"
 
@@ -129,10 +129,14 @@ def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Na
     for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
         if getattr(options, name) < least:
             raise UsageError(f"--{name} takes a number from {least} on")
-    given = options.reports if "reports" in options else options.runs
-    for name in targets:
-        if (path := getattr(options, name)) and (named_as_report(path) or is_report(path) or is_one_of(path, given)):
+    given = [*options.reports, *options.compare] if "reports" in options else options.runs
+    written = {name: path for name in targets if (path := getattr(options, name))}
+    for name, path in written.items():
+        if named_as_report(path) or is_report(path):
             raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
+    check_not_read(written.values(), [*given, *filter(None, (options.kernel_rules, options.align))])
+    if len(written) > len({path.absolute() for path in written.values()}):
+        raise UsageError(f"{' and '.join(f'--{name}' for name in written)}: give different files")
     signals.raise_ended()
     return options
 

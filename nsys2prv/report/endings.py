@@ -7,6 +7,8 @@ from pathlib import Path
 #: What only nsys reads; every file that is a report; the folders that nsys makes of one.
 NOT_EXPORTED = {".nsys-rep", ".qdrep"}
 FILE_ENDINGS = {".sqlite", *NOT_EXPORTED}
+#: Of the files of a folder of tables.
+TABLES = {".parquet", ".arrow"}
 FOLDER_ENDINGS = {".parquetdir", ".arrowdir"}
 
 

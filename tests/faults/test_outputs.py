@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tools.commands import GRAPHS, SAMPLES, command, content
+from tools.folders import as_folder
 
-from nsys2prv import temporary
+from nsys2prv import convert, temporary
+from nsys2prv.cli import main
+from nsys2prv.errors import UsageError
 
 NAMES = ("out.prv", "out.pcf", "out.row", "out.clock.yaml", "out.report.json", "out.report.html", "out.nsys2prv.json")
 OLD = {name: f"old {name}".encode() for name in NAMES[:4]}
@@ -141,3 +146,69 @@ def test_a_clock_file_that_is_given_stays(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert clock.read_bytes() == before
         assert str(clock) not in done.stdout
+
+
+# ---- outputs that are inputs ------------------------------------------------------------------------------------------------------------
+
+
+def hard(target: Path, link: Path) -> None:
+    os.link(target, link)
+
+
+def soft(target: Path, link: Path) -> None:
+    link.symlink_to(target)
+
+
+def moved(target: Path, link: Path) -> None:
+    target.replace(link)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "out.prv.gz"])
+@pytest.mark.parametrize("made", [moved, hard, soft])
+def test_no_report_is_written_over(name: str, made: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    report, further = tmp_path / "r.sqlite", tmp_path / "s.sqlite"
+    for path in (report, further):
+        shutil.copyfile(GRAPHS, path)
+    made(report, tmp_path / name)
+    before = content(tmp_path)
+    given = report if report.exists() else tmp_path / name
+    with pytest.raises(UsageError, match=f"{name}: would be written over .*, which is read"):
+        convert([further, given], tmp_path / "out.prv")
+    assert main(["-q", str(given), str(further), str(tmp_path / "out")]) == 2
+    assert content(tmp_path) == before
+
+
+def test_neither_a_store_nor_rules_are_written_over(tmp_path: Path) -> None:
+    assert main(["extract", "-q", str(GRAPHS), "-o", str(tmp_path / "out.pcf")]) == 0
+    (tmp_path / "other.row").write_text("rules: []\n")
+    before = content(tmp_path)
+    assert main(["merge", "-q", str(tmp_path / "out.pcf"), str(tmp_path / "out.prv")]) == 2
+    assert main(["-q", "--kernel-rules", str(tmp_path / "other.row"), str(GRAPHS), str(tmp_path / "other")]) == 2
+    assert main(["-q", "--nvtx-rules", str(tmp_path / "other.row"), str(GRAPHS), str(tmp_path / "other")]) == 2
+    assert content(tmp_path) == before
+
+
+def test_nothing_that_is_read_is_written_over_by_an_analysis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job, rules, clocks, table = (tmp_path / name for name in ("job.json", "rules.yaml", "clocks.yaml", "r/NVTX_EVENTS.parquet"))
+    assert main(["report", "-q", str(GRAPHS), "--json", str(job)]) == 0
+    rules.write_text("rules: []\n")
+    clocks.write_text("hosts: {}\n")
+    as_folder(GRAPHS, table.parent)
+    soft(GRAPHS, tmp_path / "link.json")
+    before = content(tmp_path)
+    for arguments in (["report", job, "--html", job], ["report", GRAPHS, "--compare", job, "--json", job],
+                      ["report", GRAPHS, "--kernel-rules", rules, "--json", rules], ["report", GRAPHS, "--align", clocks, "--html", clocks],
+                      ["report", table.parent, "--json", table], ["report", GRAPHS, "--json", tmp_path / "link.json"],
+                      ["diff", job, GRAPHS, "--json", job], ["clock", clocks, "--plot", clocks],
+                      ["report", GRAPHS, "--json", tmp_path / "new", "--html", tmp_path / "new"]):
+        assert main(list(map(str, arguments))) == 2, arguments
+        assert capsys.readouterr().err.count("\n") == 1
+    assert content(tmp_path) == before
+
+
+def test_an_earlier_trace_is_still_replaced(tmp_path: Path) -> None:
+    convert([GRAPHS], tmp_path / "out.prv")
+    before = content(tmp_path)
+    (tmp_path / "out.row").write_text("old")
+    convert([GRAPHS], tmp_path / "out.prv")
+    assert content(tmp_path) == before
