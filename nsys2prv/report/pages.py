@@ -103,8 +103,8 @@ class Pages:
         known = [core.Texts() for _ in words]
         leaves = table.between(part.first, part.last)
         room = min(max(part.last - part.first + 1, 0), table.most_rows(*leaves))
-        values = np.empty((len(numbers) + len(types) + len(words), room), np.int64)
-        of_numbers, of_types, of_words = np.split(values, [len(numbers), len(numbers) + len(types)])
+        # Each on its own, so that those go that only conditions look at.
+        of_numbers, of_types, of_words = ([np.empty(room, np.int64) for _ in names] for names in (numbers, types, words))
         asked = [*(fields[name].column(INTEGERS, column) for name, column in zip(numbers, of_numbers, strict=True)),
                  *(fields[name].column(TYPES, column) for name, column in zip(types, of_types, strict=True)),
                  *(fields[name].column(TEXTS, column, texts=texts_of)
@@ -117,14 +117,15 @@ class Pages:
         if any(odd for _, odd in counts[len(numbers):]) or any(self._doubtful(fields[name], rows, *counted[name])
                                                                for name in looked_at.values if name in fields):
             return None
-        columns = dict(zip(numbers, of_numbers[:, :rows], strict=True))
+        columns = {name: values[:rows] for name, values in zip(numbers, of_numbers, strict=True)}
         lacking = np.full(rows if set(integers) - columns.keys() else 0, NULL)
         of_texts = {name: (np.zeros(rows, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts}
-        for name, codes, texts_of in zip(words, of_words[:, :rows], known, strict=True):
-            of_texts[name] = codes, pl.Series(texts_of.as_list(), dtype=pl.Binary)
+        for name, codes, texts_of in zip(words, of_words, known, strict=True):
+            of_texts[name] = codes[:rows], pl.Series(texts_of.as_list(), dtype=pl.Binary)
         return (Columns(rows, {name: columns.get(name, lacking) for name in integers}, of_texts,
                         sum(counted[name][1] for name in dict.fromkeys(integers) if name in counted)),
-                {name: columns[name] for name in looked_at.values if name in fields} | dict(zip(types, of_types[:, :rows], strict=True)))
+                {name: columns[name] for name in looked_at.values if name in fields}
+                | {name: values[:rows] for name, values in zip(types, of_types, strict=True)})
 
     @staticmethod
     def _doubtful(field: Field, rows: int, nulls: int, odd: int) -> bool:
