@@ -48,9 +48,10 @@ def certainty_of_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndar
     return _certainty(gain, count)
 
 
-def certainty_of_match(times: np.ndarray, kinds: np.ndarray, others: np.ndarray, other_kinds: np.ndarray, width: float) -> float:
+def certainty_of_match(times: np.ndarray, kinds: np.ndarray, others: np.ndarray, other_kinds: np.ndarray, width: float,
+                       rivals: list[float]) -> float:
     """The same for sequences of calls, either of which may lack some, as they lie. times, others: ascending ends on one clock (ns); kinds:
-    calls of different ones are no collective."""
+    calls of different ones are no collective; rivals: rival_distances of the others."""
     if not (kinds.all() and other_kinds.all()):
         kinds, other_kinds = np.zeros_like(kinds), np.zeros_like(other_kinds)
     part = _central(len(others))
@@ -59,7 +60,7 @@ def certainty_of_match(times: np.ndarray, kinds: np.ndarray, others: np.ndarray,
     times, kinds = times[near], kinds[near]
     own = _lacks(times, kinds, others, other_kinds, width)
     gain = np.log(LACKING)
-    for distance in _rival_distances(others, other_kinds, len(others) // 2):
+    for distance in rivals:
         for by in (distance, -distance):
             inside = (times + by >= others[0] - width) & (times + by <= others[-1] + width)
             count = int(inside.sum())
@@ -99,9 +100,11 @@ def _rival_shifts(ends: np.ndarray, signatures: np.ndarray, width: float) -> lis
     return [shift for _, shift in sorted(fits)[:RIVALS]]
 
 
-def _rival_distances(ends: np.ndarray, kinds: np.ndarray, most: int) -> list[float]:
-    """The distances (ns) at which most calls have another one of their kind, up to that of `most` calls."""
-    found = []
+def rival_distances(ends: np.ndarray, kinds: np.ndarray) -> list[float]:
+    """The distances (ns) at which most calls have another one of their kind, up to that of half of the calls."""
+    part = _central(len(ends))
+    ends, kinds = ends[part], kinds[part] if kinds.all() else np.zeros_like(kinds[part])
+    most, found = len(ends) // 2, []
     for kind in np.unique(kinds):
         own = ends[kinds == kind]
         found += [own[shift:] - own[:-shift] for shift in range(1, min(len(own), most + 1))]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.certainty import SURE, certainty_of_match, certainty_of_order
+from nsys2prv.clock.certainty import SURE, certainty_of_match, certainty_of_order, rival_distances
 from nsys2prv.clock.gathering import Gathered
 from nsys2prv.clock.hosts import per_host, thin
 from nsys2prv.clock.matching import FEWEST, agreeing
@@ -147,7 +147,8 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
             times, others = calls.end[a] * (1 + slope) + offset, calls.end[b]
             order, later = np.argsort(times, kind="stable"), np.argsort(others, kind="stable")
             fits = fit_in_order(calls.end[a], others, noise)
-            certainty = certainty_of_match(times[order], kind[order], others[later], kind[later], max(noise.reach, 3 * spread))
+            certainty = certainty_of_match(times[order], kind[order], others[later], kind[later], max(noise.reach, 3 * spread),
+                                           rival_distances(others[later], kind[later]))
             if fits and certainty >= SURE:
                 return _Pair(a, b, True, 0.0)
     if len(shared) > 1:

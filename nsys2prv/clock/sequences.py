@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.certainty import SURE, certainty_of_match, certainty_of_order
+from nsys2prv.clock.certainty import SURE, certainty_of_match, certainty_of_order, rival_distances
 from nsys2prv.clock.matching import AGREEING, FEW, FEWEST, agreeing, match, mutual, nearest
 from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, Noise, Role, pivot_of
 from nsys2prv.clock.robust import evenly, line_through
@@ -38,6 +39,12 @@ class CallSequence:
 
     def __len__(self) -> int:
         return len(self.end)
+
+    @cached_property
+    def rivals(self) -> list[float]:
+        """The distances (ns) at which its synchronising calls may be taken for each other."""
+        places = _by_end(self)
+        return rival_distances(self.end[places], self.signature[places])
 
 
 @dataclass(frozen=True)
@@ -267,7 +274,7 @@ def _by_ends(member: CallSequence, reference: CallSequence, noise: Noise) -> tup
     offset, slope, spread = line_through(times[matched], reference.end[places] - times[matched])
     if found.ambiguous or not _gapless(found.index, len(other)) or certainty_of_match(
             times * (1 + slope) + offset, member.signature[own], reference.end[other], reference.signature[other],
-            max(noise.reach, 3 * spread)) < SURE:
+            max(noise.reach, 3 * spread), reference.rivals) < SURE:
         return None, AMBIGUOUS
     ordinals = np.full(len(member), -1, np.int64)
     ordinals[own[matched]] = places
