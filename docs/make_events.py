@@ -47,6 +47,11 @@ one of Extrae: there it tells the programming models by the layout of the .pcf a
 finds none, and time in NCCL's kernels, here Group Communication, would be no communication of a device.
 """
 
+#: What is to be said of the numbers of a layout.
+NOTES = {"nvtx_payload": " Fractions have types of their own, whose labels say how many decimals their integers have (nvtx.md).",
+         "gpu_metric": " A sample tells of the time since the one before it. Where nothing was sampled the number is 0: a zero stands one "
+                       "period before the first sample, and before those behind holes of several periods."}
+
 
 def page() -> str:
     """The text of the page."""
@@ -107,7 +112,7 @@ def _counters(layout: str) -> Iterator[str]:
     if layout in hashed_types():
         first, last = hashed_types()[layout]
         hashed = f"{'other names' if table.labels else 'names'}: {first} to {last}, by a hash of the name."
-        yield f"{where if table.labels else ''}{hashed}\n"
+        yield f"{where if table.labels else ''}{hashed}{NOTES.get(layout, '')}\n"
     else:
         yield f"{where.rstrip('; ')}.\n"
 

@@ -44,6 +44,7 @@ from nsys2prv.starting import worth_workers
 from nsys2prv.states import stage
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.store.span import within
+from nsys2prv.store.unsampled import mark_unsampled
 from nsys2prv.telling.far_rows import far_rows
 
 #: So many rows one process reads and writes while others start.
@@ -178,7 +179,9 @@ def _prepared(reading: _Reading) -> Job:
     seen = [(result.report, key) for result in reading.results for key in result.objects]
     gpus = device_states.devices(reading.infos, machines, seen, reading.plan.selection)
     model = object_model.build(reading.infos, machines, [*seen, *gpus])
-    reading.results, notes = device_model.written_once(reading.results, model.rows, [placement.map for placement in reading.placements])
+    clocks = [placement.map for placement in reading.placements]
+    reading.results, notes = device_model.written_once(reading.results, model.rows, clocks)
+    reading.results = mark_unsampled(reading.results, reading.folder, clocks)
     with reading.workers.spent.stage("names"):
         values = _name_values(reading)
     notes += [name_model.continued(values.values())] if reading.plan.base is not None else []

@@ -14,6 +14,7 @@ from tools.sample_truth import SampleSet, open_set
 
 from nsys2prv.samples import Options as SampleOptions
 from nsys2prv.samples import generate
+from nsys2prv.store.unsampled import UNSAMPLED
 
 SAMPLE = Path(__file__).parent.parent / "sample_reports" / "cluster"
 BUSY = SampleOptions(ranks=4, hosts=2, steps=12, layers=2, seed=3, gpu_metrics=1000, nic_metrics=500, switch_metrics=500,
@@ -62,7 +63,7 @@ def gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
 
 def test_samples_of_gpus(cluster: SampleSet) -> None:
     """Number and sum of each metric on each GPU, of the first report that has it."""
-    found, rows, seen = series(cluster), gpu_rows(cluster), set()
+    found, rows, seen, zeros = series(cluster), gpu_rows(cluster), set(), 0
     for number, rank in enumerate(cluster.truth["ranks"]):
         for gpu in rank["gpu_metrics"]:
             if gpu["uuid"] in seen:
@@ -74,8 +75,13 @@ def test_samples_of_gpus(cluster: SampleSet) -> None:
             expected = {RENAMED.get(name, name): (gpu["samples"], total + below.get(name, 0)) for name, total in gpu["sums"].items()}
             values = {metric: [value for _, value in times] for (node, row, metric), times in found.items()
                       if (node, row) == rows[gpu["uuid"]]}
-            assert {metric: (len(each) - 1, sum(each)) for metric, each in values.items()} == expected
-            assert all(each[-1] == 0 for each in values.values())
+            # With a zero behind the last sample, and one a period before the first, but where the trace begins within it.
+            [early] = {len(each) - 1 - gpu["samples"] for each in values.values()}
+            zeros += early * len(values)
+            assert early in (0, 1)
+            assert {metric: (len(each) - 1 - early, sum(each)) for metric, each in values.items()} == expected
+            assert all(not any(each[:early]) and each[-1] == 0 for each in values.values())
+    assert zeros == cluster.summary.ledger.kinds["gpu_metrics"].beyond[UNSAMPLED]
     assert seen == cluster.truth["gpus"].keys() == rows.keys()
 
 
@@ -94,7 +100,7 @@ def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
             ((below,),) = cluster.sql(number, """
                 SELECT -coalesce(sum(value), 0) FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId)
                 WHERE typeId = ? AND metricName = ? AND value < 0""", first["type_id"], name)
-            values = [value for _, value in found[node, row, RENAMED.get(name, name)]][:-1]
+            values = [value for _, value in found[node, row, RENAMED.get(name, name)]][-1 - gpu["samples"]:-1]
             assert sum(values) - below == total
             assert (sum(values) - below) / len(values) == pytest.approx(gpu["means"][name], abs=1e-6)
         times = [time for time, _ in found[node, row, "GPC Clock Frequency [Hz]"]][:-1]

@@ -19,10 +19,14 @@ from nsys2prv.job import Job
 from nsys2prv.store import placing
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, TRACE, Run, SpillReader, SpillWriter, fields_present
 
+#: Stands for the value of a time in which nothing was sampled; values are not negative.
+UNKNOWN = -1.0
+
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one device. time: ascending (ns). values: (instants, metrics), NaN where an instant lacks one."""
+    """Samples of one device. time: ascending (ns). values: (instants, metrics), NaN where an instant lacks one, UNKNOWN where it says that
+    nothing was sampled."""
 
     thread: int
     layout: str
@@ -112,9 +116,9 @@ class Book:
             for run, records in pieces:
                 stored = records["values"].astype(np.float64)
                 columns = [metrics.index(metric) for metric in run.shape.metrics]
-                values[start:start + len(records), columns] = np.where(stored > 0, stored - 1, np.nan)
+                values[start:start + len(records), columns] = UNKNOWN if run.filler else np.where(stored > 0, stored - 1, np.nan)
                 start += len(records)
-            values /= 10.0 ** np.array([metric.precision for metric in metrics])
+            values = np.where(values == UNKNOWN, UNKNOWN, values / 10.0 ** np.array([metric.precision for metric in metrics]))
             order = np.argsort(time, kind="stable")
             yield Samples(thread, layout, tuple(metric.name for metric in metrics), *_instants(time[order], values[order]))
 

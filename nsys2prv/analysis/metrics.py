@@ -26,11 +26,12 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         for samples in unit.book.samples(layout, unit.number) if unit.has(layout) else ():
             for number, metric in enumerate(samples.metrics):
                 held = steps(samples, number)
-                if len(held.edges) < 2:
+                if not held.told.any():
                     continue
                 span = np.array([held.edges[0]]), np.array([held.edges[-1]])
-                means.append((samples.thread, layout, metric, len(held.edges), float(held.integral(*span)[0]), int(held.known(*span)[0]),
-                              float(held.values.min()), float(held.values.max())))
+                told, count = held.values[held.told], int(np.count_nonzero(samples.values[:, number] >= 0))
+                means.append((samples.thread, layout, metric, count, float(held.integral(*span)[0]), int(held.known(*span)[0]),
+                              float(told.min()), float(told.max())))
                 known = held.known(edges[:-1], edges[1:])
                 some = np.flatnonzero(known > 0)
                 mean = held.integral(edges[:-1], edges[1:])[some] / known[some]

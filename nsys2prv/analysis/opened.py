@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv import engines
-from nsys2prv.analysis.book import Book, Samples, load
+from nsys2prv.analysis.book import UNKNOWN, Book, Samples, load
 from nsys2prv.analysis.folding import folded, group_table
 from nsys2prv.analysis.regions import windows
 from nsys2prv.analysis.registry import ANALYSES
@@ -125,7 +125,10 @@ class Opened:
 
     def samples(self, layout: str) -> Iterator[Samples]:
         """Samples of counters (`gpu_metric`, `network_metric`, ...), device by device."""
-        return self.book.samples(layout)
+        for found in self.book.samples(layout):
+            values = np.where(found.values == UNKNOWN, np.nan, found.values)
+            sampled = ~np.isnan(values).all(axis=1)
+            yield replace(found, time=found.time[sampled], values=values[sampled])
 
     def _placed(self, frame: pl.DataFrame) -> pl.DataFrame:
         """When and where the events are."""

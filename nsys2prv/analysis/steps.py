@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsys2prv.analysis.book import Samples
+from nsys2prv.analysis.book import UNKNOWN, Samples
 
 #: Layouts whose samples tell of the time since the sample before; those of the others, of the time until the next.
 TELL_BEFORE = ("gpu_metric",)
@@ -14,10 +14,11 @@ TELL_BEFORE = ("gpu_metric",)
 
 @dataclass(frozen=True)
 class Steps:
-    """values[k] holds from edges[k] to edges[k + 1] (ns); nothing is known outside."""
+    """values[k] holds from edges[k] to edges[k + 1] (ns), where told[k]; nothing is known elsewhere, and the value is 0 there."""
 
     edges: np.ndarray
     values: np.ndarray
+    told: np.ndarray
 
     def integral(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Value times ns over what is known of each [begin, end)."""
@@ -25,8 +26,7 @@ class Steps:
 
     def known(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """How many ns of each [begin, end) are known."""
-        low, high = (self.edges[0], self.edges[-1]) if len(self.edges) else (0, 0)
-        return np.clip(end, low, high) - np.clip(begin, low, high)
+        return np.rint(self._sums(end, self.told) - self._sums(begin, self.told)).astype(np.int64)
 
     def _sums(self, times: np.ndarray, values: np.ndarray) -> np.ndarray:
         if len(self.edges) < 2:
@@ -42,4 +42,5 @@ def steps(samples: Samples, metric: int) -> Steps:
     column = samples.values[:, metric]
     known = ~np.isnan(column)
     time, column = samples.time[known], column[known]
-    return Steps(time, column[1:] if samples.layout in TELL_BEFORE else column[:-1]) if len(time) else Steps(time, column)
+    column = column[1:] if samples.layout in TELL_BEFORE else column[:-1]
+    return Steps(time, np.maximum(column, 0), column != UNKNOWN)

@@ -1,6 +1,7 @@
 """Hardware metrics of GPUs, sampled by Nsight Systems (``--gpu-metrics-devices``), on a row for each physical GPU.
 
-A sample tells of the time since the sample before it: show it with Paraver's semantic function *Next Evt Val*.
+A sample tells of the time since the sample before it: show it with Paraver's semantic function *Next Evt Val*. A zero one period before the
+first sample, and before those behind holes, keeps it from telling of a time in which nothing was sampled (:mod:`nsys2prv.store.unsampled`).
 
 The export's integers are the driver's raw numbers: clocks are in Hz though their names say MHz, and numbers of 32 bits without sign
 beyond 2^31 stand as negative ones (nsys 2025.3 export of a Blackwell GPU, whose display configuration has the factor 1e-6; nsys's own

@@ -94,7 +94,8 @@ class Run:
     source: number of the extraction whose objects and names the records' indices mean. first, until: time of the
     first and of the last record.
     last: the greatest time in it that is not OPEN, ends and receives included. samples: the time of every SAMPLE-th record.
-    object: the one object of all its records, -1 for several. values: how many numbers a run of samples holds.
+    object: the one object of all its records, -1 for several. values: how many numbers a run of samples holds. filler: whether these are
+    zeros that say where nothing was sampled (:mod:`nsys2prv.store.unsampled`).
     """
 
     shape: Shape
@@ -109,6 +110,7 @@ class Run:
     samples: np.ndarray = field(repr=False)
     object: int = -1
     values: int = 0
+    filler: bool = False
 
 
 class Shaped(Protocol):

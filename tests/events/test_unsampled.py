@@ -1,0 +1,104 @@
+"""GPU metrics where nothing was sampled: before the first sample, and in holes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tools.conversions import convert_and_read
+from tools.exports import KERNEL, Row, kernel, make_export, strings
+from tools.paramedir import need_paramedir, run_paramedir
+
+from nsys2prv.analysis.opened import open_job
+from nsys2prv.store import unsampled
+from nsys2prv.store.unsampled import UNSAMPLED
+
+SMS, PERIOD = 9403, 100
+NAMES = ["SMs Active [Throughput %]", "SM Issue [Throughput %]"]
+#: Times of samples: from 2000 to 3000, from 6000 to 7000; 50 % all the time.
+TIMES = (*range(2000, 3001, PERIOD), *range(6000, 7001, PERIOD))
+ZEROS = (1900, 5900)
+VIEWS = Path(__file__).parents[2] / "cfgs" / "hwcounters"
+
+
+def export(path: Path, times: Sequence[int] = TIMES, begin: int = 0, **more: list[Row]) -> Path:
+    """A report of a kernel from `begin` to 10 us and of a GPU's samples of 50 %."""
+    rows = [{"timestamp": time, "rawTimestamp": time, "typeId": 0x10000, "metricId": metric, "value": 50} for time in times
+            for metric in range(len(NAMES))]
+    named = [{"typeId": 0x10000, "sourceId": 1, "typeName": "GPU", "metricId": number, "metricName": name}
+             for number, name in enumerate(NAMES)]
+    return make_export(path, {KERNEL: [kernel(begin, 10_000)], "StringIds": strings("k"), "GPU_METRICS": rows,
+                              "TARGET_INFO_GPU_METRICS": named, **more})
+
+
+def numbers(trace: object) -> list[tuple[int, int]]:
+    return [(record.time, record.numbers[SMS]) for record in trace.samples if SMS in record.numbers]
+
+
+def test_zeros_a_period_before_the_first_sample_and_behind_a_hole(tmp_path: Path) -> None:
+    trace, summary = convert_and_read([export(tmp_path / "r.sqlite")], tmp_path / "o.prv", kinds=("-device_state",))
+    expected = sorted([*((time, 50) for time in TIMES), *((time, 0) for time in ZEROS)])
+    assert [number for number in numbers(trace) if number[0] < trace.duration] == expected
+    assert summary.ledger.kinds["gpu_metrics"].beyond[UNSAMPLED] == len(ZEROS) * len(NAMES)
+    assert not summary.ledger.missing
+
+
+@pytest.mark.parametrize("rows", [3, 8])
+def test_parts_and_order_of_the_table_do_not_matter(tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = export(tmp_path / "r.sqlite")
+    convert_and_read([report], tmp_path / "o.prv", metadata=False)
+    expected = (tmp_path / "o.prv").read_bytes()
+    monkeypatch.setattr("nsys2prv.reading.extract.PART_ROWS", rows)
+    convert_and_read([report], tmp_path / "parts.prv", metadata=False)
+    assert (tmp_path / "parts.prv").read_bytes() == expected
+    convert_and_read([export(tmp_path / "back.sqlite", TIMES[::-1])], tmp_path / "back.prv", metadata=False)
+    assert (tmp_path / "back.prv").read_bytes() == expected
+
+
+def test_holes_between_stored_times_are_found(tmp_path: Path) -> None:
+    """In runs of many blocks only those that last too long are read."""
+    times = [*range(2000, 202_000, PERIOD), *range(202_700, 500_000, PERIOD)]
+    times = [time for time in times if time not in (300_000, 300_100)]
+    assert len(times) > 10 * unsampled.SAMPLE
+    trace, _ = convert_and_read([export(tmp_path / "r.sqlite", times)], tmp_path / "o.prv", kinds=("-device_state",))
+    assert [time for time, value in numbers(trace) if not value] == [1900, 202_600, trace.duration]
+
+
+def test_the_sample_with_which_a_trace_begins_needs_none(tmp_path: Path) -> None:
+    report = export(tmp_path / "r.sqlite", range(0, 2000, PERIOD), begin=50)
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", kinds=("-device_state",))
+    assert numbers(trace)[0] == (0, 50)
+
+
+def test_of_several_reports_each_has_its_zero(tmp_path: Path) -> None:
+    """Another report may begin before the one that begins with a sample."""
+    def made(name: str, times: range, begin: int) -> Path:
+        return export(tmp_path / f"{name}.sqlite", times, begin, TARGET_INFO_SYSTEM_ENV=[{"name": "Hostname", "value": name}],
+                      TARGET_INFO_SESSION_START_TIME=[{"utcEpochNs": 1_780_000_000_000_000_000}])
+
+    reports = [made("a", range(2000, 3000, PERIOD), 2000), made("b", range(5000, 7000, PERIOD), 5000)]
+    trace, _ = convert_and_read(reports, tmp_path / "o.prv", align="utc", kinds=("-device_state",))
+    assert [time for time, value in numbers(trace) if not value and time < trace.duration] == [2900]
+
+
+def test_paraver_shows_nothing_where_nothing_was_sampled(tmp_path: Path) -> None:
+    need_paramedir()
+    report = export(tmp_path / "r.sqlite")
+    convert_and_read([report], tmp_path / "o.prv", kinds=("-device_state",))
+    run_paramedir(tmp_path, "o.prv", VIEWS / "sm_active.cfg", "shown.csv")
+    bursts = [tuple(map(float, line.split("\t")[1:])) for line in (tmp_path / "shown.csv").read_text().splitlines()]
+    with sqlite3.connect(report) as connection:
+        (integral,), = connection.execute("SELECT sum(value * min(coalesce(gap, ?), ?)) FROM (SELECT value, timestamp - lag(timestamp) "
+                                          "OVER (ORDER BY timestamp) AS gap FROM GPU_METRICS WHERE metricId = 0)", (PERIOD, PERIOD))
+    assert sum(lasting * value for _, lasting, value in bursts) == integral == 50 * PERIOD * len(TIMES)
+    assert {begin for begin, lasting, value in bursts if value and lasting} == {1900, 5900, *TIMES} - {3000, 7000}
+
+
+def test_analyses_take_no_zero_for_a_sample(tmp_path: Path) -> None:
+    with open_job([export(tmp_path / "r.sqlite")]) as job:
+        (row,) = job.analyse("metrics")["metrics"].tables["metrics"].frame.filter(metric=NAMES[0]).rows(named=True)
+        (samples,) = job.samples("gpu_metric")
+    assert row["mean"] == row["least_mean"] == 50
+    assert samples.time.tolist() == list(TIMES)
