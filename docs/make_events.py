@@ -48,7 +48,7 @@ finds none, and time in NCCL's kernels, here Group Communication, would be no co
 """
 
 #: What is to be said of the numbers of a layout.
-NOTES = {"nvtx_payload": " Fractions have types of their own, whose labels say how many decimals their integers have (nvtx.md).",
+NOTES = {"nvtx_payload": " Fractions have types of their own, whose labels tell what they are multiplied by (nvtx.md).",
          "gpu_metric": " A sample tells of the time since the one before it. Where nothing was sampled the number is 0: a zero stands one "
                        "period before the first sample, and before those behind holes of several periods."}
 

@@ -42,6 +42,7 @@ from nsys2prv.report.sqlite import has_log
 from nsys2prv.report.unchanged import unchanged
 from nsys2prv.starting import worth_workers
 from nsys2prv.states import stage
+from nsys2prv.store.fractions import scale_fractions
 from nsys2prv.store.lanes import separate_overlaps
 from nsys2prv.store.span import within
 from nsys2prv.store.unsampled import mark_unsampled
@@ -101,7 +102,7 @@ def _prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool
     reading = _Reading(found.infos, place(clocks), found.plan, folder, found.workers, results)
     reading.results += reading.run(derive.run_task, derive.plan(results, found.plan.selection.kinds, folder), found.workers.pool.jobs)
     job = _prepared(reading)
-    job.warnings, job.unread = [*found.warnings, *far_rows(found.infos, results)], found.unread
+    job.warnings, job.unread = [*found.warnings, *far_rows(found.infos, results), *job.warnings], found.unread
     return job
 
 
@@ -173,6 +174,7 @@ def read_all(found: Opened, folder: Path, read: Callable[[Any], Extracted]) -> I
 def _prepared(reading: _Reading) -> Job:
     if not any(result.runs for result in reading.results):
         raise NothingToWrite(_nothing(reading))
+    reading.results, small = scale_fractions(reading.results, reading.folder)
     reading.results = within(reading.results, reading.folder)
     reading.results = separate_overlaps(reading.results, partial(reading.run, ahead=reading.workers.pool.jobs))
     machines = [placement.machine for placement in reading.placements]
@@ -202,7 +204,7 @@ def _prepared(reading: _Reading) -> Job:
         reading.results += states
         notes = [*notes, f"{sum(run.rows for result in states for run in result.runs):,} states of threads and streams"]
     return Job(reading.infos, reading.plan.selection, reading.results, model, placed, values, sorted(domains.items()),
-               reading.folder, reading.workers, notes)
+               reading.folder, reading.workers, notes, warnings=small)
 
 
 def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:

@@ -18,6 +18,12 @@ IMPLIED_UNITS = frozenset({"throughput%", "hz", "requests"})
 _NAME = re.compile(r"(.*?)\s*\[([^\]]*)\]\s*", re.DOTALL)
 
 
+#: Precision of fractions until all of their name are known: the integers are the bits of floating point (64 bits, not negative).
+UNSCALED = -1
+#: Behind the names of fractions, so that a name is never both a fraction and a whole number.
+FRACTION = " (fraction)"
+
+
 class Metric(NamedTuple):
     """A sampled number: its label, and how many decimals its integers stand for (value = integer / 10 ** precision)."""
 

@@ -2,7 +2,8 @@
 
 A number stands from the begin of its range to its end, where 0 follows; from a mark it stands 1 ns. Of ranges within each other with a
 number of one name, the end of the inner ends it. nsys writes ``{"data": [{"size": {"uint64": 7}}, {"shape": [{"int32": 2}, {"int32":
-3}]}]}``, flat objects do as well. The payloads of NCCL's calls have event types of their own (:mod:`nsys2prv.events.nccl`).
+3}]}]}``, flat objects do as well. Fractions have as many decimals as tell those of one name apart, which the label says
+(:mod:`nsys2prv.store.fractions`). The payloads of NCCL's calls have event types of their own (:mod:`nsys2prv.events.nccl`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from nsys2prv.catalogue.counters import Metric
+from nsys2prv.catalogue.counters import FRACTION, UNSCALED, Metric
 from nsys2prv.columns import factorize, factorize_together
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.gpu_metrics import FLOAT_DECIMALS, scaled
 from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, of_others
 from nsys2prv.events.sampling import ZEROS, groups, not_negative, pivot
@@ -28,8 +28,7 @@ DEFAULT_DOMAIN = "default domain"
 MOST_NAMES = 256
 #: The type that nsys writes around a value.
 WRAPPING = r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)$"
-#: Behind the names of fractions, so that a name is never both a fraction and a whole number.
-FRACTION = " (fraction)"
+NO_NUMBERS = "fractions that are no numbers, made 0"
 #: Columns begin, end, thread and domain, whatever damage there is.
 PLACE = ", ".join(f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}" for name, source, other in (
     ("begin", "{start}", f"({NULL + 1} - 1)"), ("end", "{end}", f"({NULL + 1} - 1)"), ("thread", "{globalTid}", "0"),
@@ -56,16 +55,26 @@ def counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]
     if not leaves.height:
         return
     codes, labels = leaves["label"].rank("dense").to_numpy().astype(np.int64) - 1, leaves["label"].unique().sort()
-    value = np.where(leaves["real"].to_numpy(), scaled(leaves["fraction"].to_numpy()), leaves["whole"].to_numpy())
+    value = np.where(leaves["real"].to_numpy(), _bits(extraction, leaves["fraction"].to_numpy()), leaves["whole"].to_numpy())
     value = not_negative(extraction, value)
     begin, end = leaves["begin"].to_numpy(), leaves["end"].to_numpy()
     for tid, rows in groups(leaves["thread"].to_numpy()):
         distinct, column = factorize(codes[rows])
-        metrics = tuple(Metric(label, FLOAT_DECIMALS if label.endswith(FRACTION) else 0) for label in labels.gather(distinct).to_list())
+        metrics = tuple(Metric(label, UNSCALED if FRACTION in label else 0) for label in labels.gather(distinct).to_list())
         times, ended = _zeros(begin[rows], end[rows], column)
         extraction.account.beyond[ZEROS] += len(times)
         yield pivot(extraction, LAYOUT, int(extraction.threads(np.array([tid]))[0]), np.concatenate([begin[rows], times]),
                     np.concatenate([column, ended]), metrics, np.concatenate([value[rows], np.zeros(len(times), np.int64)]))
+
+
+def _bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
+    """Fractions as the integers that their bits are: those of greater ones are greater. They are scaled once all of a name are known
+    (:mod:`nsys2prv.store.fractions`)."""
+    none = np.isnan(fraction)
+    if none.any():
+        extraction.account.repaired[NO_NUMBERS] += int(none.sum())
+    # 0 is added for -0.0, whose bits are those of a negative number.
+    return (np.where(none, 0.0, fraction) + 0.0).view(np.int64)
 
 
 def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:

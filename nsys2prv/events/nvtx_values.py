@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from nsys2prv.catalogue.counters import FRACTION
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE
-from nsys2prv.events.nvtx_payloads import FRACTION, LAYOUT, PLACE, counters, domain_names, lasting
+from nsys2prv.events.nvtx_payloads import LAYOUT, PLACE, counters, domain_names, lasting
 from nsys2prv.report.source import Part
 
 #: SQLite's integers are signed: of these the greater half reads as negative.

@@ -14,6 +14,8 @@ from nsys2prv.paraver.pcf import EventType
 from nsys2prv.paraver.text import LONGEST, clean
 
 DEFAULT_DOMAIN = "default domain"
+#: Labels write out what fractions are multiplied by up to so many zeros, then as a power of ten.
+MOST_ZEROS = 6
 #: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has none of them: POP's BasicAnalysis
 #: knows by their labels which traces it can read so, and nsys2prv of BSC declares them beside every kernel.
 ON_GPU = frozenset(("cuda_kernel", "cuda_graph"))
@@ -53,10 +55,17 @@ def _with_unique_labels(types: list[EventType]) -> list[EventType]:
     return result
 
 
+def _scale(decimals: int) -> str:
+    """The end of a label that tells what its numbers are multiplied by."""
+    if not decimals:
+        return ""
+    return f" (x {10 ** decimals})" if decimals <= MOST_ZEROS else f" (x 10^{decimals})"
+
+
 def counter_types(metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]) -> list[EventType]:
     """The event types of the metrics met, by layout. Labels tell what fractions are multiplied by: `PRECISION`, with which Paraver would
     show them as they are, is more than other readers of .pcf files know."""
-    return [EventType(codes[layout, metric.name], f"{metric.name} (x {10 ** metric.precision})" if metric.precision else metric.name)
+    return [EventType(codes[layout, metric.name], metric.name + _scale(metric.precision))
             for layout, found in metrics.items() for metric in sorted(found)]
 
 

@@ -47,10 +47,10 @@ def test_numbers_stand_from_begin_to_end_by_domain_and_name(tmp_path: Path) -> N
     assert numbers(trace, "lib: size") == [(10, 7), (50, 0), (60, 9), (90, 0)]
     assert numbers(trace, "lib: shape[0]") == [(10, 2), (50, 0)]
     assert numbers(trace, "lib: shape[1]") == [(10, 3), (50, 0)]
-    assert numbers(trace, "lib: ratio (fraction)") == [(10, 250), (50, 0)]
+    assert numbers(trace, "lib: ratio (fraction)") == [(10, 25), (50, 0)]
     assert numbers(trace, "default domain: size") == [(70, 4), (80, 0)]
     [code] = [code for code, label in trace.labels.types.items() if label == "lib: ratio (fraction)"]
-    assert trace.labels.precision[code] == 3
+    assert trace.labels.precision[code] == 2
 
 
 def test_a_range_that_begins_where_another_ends_is_not_ended_by_it(tmp_path: Path) -> None:

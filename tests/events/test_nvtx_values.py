@@ -33,7 +33,7 @@ def test_each_type_on_ranges_and_marks(tmp_path: Path) -> None:
         valued(70, None, MARK, int32Value=10), valued(80, 90, doubleValue=0.25), valued(100, 110, floatValue=1.5),
         valued(120, 130, domain=0, int64Value=3), valued(140, 150))
     assert numbers(trace, "lib: payload") == [(10, 7), (20, 0), (30, 8), (40, 0), (50, 9), (60, 0), (70, 10), (71, 0)]
-    assert numbers(trace, "lib: payload (fraction)") == [(80, 250), (90, 0), (100, 1500), (110, 0)]
+    assert numbers(trace, "lib: payload (fraction)") == [(80, 25), (90, 0), (100, 150), (110, 0)]
     assert numbers(trace, "default domain: payload") == [(120, 3), (130, 0)]
     assert not summary.dropped
     assert not summary.repaired
@@ -58,10 +58,10 @@ SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports").glob("*/rank0.sq
 def test_numbers_of_the_samples(report: Path, tmp_path: Path) -> None:
     connection = sqlite3.connect(f"file:{report}?mode=ro", uri=True)
     whole, real = connection.execute("SELECT sum(coalesce(uint64Value, int64Value, uint32Value, int32Value)), "
-                                     "sum(CAST(round(1000 * coalesce(doubleValue, floatValue)) AS INTEGER)) FROM NVTX_EVENTS").fetchone()
+                                     "sum(coalesce(doubleValue, floatValue)) FROM NVTX_EVENTS").fetchone()
     connection.close()
     trace, _ = convert_and_read([report], tmp_path / "o.prv", kinds=("nvtx_values",))
-    sums = {fraction: sum(value for code, label in trace.labels.types.items() if label.endswith("(fraction)") == fraction
-                          for _, value in numbers(trace, label)) for fraction in (False, True)}
-    assert sums == {False: whole, True: real}
+    sums = {fraction: sum(value / 10 ** trace.labels.precision.get(code, 0) for code, label in trace.labels.types.items()
+                          if ("(fraction)" in label) == fraction for _, value in numbers(trace, label)) for fraction in (False, True)}
+    assert sums == {False: whole, True: pytest.approx(real)}
     assert real > 0

@@ -152,10 +152,10 @@ def _read_type(trace: Trace, text: str) -> int:
         trace.violations.add("type beyond what can be labelled", text)
     if str(code).startswith("30000"):
         trace.violations.add("type that begins with 30000, which others take for CPU samples", text)
-    label, scaled, zeros = match[3].partition(" (x 1")
+    label, zeros, power = re.fullmatch(r"(.*?)(?: \(x 1(0+)\)| \(x 10\^(\d+)\))?", match[3]).groups()
     trace.labels.types[code] = unescaped(label)
-    if scaled:
-        trace.labels.precision[code] = len(zeros.removesuffix(")"))
+    if zeros or power:
+        trace.labels.precision[code] = int(power) if power else len(zeros)
     return code
 
 
