@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tools.sql_truth import label
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
@@ -34,7 +35,7 @@ def test_kernels_are_those_put_in(training: Path) -> None:
     trace = read_trace(training)
     assert not trace.violations, trace.violations
     for number, rank in enumerate(json.loads((SAMPLES / "training" / "truth.json").read_text())["ranks"], 1):
-        expected = {name: (kernel["rows"], kernel["ns"])
+        expected = {label(name): (kernel["rows"], kernel["ns"])
                     for name, kernel in rank["tables"]["CUPTI_ACTIVITY_KIND_KERNEL"]["by_name"].items()}
         count: Counter[str] = Counter()
         time: Counter[str] = Counter()

@@ -79,7 +79,7 @@ def test_plain_payloads(trace: Trace, rank: int) -> None:
     counts = Counter(code for sample in trace.samples if sample.row[0] == rank + 1 and trace.row_name(sample.row).split()[-1] in threads
                      for code, value in sample.numbers.items() if value)
     assert counts[labels["default domain: payload"]] == TRUTH[rank]["payloads"]["int64Value"]
-    [fractions] = [code for label, code in labels.items() if label.startswith("default domain: payload (fraction, ")]
+    [fractions] = [code for label, code in labels.items() if label == "default domain: payload (fraction)"]
     assert counts[fractions] == TRUTH[rank]["payloads"]["floatValue"]
 
 

@@ -119,9 +119,10 @@ def recorded(alignment: Alignment, names: Sequence[str], owners: Sequence[str]) 
     hosts = {}
     for correction, samples in zip(alignment.corrections, alignment.samples, strict=True):
         hosts[names[correction.host]] = HostClock(
-            round(correction.offset_ns), correction.drift_ppm, correction.pivot, correction.method, names[correction.reference],
-            correction.observations, _whole(correction.spread_ns), _whole(correction.bound_ns), _whole(correction.observed_bound_ns),
-            correction.sure, samples)
+            round(correction.offset_ns), float(correction.drift_ppm), int(correction.pivot), correction.method,
+            names[correction.reference], int(correction.observations), _whole(correction.spread_ns),
+            _whole(correction.bound_ns), _whole(correction.observed_bound_ns),
+            bool(correction.sure), samples)
     verdict = alignment.verdict
     causality = {used: {"before": before.counts(), "after": after.counts()} for used, before, after in (
         ("used", verdict.used_before, verdict.used_after), ("held back", verdict.held_before, verdict.held_after))}

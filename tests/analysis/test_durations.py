@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tools.sql_truth import label
 from tools.view_answers import SAMPLES
 
 import nsys2prv
@@ -24,13 +25,13 @@ QUERY = """SELECT d.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL AS k 
 
 
 def test_counts_are_those_of_sql() -> None:
-    with nsys2prv.open(SAMPLES["training"], full_kernel_names=True, quiet=True, jobs=1) as job:
+    with nsys2prv.open(SAMPLES["training"], full_kernel_names=True, align="utc", quiet=True, jobs=1) as job:
         tables = job.analyse("kernels")["kernels"].tables
     durations = defaultdict(list)
     for path in SAMPLES["training"]:
         with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as export:
             for name, duration in export.execute(QUERY):
-                durations[name].append(duration)
+                durations[label(name)].append(duration)
     found, kernels = tables["durations"].frame, tables["kernels"].frame
     assert found["row"].unique().sort().to_list() == list(range(20))
     for row in range(20):

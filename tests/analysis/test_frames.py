@@ -80,7 +80,7 @@ def test_events_on_a_slowed_clock_are_those_of_the_trace(tmp_path: Path) -> None
     calls = [call(3 * number, 3 * number + 2, number) for number in range(1, count)]
     report = make_export(tmp_path / "r.sqlite", {KERNEL: kernels, RUNTIME: calls, "StringIds": strings("k", "cudaLaunchKernel"),
                                                  "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": utc, "systemClockNs": 0}]})
-    (tmp_path / "my.yaml").write_text(f"hosts: {{unknown host: {{drift_ppm: -500.0, at_utc_ns: {utc}}}}}")
+    (tmp_path / "my.yaml").write_text(f"hosts: {{unknown host: {{offset_ns: 0, drift_ppm: -500.0, at_utc_ns: {utc}}}}}")
     trace, _ = convert_and_read([report], tmp_path / "o.prv", align=str(tmp_path / "my.yaml"))
     with nsys2prv.open([report], align=str(tmp_path / "my.yaml")) as job:
         for layout in ("cuda_kernel", "cuda_api"):

@@ -134,7 +134,7 @@ FRAMES = [(1, 0, MAIN, LIBC), (1, 1, OUTER, LIBC), (2, 1, OUTER, LIBC), (2, 0, A
 def test_samples_are_points_in_functions(tmp_path: Path) -> None:
     trace, summary = samples(tmp_path, FRAMES, 4)
     assert found(trace, FUNCTION) == [("main", 0, 1), ("unresolved in libc.so.6", 10, 11), ("(no call chain)", 20, 21),
-                                      ("unresolved in [kernel.kallsyms]", 30, 31)]
+                                      ("unresolved in {kernel.kallsyms}", 30, 31)]
     assert found(trace, MODULE) == [("libc.so.6", 0, 1), ("libc.so.6", 10, 11), ("(kernel.kallsyms)", 30, 31)]
     assert summary.events == {"cpu_sample": 4}
     assert CALLER + 1 not in trace.labels.types
@@ -144,7 +144,7 @@ def test_callers_where_asked_for(tmp_path: Path) -> None:
     trace, summary = samples(tmp_path, FRAMES, 4, callstack=3)
     assert found(trace, FUNCTION) == found(samples(tmp_path, FRAMES, 4)[0], FUNCTION)
     assert found(trace, CALLER + 1) == [("outer", 0, 1), ("outer", 10, 11)]
-    assert found(trace, CALLER + 2) == [("unresolved in [kernel.kallsyms]", 10, 11)]
+    assert found(trace, CALLER + 2) == [("unresolved in {kernel.kallsyms}", 10, 11)]
     assert found(trace, CALLER + 3) == []
     assert summary.events == {"cpu_sample_stack": 4}
 

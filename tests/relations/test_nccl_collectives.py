@@ -190,7 +190,7 @@ def test_sequence_numbers_outweigh_the_order(tmp_path: Path) -> None:
 
 def test_same_pid_on_two_hosts(tmp_path: Path) -> None:
     ranks = [Rank(host=host).collective(100, 1000 + late, 1300, said(7, 1)) for host, late in (("a", 0), ("b", 50))]
-    assert records(converted(tmp_path, *ranks)[0]) == {1: [(1, 0, 50, 250), (2, 50, 0, 250)]}
+    assert records(nccl_exports.converted(tmp_path, *ranks, align="utc")[0]) == {1: [(1, 0, 50, 250), (2, 50, 0, 250)]}
 
 
 def test_without_payloads_by_order_where_kernels_overlap(tmp_path: Path) -> None:
