@@ -28,6 +28,7 @@ from nsys2prv.preparation import prepare
 from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import COUNTER, STATE, Run
 from nsys2prv.store.windows import window_bounds
+from nsys2prv.stored import blame_stores
 from nsys2prv.telling import metadata
 from nsys2prv.telling.clock_text import comments
 from nsys2prv.telling.loading import Load
@@ -60,12 +61,15 @@ def convert(reports: Sequence[str | Path] | str | Path, output: str | Path, opti
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
             _check_outputs(output, outputs, options.tmp)
             with temporary_folder(prv.parent) as staging, working_folder(staging, options.tmp) as folder, pool.ended():
-                job = _as_wanted(prepare(reports, plan, folder, pool, options.quiet), plan.cut)
-                summary = write_job(job, staging / prv.name, options, again=options.report)
-                if options.report:
-                    from nsys2prv.analysis.command import beside
+                job = prepare(reports, plan, folder, pool, options.quiet)
+                with blame_stores(job.stores):
+                    job = _as_wanted(job, plan.cut)
+                    summary = write_job(job, staging / prv.name, options, again=options.report)
+                    if options.report:
+                        from nsys2prv.analysis.command import beside
 
-                    summary.report = beside(job, reports, staging / outputs[1].with_suffix(REPORT).name, paths=not options.without_paths)
+                        told = staging / outputs[1].with_suffix(REPORT).name
+                        summary.report = beside(job, reports, told, paths=not options.without_paths)
                 put_in_place(staging, everything)
                 signals.ignore()
                 summary.sizes = {path: summary.sizes[staging / path.name] for path in everything if staging / path.name in summary.sizes}

@@ -98,10 +98,13 @@ def _prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool
     with unchanged([path for path in paths if not has_log(path)]):
         found = opened(reports, plan, folder, pool, quiet)
         results = [result for _, result in read_all(found, folder, stored.run_task)]
-    clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in found.infos]
-    reading = _Reading(found.infos, place(clocks), found.plan, folder, found.workers, results)
-    reading.results += reading.run(derive.run_task, derive.plan(results, found.plan.selection.kinds, folder), found.workers.pool.jobs)
-    job = _prepared(reading)
+    stores = list(dict.fromkeys(path for path, _ in found.stored.values()))
+    with stored.blame_stores(stores):
+        clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in found.infos]
+        reading = _Reading(found.infos, place(clocks), found.plan, folder, found.workers, results)
+        reading.results += reading.run(derive.run_task, derive.plan(results, found.plan.selection.kinds, folder), found.workers.pool.jobs)
+        job = _prepared(reading)
+    job.stores = stores
     job.warnings, job.unread = [*found.warnings, *far_rows(found.infos, results), *job.warnings], found.unread
     return job
 
@@ -145,11 +148,12 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
     if stores:
         stored.once([*((report.info, path) for path, report in held), *((info, info.given) for info in infos)])
     places = {id(report.info): (path, report) for path, report in held}
-    infos = wanted_reports(object_model.order_reports([*infos, *(report.info for _, report in held)]), plan.cut.cut)
-    rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
+    with stored.blame_stores(list(stores)):
+        infos = wanted_reports(object_model.order_reports([*infos, *(report.info for _, report in held)]), plan.cut.cut)
+        rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
+        warnings += mixed.warnings(infos)
     return Opened(infos, plan, Workers(pool if is_worth(pool.jobs, rows, SMALL_JOB_ROWS) else alone(), progress, lookers.spent),
-                  [*warnings, *mixed.warnings(infos)],
-                  {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}, unread)
+                  warnings, {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}, unread)
 
 
 def read_all(found: Opened, folder: Path, read: Callable[[Any], Extracted]) -> Iterator[tuple[int, Extracted]]:

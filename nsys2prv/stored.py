@@ -7,13 +7,12 @@ import hashlib
 import json
 import zipfile
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
-from typing import BinaryIO
-
-import polars as pl
+from typing import Any, BinaryIO
 
 from nsys2prv import __version__
 from nsys2prv.catalogue import catalogue
@@ -27,16 +26,18 @@ from nsys2prv.reading.extracted import Extracted
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.mixed import same, session
 from nsys2prv.selection import Selection
-from nsys2prv.store.archive import is_archive, member, open_archive
+from nsys2prv.store.archive import Members, is_archive, member, members, open_archive
 from nsys2prv.store.packing import unpack
+from nsys2prv.untrusted import WRONG, blame_data
 
 #: Of the form of stores. Raise it with every change of what they hold.
 VERSION = 7
 MANIFEST = "store.json"
+#: Of the manifest, without this.
+DIGEST = "digest"
 #: Settings of reading, by the options that give them.
 OPTIONS = {"least": "--min-duration", "rules": "--kernel-rules", "nvtx_rules": "--nvtx-rules", "callstack": "--callstack"}
-_DAMAGE = (zipfile.BadZipFile, zlib.error, pl.exceptions.PolarsError, pl.exceptions.PanicException, EOFError, NotImplementedError,
-           ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError)
+_DAMAGE = (zipfile.BadZipFile, zlib.error, *WRONG)
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,18 @@ def catalogue_digest() -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def manifest(contents: Contents) -> bytes:
-    """The member that tells what a store holds."""
-    head = {"version": VERSION, "program": __version__, "catalogue": catalogue_digest()}
-    return json.dumps(head | {"contents": to_plain(contents, Contents)}, default=int).encode()
+def manifest(contents: Contents, held: Members) -> bytes:
+    """The member that tells what a store holds. held: the other members."""
+    told = {"version": VERSION, "program": __version__, "catalogue": catalogue_digest(), "members": held,
+            "contents": to_plain(contents, Contents)}
+    # Without what is no JSON, as it is read back.
+    told = json.loads(json.dumps(told, default=int))
+    return json.dumps({DIGEST: digest_of(told), **told}).encode()
+
+
+def digest_of(told: dict[str, Any]) -> str:
+    """Tells a manifest from one in which anything was changed."""
+    return hashlib.sha256(json.dumps({key: value for key, value in told.items() if key != DIGEST}, sort_keys=True).encode()).hexdigest()
 
 
 def stores_among(paths: Sequence[Path]) -> dict[Path, Store]:
@@ -106,12 +115,28 @@ def _opened(path: Path) -> Store:
             if told["version"] != VERSION or told["program"] != __version__ or told["catalogue"] != catalogue_digest():
                 raise Nsys2prvError(f"{path}: this store was made by another nsys2prv ({str(told['program'])[:40]}) than this one "
                                     f"({__version__}): extract it again, or merge it with that one")
+            if told[DIGEST] != digest_of(told):
+                raise ValueError("it says other things of itself than it did")
+            if told["members"] != [one for one in members(archive) if one[0] != MANIFEST]:
+                raise ValueError("other members are in it than there were")
             contents = from_plain(told["contents"], Contents)
+            if unknown := set(contents.kinds) - {kind.name for kind in all_kinds()}:
+                raise ValueError(f"kinds of events that there are not: {', '.join(sorted(unknown))}")
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
     except _DAMAGE as error:
         raise damaged(path, error) from None
     return Store(path, contents)
+
+
+@contextmanager
+def blame_stores(paths: Sequence[Path]) -> Iterator[None]:
+    """Name the first of these stores where an exception comes of wrong data in what is made of them."""
+    if not paths:
+        yield
+        return
+    with blame_data(partial(damaged, paths[0])):
+        yield
 
 
 def damaged(path: Path, error: BaseException) -> Nsys2prvError:

@@ -56,7 +56,8 @@ def _write(found: Opened, folder: Path, path: Path) -> list[Extracted]:
             held[result.report].stages[stage].append(packed.name)
             results.append(result)
         selection = found.plan.selection
-        archive.add_bytes(MANIFEST, manifest(Contents([kind.name for kind in selection.kinds], selection.asked, found.plan.settings, held)))
+        archive.add_bytes(MANIFEST, manifest(Contents([kind.name for kind in selection.kinds], selection.asked, found.plan.settings, held),
+                                              archive.members()))
     finally:
         archive.close()
     return results

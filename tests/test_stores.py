@@ -25,7 +25,9 @@ from nsys2prv import Options, convert, preparation, storing
 from nsys2prv.cli import main
 from nsys2prv.errors import NothingToWrite, Nsys2prvError
 from nsys2prv.plain import from_plain, to_plain
+from nsys2prv.store import packing
 from nsys2prv.store.packing import unpacked_size
+from nsys2prv.stored import digest_of
 from nsys2prv.storing import extract_to
 
 SAMPLES = Path(__file__).parents[1] / "sample_reports"
@@ -213,12 +215,33 @@ def test_a_store_that_tells_lies_is_one_line(store: Path, tmp_path: Path) -> Non
         assert_one_line(caught.value, other)
 
 
+def test_members_in_the_place_of_each_other_are_refused(store: Path, tmp_path: Path) -> None:
+    archive = zipfile.ZipFile(store)
+    one, other = [name for name in archive.namelist() if name.endswith(".arrow")][:2]
+    swapped = changed(store, tmp_path / "one.store", one, archive.read(other))
+    swapped = changed(swapped, tmp_path / "both.store", other, archive.read(one))
+    with pytest.raises(Nsys2prvError, match="damaged") as caught:
+        written([swapped], tmp_path / "out")
+    assert_one_line(caught.value, swapped)
+
+
+def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> None:
+    told = json.loads(zipfile.ZipFile(store).read("store.json"))
+    kinds = next(part for part in told["contents"] if isinstance(part, list) and "kernels" in part)
+    kinds.append("gremlins")
+    told["digest"] = digest_of(told)
+    other = changed(store, tmp_path / "other.store", "store.json", json.dumps(told).encode())
+    with pytest.raises(Nsys2prvError, match="kinds of events that there are not: gremlins") as caught:
+        written([other], tmp_path / "out")
+    assert_one_line(caught.value, other)
+
+
 def test_what_would_unpack_to_thousands_of_times_its_size_is_refused(store: Path, tmp_path: Path) -> None:
-    members = zipfile.ZipFile(store).namelist()
     zeros = io.BytesIO()
     pl.DataFrame({"time": np.zeros(40_000_000, np.int64)}).write_ipc(zeros, compression="zstd")
-    for number, (name, content) in enumerate([(next(name for name in members if "/runs-" in name), zeros.getvalue()),
-                                              ("store.json", b" " * 300_000_000)]):
+    with pytest.raises(zipfile.BadZipFile, match=r"runs-0\.arrow unpacks to 320,000,000 bytes"):
+        packing._read(lambda _: io.BytesIO(zeros.getvalue()), "runs-0.arrow")
+    for number, (name, content) in enumerate([("store.json", b" " * 300_000_000)]):
         other = changed(store, tmp_path / f"{number}.store", name, content)
         assert other.stat().st_size < 3_000_000
         with pytest.raises(Nsys2prvError, match=rf"{re.escape(name.rsplit('/', 1)[-1])} unpacks to \d\d\d,\d{{3}},\d{{3}} bytes"):

@@ -29,6 +29,7 @@ from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.plan import Plan
 from nsys2prv.preparation import prepare
 from nsys2prv.relations import all_relations
+from nsys2prv.stored import blame_stores
 from nsys2prv.temporary import check_folder, temporary_folder
 
 #: Columns that say where an event is.
@@ -204,7 +205,8 @@ class Opened:
         asked = useful, region, bins
         left = [analysis for analysis in wanted if (analysis.name, asked) not in self._results]
         if left:
-            self._results.update({(name, asked): result for name, result in self._analysed(left, *asked).items()})
+            with blame_stores(self._job.stores):
+                self._results.update({(name, asked): result for name, result in self._analysed(left, *asked).items()})
         return {analysis.name: self._results[analysis.name, asked] for analysis in wanted}
 
     def _analysed(self, wanted: Sequence[Analysis], useful: str, region: str, bins: int) -> dict[str, Result]:
@@ -258,7 +260,9 @@ def open_job(reports: Sequence[str | Path] | str | Path, options: Options = DEFA
         pool = stack.enter_context(engines.workers(options.engine, options.jobs, options.scheduler))
         folder = stack.enter_context(temporary_folder(Path(options.tmp or tempfile.gettempdir())))
         stack.enter_context(pool.ended())
-        return Opened(prepare(given, plan, folder, pool, options.quiet), stack)
+        job = prepare(given, plan, folder, pool, options.quiet)
+        with blame_stores(job.stores):
+            return Opened(job, stack)
     except OSError as error:
         stack.close()
         raise Nsys2prvError(f"{error.filename or options.tmp or 'temporary files'}: {error.strerror or error}") from error

@@ -41,6 +41,8 @@ def read_pcf(path: Path, findings: Findings) -> Labels:
     if not path.exists():
         findings.add("pcf-missing", path.name)
         return Labels()
+    if not path.is_file():
+        raise Nsys2prvError(f"{path}: is not a regular file")
     try:
         with path.open("rb") as file:
             reader = _Reader(path.name, findings)

@@ -24,6 +24,8 @@ def check_row(path: Path, header: Header, findings: Findings) -> None:
     if not path.exists():
         findings.add("row-missing", path.name)
         return
+    if not path.is_file():
+        raise Nsys2prvError(f"{path}: is not a regular file")
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -42,6 +42,8 @@ def contents(path: Path) -> Contents:
     pairs: set[int] = set()
     tags: set[int] = set()
     states: set[int] = set()
+    if path.exists() and not path.is_file():
+        raise Nsys2prvError(f"{path}: is not a regular file; give the name of a trace")
     try:
         with _opened(path) as file:
             if file.read(len(MAGIC)) != MAGIC:

@@ -23,6 +23,7 @@ from nsys2prv.report.conditions import columns_asked
 from nsys2prv.report.queries import Queries
 from nsys2prv.report.source import SPREAD, Columns, Extent, Part, Shared, SomeRows, Source, Table, bytes_of, columns_of, decoded
 from nsys2prv.report.sqlite import without_content
+from nsys2prv.untrusted import panics_unseen
 
 T = TypeVar("T")
 SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
@@ -59,7 +60,7 @@ class Folder(Source):
     def with_rows(self) -> dict[str, Part]:
         names = [name for name, table in self.tables.items() if table.columns]
         # One query, as each takes a while to begin. Where it fails, the table that it fails at is found when that is counted alone.
-        with suppress(*DAMAGE):
+        with suppress(*DAMAGE), panics_unseen():
             counts = pl.concat([self.scan(name).select(pl.len()) for name in names]).collect().to_series() if names else ()
             self._counted = dict(zip(names, counts, strict=True))
         return super().with_rows()
@@ -97,7 +98,8 @@ class Folder(Source):
     def _tried(self, table: str, reading: Callable[[], T]) -> T:
         """What is read of a table."""
         try:
-            return reading()
+            with panics_unseen():
+                return reading()
         except DAMAGE as error:
             raise self._unreadable(table, error) from None
 
@@ -165,7 +167,7 @@ class Folder(Source):
     def _matching(self, table: str, key: str, wanted: pl.Series, columns: list[str]) -> pl.DataFrame:
         """Columns of all rows of a table whose key, a column of integers, is among those wanted."""
         rows = self.scan(table).select(columns)
-        kind = rows.collect_schema()[key]
+        kind = self._tried(table, lambda: rows.collect_schema()[key])
         wanted = wanted.cast(kind, strict=False, wrap_numerical=True) if kind.is_integer() else wanted.clear()
         if not len(wanted):
             return self.collect(table, rows.head(0))
@@ -178,7 +180,8 @@ class Folder(Source):
         if not frames:
             return []
         try:
-            return pl.concat(frames).collect().to_series().drop_nulls().to_list()
+            with panics_unseen():
+                return pl.concat(frames).collect().to_series().drop_nulls().to_list()
         except DAMAGE:
             # Whoever reads the table tells what is wrong with it.
             return []

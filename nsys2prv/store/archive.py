@@ -17,6 +17,8 @@ _HEAD = 30
 BLOCK = 1 << 20
 #: A member may unpack to so many times its size, or to so many bytes: tables of one value take little, but not next to nothing.
 MOST_TIMES, MOST_BYTES = 1_000, 256_000_000
+#: Name, checksum and size of each.
+Members = list[list[str | int]]
 
 
 def is_archive(path: Path) -> bool:
@@ -50,6 +52,10 @@ class ArchiveWriter:
                 shutil.copyfileobj(source, target, BLOCK)
         shutil.rmtree(folder)
 
+    def members(self) -> Members:
+        """What the archive holds so far."""
+        return members(self._zip)
+
     def close(self) -> None:
         self._zip.close()
 
@@ -62,17 +68,24 @@ def _member_of(name: str) -> zipfile.ZipInfo:
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:
-    """Raises zipfile.BadZipFile for an archive that is cut short."""
-    return zipfile.ZipFile(path)
+    """Raises zipfile.BadZipFile for an archive that is cut short, or of which a member would unpack to far more than it can be made of."""
+    archive = zipfile.ZipFile(path)
+    try:
+        for told in archive.infolist():
+            check_unpacked(told.file_size, told.compress_size, told.filename)
+    except zipfile.BadZipFile:
+        archive.close()
+        raise
+    return archive
+
+
+def members(archive: zipfile.ZipFile) -> Members:
+    """The members of an archive but the first, by name."""
+    return sorted([info.filename, info.CRC, info.file_size] for info in archive.infolist() if info.filename != TYPE)
 
 
 def member(archive: zipfile.ZipFile, name: str) -> BinaryIO:
-    """A member to read; its end raises zipfile.BadZipFile where its checksum does not fit.
-
-    Raises zipfile.BadZipFile at once for one that would unpack to far more than it can have been made of.
-    """
-    told = archive.getinfo(name)
-    check_unpacked(told.file_size, told.compress_size, name)
+    """A member to read; its end raises zipfile.BadZipFile where its checksum does not fit."""
     return archive.open(name)
 
 

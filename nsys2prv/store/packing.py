@@ -23,6 +23,7 @@ from nsys2prv.reading.frames import FrameWriter, read_frame
 from nsys2prv.store.archive import check_unpacked
 from nsys2prv.store.normal import closings_of, ends_of
 from nsys2prv.store.runs import BEGIN, Run, Shape, SpillWriter, fields_present, pairs, stored
+from nsys2prv.untrusted import panics_unseen
 
 ENTRY = "result.json"
 NO_FILE = -1
@@ -182,7 +183,8 @@ def _read(opened: Callable[[str], BinaryIO], name: str) -> pl.DataFrame:
         content = file.read()
     check_unpacked(unpacked_size(content), len(content), name)
     try:
-        return pl.read_ipc(content)
+        with panics_unseen():
+            return pl.read_ipc(content)
     except OSError as error:
         # Of the content, for all of it was read.
         raise ValueError(str(error)) from None

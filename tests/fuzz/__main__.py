@@ -8,8 +8,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from .bases import ROOT, make_bases
+
+# Where pytest finds what tests have in common.
+sys.path.insert(0, str(ROOT / "tests"))
+
 from . import batch, runner
-from .bases import make_bases
 
 MANY = 1 << 60
 
@@ -20,6 +24,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=MANY, help="how many inputs at most")
     parser.add_argument("--seed", type=int, default=0, help="the first input's number: the same number makes the same input")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="copy inputs that were handled wrongly to this folder")
+    parser.add_argument("--limit", type=float, default=runner.LIMIT, metavar="S", help="seconds for an input (%(default)g)")
     parser.add_argument("--batch", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -28,6 +33,7 @@ def main() -> int:
         bases = sorted((options.folder / "bases").iterdir(), key=lambda path: int(path.stem[4:]))
         batch.run(first, last, bases, options.folder / "work", options.keep)
         return 0
+    runner.LIMIT = options.limit
     if options.minutes is None and options.count == MANY:
         parser.error("give --minutes or --count")
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:

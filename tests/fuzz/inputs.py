@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from . import files, rows
+from . import files, folders, rows, stores, texts
 from .bases import WHOLE
 
 #: Options of a conversion, each taken now and then.
@@ -32,6 +32,78 @@ def make(seed: int, bases: Sequence[Path], folder: Path) -> Input:
     """The input of a seed, in an empty folder."""
     random = Random(seed)
     base = random.choice(bases)
+    family = (database, store, text, tables, database)[seed % 5]
+    return family(random, base, bases, folder)
+
+
+def store(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
+    """A store of a report, alone, beside another or beside an export."""
+    path = folder / "in.store"
+    told = [base.name, *stores.mutated(random, stores.store_of(base), path)]
+    beside = random.random()
+    given = [str(path)]
+    if beside < 0.15:
+        shutil.copyfile(stores.store_of(random.choice(bases)), folder / "other.store")
+        given.append(str(folder / "other.store"))
+    elif beside < 0.25:
+        shutil.copyfile(random.choice(bases), folder / "other.sqlite")
+        given.append(str(folder / "other.sqlite"))
+    if random.random() < 0.15:
+        return Input([["report", "-q", "-j", "1", "--tmp", str(folder), *given]], None, told)
+    chosen = [word for option in (["--states"], ["--causal"], ["-z"], ["--kernel-names", "full"], ["--report"], ["--keep-going"])
+              if random.random() < 0.12 for word in option]
+    return Input([[*chosen, "-j", "1", *given, str(folder / "out.prv")]],
+                 folder / ("out.prv.gz" if "-z" in chosen else "out.prv"), told)
+
+
+def tables(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
+    """A folder of tables, of which some are damaged."""
+    path = folder / "in"
+    told = [base.name, *folders.mutated(random, folders.folder_of(base, random.choice((".parquet", ".parquet", ".arrow"))), path)]
+    what = random.random()
+    if what < 0.1:
+        return Input([["--list", str(path)]], None, told)
+    if what < 0.2:
+        return Input([["report", "-q", "-j", "1", "--tmp", str(folder), str(path)]], None, told)
+    if what < 0.3:
+        return Input([["extract", "-q", "-j", "1", str(path), "-o", str(folder / "store")],
+                      ["merge", "-j", "1", str(folder / "store"), str(folder / "out.prv")]], folder / "out.prv", told)
+    chosen = [word for option in OPTIONS if option != ["-z"] and random.random() < 0.1 for word in option]
+    if "--causal" in chosen and "--align" in chosen:
+        chosen.remove("--causal")
+    return Input([[*chosen, "-j", "1", str(path), str(folder / "out.prv")]], folder / "out.prv", told)
+
+
+def text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
+    """A file that people give beside reports, or have nsys2prv look at."""
+    what = random.choice(("clock", "clock", "align", "--kernel-rules", "--nvtx-rules", "--base-pcf", "report", "diff", "check", "cfgs"))
+    made = texts.made_of(base)
+    source = {"clock": "out.clock.yaml", "align": "out.clock.yaml", "--kernel-rules": "kernel_rules.yaml",
+              "--nvtx-rules": "nvtx_rules.yaml", "--base-pcf": "out.pcf", "report": "out.report.json", "diff": "out.report.json"}
+    name = source.get(what) or random.choice(("out.prv", "out.pcf", "out.row"))
+    for path in made.iterdir():
+        shutil.copyfile(path, folder / f"given{path.name.removeprefix('out')}" if path.name.startswith("out") else folder / path.name)
+    path = folder / f"given{name.removeprefix('out')}" if name.startswith("out") else folder / name
+    content, told = texts.mutated(random, path.read_bytes())
+    path.write_bytes(content)
+    told = [base.name, what, *told]
+    if what == "clock":
+        return Input([["clock", str(path)]], None, told)
+    if what == "report":
+        return Input([["report", "-q", str(path)]], None, told)
+    if what == "diff":
+        return Input([["diff", "-q", str(path), str(made / "out.report.json")]], None, told)
+    if what == "check":
+        return Input([["check", *(["--json"] if random.random() < 0.3 else []), str(folder / "given.prv")]], None, told)
+    if what == "cfgs":
+        return Input([["cfgs", "--for", str(folder / "given.prv")]], None, told)
+    option = "--align" if what == "align" else what
+    return Input([["-j", "1", option, str(path), str(made.parent.with_name("bases") / base.name), str(folder / "out.prv")]],
+                 folder / "out.prv", told)
+
+
+def database(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
+    """An SQLite export."""
     report = folder / "in.sqlite"
     shutil.copyfile(base, report)
     told = [base.name]

@@ -52,7 +52,7 @@ def run(seeds: range, folder: Path, keep: Path | None = None, until: float = flo
     return tally
 
 
-def _batch(first: int, last: int, folder: Path, keep: Path | None, until: float, tally: Tally, limit: float = LIMIT) -> int:
+def _batch(first: int, last: int, folder: Path, keep: Path | None, until: float, tally: Tally) -> int:
     """Seeds in one process; returns the first that was not done."""
     command = [sys.executable, "-m", "tests.fuzz", "--batch", f"{first}:{last}", "--folder", str(folder),
                *(["--keep", str(keep)] if keep else [])]
@@ -73,7 +73,7 @@ def _batch(first: int, last: int, folder: Path, keep: Path | None, until: float,
                 line = lines.get(timeout=patience)
             except queue.Empty:
                 child.kill()
-                what = f"no end within {limit:g} s"
+                what = f"no end within {LIMIT:g} s"
                 break
             if not line:
                 break
@@ -84,16 +84,15 @@ def _batch(first: int, last: int, folder: Path, keep: Path | None, until: float,
                 if time.monotonic() > until:
                     child.kill()
                     return last
-            patience = limit
+            patience = LIMIT
         child.wait()
         for reader in readers:
             reader.join(5)
     if at >= last:
         return last
     what = what or f"the process ended with {child.returncode}: {''.join(complaints)[-400:]}"
-    if last - first > 1 and limit == LIMIT:
-        alone = _batch(at, at + 1, folder, keep, until, tally)
-        return alone
+    if last - first > 1:
+        return _batch(at, at + 1, folder, keep, until, tally)
     tally.inputs += 1
     tally.faults[at] = [what]
     return at + 1

@@ -1,0 +1,95 @@
+"""Mutations of exports that are folders of tables."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import polars as pl
+from tools.folders import as_folder
+
+from . import files, frames
+
+
+def folder_of(report: Path, suffix: str) -> Path:
+    """The folder of a base, made when it is first asked for."""
+    path = report.parent.with_name("folders") / f"{report.stem}{suffix}dir"
+    if not path.exists():
+        new = path.with_suffix(".new")
+        shutil.rmtree(new, ignore_errors=True)
+        as_folder(report, new, suffix)
+        new.rename(path)
+    return path
+
+
+def mutated(random: Random, source: Path, target: Path) -> list[str]:
+    """A copy in which some tables are damaged; returns what was done to them."""
+    target.mkdir()
+    for path in source.iterdir():
+        if random.random() < 0.6 or path.stem.startswith(("StringIds", "TARGET", "PROCESSES", "ANALYSIS")):
+            shutil.copyfile(path, target / path.name)
+    told = []
+    for mutation in random.choices(list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))):
+        tables = sorted(path for path in target.iterdir() if path.is_file() and not path.is_symlink() and path.stat().st_size)
+        if tables:
+            mutation(random, random.choice(tables))
+            told.append(mutation.__name__)
+    return told
+
+
+def frame(random: Random, path: Path) -> None:
+    suffix = path.suffix
+    try:
+        found = frames.changed(random, (pl.read_parquet if suffix == ".parquet" else pl.read_ipc)(path.read_bytes()))
+        with path.with_suffix(".made").open("wb") as made:
+            found.write_parquet(made) if suffix == ".parquet" else found.write_ipc(made)
+        path.with_suffix(".made").replace(path)
+    except Exception:
+        path.with_suffix(".made").unlink(missing_ok=True)
+
+
+def bytes_of_table(random: Random, path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    for mutation in random.choices(files.MUTATIONS, k=random.choice((1, 1, 3))):
+        if data:
+            mutation(random, data)
+    path.write_bytes(data)
+
+
+def exchanged(random: Random, path: Path) -> None:
+    other = random.choice(sorted(other for other in path.parent.iterdir() if other.is_file() and not other.is_symlink()))
+    content = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def other_form(random: Random, path: Path) -> None:
+    path.rename(path.with_suffix(".arrow" if path.suffix == ".parquet" else ".parquet"))
+
+
+def no_file(random: Random, path: Path) -> None:
+    """Something else under a table's name."""
+    path.unlink()
+    what = random.randrange(5)
+    if what == 0:
+        path.mkdir()
+    elif what == 1:
+        path.symlink_to(path.name)
+    elif what == 2:
+        path.symlink_to(path.parent / "nowhere")
+    elif what == 3:
+        os.mkfifo(path)
+    else:
+        path.touch()
+
+
+def odd_name(random: Random, path: Path) -> None:
+    path.rename(path.with_name(random.choice(("a b", "'; DROP TABLE x; --", "é", "[x]", "*", "?", "a\nb", "{start}", "%s", "sqlite_master",
+                                              "x" * 200)) + path.suffix))
+
+
+MUTATIONS: dict[Callable[[Random, Path], None], int] = {
+    frame: 14, bytes_of_table: 10, exchanged: 3, other_form: 1, no_file: 2, odd_name: 1}

@@ -1,0 +1,129 @@
+"""Mutations of stores whose archive stays whole: every member has the checksum that it should have."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import polars as pl
+
+from nsys2prv.storing import extract_to
+
+from . import files, frames, values
+
+Members = dict[str, bytes]
+
+
+def store_of(report: Path) -> Path:
+    """The store of a base, made when it is first asked for."""
+    path = report.parent.with_name("stores") / f"{report.stem}.store"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        # The process may be ended meanwhile.
+        extract_to([report], path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
+    return path
+
+
+def mutated(random: Random, source: Path, target: Path) -> list[str]:
+    """A store made of another's members; returns what was done to them."""
+    with zipfile.ZipFile(source) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    told = []
+    for mutation in random.choices(list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))):
+        mutation(random, members)
+        told.append(mutation.__name__)
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, content in members.items():
+            packed = zipfile.ZIP_DEFLATED if len(content) > 1_000_000 or name.endswith(".json") else zipfile.ZIP_STORED
+            archive.writestr(name, content, packed)
+    return told
+
+
+def _member(random: Random, members: Members, ending: str) -> str:
+    return random.choice([name for name in members if name.endswith(ending)] or [next(iter(members))])
+
+
+def told_otherwise(random: Random, members: Members) -> None:
+    """Something else in one of the places of what a store says of itself."""
+    name = "store.json" if random.random() < 0.5 and "store.json" in members else _member(random, members, ".json")
+    try:
+        told = json.loads(members[name])
+    except ValueError:
+        return
+    for _ in range(random.choice((1, 1, 1, 3))):
+        told = _changed(random, told)
+    members[name] = json.dumps(told).encode()
+
+
+def _changed(random: Random, told: object) -> object:
+    """A document with something else in one place, found by going down."""
+    if isinstance(told, list | dict) and told and random.random() < 0.93:
+        keys = list(range(len(told))) if isinstance(told, list) else list(told)
+        key = random.choice(keys)
+        what = random.random()
+        if what < 0.85:
+            told[key] = _changed(random, told[key])
+        elif what < 0.90:
+            del told[key]
+        elif what < 0.95 and isinstance(told, list):
+            told.insert(key, told[random.choice(keys)])
+        else:
+            other = random.choice(keys)
+            told[key], told[other] = told[other], told[key]
+        return told
+    if isinstance(told, int) and not isinstance(told, bool) and random.random() < 0.6:
+        return random.choice((told + 1, told - 1, -told, 0, 1, 2**31, 2**32, 2**63, -2**63, 2**64, 10**30, told ^ 1, told * 1000))
+    value = random.choice((values.integer(random), 10**40, 0.5, True, None, "", [], {}, [[]], "nvtx", *filter(
+        lambda one: isinstance(one, str), values.TEXTS)))
+    return value
+
+
+def exchanged(random: Random, members: Members) -> None:
+    one, other = _member(random, members, ".arrow"), _member(random, members, ".arrow")
+    members[one], members[other] = members[other], members[one]
+
+
+def lost(random: Random, members: Members) -> None:
+    if len(members) > 2:
+        del members[random.choice(list(members)[1:])]
+
+
+def renamed(random: Random, members: Members) -> None:
+    name = random.choice(list(members)[1:] or list(members))
+    members[random.choice((f"{name}x", f"../{name}", f"/{name}", name.upper(), name.replace("0", "1"), "x"))] = members.pop(name)
+
+
+def bytes_of_member(random: Random, members: Members) -> None:
+    name = random.choice(list(members))
+    data = bytearray(members[name])
+    if data:
+        random.choice(files.MUTATIONS)(random, data)
+    members[name] = bytes(data)
+
+
+def frame(random: Random, members: Members) -> None:
+    name = _member(random, members, ".arrow")
+    try:
+        found = pl.read_ipc(members[name])
+    except Exception:
+        return
+    data = io.BytesIO()
+    try:
+        frames.changed(random, found).write_ipc(data, compression="zstd")
+    except Exception:
+        return
+    members[name] = data.getvalue()
+
+
+def swollen(random: Random, members: Members) -> None:
+    """A member that unpacks to very much."""
+    members[random.choice(list(members)[1:] or ["x"])] = bytes(random.choice((3_000_000, 300_000_000)))
+
+
+MUTATIONS: dict[Callable[[Random, Members], None], int] = {
+    told_otherwise: 20, exchanged: 6, lost: 2, renamed: 2, bytes_of_member: 6, frame: 12, swollen: 1}
