@@ -61,7 +61,8 @@ def _stored(division: Division, found: Sequence[Found]) -> list[Extracted]:
     numbers = [part.firsts.with_suffix(".numbers") for part in found]
     list(division.run([NumberStep(tuple((part.firsts, path) for part, path in zip(found, numbers, strict=True)))]))
     parts = tuple((block, path) for part, path in zip(found, numbers, strict=True) for block in part.records)
-    return list(division.run([RecordStep(division.number + place, parts, low, high, division.folder)
+    transfers = tuple(block for part in found for block in part.transfers)
+    return list(division.run([RecordStep(division.number + place, parts, transfers, low, high, division.folder)
                               for place, (low, high) in enumerate(windows([block for block, _ in parts], STEP_ROWS))]))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from nsys2prv.columns import ABSENT
 from nsys2prv.events.kind import Rows
 from nsys2prv.naming.nccl import GROUP, SEND_RECEIVE
 from nsys2prv.reading.extracted import Extracted
@@ -20,9 +20,10 @@ from nsys2prv.relations.spilled import spilled
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
 #: Fields of the layouts, and columns of records: these with times (ns), where they are, and what tells their order among equals.
 FIELDS = ("operation", "collective", "late", "wait", "transfer")
-SPEEDS = ("algorithm_bandwidth", "bus_bandwidth")
+TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 ORDER = ("settled", "task", "device", "group", "before")
-RECORD = ("begin", "end", "object", *FIELDS, *SPEEDS, *ORDER)
+RECORD = ("begin", "end", "object", *FIELDS, *ORDER)
+TRANSFER_RECORD = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
 #: What is equal on all ranks of a collective: of one whose communicator is known, and of others.
 SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
 
@@ -31,7 +32,8 @@ SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
 class Found:
     """What a step found in its pieces.
 
-    records: of kernels of complete collectives, RECORD, whose collectives are numbered from 1 in this step. firsts: file of a row for each
+    records: of kernels of complete collectives, RECORD, whose collectives are numbered from 1 in this step. transfers: of them what follows
+    the last one's begin, where the bytes are known, TRANSFER_RECORD. firsts: file of a row for each
     collective: first begin, group, function, ordinal. met, whole: collectives, and those of them that are complete, by way. matched: those
     that have records; apart: those of which a kernel ends before the last one begins; gap: by up to so many ns. unsteady: groups whose
     orders of launches do not tell. unplaced: those matched on hosts whose times cannot be compared.
@@ -40,6 +42,7 @@ class Found:
     pieces: tuple[Piece, ...]
     firsts: Path
     records: tuple[Block, ...] = ()
+    transfers: tuple[Block, ...] = ()
     met: Counter[int] = field(default_factory=Counter)
     whole: Counter[int] = field(default_factory=Counter)
     matched: int = 0
@@ -66,14 +69,15 @@ class MatchStep:
         met = kernels.collectives(SAME if self.known else SAME_UNKNOWN)
         one = met.order[met.starts]
         chosen = met.whole if self.known else met.whole & (kernels["by_name"][one] != SEND_RECEIVE)
-        records, keys = _records(kernels, met, chosen)
+        records, transfers, keys = _records(kernels, met, chosen)
         keys.tofile(firsts)
         piece = kernels.piece[one]
         ways = np.array([piece.way for piece in self.pieces])[piece]
         gaps = met.gap[chosen & met.comparable]
         unsure = np.array([piece.way == BY_LAUNCH and not piece.settled for piece in self.pieces])[piece]
         return Found(
-            self.pieces, firsts, write_blocks(self.path.with_suffix(".records"), np.zeros(len(records), np.int64), records),
+            self.pieces, firsts,
+            _blocks(self.path.with_suffix(".records"), records), _blocks(self.path.with_suffix(".transfers"), transfers),
             Counter(dict(enumerate(np.bincount(ways).tolist()))), Counter(dict(enumerate(np.bincount(ways[met.whole]).tolist()))),
             int(chosen.sum()), int((gaps > 0).sum()), int(gaps.max(initial=0)),
             frozenset(self.pieces[at].group for at in np.unique(piece[unsure & met.comparable & (met.gap > 0)]).tolist()),
@@ -153,9 +157,14 @@ class _Collectives:
     comparable: np.ndarray
 
 
-def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """RECORD of each kernel of the collectives chosen, by begin, and the latter's first begins and keys. They are numbered from 1 by
-    their first begin."""
+def _blocks(path: Path, rows: np.ndarray) -> tuple[Block, ...]:
+    """The rows in a file, as a block of no group."""
+    return write_blocks(path, np.zeros(len(rows), np.int64), rows)
+
+
+def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """RECORD of each kernel of the collectives chosen, by begin, TRANSFER_RECORD of those whose bytes are known, by their own begins, and
+    the collectives' first begins and keys. They are numbered from 1 by their first begin."""
     at = np.flatnonzero(chosen)
     at = at[np.argsort(met.first[at], kind="stable")]
     number = np.zeros(len(chosen), np.int64)
@@ -172,15 +181,13 @@ def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[
     measured = np.flatnonzero((told == 1) & (total >= 0) & (transfer > 0) & comparable)
 
     def speed(moved: np.ndarray) -> np.ndarray:
-        result = np.full(len(rows), ABSENT)
         # In floating point, for the product may be beyond 64 bits. 0 B/s is where nothing moved, no slow transfer.
-        exact = moved[measured] * 1e9 / transfer[measured]
-        result[measured] = np.maximum(np.round(exact), np.sign(exact)).astype(np.int64)
-        return result
+        exact = moved * 1e9 / np.maximum(transfer, 1)
+        return np.maximum(np.round(exact), np.sign(exact)).astype(np.int64)
 
     operation, by_name = kernels["operation"][rows], kernels["by_name"][rows]
     columns = {
-        "begin": begin, "end": end, "object": kernels["object_kernel"][rows],
+        "begin": begin, "ready": last, "end": end, "object": kernels["object_kernel"][rows],
         "operation": np.where(operation > 0, operation, np.where(by_name > 0, by_name, GROUP)), "collective": number[codes],
         "late": np.where(comparable, begin - met.first[codes], ABSENT),
         "wait": np.where(comparable, np.minimum(last - begin, end - begin), ABSENT), "transfer": np.where(comparable, transfer, ABSENT),
@@ -188,11 +195,12 @@ def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[
         "bus_bandwidth": speed(plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1)),
         "settled": kernels.of_piece("settled")[rows], "task": kernels["task"][rows], "device": kernels["device"][rows],
         "group": kernels.of_piece("group")[rows], "before": kernels["before"][rows]}
-    order = np.argsort(begin, kind="stable")
-    records = np.empty((len(rows), len(RECORD)), np.int64)
-    for place, name in enumerate(RECORD):
-        records[:, place] = columns[name][order]
-    return records, np.stack([met.first[at], *(column[at] for column in met.key)], axis=1)
+
+    def table(names: tuple[str, ...], order: np.ndarray) -> np.ndarray:
+        return np.stack([columns[name][order] for name in names], axis=1)
+
+    return (table(RECORD, np.argsort(begin, kind="stable")), table(TRANSFER_RECORD, measured[np.argsort(last[measured], kind="stable")]),
+            np.stack([met.first[at], *(column[at] for column in met.key)], axis=1))
 
 
 @dataclass(frozen=True)
@@ -215,10 +223,11 @@ class NumberStep:
 @dataclass(frozen=True)
 class RecordStep:
     """Stores the records that begin within a span of time (ns; None: without a limit). parts: of each step that matched, its records
-    and the file of their numbers."""
+    and the file of their numbers. transfers: of all steps."""
 
     number: int
     parts: tuple[tuple[Block, Path], ...]
+    transfers: tuple[Block, ...]
     low: int | None
     high: int | None
     folder: Path
@@ -229,11 +238,15 @@ class RecordStep:
             rows = block.read(self.low, self.high)
             rows[:, RECORD.index("collective")] = np.fromfile(path, np.int64)[rows[:, RECORD.index("collective")] - 1]
             found.append(rows)
-        column = dict(zip(RECORD, np.concatenate(found).T, strict=True))
-        order = np.lexsort([column[name] for name in reversed(ORDER)])
-        rows = Rows(LAYOUT, *(column[name][order] for name in ("begin", "end", "object")), {name: column[name][order] for name in FIELDS})
-        measured = order[column["bus_bandwidth"][order] != ABSENT]
-        part = {name: column[name][measured] for name in ("begin", "wait", "end", "object", "operation", *SPEEDS)}
-        transfers = Rows(TRANSFER, part["begin"] + part["wait"], part["end"], part["object"],
-                         {name: part[name] for name in ("operation", *SPEEDS)})
-        return spilled(Related([rows, transfers] if len(measured) else [rows]), NAME, self.number, self.folder)
+        transfers = [block.read(self.low, self.high) for block in self.transfers]
+        made = [_rows(LAYOUT, RECORD, FIELDS, found), _rows(TRANSFER, TRANSFER_RECORD, TRANSFER_FIELDS, transfers)]
+        return spilled(Related([rows for rows in made if len(rows.begin)]), NAME, self.number, self.folder)
+
+
+def _rows(layout: str, columns: tuple[str, ...], fields: tuple[str, ...], parts: Sequence[np.ndarray]) -> Rows:
+    """Records of a layout from parts with these columns, which begin with begin, end and object, in their order among equals."""
+    table = np.concatenate([np.zeros((0, len(columns)), np.int64), *parts])
+    column = dict(zip(columns, table.T, strict=True))
+    order = np.lexsort([column[name] for name in reversed(ORDER)])
+    begin, end, object_ = (table[order, place] for place in range(3))
+    return Rows(layout, begin, end, object_, {name: column[name][order] for name in fields})

@@ -8,7 +8,7 @@ than leave the greatest within 64 bits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -59,13 +59,13 @@ class _Met:
 def scale_fractions(results: Sequence[Extracted], folder: Path) -> tuple[list[Extracted], list[str]]:
     """The results with fractions as integers, stored in this folder, and warnings of those that are 0 though they were not."""
     met: dict[tuple[str, str], _Met] = {}
-    for run in _runs(results):
+    for run in (run for result in results for run in result.runs if _has_fractions(run)):
         values = _values(stored(run))
         for place, metric in _unscaled(run):
             met.setdefault((run.shape.name, metric.name), _Met()).add(values[:, place])
     scales = {key: found.scale() for key, found in met.items()}
     lost: Counter[str] = Counter()
-    scaled = [_scaled(result, scales, folder / f"fractions-{number}.bin", lost) if any(_runs([result])) else result
+    scaled = [_scaled(result, scales, folder / f"fractions-{number}.bin", lost) if any(map(_has_fractions, result.runs)) else result
               for number, result in enumerate(results)]
     warnings = [f"{name}: {count:,} numbers that are not 0 are 0 in the trace: below 10^-{MOST}, or others of that name are too great"
                 for name, count in sorted(lost.items())]
@@ -73,10 +73,11 @@ def scale_fractions(results: Sequence[Extracted], folder: Path) -> tuple[list[Ex
 
 
 def _scaled(result: Extracted, scales: dict[tuple[str, str], int], path: Path, lost: Counter[str]) -> Extracted:
+    """The result with its fractions as integers. scales: decimals by layout and name; lost: counts by name what becomes 0."""
     changed = replace(result, runs=[], accounts=result.accounts.copy())
     writer = SpillWriter(path, result.report, result.task)
     for run in result.runs:
-        if not any(_runs([replace(result, runs=[run])])):
+        if not _has_fractions(run):
             changed.runs.append(run)
             continue
         records = stored(run)
@@ -103,14 +104,13 @@ def _scaled(result: Extracted, scales: dict[tuple[str, str], int], path: Path, l
     return changed
 
 
-def _runs(results: Iterable[Extracted]) -> Iterable[Run]:
-    """The runs that hold fractions."""
-    return (run for result in results for run in result.runs if run.shape.stream == COUNTER and any(_unscaled(run)))
+def _has_fractions(run: Run) -> bool:
+    return run.shape.stream == COUNTER and bool(_unscaled(run))
 
 
-def _unscaled(run: Run) -> Iterable[tuple[int, Metric]]:
+def _unscaled(run: Run) -> list[tuple[int, Metric]]:
     """The places of fractions among a run's metrics."""
-    return ((place, metric) for place, metric in enumerate(run.shape.metrics) if metric.precision == UNSCALED)
+    return [(place, metric) for place, metric in enumerate(run.shape.metrics) if metric.precision == UNSCALED]
 
 
 def _values(records: np.ndarray) -> np.ndarray:
