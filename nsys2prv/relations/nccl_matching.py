@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nsys2prv.columns import ABSENT
 from nsys2prv.events.kind import Rows
 from nsys2prv.naming.nccl import GROUP, SEND_RECEIVE
 from nsys2prv.reading.extracted import Extracted
