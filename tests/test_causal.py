@@ -75,6 +75,7 @@ def test_no_message_goes_back_in_time_and_no_kernel_ends_before_its_collective_b
     assert (backward(job.after), apart(job.after)) == (0, 0)
 
 
+@pytest.mark.slow
 def test_every_record_is_still_there_in_its_place(job: Moved) -> None:
     """As many of every type on every row, in the same order and nesting, each as it was but for its times."""
     assert _lines_without_measures(job.after) == _lines_without_measures(job.before)

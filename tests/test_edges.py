@@ -185,6 +185,7 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
     assert not before or len(os.listdir("/proc/self/fd")) <= before
 
 
+@pytest.mark.slow
 def test_many_reports_need_few_descriptors(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     reports = [make_export(tmp_path / f"r{number}.sqlite", {KERNEL: [kernel(0, 5)], "StringIds": strings("k")}) for number in range(200)]

@@ -65,6 +65,7 @@ def test_it_can_be_left_away(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.pcf", "out.prv", "out.row"]
 
 
+@pytest.mark.slow
 def test_without_paths_files_have_names_alone(tmp_path: Path) -> None:
     reports = sorted((SAMPLES / "machine").glob("rank*.sqlite"))
     for options, folders in (([], True), (["--no-paths"], False)):

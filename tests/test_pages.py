@@ -349,6 +349,7 @@ def test_a_file_cut_while_it_is_open_is_no_crash(report: Path) -> None:
         table.decode(0, table.leaves, *ALL, [])
 
 
+@pytest.mark.slow
 def test_thousands_of_damaged_pages_under_sanitizers(tmp_path: Path) -> None:
     compiler = shutil.which("clang") or shutil.which("gcc")
     native = ROOT / "nsys2prv" / "native"

@@ -61,6 +61,7 @@ def gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
 # ---- GPUs -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_samples_of_gpus(cluster: SampleSet) -> None:
     """Number and sum of each metric on each GPU, of the first report that has it."""
     found, rows, seen, zeros = series(cluster), gpu_rows(cluster), set(), 0

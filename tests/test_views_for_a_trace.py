@@ -115,7 +115,7 @@ def test_what_is_no_trace_is_told_in_one_line(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "other.prv").write_text("SQLite format 3")
     (tmp_path / "empty.prv").write_text("")
     for name, words in (("cut.prv.gz", "damaged"), ("spoilt.prv.gz", "damaged"), ("plain.prv.gz", "gzip"), ("missing.prv", "No such file"),
-                        ("other.prv", "not a Paraver trace"), ("empty.prv", "not a Paraver trace"), ("", "Is a directory")):
+                        ("other.prv", "not a Paraver trace"), ("empty.prv", "not a Paraver trace"), ("", "is not a regular file")):
         assert main(["cfgs", "--for", str(tmp_path / name)]) == 1
         output = capsys.readouterr()
         assert output.out == ""

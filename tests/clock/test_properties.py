@@ -50,6 +50,7 @@ def test_shifting_a_host_shifts_its_correction(seed: int, shift: int, numbered: 
         assert abs(after.corrections[other].bound_ns - before.corrections[other].bound_ns) < ROUNDING + 1e-6 * abs(shift)
 
 
+@pytest.mark.slow
 @relaxed
 @given(seeds, st.booleans())
 def test_the_order_of_rows_and_the_names_of_members_do_not_matter(seed: int, numbered: bool) -> None:

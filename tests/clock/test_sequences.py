@@ -129,6 +129,7 @@ def test_a_few_regular_calls_of_captures_one_call_apart_are_not_taken_for_each_o
     assert wrong <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [6, 12, 100])
 def test_regular_calls_far_apart_belong_together_where_utc_says_so_too(count: int) -> None:
     for seed in range(20):
@@ -200,6 +201,7 @@ def test_a_communicator_recorded_from_its_beginning_is_no_proof_where_a_member_h
         assert not correction.sure or correction.reference == correction.host
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 10e3, 100e3, 400e3])
 def test_regular_calls_some_of_which_are_missing_are_never_off_by_a_period_with_a_small_bound(spread: float) -> None:
     small = 0

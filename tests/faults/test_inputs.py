@@ -26,6 +26,7 @@ CLUSTER = sorted((SAMPLES / "cluster").glob("*.sqlite"))
 
 
 
+@pytest.mark.slow
 def test_an_export_that_another_program_has_locked(tmp_path: Path) -> None:
     """As on a file system without locks: none is taken."""
     report = shutil.copy(GRAPHS, tmp_path / "r.sqlite")
@@ -53,6 +54,7 @@ def test_an_export_that_is_in_use_is_read_as_it_was_committed(tmp_path: Path) ->
     assert {name: text for name, text in after.items() if not name.startswith("out.")} == before
 
 
+@pytest.mark.slow
 def test_an_export_that_is_half_written(tmp_path: Path) -> None:
     """Its rollback journal could name any file, which SQLite would delete."""
     report = shutil.copy(GRAPHS, tmp_path / "r.sqlite")
@@ -172,6 +174,7 @@ def test_reports_that_do_not_belong_together(one: dict, other: dict, says: str, 
     assert not any("98710" in warning for warning in warnings)
 
 
+@pytest.mark.slow
 def test_the_samples_belong_together(tmp_path: Path) -> None:
     for name in ("training", "cluster", "graphs"):
         warnings = convert(sorted((SAMPLES / name).glob("*.sqlite")), tmp_path / "out.prv", Options()).warnings
@@ -201,6 +204,7 @@ def test_a_folder_by_a_name_that_has_no_last_part(arguments: tuple[str, ...], na
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_folder_of_tables_by_its_point(tmp_path: Path) -> None:
     folder = as_folder(GRAPHS, tmp_path / "rank0.parquetdir")
     assert command("-q", ".", "../out.prv", cwd=folder).returncode == 0

@@ -27,6 +27,7 @@ def test_too_little_address_space(words: list[str], size: int, tmp_path: Path) -
     assert content(tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_little_address_space_is_enough(tmp_path: Path) -> None:
     """As little as is not refused."""
     reports = sorted((SAMPLES / "cluster").glob("*.sqlite"))

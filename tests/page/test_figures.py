@@ -65,6 +65,7 @@ def test_the_tree_has_the_figures_of_its_paths(made: tuple[str, dict]) -> None:
         assert [row[number] for row in shown.rows] == [known[one] for one in paths]
 
 
+@pytest.mark.slow
 def test_every_table_is_on_the_page_or_drawn(made: tuple[str, dict]) -> None:
     text, data = made
     given = {f"{analysis}.{name}" for analysis, found in data["analyses"].items() for name, table in found["tables"].items()

@@ -47,6 +47,7 @@ def test_names_are_text(page: Path) -> None:
     assert any("<script>" in str(row[0]) for row in parsed.tables["kernels.kernels"].rows)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH")
 def test_a_browser_runs_none_of_them(page: Path, tmp_path: Path) -> None:
     shown, complaints = browse(tmp_path, page)

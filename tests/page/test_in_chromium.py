@@ -107,6 +107,7 @@ def test_the_page_as_it_is(page: Path, tmp_path: Path, theme: int) -> None:
     assert re.search(r'<button type="button" id="theme">', shown), "the script did not run"
 
 
+@pytest.mark.slow
 def test_another_script_is_not_run(page: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.html"
     other.write_text(page.read_text(encoding="utf-8").replace("</body>", "<script>document.title = 'ran'</script></body>"))

@@ -98,6 +98,7 @@ def test_every_collective_found_is_a_true_one(job: Job) -> None:
         assert all(abs(begin - true) <= 5 for (_, begin), true in zip(members, item["begin"], strict=True))
 
 
+@pytest.mark.slow
 def test_nearly_every_collective_with_all_its_rows_is_found(job: Job) -> None:
     found = {(members[0][0], members[0][1] // 10) for members in job.collectives}
     wanted = [item for item in whole(job.truth) if item["function"] != "SendRecv"]
