@@ -89,9 +89,10 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--no-metadata", action="store_true", help="do not write .nsys2prv.json: inputs, options, and what became of all rows")
     how.add_argument("--no-paths", action="store_true", dest="without_paths",
                      help="write names of files without their folders: of inputs, and of the files that the program accessed")
-    how.add_argument("-j", "--jobs", type=int, default=0, metavar="N", help="worker processes; one per CPU by default")
-    how.add_argument("--engine", default="processes", metavar="NAME",
-                     help="who works: processes (default) or threads of this machine, dask (a cluster), mpi (the ranks of this MPI job)")
+    how.add_argument("-j", "--jobs", type=int, default=0, metavar="N", help="workers; one per CPU by default")
+    how.add_argument("--engine", default="local", metavar="NAME",
+                     help="who works: local (default: threads for up to 4 workers, processes for more), processes, threads, dask (a "
+                          "cluster), mpi (the ranks of this MPI job)")
     how.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask cluster that is running; without it --engine dask starts its own")
     how.add_argument("--tmp", type=Path, metavar="DIR", help="folder for temporary files; the output's by default")
     how.add_argument("--keep-going", action="store_true",

@@ -9,7 +9,7 @@ from pathlib import Path
 from nsys2prv import engines
 from nsys2prv.allocator import importing
 from nsys2prv.engines.cpus import available_cpus
-from nsys2prv.engines.pool import is_worth
+from nsys2prv.engines.pool import MOST_THREADS, is_worth
 from nsys2prv.report.unchanged import signature
 
 #: Fewer bytes rarely have as many rows as one process reads and writes while others start.
@@ -29,11 +29,11 @@ def bytes_of(path: Path) -> int:
 def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None:
     """Let processes start that will be worth it, while this one imports what it needs itself. jobs: how many, 0 for one per CPU."""
     jobs, paths = jobs or available_cpus(), [Path(report) for report in reports]
-    if engine == engines.DEFAULT and jobs > 1 and worth_workers(paths, jobs):
-        from nsys2prv.engines import local
+    if engine == engines.DEFAULT and jobs > MOST_THREADS and worth_workers(paths, jobs):
+        from nsys2prv.engines import processes
 
         # There is work for one of each of what makes it worth starting one; others start when there is more.
-        local.start(jobs, 1 + sum(map(bytes_of, paths)) // max(1, SMALL_JOB_BYTES), _get_ready)
+        processes.start(jobs, 1 + sum(map(bytes_of, paths)) // max(1, SMALL_JOB_BYTES), _get_ready)
 
 
 def _get_ready() -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,9 @@ import pytest
 from tools.commands import ENVIRONMENT, wait_for
 
 from nsys2prv import Options, convert, engines, preparation
-from nsys2prv.engines import cpus, local
+from nsys2prv.engines import cpus
 from nsys2prv.engines.local import SerialExecutor
-from nsys2prv.engines.pool import Pool
+from nsys2prv.engines.pool import MOST_THREADS, Pool
 from nsys2prv.engines.processes import ProcessExecutor, Worker, WorkerLost
 from nsys2prv.engines.worker import receive, send
 from nsys2prv.errors import Nsys2prvError, UsageError
@@ -49,7 +49,7 @@ def trace(folder: Path, **options: object) -> list[bytes]:
 def test_engines_give_the_same_bytes(tmp_path: Path) -> None:
     alone = trace(tmp_path / "alone")
     assert len(alone) == 5
-    for name, options in {"processes": {"jobs": 3}, "threads": {"engine": "threads", "jobs": 3},
+    for name, options in {"processes": {"engine": "processes", "jobs": 3}, "threads": {"engine": "threads", "jobs": 3},
                           "dask": {"engine": "dask", "jobs": 2}}.items():
         assert trace(tmp_path / name, **options) == alone, name
 
@@ -69,11 +69,11 @@ def test_a_running_dask_cluster(tmp_path: Path) -> None:
 EARLY = """
 import os, shutil, sys
 from nsys2prv import starting
-from nsys2prv.engines import local
+from nsys2prv.engines import processes
 starting.SMALL_JOB_BYTES = 0
 begun, open_files, rmtree = [], [], shutil.rmtree
 
-def start(jobs, count, first, start=local.start):
+def start(jobs, count, first, start=processes.start):
     begun.append((count > 1, "nsys2prv.conversion" in sys.modules))
     start(jobs, count, first)
     from nsys2prv import preparation
@@ -91,10 +91,10 @@ def removed(folder, **options):
     rmtree(folder, **options)
 
 if __name__ == "__main__":
-    local.start, shutil.rmtree = start, removed
+    processes.start, shutil.rmtree = start, removed
     from nsys2prv.cli import main
-    status = main(["-q", "-j", "2", *sys.argv[1:]])
-    print(status, begun, local._ahead, open_files)
+    status = main(["-q", "-j", "5", *sys.argv[1:]])
+    print(status, begun, processes._ahead, open_files)
 """
 
 
@@ -134,7 +134,7 @@ def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("engine", "scheduler", "problem"), [
-    ("spark", None, "none of processes, threads, dask, mpi"), ("threads", "tcp://here:1", "--scheduler is where --engine dask")])
+    ("spark", None, "none of local, processes, threads, dask, mpi"), ("threads", "tcp://here:1", "--scheduler is where --engine dask")])
 def test_engines_that_there_are_not(engine: str, scheduler: str | None, problem: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=problem):
         convert(SAMPLES, tmp_path / "out.prv", Options(engine=engine, scheduler=scheduler))
@@ -167,93 +167,49 @@ def die(task: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharing", [True, False])
-def test_what_a_lost_worker_leaves_undone_is_done_again(sharing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "SHARING_JOBS", 2 if sharing else 1)
+def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
     with engines.workers("processes", 2) as pool:
         assert list(pool.in_order(partial(die_once, tmp_path), range(8), 4)) == [task * task for task in range(8)]
     assert {path.name.split()[0] for path in tmp_path.iterdir()} == {*"01234567", "died"}
 
 
-def test_what_this_process_does_as_a_worker_is_lost_is_done_once() -> None:
-    held, begun, later = [], [], threading.Event()
-
-    class Lost:
-        """A worker that is lost at its first task once this process is at a later one."""
-
-        def call(self, function: Callable, /, *args: object) -> object:
-            if function is int:
-                return 0
-            held.extend(args)
-            assert later.wait(60)
-            raise WorkerLost
-
-        def kill(self) -> None:
-            pass
-
-        end = kill
-
-    def work(task: int) -> int:
-        begun.append(task)
-        wait_for(lambda: held, "no worker has a task")
-        if task > held[0]:
-            later.set()
-            time.sleep(0.3)
-        return task
-
-    pool = Pool(ProcessExecutor(1, own_share=True, start=Lost), 2, renew=SerialExecutor)
-    assert list(pool.in_order(work, range(5), 5)) == list(range(5))
-    assert sorted(begun) == list(range(5))
-
-
 @pytest.mark.slow
-def test_a_task_that_kills_every_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "SHARING_JOBS", 1)
+def test_a_task_that_kills_every_worker_is_named() -> None:
     with engines.workers("processes", 2) as pool, pytest.raises(Nsys2prvError, match=r"^report 2: a worker process ended at it"):
         list(pool.in_order(die, range(8), 4, lambda task: f"report {task}"))
-
-
-def where(marks: Path, task: int) -> int:
-    """The process that does the task, once two of them have some."""
-    (marks / str(os.getpid())).touch()
-    wait_for(lambda: len(list(marks.iterdir())) == 2, "one process does all")
-    return os.getpid()
 
 
 def fail(task: int) -> int:
     raise ValueError(f"task {task}")
 
 
-def test_this_process_is_one_of_two_workers(tmp_path: Path) -> None:
-    with engines.workers("processes", 2) as pool:
-        found = list(pool.in_order(partial(where, tmp_path), range(20), 6))
-        assert os.getpid() in found
-        assert len(set(found)) == 2
-        with pytest.raises(ValueError, match="task 0"):
-            list(pool.in_order(fail, range(20), 6))
-        assert list(pool.in_order(abs, range(20), 6)) == list(range(20))
+def test_what_fails_ends_threads_after_their_work() -> None:
+    """Tasks under way end before the temporary folder is removed; those that wait are not begun."""
+    begun, go_on, over = threading.Event(), threading.Event(), []
 
-
-def test_what_waits_is_cancelled_with_the_executor() -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    executor = ProcessExecutor(0, own_share=True)
-
-    def work() -> str:
+    def work() -> None:
         begun.set()
         assert go_on.wait(60)
-        return "done"
+        over.append(True)
 
-    futures = [executor.submit(work) for _ in range(3)]
-    assert begun.wait(60)
-    executor.shutdown(wait=False, cancel_futures=True)
-    go_on.set()
-    assert futures[0].result(60) == "done"
+    with suppress(ZeroDivisionError), engines.workers("threads", 1) as pool, pool.ended():
+        futures = [pool.executor.submit(work) for _ in range(3)]
+        assert begun.wait(60)
+        threading.Timer(0.1, go_on.set).start()
+        raise ZeroDivisionError
+    assert over == [True]
     assert [future.cancelled() for future in futures] == [False, True, True]
 
 
-def test_what_fails_ends_workers_at_their_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_workers_are_threads_and_many_are_processes() -> None:
+    kinds = {1: SerialExecutor, 2: ThreadPoolExecutor, MOST_THREADS: ThreadPoolExecutor, MOST_THREADS + 1: ProcessExecutor}
+    for jobs, kind in kinds.items():
+        with engines.workers("local", jobs) as pool:
+            assert isinstance(pool.executor, kind)
+
+
+def test_what_fails_ends_workers_at_their_work(tmp_path: Path) -> None:
     """And what uses the temporary folder is over before the folder is removed."""
-    monkeypatch.setattr(local, "SHARING_JOBS", 1)
     with suppress(ZeroDivisionError), engines.workers("processes", 2) as pool, pool.ended():
         futures = [pool.executor.submit(work_for_ever, tmp_path) for _ in range(3)]
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2, "no workers")
@@ -266,23 +222,6 @@ def test_what_fails_ends_workers_at_their_work(tmp_path: Path, monkeypatch: pyte
 def work_for_ever(marks: Path) -> None:
     (marks / str(os.getpid())).touch()
     time.sleep(3600)
-
-
-def test_what_fails_waits_for_the_share_of_this_process() -> None:
-    begun, go_on, over = threading.Event(), threading.Event(), []
-
-    def work() -> None:
-        begun.set()
-        assert go_on.wait(60)
-        over.append(True)
-
-    pool = Pool(ProcessExecutor(0, own_share=True), 1, ends=True, abandon=ProcessExecutor.kill)
-    with suppress(ZeroDivisionError), pool.ended():
-        pool.executor.submit(work)
-        assert begun.wait(60)
-        threading.Timer(0.1, go_on.set).start()
-        raise ZeroDivisionError
-    assert over == [True]
 
 
 def test_workers_that_cannot_be_started() -> None:

@@ -118,8 +118,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_process_outlives_the_command(number: int, status: int | None, large: Path, tmp_path: Path) -> None:
     """Nor, where the signal can be handled, a temporary file."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests run under nohup would hand on that it is ignored
-    child = subprocess.Popen([sys.executable, "-m", "nsys2prv", "-q", "-j", "2", str(large), "out.prv"], cwd=tmp_path,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    child = subprocess.Popen([sys.executable, "-m", "nsys2prv", "-q", "--engine", "processes", "-j", "2", str(large), "out.prv"],
+                             cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         deadline = time.monotonic() + 20
         while len(group(child.pid)) < 2 and time.monotonic() < deadline:

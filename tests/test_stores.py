@@ -88,7 +88,7 @@ def test_same_bytes_as_of_real_exports(report: Path, tmp_path: Path) -> None:
 def test_several_workers_and_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "SMALL_JOB_ROWS", 0)
     expected = written(TRAINING, tmp_path / "expected")
-    for name, options in {"processes": {"jobs": 2}, "threads": {"jobs": 3, "engine": "threads"}}.items():
+    for name, options in {"processes": {"jobs": 2, "engine": "processes"}, "threads": {"jobs": 3, "engine": "threads"}}.items():
         extract_to(TRAINING, tmp_path / f"{name}.store", Options(**options))
         assert written([tmp_path / f"{name}.store"], tmp_path / name, **options) == expected
     assert (tmp_path / "processes.store").read_bytes() == (tmp_path / "threads.store").read_bytes()

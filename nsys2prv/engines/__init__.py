@@ -15,8 +15,9 @@ from nsys2prv.engines.pool import Pool
 from nsys2prv.errors import UsageError
 
 #: Engine -> its module here, and what it needs to be installed.
-ENGINES = {"processes": ("local", ""), "threads": ("threads", ""), "dask": ("dask", "dask"), "mpi": ("mpi", "mpi")}
-DEFAULT = "processes"
+ENGINES = {"local": ("local", ""), "processes": ("processes", ""), "threads": ("threads", ""), "dask": ("dask", "dask"),
+           "mpi": ("mpi", "mpi")}
+DEFAULT = "local"
 
 
 def check(engine: str, scheduler: str | None) -> None:

@@ -14,6 +14,9 @@ from nsys2prv.errors import Nsys2prvError
 T, R = TypeVar("T"), TypeVar("R")
 #: How often a task is tried alone after a worker was lost at it or beside it.
 ATTEMPTS = 2
+#: Up to so many workers of this machine are threads: they start at once and share what is imported, and most of the work releases
+#: Python's lock. More of them would wait for that lock.
+MOST_THREADS = 4
 
 
 def is_worth(jobs: int, work: int, while_starting: int) -> bool:

@@ -1,19 +1,21 @@
-"""Worker processes of this machine, and this process beside them."""
+"""Worker processes of this machine."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from nsys2prv.engines.pool import Pool
 from nsys2prv.engines.worker import receive, send
 
 R = TypeVar("R")
@@ -83,19 +85,15 @@ class _Task:
                 self.future.set_exception(error)
 
 
-def _here(function: Callable[..., R], /, *args: object, **kwargs: object) -> R:
-    return function(*args, **kwargs)
-
-
 class ProcessExecutor(Executor):
-    """Each task goes to whoever is free first: one of so many worker processes, or where it has a share a thread of this process.
+    """Each task goes to the worker process that is free first.
 
     Workers start with the first task. Once one is lost the others are ended, no task is taken any more, and those that wait fail with
-    :class:`WorkerLost`; what is under way in this process is brought to its end.
+    :class:`WorkerLost`.
     """
 
-    def __init__(self, processes: int, own_share: bool = False, start: Callable[[], Worker] = Worker) -> None:
-        self._processes, self._own_share, self._start = processes, own_share, start
+    def __init__(self, processes: int, start: Callable[[], Worker] = Worker) -> None:
+        self._processes, self._start = processes, start
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._tasks: deque[_Task] = deque()
@@ -112,8 +110,6 @@ class ProcessExecutor(Executor):
     def submit(self, function: Callable[..., R], /, *args: object, **kwargs: object) -> Future[R]:
         if not self._closed:
             self.begin(self._processes)
-            if self._own_share and len(self._threads) == self._processes:
-                self._run(self._work_here)
         task = _Task(Future(), (function, args, kwargs))
         with self._lock:
             if self._closed:
@@ -130,7 +126,7 @@ class ProcessExecutor(Executor):
             self._join()
 
     def kill(self) -> None:
-        """End the workers at once, whatever they are doing, and wait until nothing is under way in this process."""
+        """End the workers at once, whatever they are doing, and wait until they have ended."""
         for task in self._close(take=True):
             task.future.cancel()
         self._kill_workers()
@@ -177,10 +173,6 @@ class ProcessExecutor(Executor):
             self._changed.wait_for(lambda: self._tasks or self._closed)
             return self._tasks.popleft() if self._tasks else None
 
-    def _work_here(self) -> None:
-        while task := self._next():
-            task.done_by(_here)
-
     def _work_there(self, first: Callable[[], object]) -> None:
         # The worker is born with the signals of this thread.
         if hasattr(signal, "pthread_sigmask"):
@@ -203,10 +195,38 @@ class ProcessExecutor(Executor):
                 raise
 
         try:
-            # A worker that is still starting would only keep a task from this process.
+            # A worker that is still starting would only keep a task from the others.
             with suppress(Exception):
                 call(first)
             while task := self._next():
                 task.done_by(call)
         finally:
             worker.end()
+
+
+#: By their number, workers that started before they were asked for.
+_ahead: dict[int, ProcessExecutor] = {}
+
+
+def start(jobs: int, count: int, first: Callable[[], object]) -> None:
+    """Let `count` of so many workers start, and do what they need first, while this process does something else; the next :func:`workers`
+    has them."""
+    if jobs > 1 and jobs not in _ahead:
+        _ahead[jobs] = _processes(jobs)
+        with suppress(WorkerLost):
+            _ahead[jobs].begin(count, first)
+
+
+def _processes(number: int) -> ProcessExecutor:
+    for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(library, "1")
+    return ProcessExecutor(number)
+
+
+@contextmanager
+def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
+    """`jobs` processes, which start afresh and use one thread each."""
+    with ExitStack() as stack:
+        # What killed a worker most likely was memory: the next ones are fewer.
+        yield Pool(stack.enter_context(_ahead.pop(jobs, None) or _processes(jobs)), jobs,
+                   renew=lambda: stack.enter_context(_processes(max(1, jobs // 2))), ends=True, abandon=ProcessExecutor.kill)

@@ -144,7 +144,7 @@ def test_a_crash_that_nobody_has_noticed_yet(when: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_only_time(large: Path, tmp_path: Path) -> None:
     assert command("-q", "-j", "1", large, tmp_path / "whole.prv").returncode == 0
-    child = started(tmp_path, "-j", "2", large, "out.prv")
+    child = started(tmp_path, "--engine", "processes", "-j", "2", large, "out.prv")
     workers: list[int] = []
 
     def a_worker_works() -> bool:
@@ -165,7 +165,7 @@ def test_workers_that_are_killed_again_and_again(large: Path, tmp_path: Path) ->
         "import os, sys\nif 'engines.worker' in ' '.join(sys.orig_argv):\n    os.kill(os.getpid(), 9)\n")
     environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
     (tmp_path / "out").mkdir()
-    done = subprocess.run(arguments("-q", "-j", "2", large, tmp_path / "out" / "out.prv"), env=environment, capture_output=True, text=True,
-                          timeout=120, check=False)
+    done = subprocess.run(arguments("-q", "--engine", "processes", "-j", "2", large, tmp_path / "out" / "out.prv"), env=environment,
+                          capture_output=True, text=True, timeout=120, check=False)
     assert "lack of memory" in error_of(done)
     assert content(tmp_path / "out") == {}

@@ -34,7 +34,7 @@ sys.exit(main())
 COUNT = 100
 #: CPU seconds of the main process until a run is ended: from the first import to the last line.
 FIRST, LAST = 0.05, 1.5
-WORKERS = {"processes": ["-j", "2"], "more": ["-j", "4"], "threads": ["--engine", "threads", "-j", "2"], "alone": ["-j", "1"]}
+WORKERS = {"processes": ["--engine", "processes", "-j", "2"], "threads": ["-j", "2"], "alone": ["-j", "1"]}
 
 
 def interrupt(child: subprocess.Popen[str]) -> None:
