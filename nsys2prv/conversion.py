@@ -161,11 +161,16 @@ def _closings(job: Job, codes: dict[tuple[str, str], int]) -> list[tuple[int, tu
 def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> write.Manifest:
     """The windows' common data, small runs joined."""
     sampled = counter_codes({layout: [metric.name for metric in met] for layout, met in metrics.items()})
+    runs, meant, bounds = plan_windows(job)
+    return write.Manifest(runs, meant, job.model.tree.addresses, job.domain_codes, sampled, _closings(job, sampled), bounds)
+
+
+def plan_windows(job: Job) -> tuple[list[Run], Meanings, list[int]]:
+    """What :class:`WindowReader` reads a job's records from, small runs joined, and the times (ns) at which its windows begin."""
     meant = Meanings(job.clocks, job.duration, Lookup.of(job.threads), Lookup.of(job.domains),
                      {name: Lookup.of(columns) for name, columns in job.names.items()})
     runs = _joined(job, meant)
-    return write.Manifest(runs, meant, job.model.tree.addresses, job.domain_codes, sampled, _closings(job, sampled),
-                          window_bounds(runs, job.clocks))
+    return runs, meant, window_bounds(runs, job.clocks)
 
 
 def _joined(job: Job, meant: Meanings) -> list[Run]:

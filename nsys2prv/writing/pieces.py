@@ -10,9 +10,39 @@ import numpy as np
 from nsys2prv.clock.maps import Clock, RowClocks
 from nsys2prv.columns import OPEN
 from nsys2prv.store.placing import moments
-from nsys2prv.store.runs import Run, Shape, picked, together
-from nsys2prv.store.windows import trace_times, within
+from nsys2prv.store.runs import Run, Shape, SpillReader, picked, together
+from nsys2prv.store.windows import around, trace_times, within
 from nsys2prv.writing.meanings import Meanings, is_moment
+
+
+class WindowReader:
+    """Reads the records of a trace window by window, in trace time and in the trace's own numbers. Writers of any format go through it."""
+
+    def __init__(self, runs: Sequence[Run], meanings: Meanings) -> None:
+        self._runs, self._meanings, self._reader = runs, meanings, SpillReader()
+        self._first = np.array([self._trace_time(run, run.first) for run in runs], np.int64)
+        self._until = np.array([self._trace_time(run, run.until) for run in runs], np.int64)
+
+    def read(self, first: int, last: int | None) -> dict[Shape, Pieces]:
+        """The records with first <= time < last (ns; None: to the end of the trace), by their shape."""
+        touched = self._until >= first
+        if last is not None:
+            touched &= self._first < last
+        runs: dict[Shape, list[tuple[Run, np.ndarray]]] = {}
+        for index in np.flatnonzero(touched):
+            run = self._runs[index]
+            records = around(self._reader, run, self._meanings.clocks[run.report], first, last)
+            if len(records):
+                runs.setdefault(run.shape, []).append((run, records))
+        return {shape: pieces for shape in list(runs) if len(pieces := Pieces(shape, self._meanings, runs.pop(shape), (first, last)))}
+
+    def close(self) -> None:
+        """Close the files of the runs."""
+        self._reader.close()
+
+    def _trace_time(self, run: Run, time: int) -> int:
+        meant = self._meanings
+        return meant.duration if time == OPEN else int(meant.clocks[run.report].to_global(np.int64(time)))
 
 
 class Pieces:

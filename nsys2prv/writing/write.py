@@ -12,15 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from nsys2prv.catalogue import DomainCode, Field, catalogue
-from nsys2prv.columns import OPEN
 from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text
 from nsys2prv.paraver.merging import merged
 from nsys2prv.paraver.output import Output
-from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, SpillReader, fields_present
+from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, fields_present
 from nsys2prv.store.sampled import SampleTable, joined, numbers, without_holes
-from nsys2prv.store.windows import around
 from nsys2prv.writing.meanings import Meanings
-from nsys2prv.writing.pieces import Pieces
+from nsys2prv.writing.pieces import Pieces, WindowReader
 
 
 @dataclass
@@ -84,7 +82,7 @@ class Formatter:
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self.reader = SpillReader()
+        self.reader = WindowReader(manifest.runs, manifest.meanings)
         self.repeated: Counter[int] = Counter()
         addresses = [address.encode() for address in manifest.addresses]
         self._events = Choice(tuple(b"2:" + address + b":" for address in addresses))
@@ -92,27 +90,12 @@ class Formatter:
         self._senders = Choice(tuple(b"3:" + address + b":" for address in addresses))
         self._receivers = Choice(tuple(b":" + address + b":" for address in addresses))
         self._shapes: dict[Hashable, LineShape] = {}
-        self._first = np.array([self._trace_time(run, run.first) for run in manifest.runs], np.int64)
-        self._until = np.array([self._trace_time(run, run.until) for run in manifest.runs], np.int64)
-
-    def _trace_time(self, run: Run, time: int) -> int:
-        meant = self.manifest.meanings
-        return meant.duration if time == OPEN else int(meant.clocks[run.report].to_global(np.int64(time)))
 
     def batches(self, number: int) -> list[Batch]:
         """The lines of a window by shape: states first, then ends, so that they come before begins of the same time."""
-        bounds, meant = self.manifest.bounds, self.manifest.meanings
-        first, last = bounds[number], bounds[number + 1] if number + 1 < len(bounds) else None
-        touched = self._until >= first
-        if last is not None:
-            touched &= self._first < last
-        runs: dict[Shape, list[tuple[Run, np.ndarray]]] = {}
-        for index in np.flatnonzero(touched):
-            run = self.manifest.runs[index]
-            records = around(self.reader, run, meant.clocks[run.report], first, last)
-            if len(records):
-                runs.setdefault(run.shape, []).append((run, records))
-        found = {shape: pieces for shape in list(runs) if len(pieces := Pieces(shape, meant, runs.pop(shape), (first, last)))}
+        bounds = self.manifest.bounds
+        last = bounds[number + 1] if number + 1 < len(bounds) else None
+        found = self.reader.read(bounds[number], last)
         ranks = {STATE: 0, END: 1, BEGIN: 2, LINE: 3}
         sampled = {shape: found.pop(shape) for shape in list(found) if shape.stream == COUNTER}
         batches = [self._batch(shape, found[shape])
