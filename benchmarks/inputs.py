@@ -51,7 +51,7 @@ class Job:
 def generate(folder: Path, rows: int, ranks: int) -> Job:
     """About so many rows in all, in one report for each rank; a folder that has them is used again."""
     if not (folder / "truth.json").exists():
-        subprocess.run([sys.executable, "-m", "nsys2prv.samples", str(folder), "--ranks", str(ranks), "--hosts", str(_hosts(ranks)),
+        subprocess.run([sys.executable, "-m", "tools.samples", str(folder), "--ranks", str(ranks), "--hosts", str(_hosts(ranks)),
                         "--events-per-rank", str(max(1, int(rows / ranks / ROWS_PER_ASKED))), "--gpu-metrics"],
                        check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     reports = sorted(folder.glob("rank*.sqlite"), key=lambda path: int(path.stem.removeprefix("rank")))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from samples import Options as Job
+from samples import generate
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, UNSET
 from tools.exports import global_tid, make_export
@@ -17,8 +19,6 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, Summary, convert
 from nsys2prv.cli import main
 from nsys2prv.errors import NothingToWrite
-from nsys2prv.samples import Options as Job
-from nsys2prv.samples import generate
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 #: Events of NCCL collectives: operation, number, and what compares times on several ranks.

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import yaml
 from events.test_mpi import call, export, init, p2p
+from samples import Options as Job
+from samples import generate
 from tools.conversions import convert_and_read
 from tools.exports import global_tid
 from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv.cli import main
-from nsys2prv.samples import Options as Job
-from nsys2prv.samples import generate
 
 KERNELS, CALLS, MARKS = 63000006, 63000000, 9003
 COLLECTIVE, NUMBER = 9540, 9541

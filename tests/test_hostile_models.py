@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
+from samples import schema
 from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
 from tools.trace_reader import read_trace
 
 from nsys2prv import convert
 from nsys2prv.errors import NothingToWrite
 from nsys2prv.events import all_kinds
-from nsys2prv.samples import schema
 
 KINDS = ("openacc", "openmp", "openmp_points", "cublas", "cudnn", "memory_usage", "memory_pools", "cpu_page_faults", "gpu_page_faults")
 TABLES = sorted({table for kind in all_kinds() if kind.name in KINDS for table in kind.tables})

@@ -7,13 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from samples import Options as SampleOptions
+from samples import generate
 from tools.sql_truth import label
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv.report.sqlite import Database
-from nsys2prv.samples import Options as SampleOptions
-from nsys2prv.samples import generate
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 SECRET = b"planted-secret"

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from nsys2prv.samples import Options, generate
+from samples import Options, generate
 
 START = "SELECT utcEpochNs, systemClockNs FROM TARGET_INFO_SESSION_START_TIME"
 NCCL_KERNELS = ("SELECT k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName "

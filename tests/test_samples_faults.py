@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from nsys2prv.samples import generate
+from samples import generate
 
 JOB: dict[str, Any] = {"ranks": 4, "hosts": 2, "steps": 30, "layers": 1, "seed": 3, "clock_drifts_ppm": (0.0, 0.0)}
 """Clocks that do not drift: local times are true ones since the capture's start, to the ns."""

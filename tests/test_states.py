@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from samples import Options as Job
+from samples import generate
 from test_truth_states import ACCELERATOR, BLOCKED, GROUP, IDLE, IO, OTHERS, RUNNING, SYNCHRONIZATION, TRANSFER, check, written
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, MEMCPY, RUNTIME, call, kernel, make_export, os_call, strings
@@ -16,8 +18,6 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, convert
 from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.samples import Options as Job
-from nsys2prv.samples import generate
 from nsys2prv.states import innermost, stage
 from nsys2prv.states.innermost import Ranges
 from nsys2prv.store import placing, runs

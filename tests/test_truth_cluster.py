@@ -11,11 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from samples import Options as SampleOptions
+from samples import generate
 from tools.sample_truth import SampleSet, open_set
 from tools.sql_truth import label
-
-from nsys2prv.samples import Options as SampleOptions
-from nsys2prv.samples import generate
 
 SAMPLE = Path(__file__).parent.parent / "sample_reports" / "cluster"
 TRUE_CLOCKS = SampleOptions(ranks=6, hosts=2, steps=2, layers=2, seed=9, clock_offsets_ms=(0.0, 0.0), clock_drifts_ppm=(0.0, 0.0), mpi=True,

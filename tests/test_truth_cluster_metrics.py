@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from samples import Options as SampleOptions
+from samples import generate
 from tools.sample_truth import SampleSet, open_set
 
-from nsys2prv.samples import Options as SampleOptions
-from nsys2prv.samples import generate
 from nsys2prv.store.unsampled import UNSAMPLED
 
 SAMPLE = Path(__file__).parent.parent / "sample_reports" / "cluster"

@@ -10,13 +10,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
+from samples import generate
+from samples.options import Options as SampleOptions
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv.reading import facts
 from nsys2prv.relations import mpi_messages
-from nsys2prv.samples import generate
-from nsys2prv.samples.options import Options as SampleOptions
 from nsys2prv.telling.summary import Summary
 
 pytestmark = pytest.mark.skipif("mpi" not in {field.name for field in fields(SampleOptions)}, reason="the samples have no MPI")

@@ -44,7 +44,7 @@ def rules_page() -> str:
     """The text of docs/checks.md."""
     head = """# What `nsys2prv check` checks
 
-Made from the declarations in `nsys2prv/check/rules.yaml` by `python docs/make_checks.py`.
+Made from the declarations in `nsys2prv/check/rules.yaml` by `python tools/make_checks.py`.
 
     nsys2prv check trace.prv [more.prv.gz ...] [--strict] [--json]
 

@@ -12,11 +12,11 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("make_analysis", ROOT / "docs" / "make_analysis.py")
+    spec = importlib.util.spec_from_file_location("make_analysis", ROOT / "tools" / "make_analysis.py")
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
     monkeypatch.chdir(ROOT)
     made, written = maker.page(), (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
     # How polars prints frames is its own affair.
     printed = re.compile(r"```text\n.*?```", re.DOTALL)
-    assert printed.sub("", made) == printed.sub("", written), "run python docs/make_analysis.py"
+    assert printed.sub("", made) == printed.sub("", written), "run python tools/make_analysis.py"

@@ -134,7 +134,7 @@ def test_numbers_are_read_as_python_reads_them() -> None:
 
 
 def test_the_page_of_rules_is_current() -> None:
-    assert (DOCS / "checks.md").read_text(encoding="utf-8") == rules_page(), "run python docs/make_checks.py"
+    assert (DOCS / "checks.md").read_text(encoding="utf-8") == rules_page(), "run python tools/make_checks.py"
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from samples import Options as SampleOptions
+from samples import generate
 from tools import nccl_exports
 from tools.conversions import convert_and_read
 from tools.nccl_exports import COMM, Rank, group_on_two_gpus, said
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import convert
-from nsys2prv.samples import Options as SampleOptions
-from nsys2prv.samples import generate
 
 COLLECTIVE, NUMBER, LATE, WAIT, TRANSFER, ALGORITHM, BUS, TRANSFERS = range(9540, 9548)
 MESSAGE = 55010

@@ -12,10 +12,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from samples import Options, generate
 from tools.conversions import convert_and_read
 from tools.trace_reader import Trace
-
-from nsys2prv.samples import Options, generate
 
 COLLECTIVE, NUMBER, KERNEL, TAG = 9540, 9541, 63000007, 55010
 MARGIN = 20_000_000

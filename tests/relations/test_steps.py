@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from samples import Options, generate
 from tools.conversions import convert_and_read
 from tools.trace_reader import Trace
 from tools.view_answers import SAMPLES
@@ -25,7 +26,6 @@ from nsys2prv.reading.frames import read_frame
 from nsys2prv.relations import all_relations, call_blocks, nccl_collectives, nccl_messages
 from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece, portions
-from nsys2prv.samples import Options, generate
 
 COLLECTIVE, NUMBER, LATE, MESSAGE = 9540, 9541, 9542, 55010
 NOISE: dict[str, object] = {"clock_offset_range_ms": 50.0, "clock_drift_range_ppm": 50.0, "end_jitter_us": 3.0, "waited_us": (0.0, 17.0)}

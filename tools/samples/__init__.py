@@ -1,6 +1,6 @@
 """Generates sets of Nsight Systems SQLite exports (one per rank) of an imagined training job, and the truth about them.
 
->>> from nsys2prv.samples import Options, generate
+>>> from samples import Options, generate
 >>> truth = generate("out", Options(ranks=4, hosts=2, steps=3))  # writes out/rank0.sqlite ... and out/truth.json
 
 The exports look like real ones of nsys 2026.2 (schema 3.25.0); the same options give the same bytes. What was put in

@@ -1,4 +1,4 @@
-"""Write ``events.md`` beside this file from the declarations of the event kinds: ``python docs/make_events.py``."""
+"""Write ``docs/events.md`` from the declarations of the event kinds: ``python tools/make_events.py``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsys2prv.relations import all_relations
 
 HEAD = """# Events in the trace
 
-Made from the declarations in `nsys2prv/events/` and `nsys2prv/catalogue/events/` by `python docs/make_events.py`.
+Made from the declarations in `nsys2prv/events/` and `nsys2prv/catalogue/events/` by `python tools/make_events.py`.
 
 A range is one record at its begin, with all its event types, and one at its end with the same types and value 0. Ranges that
 lie within each other on one row (calls, NVTX) are value / 0 pairs: show them with Paraver's compose function *Stacked Val*.
@@ -163,4 +163,4 @@ def _domains() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("events.md").write_text(page(), encoding="utf-8")
+    (Path(__file__).parent.parent / "docs" / "events.md").write_text(page(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Draw ``report.png`` beside this file, the head of the page of `nsys2prv report --html`: ``python docs/make_page_picture.py``.
+"""Draw ``docs/report.png``, the head of the page of `nsys2prv report --html`: ``python tools/make_page_picture.py``.
 
 Needs Chromium, matplotlib and Pillow. The job is an imagined one.
 """
@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
+from samples import Options, generate
 
 from nsys2prv.cli import main
-from nsys2prv.samples import Options, generate
 
-PICTURE = Path(__file__).parent / "report.png"
+PICTURE = Path(__file__).parent.parent / "docs" / "report.png"
 JOB = Options(ranks=8, hosts=2, steps=48, layers=6, gpu_metrics=2000)
 WIDTH, HEIGHT, COLORS = 1180, 2250, 200
 CHROMIUM = ("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",

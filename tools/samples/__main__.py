@@ -1,4 +1,4 @@
-"""``python -m nsys2prv.samples OUTDIR [options]``"""
+"""``python -m tools.samples OUTDIR [options]``"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _additions(text: str) -> tuple[str, ...]:
 def build_parser() -> argparse.ArgumentParser:
     default = Options()
     parser = argparse.ArgumentParser(
-        prog="python -m nsys2prv.samples",
+        prog="python -m tools.samples",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description="Generate Nsight Systems exports (one per rank) of an imagined training job, and their truth.",
     )

@@ -1,4 +1,4 @@
-"""Write ``analysis.md`` beside this file: its code is run on a sample and what it prints is put below: ``python docs/make_analysis.py``."""
+"""Write ``docs/analysis.md``: its code is run on a sample and what it prints is put below: ``python tools/make_analysis.py``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 PAGE = '''# Insight without Paraver
 
-Made by `python docs/make_analysis.py`, which runs the code below on a sample.
+Made by `python tools/make_analysis.py`, which runs the code below on a sample.
 
 The same aligned events that a trace is written from can be looked at directly: in the terminal, as JSON, and as data frames in Python.
 The figures are those that Paraver gives for our views on the same trace.
