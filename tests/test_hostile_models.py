@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from samples import schema
+from samples import report as samples
 from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
 from tools.trace_reader import read_trace
 
@@ -27,7 +27,7 @@ def odd_tables(draw: random.Random) -> dict[str, list[Row]]:
     """Some tables with some of their columns; times are often, other numbers sometimes, what they should be."""
     found: dict[str, list[Row]] = {"StringIds": strings("a", "b", "", "c")}
     for table in draw.sample(TABLES, 6):
-        columns = [name for name in re.findall(r"^    (\w+) +(?:INTEGER|TEXT)", schema.tables()[table], re.M) if draw.random() < 0.8]
+        columns = [name for name in re.findall(r"^    (\w+) +(?:INTEGER|TEXT)", samples.tables()[table], re.M) if draw.random() < 0.8]
         found[table] = [{name: draw.randrange(1000) if name in ("start", "end") and draw.random() < 0.6 else draw.choice(ODD)
                          for name in columns or ["start"]} for _ in range(draw.randrange(1, 30))]
     if draw.random() < 0.5:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
+from samples import Options as SampleOptions
 from samples import generate
-from samples.options import Options as SampleOptions
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert

@@ -1,11 +1,9 @@
-"""The machine the job runs on: hosts with wrong clocks, GPUs, processes, NCCL communicators.
+"""The machine the job runs on: hosts with wrong clocks, GPUs, processes with threads and streams, NCCL communicators.
 
-*True time* is ns since the job's beginning on a perfect clock. What a report says is true time seen through its
-host's clock:
+*True time* is ns since the job's beginning on a perfect clock. What a report says is true time seen through its host's clock:
 
 * system clock = uptime + t + drift * t; at the capture start it is TARGET_INFO_SESSION_START_TIME.systemClockNs;
-* UTC clock = EPOCH_NS + offset + t + drift * t; at the capture start it is utcEpochNs; UTC minus system clock is one
-  constant per host;
+* UTC clock = EPOCH_NS + offset + t + drift * t; at the capture start it is utcEpochNs;
 * event times = system clock now - system clock at the report's own capture start.
 """
 
@@ -20,13 +18,10 @@ from numpy.typing import NDArray
 
 from .options import Options
 
-EPOCH_NS = 1_780_000_000_000_000_000
-"""True UTC at true time 0, ns since 1970."""
-
-VM_ID = 1 << 48
-"""HW id 0, VM id 1: the upper bytes of globalPid and globalTid (HW 8 bits, VM 8, pid 24, tid 24)."""
-
 Ints = NDArray[np.int64]
+EPOCH_NS = 1_780_000_000_000_000_000  # true UTC at true time 0, ns since 1970
+VM_ID = 1 << 48  # HW id 0, VM id 1: the upper bytes of globalPid and globalTid (HW 8 bits, VM 8, pid 24, tid 24)
+DEVICE = "Local (CLI)"  # what reports call the machine
 
 
 class Thread(IntEnum):
@@ -40,15 +35,10 @@ class Thread(IntEnum):
     LOADER_1 = 21
 
 
-THREAD_NAMES = {  # as the OS knows them (at most 15 characters)
-    Thread.MAIN: "python3",
-    Thread.AUTOGRAD: "pt_autograd_0",
-    Thread.WATCHDOG: "pt_nccl_watchdg",
-    Thread.PIN_MEMORY: "pt_data_pin",
-    Thread.LOADER_0: "pt_data_worker",
-    Thread.LOADER_1: "pt_data_worker",
+THREAD_NAMES = {  # by distance from the pid, as the OS knows them (at most 15 characters)
+    0: "python3", 1: "[NSys]", 2: "[NSys Comms]", 5: "cuda-EvtHandlr", 6: "CUPTI worker th", 9: "pt_autograd_0", 12: "pt_tcpstore_uv",
+    14: "pt_nccl_watchdg", 17: "pt_data_pin", 20: "pt_data_worker", 21: "pt_data_worker",
 }
-OTHER_THREADS = {1: "[NSys]", 2: "[NSys Comms]", 5: "cuda-EvtHandlr", 6: "CUPTI worker th", 12: "pt_tcpstore_uv"}
 
 
 class Stream(IntEnum):
@@ -69,12 +59,25 @@ class Group(IntEnum):
     WORLD = 2
 
 
+STREAM_OF = {Group.SHARD: Stream.NCCL_SHARD, Group.REPLICA: Stream.NCCL_REPLICA, Group.WORLD: Stream.NCCL_WORLD}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of a host."""
+
+    uuid: str
+    bus: str
+
+
 @dataclass(frozen=True)
 class Host:
+    """A host and its clock."""
+
     name: str
-    offset_ns: int
+    offset_ns: int  # by which its UTC is wrong at true time 0
     drift_ppm: float
-    uptime_ns: int
+    uptime_ns: int  # at true time 0
     gpus: tuple[Gpu, ...] = field(repr=False)
 
     def system_clock(self, true_ns: Ints) -> Ints:
@@ -87,22 +90,16 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    uuid: str
-    bus: str
-
-
-@dataclass(frozen=True)
 class Rank:
-    """One process of the job, and its report. ``device`` is the CUDA ordinal it uses, ``gpu`` the index on the host."""
+    """One process of the job, and its report."""
 
     rank: int
     host: Host
     host_index: int
-    gpu: int
-    device: int
+    gpu: int  # index on the host
+    device: int  # CUDA ordinal that it uses
     pid: int
-    capture_start_ns: int
+    capture_start_ns: int  # true time
 
     @property
     def global_pid(self) -> int:
@@ -136,37 +133,35 @@ class Rank:
 
 @dataclass(frozen=True)
 class Communicator:
-    """An NCCL communicator: ``hash`` is what the payloads call "NCCL communicator ID" (unsigned 64 bit)."""
+    """An NCCL communicator."""
 
-    hash: int
+    hash: int  # what the payloads call "NCCL communicator ID" (unsigned 64 bit)
     group: Group
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Cluster:
+    """Hosts, ranks and communicators of a job."""
+
     hosts: tuple[Host, ...]
     ranks: tuple[Rank, ...]
     communicators: tuple[Communicator, ...]
-    lonely: int = 0
-    """How many ranks, the last ones, communicate only among themselves."""
+    lonely: int = 0  # how many ranks, the last ones, communicate only among themselves
 
-    def members(self, group: Group) -> list[Ints]:
-        """The ranks of every communicator of one kind."""
-        return [np.array(comm.ranks) for comm in self.communicators if comm.group is group]
+    def all_of(self, group: Group) -> list[Communicator]:
+        return [comm for comm in self.communicators if comm.group is group]
 
     def communicator(self, group: Group, rank: int) -> Communicator:
-        return next(comm for comm in self.communicators if comm.group is group and rank in comm.ranks)
+        return next(comm for comm in self.all_of(group) if rank in comm.ranks)
 
     def sizes(self) -> dict[Group, int]:
         """Number of ranks in a communicator of each kind (the largest); a kind that is absent has 1."""
-        found = dict.fromkeys(Group, 1)
-        for comm in self.communicators:
-            found[comm.group] = max(found[comm.group], len(comm.ranks))
-        return found
+        return {group: max([1, *(len(comm.ranks) for comm in self.all_of(group))]) for group in Group}
 
 
-def _uuid(rng: np.random.Generator) -> str:
+def uuid_of(rng: np.random.Generator) -> str:
+    """A random UUID."""
     text = rng.bytes(16).hex()
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
@@ -174,65 +169,49 @@ def _uuid(rng: np.random.Generator) -> str:
 def build_cluster(options: Options) -> Cluster:
     """Lay ranks out block by block over the hosts and draw clocks, GPUs and communicator ids from the seed."""
     rng = np.random.default_rng([options.seed, 0])
-    per_host = options.gpus_per_host
-    offsets, drifts = _or(options.clock_offset_range_ms, 8.0), _or(options.clock_drift_range_ppm, 25.0)
-    given_offsets = options.clock_offsets_ms if options.clock_offset_range_ms is None else ()
-    given_drifts = options.clock_drifts_ppm if options.clock_drift_range_ppm is None else ()
-    hosts = []
+    per_host, hosts = options.gpus_per_host, []
+    clocks = []  # of offsets (ms) and drifts (ppm): the range, and those given
+    for wide, given, default in ((options.clock_offset_range_ms, options.clock_offsets_ms, 8.0),
+                                 (options.clock_drift_range_ppm, options.clock_drifts_ppm, 25.0)):
+        clocks.append((default, given) if wide is None else (wide, ()))
     for index in range(options.hosts):
-        drawn_offset, drawn_drift = rng.uniform(-offsets, offsets), rng.uniform(-drifts, drifts)
+        drawn = [(rng.uniform(-wide, wide), given) for wide, given in clocks]
+        offset, drift = (given[index] if index < len(given) else value for value, given in drawn)
         uptime = int(rng.integers(3_600, 9_000_000)) * 1_000_000_000 + int(rng.integers(1_000_000_000))
-        gpus = tuple(Gpu(_uuid(rng), f"0000:{0x1B + 0x10 * gpu & 0xFF:02x}:00.0") for gpu in range(per_host))
-        offset = given_offsets[index] if index < len(given_offsets) else drawn_offset
-        drift = given_drifts[index] if index < len(given_drifts) else drawn_drift
+        gpus = tuple(Gpu(uuid_of(rng), f"0000:{0x1B + 0x10 * gpu & 0xFF:02x}:00.0") for gpu in range(per_host))
         name = "container" if options.same_host_name else f"node{index + 1:02d}"
         hosts.append(Host(name, round(offset * 1e6), round(drift, 6), uptime, gpus))
-    ranks = tuple(
-        Rank(
-            rank=rank,
-            host=hosts[rank // per_host],
-            host_index=rank // per_host,
-            gpu=rank % per_host,
-            device=rank % per_host if options.visible == "all" else 0,
-            pid=4242 + 64 * (rank % per_host),  # the same on every host, as in containers
-            capture_start_ns=int(rng.integers(0, 400_000_000)),
-        )
-        for rank in range(options.ranks)
-    )
-    communicators = _communicators(options, rng) if options.nccl else []
-    return Cluster(tuple(hosts), ranks, tuple(communicators), options.lonely_ranks)
+    ranks = []
+    for rank in range(options.ranks):
+        host, gpu = divmod(rank, per_host)
+        pid = 4242 + 64 * gpu  # the same on every host, as in containers
+        ranks.append(Rank(rank, hosts[host], host, gpu, gpu if options.visible == "all" else 0, pid, int(rng.integers(0, 400_000_000))))
+    communicators = _build_communicators(options, rng) if options.nccl else []
+    return Cluster(tuple(hosts), tuple(ranks), tuple(communicators), options.lonely_ranks)
 
 
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
-
-
-def _communicators(options: Options, rng: np.random.Generator) -> list[Communicator]:
+def _build_communicators(options: Options, rng: np.random.Generator) -> list[Communicator]:
+    """One of all ranks, one for each host, one for each local rank; where one is as large as the world, or has one rank, there is none."""
     per_host, everyone = options.gpus_per_host, range(options.ranks)
+    hosts = [(Group.SHARD, tuple(everyone[first : first + per_host])) for first in everyone[::per_host]]
     if options.lonely_host:
-        return _communicators_apart(options, rng)
-    wanted: list[tuple[Group, tuple[int, ...]]] = [(Group.WORLD, tuple(everyone))]
-    wanted += [(Group.SHARD, tuple(everyone[host * per_host : (host + 1) * per_host])) for host in range(options.hosts)]
-    wanted += [(Group.REPLICA, tuple(everyone[local::per_host])) for local in range(per_host)]
+        return _build_lonely_communicators(options, rng, hosts)
+    wanted = [(Group.WORLD, tuple(everyone)), *hosts, *((Group.REPLICA, tuple(everyone[local::per_host])) for local in range(per_host))]
     found = []
     for group, ranks in wanted:
-        number = (
-            int(rng.integers(1 << 62, 1 << 63)) * 2 + 1 if group is Group.WORLD else int(rng.integers(1 << 60, 1 << 62))
-        )
+        number = int(rng.integers(1 << 62, 1 << 63)) * 2 + 1 if group is Group.WORLD else int(rng.integers(1 << 60, 1 << 62))
         if len(ranks) > 1 and (group is Group.WORLD or len(ranks) < options.ranks):
             found.append(Communicator(number, group, ranks))
     return found
 
 
-def _communicators_apart(options: Options, rng: np.random.Generator) -> list[Communicator]:
+def _build_lonely_communicators(options: Options, rng: np.random.Generator,
+                                hosts: list[tuple[Group, tuple[int, ...]]]) -> list[Communicator]:
     """Communicators where the last host's ranks are alone: of every kind that the others have, theirs is their host."""
-    per_host, others = options.gpus_per_host, range(options.ranks - options.gpus_per_host)
-    alone = tuple(range(options.ranks - per_host, options.ranks))
+    per_host, others, alone = options.gpus_per_host, range(options.ranks - options.gpus_per_host), hosts[-1][1]
     if len(others) == 1:
         return []
-    wanted: list[tuple[Group, tuple[int, ...]]] = [(Group.WORLD, tuple(others)), (Group.WORLD, alone)]
-    if per_host > 1:
-        wanted += [(Group.SHARD, tuple(range(first, first + per_host))) for first in range(0, options.ranks, per_host)]
+    wanted = [(Group.WORLD, tuple(others)), (Group.WORLD, alone), *(hosts if per_host > 1 else [])]
     if 1 < per_host < len(others):
-        wanted += [(Group.REPLICA, tuple(others[local::per_host])) for local in range(per_host)] + [(Group.REPLICA, alone)]
+        wanted += [*((Group.REPLICA, tuple(others[local::per_host])) for local in range(per_host)), (Group.REPLICA, alone)]
     return [Communicator(int(rng.integers(1 << 60, 1 << 62)), group, ranks) for group, ranks in wanted]

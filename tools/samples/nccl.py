@@ -1,83 +1,211 @@
-"""NCCL's NVTX payloads: their schemas and how a value is exported, as JSON text and as binary data.
+"""NCCL: the truth about collectives, and rows of nsys's advanced trace: work on the GPU, the proxy's operations, communicators.
 
-Schema ids are 2**24 plus NCCL's number for the function, the reduction is an enumeration of its own (ids as in NCCL
-2.29); offsets and entry types (5 int, 18 uint64, 22 size_t, or a schema id) are those of real exports. ``binaryData``
-is a header of four little-endian 64-bit numbers (domain id, schema id, payload size, payload offset) and then the
-payload.
+Operations on the GPU have one range per channel, lasting as long as the kernel does their work; they, and the proxy's operations, overlap,
+so they are start/end ranges, on the communicator's progress thread. Categories are communicators; "CommInit" marks tell of their creation.
+
+Of real reports only what NVIDIA's user guide says is known: the names of ranges and of some fields. Inferred are the event types, the
+thread of GPU operations, the fields "nRanks", "peer", "root", "channelId", "rank", and the ids' values.
 """
 
 from __future__ import annotations
 
-import json
-import struct
-from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
-from .cluster import Cluster, Rank
-from .program import Domain, Payload
+import numpy as np
 
-_STATIC_IDS = 1 << 24
-REDUCTION_ID = _STATIC_IDS + 24
-REDUCTIONS = ("Sum", "Product", "Max", "Min", "Avg")
-_INT, _UINT64, _SIZE = 5, 18, 22
+from .cluster import Cluster, Communicator, Ints
+from .cuda import blocks_of
+from .nvtx import CATEGORY, MARK, PAIRWISE, START_END, THREAD, CallNumbers, as_json, category_of, label, write_points
+from .options import Options
+from .program import Domain, Kind, Op, Payload, Program
+from .report import Bools, Report
+from .timeline import Block, Floats
 
-_COMM, _BYTES = ("NCCL communicator ID", _UINT64, 0), ("Message size [bytes]", _SIZE, 8)
-_REDUCTION, _PEER, _ROOT = ("Reduction operation", REDUCTION_ID, 16), ("Peer rank", _INT, 16), ("Root", _INT, 16)
-_INIT = (_COMM, ("No. of ranks", _INT, 8), ("Rank", _INT, 12), ("CUDA device", _INT, 16))
-_FORMATS = {_INT: "i", _UINT64: "Q", _SIZE: "Q", REDUCTION_ID: "i"}
-
-
-@dataclass(frozen=True)
-class Schema:
-    """A payload schema: entries (name, type, offset in bytes) and the payload's size in bytes."""
-
-    id: int
-    size: int
-    entries: tuple[tuple[str, int, int], ...]
+PROGRESS_THREAD, INIT_THREAD = 30, 29  # distances from the pid; a communicator's progress thread has its kind's number added
+PROXY_CHANNELS = 2
+CHANNEL_SPREAD_NS = 700.0
 
 
-SCHEMAS = {
-    "Init": Schema(_STATIC_IDS + 11, 24, _INIT),
-    "Finalize": Schema(_STATIC_IDS + 14, 8, (_COMM,)),
-    "AllGather": Schema(_STATIC_IDS + 4, 16, (_COMM, _BYTES)),
-    "AllReduce": Schema(_STATIC_IDS + 5, 24, (_COMM, _BYTES, _REDUCTION)),
-    "Broadcast": Schema(_STATIC_IDS + 6, 24, (_COMM, _BYTES, _ROOT)),
-    "ReduceScatter": Schema(_STATIC_IDS + 7, 24, (_COMM, _BYTES, _REDUCTION)),
-    "Reduce": Schema(_STATIC_IDS + 8, 24, (_COMM, _BYTES, _ROOT, ("Reduction operation", REDUCTION_ID, 20))),
-    "Send": Schema(_STATIC_IDS + 9, 24, (_COMM, _BYTES, _PEER)),
-    "Recv": Schema(_STATIC_IDS + 10, 24, (_COMM, _BYTES, _PEER)),
-}
-ROOTED = ("Broadcast", "Reduce")
+def communicators(report: Report) -> list[tuple[Communicator, int]]:
+    """Those of the rank, each with its progress thread (distance from the pid)."""
+    own = [comm for comm in report.cluster.communicators if report.rank.rank in comm.ranks]
+    return [(comm, PROGRESS_THREAD + int(comm.group)) for comm in own]
 
 
-def values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, int]:
-    """What one rank's call says, by entry name."""
-    comm = cluster.communicator(payload.group, rank.rank)
-    size, own = len(comm.ranks), comm.ranks.index(rank.rank)
-    said = {
-        "NCCL communicator ID": comm.hash,
-        "Message size [bytes]": payload.bytes,
-        "No. of ranks": size,
-        "Rank": own,
-        "CUDA device": rank.device,
-        "Reduction operation": payload.reduction,
-        "Peer rank": (own + payload.peer) % size,
-        "Root": payload.root % size,
-    }
-    return {name: said[name] for name, _, _ in SCHEMAS[payload.function].entries}
+def definitions(report: Report) -> list[dict[str, Any]]:
+    """NVTX rows: the communicators as categories, and the names of NCCL's threads."""
+    rank, rows = report.rank, []
+    for comm, thread in communicators(report):
+        name = f"NCCL Progress [{comm.ranks.index(rank.rank)}/{len(comm.ranks)}]: {comm.hash:#x}"
+        rows += [{"eventType": CATEGORY, "category": category_of(comm), "text": f"Communicator {comm.hash:#x}",
+                  "globalTid": rank.global_tid(0), "domainId": int(Domain.NCCL)},
+                 {"eventType": THREAD, "text": name, "globalTid": rank.global_tid(thread), "domainId": 0}]
+    return rows
 
 
-def as_json(payload: Payload, rank: Rank, cluster: Cluster) -> str:
-    """A flat object; the reduction by its name."""
-    said: dict[str, int | str] = dict(values(payload, rank, cluster))
-    if "Reduction operation" in said:
-        said["Reduction operation"] = REDUCTIONS[payload.reduction]
-    return json.dumps(said, separators=(",", ":"))
+def thread_names(report: Report) -> dict[int, str]:
+    """NCCL's threads as the OS knows them, by their distance from the pid."""
+    return {INIT_THREAD: "NCCL CommInit"} | {thread: "NCCL Progress" for _, thread in communicators(report)}
 
 
-def as_binary(payload: Payload, rank: Rank, cluster: Cluster) -> bytes:
-    shape = SCHEMAS[payload.function]
-    said = values(payload, rank, cluster)
-    body = bytearray(shape.size)
-    for name, kind, offset in shape.entries:
-        struct.pack_into("<" + _FORMATS[kind], body, offset, said[name])
-    return struct.pack("<4Q", Domain.NCCL, shape.id, shape.size, 32) + bytes(body)
+class TraceRows:
+    """Writes what the advanced trace has beside the calling threads' ranges, for one program's runs."""
+
+    def __init__(self, program: Program, report: Report) -> None:
+        self.program, self.report = program, report
+        self.numbers = CallNumbers(program, report.cluster, report.rank.rank)
+
+    def write(self, block: Block, epochs: Ints, first_run: int) -> None:
+        """Write the rows of runs that begin at ``epochs`` (true time, ns); the first is run ``first_run``."""
+        self._write_marks(block, epochs)
+        for index in self.program.all_of(Kind.COLLECTIVE):
+            begin, end = (times[:, self.report.rank.rank, index] for times in (block.gpu_begin, block.gpu_end))
+            lost = self.report.lost_rows("range", np.array([index]))
+            self._write_operation(self.program.ops[index], begin, end, epochs, first_run, lost)
+            if self.report.options.nccl_proxy:
+                self._write_proxy(self.program.ops[index], begin, end, epochs, first_run, lost)
+
+    def _write_marks(self, block: Block, epochs: Ints) -> None:
+        """A mark for each communicator made."""
+        report, rank, rows = self.report, self.report.rank, []
+        for index in self.program.all_of(Kind.MEET):
+            comm = report.cluster.communicator(self.program.ops[index].payload.group, rank.rank)
+            at = report.local(epochs[:1], block.host_end[:1, rank.rank, index])
+            said = {"commHash": comm.hash, "commRank": comm.ranks.index(rank.rank), "nRanks": len(comm.ranks)}
+            rows.append({"start": int(at[0]), "eventType": MARK, "text": "CommInit", "globalTid": rank.global_tid(INIT_THREAD),
+                         "domainId": int(Domain.NCCL), "category": category_of(comm),
+                         **({"jsonText": as_json(said)} if report.includes_json else {})})
+        write_points(report, rows, "NCCL/CommInit")
+
+    def _write_operation(self, op: Op, begin: Floats, end: Floats, epochs: Ints, first_run: int, lost: Bools | None) -> None:
+        """A range per call and channel. Several collectives share the channels one after the other; a send and a receive take half of the
+        channels each.
+        """
+        calls = [self.program.nccl_calls[number] for number in op.calls]
+        channels = range(blocks_of(op, self.report.options))
+        rng = np.random.default_rng([self.report.options.seed, 13, self.report.rank.rank, first_run, op.calls[0]])
+        if calls[0].function in PAIRWISE:
+            half = len(channels) // 2
+            parts = [(0.0, 1.0, channels[:half] or channels), (0.0, 1.0, channels[half:])]
+        else:
+            edges = (np.cumsum([0.0, *(call.bytes for call in calls)]) / sum(call.bytes for call in calls)).tolist()
+            parts = [(low, high, channels) for low, high in pairwise(edges)]
+        for number, (low, high, where) in zip(op.calls, parts, strict=True):
+            late = rng.random((len(begin), len(where), 2)) * CHANNEL_SPREAD_NS
+            late[:, 0] = 0.0  # one channel is there from first to last
+            starts, stops = (begin + low * (end - begin))[:, None] + late[..., 0], (begin + high * (end - begin))[:, None] - late[..., 1]
+            self._insert("GPU", self.program.nccl_calls[number].function, number, where, starts, stops, epochs, first_run, lost)
+
+    def _write_proxy(self, op: Op, begin: Floats, end: Floats, epochs: Ints, first_run: int, lost: Bools | None) -> None:
+        """What the proxy sends to and receives from ranks on other hosts, along the communicator's ring."""
+        rank, ranks = self.report.rank, self.report.cluster.ranks
+        for number in op.calls:
+            call, comm = self.program.nccl_calls[number], self.numbers.comms[number]
+            own, size = comm.ranks.index(rank.rank), len(comm.ranks)
+            for function, step in (("Send", 1), ("Recv", -1)):
+                peer = (own + step) % size
+                if ((call.function in PAIRWISE and function != call.function) or not call.passes_on(own if step == 1 else peer, size)
+                        or ranks[comm.ranks[peer]].host_index == rank.host_index):
+                    continue
+                starts = begin[:, None] + 1_500.0 + 400.0 * np.arange(PROXY_CHANNELS)
+                stops = np.maximum(starts + 100.0, end[:, None] - 900.0 + 0.0 * starts)
+                channels = range(PROXY_CHANNELS)
+                self._insert("proxy", f"ProxyOp{function}", number, channels, starts, stops, epochs, first_run, lost, peer=peer)
+
+    def _insert(self, kind: str, text: str, number: int, channels: range, starts: Floats, stops: Floats, epochs: Ints, first_run: int,
+                lost: Bools | None, **more: int) -> None:
+        """Ranges of a call on channels, with the axes (run, channel)."""
+        report, comm = self.report, self.numbers.comms[number]
+        begin, end = report.local(epochs, starts), report.local(epochs, stops)
+        thread = report.rank.global_tid(PROGRESS_THREAD + int(comm.group))
+        columns: dict[str, Any] = {
+            "eventType": START_END, "rangeId": report.range_id + np.arange(begin.size).reshape(begin.shape), "category": category_of(comm),
+            "globalTid": thread, "endGlobalTid": thread, "textId": report.export.string(text), "domainId": int(Domain.NCCL)}
+        report.range_id += begin.size
+        if report.includes_json:
+            columns["jsonText"] = np.empty(begin.shape, dtype=object)
+            for run in range(len(begin)):
+                said = self.numbers.call_fields(number, first_run + run) | more
+                columns["jsonText"][run] = [as_json(said | {"channelId": channel}) for channel in channels]
+        report.insert("NVTX_EVENTS", [label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1], columns, begin, end, lost=lost)
+
+
+ABOUT_BANDWIDTH = (
+    "Of each collective and rank, in ns: 'late' = begin after the first rank's; 'wait' = from begin until the last has "
+    "begun ('last'; of a SendRecv: the last of the rank and its two neighbours); 'transfer' = from then to its end. "
+    "'bus_bytes' is what crosses the bus per rank by nccl-tests' factors (n ranks; AllReduce 2(n-1)/n of its bytes; "
+    "AllGather and ReduceScatter n-1 times a rank's share; SendRecv, Broadcast and Reduce 1; a Group the sum of its "
+    "members); 'bus_gb_per_s' = bus_bytes / transfer. 'pairs' of a SendRecv: 'ready' when both have begun, 'end' that of "
+    "the receiver's kernel. 'root' is a rank in the communicator, that is an index into 'ranks'."
+)
+
+
+def bus_bytes(payload: Payload, size: int) -> float:
+    """Bytes per rank that cross the bus in a call among ``size`` ranks."""
+    factor = {"AllReduce": 2 * (size - 1) / size, "AllGather": size - 1, "ReduceScatter": size - 1}
+    return payload.bytes * factor.get(payload.function, 1)
+
+
+class CollectiveTruth:
+    """Keeps true begin and end of the collectives of every n-th step, so that they stay below a limit."""
+
+    def __init__(self, program: Program, cluster: Cluster, options: Options) -> None:
+        self.program, self.cluster, self.options = program, cluster, options
+        self.calls: list[tuple[int, Communicator, dict[str, Any]]] = []  # operation; what is the same in every step
+        self.per_step: dict[int, int] = {}  # calls on each communicator
+        self.numbers: dict[int, CallNumbers] = {}  # by rank
+        for index in program.all_of(Kind.COLLECTIVE):
+            op = program.ops[index]
+            for comm in cluster.all_of(op.payload.group):
+                ordinal = self.per_step.get(comm.hash, 0)
+                self.per_step[comm.hash] = ordinal + (len(op.calls) if op.payload.function == "Group" else 1)
+                self.calls.append((index, comm, {
+                    "function": op.payload.function, "communicator": comm.hash, "ordinal": ordinal, "bytes": op.bytes,
+                    "ranks": list(comm.ranks), "streams": [cluster.ranks[rank].stream(op.stream) for rank in comm.ranks]}))
+        self.total = len(self.calls) * options.steps
+        self.every = max(1, -(-self.total // max(1, options.truth_collectives)))
+        self.found: list[dict[str, Any]] = []
+
+    def record(self, block: Block, epochs: Ints, first: int) -> None:
+        """Runs that begin at ``epochs``; the first is step ``first``."""
+        for run, epoch in enumerate(epochs.tolist()):
+            for index, comm, call in self.calls if (first + run) % self.every == 0 else ():
+                begin, end = ((epoch + np.rint(times[run, call["ranks"], index]).astype(np.int64)).tolist()
+                              for times in (block.gpu_begin, block.gpu_end))
+                ordinal = (first + run) * self.per_step[comm.hash] + call["ordinal"]
+                self.found.append({"step": first + run, **call, "ordinal": ordinal, "begin": begin, "end": end,
+                                   **self._more(self.program.ops[index], comm, first + run, begin, end)})
+
+    def _more(self, op: Op, comm: Communicator, step: int, begin: list[int], end: list[int]) -> dict[str, Any]:
+        """What is told of a collective only if asked for."""
+        calls = [self.program.nccl_calls[number] for number in op.calls]
+        more: dict[str, Any] = {"root": op.payload.root % len(comm.ranks)} if op.payload.root >= 0 else {}
+        if op.payload.function == "Group":
+            more["members"] = [{"function": call.function, "bytes": call.bytes} for call in calls]
+        if self.options.advanced and op.payload.function != "SendRecv":
+            if comm.ranks[0] not in self.numbers:
+                self.numbers[comm.ranks[0]] = CallNumbers(self.program, self.cluster, comm.ranks[0])
+            numbers = self.numbers[comm.ranks[0]]
+            more["api_ids"] = [numbers.api_id(number, step) for number in op.calls]
+            more["sequence_numbers"] = [numbers.sequence(number, step) for number in op.calls]
+        return more | (_costs(op.payload, calls, begin, end) if self.options.bandwidth_truth else {})
+
+
+def _costs(whole: Payload, calls: list[Payload], begin: list[int], end: list[int]) -> dict[str, Any]:
+    """Wait, lateness, transfer and bandwidth of one collective, rank by rank in the communicator's order."""
+    size, ring = len(begin), whole.function == "SendRecv"
+    last = [max(begin[(rank + step) % size] for step in (-1, 0, 1)) if ring else max(begin) for rank in range(size)]
+    transfer = [done - ready for done, ready in zip(end, last, strict=True)]
+    volume = float(whole.bytes) if ring else sum(bus_bytes(call, size) for call in calls)
+    costs: dict[str, Any] = {
+        "late": [own - min(begin) for own in begin], "wait": [ready - own for ready, own in zip(last, begin, strict=True)],
+        "transfer": transfer, "bus_bytes": volume, "bus_gb_per_s": [round(volume / ns, 6) for ns in transfer]}
+    if ring:
+        costs["pairs"] = []
+        for sender in range(size):
+            receiver = (sender + whole.peer) % size
+            ready = max(begin[sender], begin[receiver])
+            costs["pairs"].append({"from": sender, "to": receiver, "bytes": whole.bytes, "ready": ready, "end": end[receiver],
+                                   "gb_per_s": round(whole.bytes / (end[receiver] - ready), 6)})
+    return costs

@@ -1,36 +1,164 @@
-"""NVTX rows of one report: push/pop ranges of programs, and definitions (domains, categories, threads, payloads).
+"""NVTX rows of one report: push/pop ranges of programs, definitions, and the payloads of NCCL's ranges.
 
-Event types (ENUM_NSYS_EVENT_TYPE): 33 category, 34 mark, 39 thread name, 59 push/pop range, 60 start/end range, 75
-domain.
+Payload schemas' ids are 2**24 plus NCCL's number for the function, the reduction is an enumeration of its own (ids as in NCCL 2.29);
+offsets and entry types are those of real exports. ``binaryData`` is a header of four little-endian 64-bit numbers (domain id, schema id,
+payload size, payload offset) and then the payload.
+
+``nsys export --dynamic-tables=all`` (2026.4, schema 3.28.1) writes payloads into a table for each schema, with a column for each entry:
+NVTX_EVENTS then has a primary key, ``eventId``; NVTX_EVENTS_PAYLOAD_SCHEMAS says which schema an event's payload is of. Unsigned numbers
+are stored as signed ones. Names of columns are sanitized and NVTX_EXPORT_TRANSLATION tells from what; how is not documented: here
+everything but letters and digits becomes an underscore. The value of an enumeration is its number (inferred).
+
+nsys's advanced NCCL trace (2025.6 and later) has other ranges, with JSON. NCCL counts the calls of each function on a communicator
+("seqNumber"). nsys gives every call an "apiId" - the same on all ranks for a collective, one of the rank's own for a send or receive - and
+every group an "apiGroupId" of its thread. How nsys makes these ids is not documented; here they follow from the communicator, or the rank,
+and a count.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import struct
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import dynamic, nccl
-from .cluster import Ints, Thread
+from .cluster import Cluster, Communicator, Ints, Rank, Thread
 from .job import CATEGORIES
-from .losses import collective_of_ranges
-from .missing import Part
-from .nccl_fields import Fields, category
-from .program import PAD_NS, Domain, Program, Range, Style
-from .rows import Report
+from .program import PAD_NS, Domain, Kind, Payload, Program, Range, Style
+from .report import Column, Report, tables
 from .timeline import Block
-from .write import Column
 
-CATEGORY, MARK, THREAD, PUSH_POP, START_END, DOMAIN = 33, 34, 39, 59, 60, 75
+CATEGORY, MARK, THREAD, PUSH_POP, START_END, DOMAIN = 33, 34, 39, 59, 60, 75  # event types
 DEFINITIONS = "definitions"
-DOMAIN_NAMES = {Domain.NCCL: "NCCL", Domain.JOB: "trainer"}
+DOMAIN_NAMES = {Domain.DEFAULT: "default", Domain.NCCL: "NCCL", Domain.JOB: "trainer"}
+INT, UINT64, SIZE = 5, 18, 22  # types of entries, or a schema's id
+FIRST_SCHEMA = 1 << 24
+REDUCTION = FIRST_SCHEMA + 24
+REDUCTIONS = ("Sum", "Product", "Max", "Min", "Avg")
+FORMATS = {INT: "<i", UINT64: "<Q", SIZE: "<Q", REDUCTION: "<i"}
+
+# name, type, offset in bytes
+_COMM, _BYTES = ("NCCL communicator ID", UINT64, 0), ("Message size [bytes]", SIZE, 8)
+_REDUCTION, _PEER, _ROOT = ("Reduction operation", REDUCTION, 16), ("Peer rank", INT, 16), ("Root", INT, 16)
+SCHEMAS: dict[str, tuple[int, int, tuple[tuple[str, int, int], ...]]] = {  # function -> id, bytes, entries
+    "Init": (FIRST_SCHEMA + 11, 24, (_COMM, ("No. of ranks", INT, 8), ("Rank", INT, 12), ("CUDA device", INT, 16))),
+    "Finalize": (FIRST_SCHEMA + 14, 8, (_COMM,)),
+    "AllGather": (FIRST_SCHEMA + 4, 16, (_COMM, _BYTES)),
+    "AllReduce": (FIRST_SCHEMA + 5, 24, (_COMM, _BYTES, _REDUCTION)),
+    "Broadcast": (FIRST_SCHEMA + 6, 24, (_COMM, _BYTES, _ROOT)),
+    "ReduceScatter": (FIRST_SCHEMA + 7, 24, (_COMM, _BYTES, _REDUCTION)),
+    "Reduce": (FIRST_SCHEMA + 8, 24, (_COMM, _BYTES, _ROOT, ("Reduction operation", REDUCTION, 20))),
+    "Send": (FIRST_SCHEMA + 9, 24, (_COMM, _BYTES, _PEER)),
+    "Recv": (FIRST_SCHEMA + 10, 24, (_COMM, _BYTES, _PEER)),
+}
 
 
-def label(domain: int, text: str) -> str:
+def label(domain: Domain, text: str) -> str:
     """The name under which ranges are tallied: domain and text without its varying end."""
-    return f"{DOMAIN_NAMES.get(Domain(domain), 'default')}/{text}"
+    return f"{DOMAIN_NAMES[domain]}/{text}"
+
+
+def payload_values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, int]:
+    """What one rank's NCCL call says, by entry name."""
+    comm = cluster.communicator(payload.group, rank.rank)
+    size, own = len(comm.ranks), comm.ranks.index(rank.rank)
+    said = {"NCCL communicator ID": comm.hash, "Message size [bytes]": payload.bytes, "No. of ranks": size, "Rank": own,
+            "CUDA device": rank.device, "Reduction operation": payload.reduction, "Peer rank": (own + payload.peer) % size,
+            "Root": payload.root % size}
+    return {name: said[name] for name, _, _ in SCHEMAS[payload.function][2]}
+
+
+def payload_json(values: dict[str, int]) -> str:
+    """A flat object; the reduction by its name."""
+    named = {"Reduction operation": REDUCTIONS[values["Reduction operation"]]} if "Reduction operation" in values else {}
+    return json.dumps(values | named, separators=(",", ":"))
+
+
+def payload_bytes(function: str, values: dict[str, int]) -> bytes:
+    """A payload as ``binaryData`` has it."""
+    number, size, entries = SCHEMAS[function]
+    body = bytearray(size)
+    for name, kind, offset in entries:
+        struct.pack_into(FORMATS[kind], body, offset, values[name])
+    return struct.pack("<4Q", Domain.NCCL, number, size, 32) + bytes(body)
+
+
+PAIRWISE = ("Send", "Recv")
+ELEMENTS = {False: (2, "ncclBfloat16"), True: (4, "ncclFloat32")}
+
+
+def category_of(comm: Communicator) -> int:
+    """The NVTX category of a communicator's ranges."""
+    return int(comm.group) + 1
+
+
+def as_json(said: dict[str, Any]) -> str:
+    return json.dumps(said, separators=(",", ":"))
+
+
+class CallNumbers:
+    """The numbers of a program's NCCL calls on one rank, run after run."""
+
+    def __init__(self, program: Program, cluster: Cluster, rank: int) -> None:
+        self.program, self.rank = program, rank
+        self.calls = program.nccl_calls
+        self.comms = [cluster.communicator(call.group, rank) for call in self.calls]
+        self._by_function = [(comm.hash, call.function) for comm, call in zip(self.comms, self.calls, strict=True)]
+        self._by_kind = [-1 if function in PAIRWISE else comm for comm, function in self._by_function]
+
+    @staticmethod
+    def _count(keys: list[Any], call: int, run: int) -> int:
+        """How many calls with the key of this one there were before it."""
+        return run * keys.count(keys[call]) + keys[:call].count(keys[call])
+
+    def sequence(self, call: int, run: int) -> int:
+        """How many calls of this function the communicator has had before."""
+        return self._count(self._by_function, call, run)
+
+    def api_id(self, call: int, run: int) -> int:
+        """The id of a call."""
+        count = self._count(self._by_kind, call, run)
+        if self.calls[call].function in PAIRWISE:
+            return (self.rank + 1) << 48 | count
+        return self.comms[call].hash >> 20 << 20 & (1 << 62) - 1 | count
+
+    def call_fields(self, number: int, run: int) -> dict[str, Any]:
+        """What is said of one call wherever it appears."""
+        call, comm = self.calls[number], self.comms[number]
+        size, kind = ELEMENTS[call.four_byte]
+        own = comm.ranks.index(self.rank)
+        said: dict[str, Any] = {"commHash": comm.hash, "commRank": own, "nRanks": len(comm.ranks), "count": call.bytes // size,
+                                "dataType": kind, "apiId": self.api_id(number, run)}
+        if call.function in PAIRWISE:
+            return said | {"peer": (own + call.peer) % len(comm.ranks)}
+        root = {"root": call.root % len(comm.ranks)} if call.root >= 0 else {}
+        return said | root | {"seqNumber": self.sequence(number, run)}
+
+
+def range_json(text: str, group: int, calls: tuple[int, ...], numbers: CallNumbers, run: int) -> str:
+    """The JSON of a push/pop range of the advanced trace: of a group, of one of its stages, or of a call."""
+    number = 1 + run * numbers.program.nccl_groups + group
+    if text == "API Group":
+        return as_json({"apiGroupId": number})
+    if text in ("GroupLaunch", "GroupRuntime", "KernelLaunch"):
+        comm = numbers.comms[calls[0]]
+        return as_json({"commHash": comm.hash, "commRank": comm.ranks.index(numbers.rank), "apiGroupId": number, "group": number})
+    said = numbers.call_fields(calls[0], run)
+    return as_json(said | {"apiGroupId": number, "rank": said["commRank"]})
+
+
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def _sanitized(name: str) -> str:
+    return re.sub(r"\W", "_", name)
 
 
 class RangeRows:
@@ -38,185 +166,134 @@ class RangeRows:
 
     def __init__(self, program: Program, report: Report) -> None:
         self.program, self.ranges, self.report = program, program.ranges, report
-        self.first = np.array([found.first for found in self.ranges])
-        self.last = np.array([found.last for found in self.ranges])
-        self.lead = np.array([found.lead for found in self.ranges]) * float(PAD_NS)
-        self.trail = np.array([found.trail for found in self.ranges]) * float(PAD_NS)
-        self.operators = [index for index, found in enumerate(self.ranges) if found.style is Style.OP_ID]
-        self.numbered = [index for index, found in enumerate(self.ranges) if found.style is Style.NUMBERED]
-        self.collectives = collective_of_ranges(program)
-        self.labels = [label(found.domain, found.text) for found in self.ranges]
+        self.first, self.last, lead, trail = np.array([(one.first, one.last, one.lead, one.trail) for one in self.ranges]).T
+        self.lead, self.trail = lead * float(PAD_NS), trail * float(PAD_NS)
+        self.operators, self.numbered = ([index for index, one in enumerate(self.ranges) if one.style is style]
+                                         for style in (Style.OP_ID, Style.NUMBERED))
+        works = program.all_of(Kind.COLLECTIVE)
+        of_nccl = [one.domain is Domain.NCCL and bool(one.payload or one.trace or one.text.startswith("ncclGroup")) for one in self.ranges]
+        self.collectives = np.array([next((work for work in works if work >= one.last), -1) if found else -1
+                                     for one, found in zip(self.ranges, of_nccl, strict=True)], dtype=np.int64)
+        self.numbers = CallNumbers(program, report.cluster, report.rank.rank)
+        self.payloads = [one.payload and payload_values(one.payload, report.rank, report.cluster) for one in self.ranges]
         self.columns: dict[str, Column] = {
-            "eventType": PUSH_POP,
-            "category": self._objects([self._category(found) for found in self.ranges]),
-            "color": self._objects([found.color for found in self.ranges]),
-            "globalTid": np.array([report.rank.global_tid(found.thread) for found in self.ranges]),
-            "textId": self._objects(
-                [report.export.string(found.text) if found.style is Style.REGISTERED else None for found in self.ranges]
-            ),
-            "domainId": np.array([int(found.domain) for found in self.ranges]),
-        }
-        if any(found.payload for found in self.ranges):
-            self._payload_columns()
-        self.traced = [index for index, found in enumerate(self.ranges) if found.trace]
-        self.fields = Fields(program, report.cluster, report.rank.rank) if self.traced else None
+            "eventType": PUSH_POP, "category": _objects([self._category(one) for one in self.ranges]),
+            "color": _objects([one.color for one in self.ranges]), "globalTid": report.tids([one.thread for one in self.ranges]),
+            "textId": _objects([report.export.string(one.text) if one.style is Style.REGISTERED else None for one in self.ranges]),
+            "domainId": np.array([int(one.domain) for one in self.ranges])}
+        if any(self.payloads):
+            if report.includes_json:
+                self.columns["jsonText"] = _objects([said and payload_json(said) for said in self.payloads])
+            if report.payload in ("both", "binary"):
+                self.columns["binaryData"] = _objects([said and payload_bytes(one.payload.function, said)
+                                                       for one, said in zip(self.ranges, self.payloads, strict=True)])
 
-    def _category(self, found: Range) -> int | None:
+    def _category(self, one: Range) -> int | None:
         """That of the range, or the communicator's for those of the advanced NCCL trace."""
-        if found.trace is None:
-            return found.category
-        call = self.program.nccl_calls[found.trace.calls[0]]
-        return category(self.report.cluster.communicator(call.group, self.report.rank.rank))
-
-    @staticmethod
-    def _objects(values: list[Any]) -> NDArray[Any]:
-        array = np.empty(len(values), dtype=object)
-        array[:] = values
-        return array
-
-    def _payload_columns(self) -> None:
-        rank, cluster, wanted = self.report.rank, self.report.cluster, self.report.payload
-
-        def encode(found: Range, how: Any) -> Any:
-            return how(found.payload, rank, cluster) if found.payload else None
-
-        if wanted in ("both", "json"):
-            self.columns["jsonText"] = self._objects([encode(found, nccl.as_json) for found in self.ranges])
-        if wanted in ("both", "binary"):
-            self.columns["binaryData"] = self._objects([encode(found, nccl.as_binary) for found in self.ranges])
+        return category_of(self.numbers.comms[one.trace[1][0]]) if one.trace else one.category
 
     def _texts(self, runs: int, first_run: int) -> NDArray[Any]:
         texts = np.empty((runs, len(self.ranges)), dtype=object)
-        texts[:] = self._objects([None if found.style is Style.REGISTERED else found.text for found in self.ranges])
-        number = self.report.operator
-        for run in range(runs):
-            row = texts[run]
+        texts[:] = _objects([None if one.style is Style.REGISTERED else one.text for one in self.ranges])
+        for run, row in enumerate(texts, first_run):
             for index in self.operators:
-                row[index] = f"{row[index]}, op_id = {number}"
-                number += 1
+                row[index] = f"{row[index]}, op_id = {self.report.operator}"
+                self.report.operator += 1
             for index in self.numbered:
-                row[index] = f"{row[index]} {first_run + run}"
-        self.report.operator = number
-        return texts
-
-    def _traces(self, fields: Fields, runs: int, first_run: int) -> NDArray[Any]:
-        """The JSON of the advanced NCCL trace's ranges, which differs from run to run."""
-        texts = np.empty((runs, len(self.ranges)), dtype=object)
-        for index in self.traced:
-            trace = self.ranges[index].trace
-            assert trace is not None
-            texts[:, index] = [fields.of_range(trace, first_run + run) for run in range(runs)]
+                row[index] = f"{row[index]} {run}"
         return texts
 
     def write(self, block: Block, epochs: Ints, first_run: int) -> None:
         """Write the ranges of runs that begin at ``epochs`` (true time, ns); the first is run number ``first_run``."""
-        rank = self.report.rank
-        begin = block.host_begin[:, rank.rank, self.first] - self.lead
-        end = block.host_end[:, rank.rank, self.last] + self.trail
-        local = [rank.local(epochs[:, None] + np.rint(edge).astype(np.int64)) for edge in (begin, end)]
+        report, rank = self.report, self.report.rank.rank
+        begin = report.local(epochs, block.host_begin[:, rank, self.first] - self.lead)
+        end = report.local(epochs, block.host_end[:, rank, self.last] + self.trail)
         columns = {**self.columns, "text": self._texts(len(epochs), first_run)}
-        if self.fields and self.report.includes_json:
-            columns["jsonText"] = self._traces(self.fields, len(epochs), first_run)
-        lost = self.report.missing.of(Part.RANGE, self.collectives)
-        if self.report.payload == "dynamic":
-            columns["eventId"] = ids = dynamic.next_ids(self.report, local[0])
-            dynamic.write_payloads(self.report, self.ranges, ids)
-        self.report.insert("NVTX_EVENTS", self.labels, columns, local[0], local[1], lost=lost)
+        if report.includes_json and any(one.trace for one in self.ranges):  # differs from run to run
+            columns["jsonText"] = said = np.empty(begin.shape, dtype=object)
+            for index, one in enumerate(self.ranges):
+                if one.trace:
+                    said[:, index] = [range_json(one.text, *one.trace, self.numbers, first_run + run) for run in range(len(epochs))]
+        if report.payload == "dynamic":
+            columns["eventId"] = ids = self._next_ids(begin)
+            self._write_payload_tables(ids)
+        report.insert("NVTX_EVENTS", [label(one.domain, one.text) for one in self.ranges], columns, begin, end,
+                      lost=report.lost_rows("range", self.collectives))
+
+    def _next_ids(self, begin: Ints) -> Ints:
+        """The ``eventId`` of rows about to be added: in the order in which they will lie."""
+        ids = np.empty(begin.size, np.int64)
+        ids[self.report.order(begin.ravel())] = self.report.export.rows["NVTX_EVENTS"] + 1 + np.arange(begin.size)
+        return ids.reshape(begin.shape)
+
+    def _write_payload_tables(self, ids: Ints) -> None:
+        """The payloads of ranges whose rows are ``ids`` (run, range), each function's in its table."""
+        export, process = self.report.export, self.report.rank.global_pid
+        for function in sorted({one.payload.function for one in self.ranges if one.payload}):
+            number, _, entries = SCHEMAS[function]
+            which = [index for index, one in enumerate(self.ranges) if one.payload and one.payload.function == function]
+            table = f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{process}_{int(Domain.NCCL)}_{number}"
+            columns = "".join(f",\n    {_sanitized(name):<27} INTEGER" for name, _, _ in entries)
+            export.create(table, f"CREATE TABLE {table} (\n    eventId                     INTEGER   NOT NULL{columns}\n)")
+            signed = {name: np.array([self.payloads[index][name] for index in which], np.uint64).astype(np.int64) for name, _, _ in entries}
+            events = ids[:, which].ravel()
+            export.insert(table, {"eventId": events, **{_sanitized(name): np.tile(values, len(ids)) for name, values in signed.items()}})
+            export.insert("NVTX_EVENTS_PAYLOAD_SCHEMAS", {"eventId": events, "globalPid": process, "domainId": int(Domain.NCCL),
+                                                          "payloadSchemaID": number})
 
 
 def write_points(report: Report, rows: list[dict[str, Any]], name: str) -> None:
-    """Add NVTX rows given one by one (marks, definitions, start/end ranges), tallied together as ``name``. Definitions are
-    in a report wherever it is cut.
+    """Add NVTX rows given one by one (marks, definitions, start/end ranges), tallied together as ``name``; without those beyond the
+    report's cut. Definitions are in a report wherever it is cut.
     """
-    rows = rows if name == DEFINITIONS else report.missing.points(rows)
-    if not rows:
-        return
-    keys = sorted({key for row in rows for key in row} - {"start", "end"})
-    begin = np.array([[row["start"] for row in rows]], dtype=np.int64)
-    columns: dict[str, Column] = {key: [row.get(key) for row in rows] for key in keys}
-    if any("end" in row for row in rows):
-        columns["end"] = [row.get("end") for row in rows]
-    report.export.insert("NVTX_EVENTS", {"start": begin.ravel(), **columns}, report.order(begin.ravel()))
-    ends = np.array([[row.get("end") or row["start"] for row in rows]], dtype=np.int64)
-    report.tally.add("NVTX_EVENTS", [name] * len(rows), ends - begin)
+    if name != DEFINITIONS:
+        rows = [row for row in rows if report.first <= row["start"] <= report.last]
+        rows = [row | {"end": None} if (row.get("end") or 0) > report.last else row for row in rows]
+    if rows:
+        keys = sorted({key for row in rows for key in row})
+        begin, end = (np.array([edges], dtype=np.int64) for edges in zip(*((row["start"], row.get("end") or row["start"]) for row in rows),
+                                                                         strict=True))
+        report.export.insert("NVTX_EVENTS", {key: [row.get(key) for row in rows] for key in keys}, report.order(begin.ravel()))
+        report.count("NVTX_EVENTS", [name] * len(rows), end - begin)
 
 
-def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]] = ()) -> None:
-    """Domains, categories and thread names, created at local time ``at`` (ns), ``more`` of them behind; and the payload
-    schemas of NCCL.
+def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]]) -> None:
+    """Domains, categories and thread names, created at local time ``at`` (ns), ``more`` of them behind; and the payload schemas of NCCL.
 
     The job's domain is named through a registered string and is created on two threads; NCCL's by inline text.
     """
-    rank = report.rank
+    tid, job, nccl = report.rank.global_tid, int(Domain.JOB), int(Domain.NCCL)
     if report.payload == "dynamic":
-        dynamic.prepare(report)
-    job_name = report.export.string(DOMAIN_NAMES[Domain.JOB])
-    main, autograd = rank.global_tid(Thread.MAIN), rank.global_tid(Thread.AUTOGRAD)
+        last = "binaryData                  TEXT"
+        columns = tables()["NVTX_EVENTS"].replace(f"{last} ", f"{last},").removesuffix(")")
+        report.export.create("NVTX_EVENTS", f"{columns}    eventId                     INTEGER   NOT NULL   PRIMARY KEY       "
+                                            "-- Unique NVTX event row identifier.\n)")
+    name = report.export.string(DOMAIN_NAMES[Domain.JOB])
     rows: list[dict[str, Any]] = [
-        {"eventType": DOMAIN, "text": DOMAIN_NAMES[Domain.NCCL], "globalTid": main, "domainId": int(Domain.NCCL)},
-        {"eventType": DOMAIN, "textId": job_name, "globalTid": main, "domainId": int(Domain.JOB)},
-        {"eventType": DOMAIN, "textId": job_name, "globalTid": autograd, "domainId": int(Domain.JOB)},
-    ]
-    rows += [
-        {"eventType": CATEGORY, "category": number, "text": name, "globalTid": main, "domainId": int(Domain.JOB)}
-        for number, name in CATEGORIES.items()
-    ]
-    rows += [
-        {"eventType": THREAD, "text": name, "globalTid": rank.global_tid(thread), "domainId": 0}
-        for thread, name in (
-            (Thread.MAIN, "trainer"),
-            (Thread.LOADER_0, "data loader 0"),
-            (Thread.LOADER_1, "data loader 1"),
-        )
-    ]
-    rows += more
-    for index, row in enumerate(rows):
-        row["start"] = at + 2_000 * index
-    write_points(report, rows, DEFINITIONS)
-    if report.payload != "none" and report.cluster.communicators and report.options.nccl_trace == "legacy":
+        {"eventType": DOMAIN, "text": DOMAIN_NAMES[Domain.NCCL], "globalTid": tid(Thread.MAIN), "domainId": nccl},
+        *({"eventType": DOMAIN, "textId": name, "globalTid": tid(thread), "domainId": job} for thread in (Thread.MAIN, Thread.AUTOGRAD)),
+        *({"eventType": CATEGORY, "category": number, "text": text, "globalTid": tid(Thread.MAIN), "domainId": job}
+          for number, text in CATEGORIES.items()),
+        *({"eventType": THREAD, "text": text, "globalTid": tid(thread), "domainId": 0}
+          for thread, text in ((Thread.MAIN, "trainer"), (Thread.LOADER_0, "data loader 0"), (Thread.LOADER_1, "data loader 1"))),
+        *more]
+    write_points(report, [row | {"start": at + 2_000 * index} for index, row in enumerate(rows)], DEFINITIONS)
+    if report.payload != "none" and report.cluster.communicators and not report.options.advanced:
         _write_schemas(report)
 
 
 def _write_schemas(report: Report) -> None:
     """Schema and enumeration rows as real exports have them: zero offsets, flags and names are NULL."""
-    domain, insert = int(Domain.NCCL), report.export.insert
-    rooted = report.options.nccl_rooted
-    shapes = [shape for function, shape in nccl.SCHEMAS.items() if rooted or function not in nccl.ROOTED]
+    domain = int(Domain.NCCL)
+    shapes = [shape for function, shape in SCHEMAS.items() if report.options.nccl_rooted or function not in ("Broadcast", "Reduce")]
     if report.payload == "dynamic":
-        dynamic.write_translation(report, shapes)
-    entries = [(shape.id, index, *entry) for shape in shapes for index, entry in enumerate(shape.entries)]
-    insert(
-        "NVTX_PAYLOAD_SCHEMAS",
-        {
-            "domainId": domain,
-            "schemaId": [shape.id for shape in shapes],
-            "type": 1,
-            "numEntries": [len(shape.entries) for shape in shapes],
-            "payloadSize": [shape.size for shape in shapes],
-        },
-    )
-    insert(
-        "NVTX_PAYLOAD_SCHEMA_ENTRIES",
-        {
-            "domainId": domain,
-            "schemaId": [entry[0] for entry in entries],
-            "idx": [entry[1] for entry in entries],
-            "type": [entry[3] for entry in entries],
-            "name": [entry[2] for entry in entries],
-            "offset": [entry[4] or None for entry in entries],
-        },
-    )
-    insert(
-        "NVTX_PAYLOAD_ENUMS",
-        {"domainId": domain, "schemaId": [nccl.REDUCTION_ID], "numEntries": len(nccl.REDUCTIONS), "size": 4},
-    )
-    insert(
-        "NVTX_PAYLOAD_ENUM_ENTRIES",
-        {
-            "domainId": domain,
-            "schemaId": nccl.REDUCTION_ID,
-            "idx": list(range(len(nccl.REDUCTIONS))),
-            "name": list(nccl.REDUCTIONS),
-            "value": list(range(len(nccl.REDUCTIONS))),
-        },
-    )
+        names = sorted({name for _, _, entries in shapes for name, _, _ in entries if _sanitized(name) != name})
+        report.add("NVTX_EXPORT_TRANSLATION", "originalName sanitizedName", [(name, _sanitized(name)) for name in names])
+    report.add("NVTX_PAYLOAD_SCHEMAS", "domainId schemaId type numEntries payloadSize",
+               [(domain, number, 1, len(entries), size) for number, size, entries in shapes])
+    report.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId schemaId idx type name offset",
+               [(domain, number, index, kind, name, offset or None) for number, _, entries in shapes
+                for index, (name, kind, offset) in enumerate(entries)])
+    report.add("NVTX_PAYLOAD_ENUMS", "domainId schemaId numEntries size", [(domain, REDUCTION, len(REDUCTIONS), 4)])
+    report.add("NVTX_PAYLOAD_ENUM_ENTRIES", "domainId schemaId idx name value",
+               [(domain, REDUCTION, index, name, index) for index, name in enumerate(REDUCTIONS)])

@@ -1,193 +1,104 @@
-"""What can be asked of the generator."""
+"""Options of a generated job. Each field is an option of the command line too, under its name; its help stands beside it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-Graphs = Literal["none", "graph", "node", "mixed"]
-Visible = Literal["isolated", "cgroup", "all"]
-Payload = Literal["both", "json", "binary", "dynamic", "none", "mixed"]
-RowOrder = Literal["time", "issue", "shuffled"]
-NcclTrace = Literal["legacy", "advanced"]
-MetricDevices = Literal["own", "host", "first"]
-GpuModels = Literal["same", "mixed"]
-ClockUnit = Literal["hz", "mhz"]
-CutReport = Literal["none", "begin", "end"]
+
+def option(default: Any, text: str, *choices: str, flag: float | None = None) -> Any:
+    """A field with help. flag: the value of an option that is given without one."""
+    return field(default=default, metadata={"help": text, "choices": choices, "flag": flag})
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one generated set.
+    """What a job is, and what its reports have."""
 
-    Attributes:
-        ranks: processes of the job, one report each; a multiple of ``hosts``.
-        hosts: machines, each with its own clock.
-        steps: training steps.
-        layers: transformer layers of the model.
-        seed: everything random follows from it.
-        graphs: CUDA graphs: none; every rank at "graph" or at "node" granularity; "mixed" = even ranks graph, odd
-            ranks node.
-        visible: what a process sees of its host's GPUs. "isolated": CUDA_VISIBLE_DEVICES names one, CUDA calls it
-            device 0, the report lists all; "cgroup": only its own exists; "all": it sees every one and uses device =
-            local rank.
-        payload: how NCCL's NVTX payloads are exported: as JSON text, as bytes, both, in a table for each schema
-            ("dynamic"), or not at all; "mixed" = even ranks both, odd ranks dynamic.
-        row_order: order of the rows in a table: by time, as issued (stream after stream), or shuffled (within a block
-            of steps).
-        events_per_rank: wanted number of event rows in each report; overrides ``steps``, and ``layers`` where too many.
-        clock_offsets_ms: error of each host's clock at the beginning of the job; hosts not listed get one from the
-            seed.
-        clock_drifts_ppm: by how much each host's clock runs fast; hosts not listed get one from the seed.
-        skew_us: mean lateness of a rank at the beginning of a step.
-        truth_collectives: at most so many collectives are written to the truth (then only those of every n-th step).
-        jobs: processes to write with. The result does not depend on it.
-        page_size: bytes of a page of the SQLite files; real exports have 4096, small pages make small sets smaller.
-        nccl: the job uses NCCL; without, its hosts meet in MPI calls only (or not at all).
-        clock_offset_range_ms: every host's offset is drawn from the seed, evenly within so much to both sides;
-            ``clock_offsets_ms`` then does not count.
-        clock_drift_range_ppm: likewise every host's drift.
-        pace_ms: idle time between steps.
-        end_jitter_us: each rank leaves a collective (NCCL's kernels, MPI's calls) later by up to so much, evenly; None:
-            2.5 us in NCCL, 0.9 us in MPI collectives, nothing in MPI messages.
-        waited_us: a rank that waited for the others in a collective ends later by this; of several numbers by one drawn
-            for each rank and collective. None: 4 us in NCCL, nothing in MPI.
-        gpu_lag_us: the work of each GPU begins, and its collectives end, later by a constant of up to so much.
-        lost_collectives: of so large a share of the steps' collectives (0 to 1) one rank's report lacks the rows: all of
-            them, or just NCCL's ranges, the launch call or the kernel.
-        extra_collectives: with this probability, for each kind of collective of each step, one rank's report has one more
-            after the step's end, of which the others know nothing.
-        cut_report: one report lacks all rows before ("begin") or after ("end") a moment.
-        cut_rank: whose report that is.
-        cut_at: the moment, as a share of the steps.
-        lonely_host: the ranks of the last host communicate only among themselves.
-        same_host_name: all hosts have one name, as containers may; only their clocks tell them apart.
-        mpi: the job uses MPI too: halo exchange, messages and collectives on several communicators.
-        mpi_comm_uids: MPI rows name their communicator by commUid; else only by commHandle, as in older exports.
-        osrt: so many more OS runtime calls per step and process, on several threads, nested and long ones among them.
-        osrt_callchains: OS runtime calls of more than 80 us have call chains.
-        gpu_metrics: samples of GPU metrics per second; 0 for none.
-        gpu_metric_devices: whose GPUs a report samples: that of its process; all of its host's ("host": every GPU's
-            samples are then in every report of the host); "first": all of the host's, but in one report per host only.
-        gpu_models: "mixed": the hosts of odd number have another model, with other metrics and other metric ids.
-        gpu_clock_unit: what the clock metrics hold. Real exports hold Hz, although the names say "[MHz]".
-        nic_metrics: samples of network interfaces per second; every report of a host records all of its interfaces.
-        switch_metrics: samples of the InfiniBand switch per second, in every report of the job.
-        switch_congestion: the switch reports congestion, in every report of the job.
-        storage_metrics: samples of storage volumes per second (generic events), in every report of a host.
-        efa_metrics: samples of EFA devices per second (generic events), in every report of a host.
-        nccl_trace: NCCL's own NVTX ranges, or those of nsys's advanced NCCL trace (2025.6 and later).
-        nccl_groups: steps also have two collectives in one NCCL group, hence one kernel.
-        nccl_rooted: steps also have collectives with a root: buffers are broadcast within a host, a metric is reduced to
-            one rank.
-        nccl_channels: NCCL uses at most so many channels (blocks of its kernels, rows per operation in the advanced
-            trace); 0: as many as it likes.
-        nccl_proxy: the advanced NCCL trace has the proxy's operations too.
-        bandwidth_truth: the truth also says how long each rank waited in each NCCL collective, how late it came, how
-            long the transfer took, and the bus bandwidth.
-        additions: names of modules in ``additions`` whose tables the reports have too.
-    """
-
-    ranks: int = 4
-    hosts: int = 2
-    steps: int = 4
-    layers: int = 4
-    seed: int = 1
-    graphs: Graphs = "none"
-    visible: Visible = "isolated"
-    payload: Payload = "both"
-    row_order: RowOrder = "time"
-    events_per_rank: int | None = None
-    clock_offsets_ms: tuple[float, ...] = (0.0, 3.7)
-    clock_drifts_ppm: tuple[float, ...] = (0.0, 12.5)
-    skew_us: float = 250.0
-    truth_collectives: int = 20_000
-    jobs: int = 1
-    page_size: int = 4096
-    nccl: bool = True
-    clock_offset_range_ms: float | None = None
-    clock_drift_range_ppm: float | None = None
-    pace_ms: float = 0.0
-    end_jitter_us: float | None = None
-    waited_us: tuple[float, ...] | None = None
-    gpu_lag_us: float = 0.0
-    lost_collectives: float = 0.0
-    extra_collectives: float = 0.0
-    cut_report: CutReport = "none"
-    cut_rank: int = 0
-    cut_at: float = 0.5
-    lonely_host: bool = False
-    same_host_name: bool = False
-    mpi: bool = False
-    mpi_comm_uids: bool = True
-    osrt: int = 0
-    osrt_callchains: bool = False
-    gpu_metrics: float = 0.0
-    gpu_metric_devices: MetricDevices = "own"
-    gpu_models: GpuModels = "same"
-    gpu_clock_unit: ClockUnit = "hz"
-    nic_metrics: float = 0.0
-    switch_metrics: float = 0.0
-    switch_congestion: bool = False
-    storage_metrics: float = 0.0
-    efa_metrics: float = 0.0
-    nccl_trace: NcclTrace = "legacy"
-    nccl_groups: bool = False
-    nccl_rooted: bool = False
-    nccl_channels: int = 0
-    nccl_proxy: bool = False
-    bandwidth_truth: bool = False
-    additions: tuple[str, ...] = ()
+    ranks: int = option(4, "processes, one GPU and one report each; a multiple of hosts")
+    hosts: int = option(2, "machines, each with its own clock")
+    steps: int = option(4, "training steps")
+    layers: int = option(4, "transformer layers of the model")
+    seed: int = option(1, "everything random follows from it")
+    graphs: str = option("none", "CUDA graphs: traced as graphs, as nodes, or mixed (even ranks graph, odd ranks node)",
+                         "none", "graph", "node", "mixed")
+    visible: str = option("isolated", "what a process sees: its GPU as device 0, or all GPUs of the host", "isolated", "all")
+    payload: str = option("both", "how NCCL's NVTX payloads are exported: JSON, bytes, both, a table for each schema (dynamic), or not; "
+                          "mixed: even ranks both, odd ranks dynamic", "both", "json", "binary", "dynamic", "none", "mixed")
+    row_order: str = option("time", "order of the rows in the tables", "time", "shuffled")
+    events_per_rank: int | None = option(None, "as many steps (or, if one is too much, fewer layers) as give about so many rows per report")
+    clock_offsets_ms: tuple[float, ...] = option((0.0, 3.7), "clock error of each host at the beginning; others get one by the seed")
+    clock_drifts_ppm: tuple[float, ...] = option((0.0, 12.5), "by how much each host's clock runs fast; likewise")
+    skew_us: float = option(250.0, "mean lateness of a rank at a step's beginning")
+    truth_collectives: int = option(20_000, "at most so many collectives in the truth (then those of every n-th step)")
+    page_size: int = option(4096, "bytes of a page of the SQLite files; small pages make small sets smaller")
+    nccl: bool = option(True, "the job uses NCCL; without, hosts meet in MPI calls only")
+    clock_offset_range_ms: float | None = option(None, "clock error of every host by the seed, within so much to both sides")
+    clock_drift_range_ppm: float | None = option(None, "drift of every host's clock, likewise")
+    pace_ms: float = option(0.0, "idle time between steps")
+    end_jitter_us: float | None = option(None, "ranks leave a collective later by up to so much (by default 2.5 in NCCL, 0.9 in MPI)")
+    waited_us: tuple[float, ...] | None = option(None, "those who waited for others later still by (one of) this (by default 4 in NCCL)")
+    gpu_lag_us: float = option(0.0, "a constant lag of each GPU, up to so much")
+    lost_collectives: float = option(0.0, "share of the collectives of which one report lacks rows: all, or one kind of them")
+    extra_collectives: float = option(0.0, "share of steps, for each kind of collective, after which one report has one more")
+    cut_report: str = option("none", "one report lacks all rows before or after a moment", "none", "begin", "end")
+    cut_rank: int = option(0, "whose report that is")
+    cut_at: float = option(0.5, "the moment, as a share of the steps")
+    lonely_host: bool = option(False, "ranks of the last host communicate only among themselves")
+    same_host_name: bool = option(False, "all hosts have one name; only their clocks tell them apart")
+    mpi: bool = option(False, "the job uses MPI too: halo exchange, messages and collectives on several communicators")
+    mpi_comm_uids: bool = option(True, "MPI rows name their communicator by commUid; else by its handle alone, as in older exports")
+    osrt: int = option(0, "so many more OS runtime calls per step and process, on several threads, some nested")
+    osrt_callchains: bool = option(False, "OS runtime calls of more than 80 us have call chains")
+    gpu_metrics: float = option(0.0, "samples of GPU metrics per second", flag=1000.0)
+    gpu_metric_devices: str = option("own", "whose GPUs a report samples: its process's, or all of its host's", "own", "host")
+    gpu_models: str = option("same", "mixed: hosts of odd number have another model, with other metrics", "same", "mixed")
+    nic_metrics: float = option(0.0, "samples of network interfaces per second, in every report of a host", flag=1000.0)
+    switch_metrics: float = option(0.0, "samples of an InfiniBand switch per second, in every report", flag=1000.0)
+    switch_congestion: bool = option(False, "the switch reports congestion, in every report")
+    storage_metrics: float = option(0.0, "samples of storage volumes per second (generic events)", flag=1000.0)
+    efa_metrics: float = option(0.0, "samples of EFA devices per second (generic events)", flag=1000.0)
+    nccl_trace: str = option("legacy", "NCCL's own NVTX ranges, or those of nsys's advanced NCCL trace", "legacy", "advanced")
+    nccl_groups: bool = option(False, "steps also have two collectives in one NCCL group, hence one kernel")
+    nccl_rooted: bool = option(False, "steps also have a broadcast within hosts and a reduction to one rank")
+    nccl_channels: int = option(0, "NCCL uses at most so many channels (0: as many as it likes)")
+    nccl_proxy: bool = option(False, "the advanced NCCL trace has the proxy's operations too")
+    bandwidth_truth: bool = option(False, "waits, transfers and bus bandwidths of NCCL's collectives in the truth")
+    additions: tuple[str, ...] = option((), "families of further tables, by name; or all")
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "hosts", "steps", "layers", "jobs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-        if self.ranks % self.hosts:
-            raise ValueError(f"{self.ranks} ranks cannot be spread evenly over {self.hosts} hosts")
-        if self.events_per_rank is not None and self.events_per_rank < 1:
-            raise ValueError("events_per_rank must be at least 1")
-        numbers = ("osrt", "gpu_metrics", "nic_metrics", "switch_metrics", "storage_metrics", "efa_metrics", "nccl_channels")
-        for name in numbers:
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative")
-        self._check_clocks()
-        self._check_faults()
-        if self.nccl_proxy and self.nccl_trace != "advanced":
-            raise ValueError("the proxy's operations are part of the advanced NCCL trace")
-        if self.osrt_callchains and not self.osrt:
-            raise ValueError("call chains need OS runtime calls (osrt)")
+        sampled = self.nic_metrics or self.switch_metrics or self.storage_metrics or self.efa_metrics
+        faulty = self.lost_collectives or self.extra_collectives or self.cut_report != "none"
+        refused = [
+            *((getattr(self, name) < 1, f"{name} must be at least 1") for name in ("ranks", "hosts", "steps", "layers")),
+            *((_below_0(getattr(self, one.name)), f"{one.name} must not be negative") for one in fields(self)
+              if one.name not in ("clock_offsets_ms", "clock_drifts_ppm")),
+            *((getattr(self, name) > 1, f"{name} must be from 0 to 1") for name in ("lost_collectives", "extra_collectives", "cut_at")),
+            (self.ranks % max(1, self.hosts), "ranks must be a multiple of hosts"),
+            (self.events_per_rank == 0, "events_per_rank must be at least 1"),
+            (self.waited_us == (), "waited_us must be one or more numbers"),
+            (self.cut_rank >= self.ranks, "cut_rank must be one of the ranks"),
+            ((self.clock_offset_range_ms is not None and self.clock_offsets_ms != (0.0, 3.7))
+             or (self.clock_drift_range_ppm is not None and self.clock_drifts_ppm != (0.0, 12.5)),
+             "clocks by number and clocks from a range exclude each other"),
+            (self.cut_report != "none" and (self.gpu_metrics or sampled or self.graphs != "none"),
+             "a report with sampled metrics or CUDA graphs cannot be cut"),
+            (self.same_host_name and sampled, "the truth about network and storage needs hosts with names of their own"),
+            (self.lonely_host and self.hosts < 2, "a host can be lonely only beside others"),
+            (self.lonely_host and self.nccl_rooted, "collectives with a root are over all hosts, which a lonely host has no part in"),
+            (not self.nccl and (self.nccl_trace != "legacy" or self.nccl_groups or self.nccl_rooted),
+             "a job without NCCL has no NCCL trace, no NCCL groups and no collectives of it"),
+            (self.payload in ("dynamic", "mixed") and faulty, "rows beside their payload's tables cannot be lost, cut or added"),
+            (self.nccl_proxy and self.nccl_trace != "advanced", "the proxy's operations are part of the advanced NCCL trace"),
+            (self.osrt_callchains and not self.osrt, "call chains need OS runtime calls (osrt)"),
+        ]
+        for wrong, message in refused:
+            if wrong:
+                raise ValueError(message)
 
-    def _check_clocks(self) -> None:
-        for given, chosen in (("clock_offsets_ms", "clock_offset_range_ms"), ("clock_drifts_ppm", "clock_drift_range_ppm")):
-            default = type(self).__dataclass_fields__[given].default
-            if getattr(self, chosen) is not None and getattr(self, given) != default:
-                raise ValueError(f"{given} and {chosen} exclude each other")
-        for name in ("clock_offset_range_ms", "clock_drift_range_ppm", "pace_ms", "end_jitter_us", "gpu_lag_us"):
-            if (getattr(self, name) or 0.0) < 0:
-                raise ValueError(f"{name} must not be negative")
-        if self.waited_us is not None and (not self.waited_us or min(self.waited_us) < 0):
-            raise ValueError("waited_us must be one or more numbers that are not negative")
-
-    def _check_faults(self) -> None:
-        for name in ("lost_collectives", "extra_collectives"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be from 0 to 1")
-        if not 0 <= self.cut_at < 1 or not 0 <= self.cut_rank < self.ranks:
-            raise ValueError("cut_at must be at least 0 and below 1, cut_rank one of the ranks")
-        sampled = self.gpu_metrics or self.nic_metrics or self.switch_metrics or self.storage_metrics or self.efa_metrics
-        if self.cut_report != "none" and (sampled or self.graphs != "none"):
-            raise ValueError("a report with sampled metrics or CUDA graphs cannot be cut")
-        if self.same_host_name and (self.nic_metrics or self.switch_metrics or self.storage_metrics or self.efa_metrics):
-            raise ValueError("the truth about network and storage needs hosts with names of their own")
-        if self.lonely_host and self.hosts < 2:
-            raise ValueError("a host can be lonely only beside others")
-        if not self.nccl and (self.nccl_trace != "legacy" or self.nccl_groups or self.nccl_rooted):
-            raise ValueError("a job without NCCL has no NCCL trace, no NCCL groups and no collectives of it")
-        if self.lonely_host and self.nccl_rooted:
-            raise ValueError("collectives with a root are over all hosts, which a lonely host has no part in")
-        if self.payload in ("dynamic", "mixed") and (self.lost_collectives or self.extra_collectives or self.cut_report != "none"):
-            raise ValueError("rows beside their payload's tables cannot be lost, cut or added")
+    @property
+    def gpus_per_host(self) -> int:
+        return self.ranks // self.hosts
 
     @property
     def lonely_ranks(self) -> int:
@@ -195,20 +106,25 @@ class Options:
         return self.gpus_per_host if self.lonely_host else 0
 
     @property
-    def gpus_per_host(self) -> int:
-        return self.ranks // self.hosts
+    def advanced(self) -> bool:
+        return self.nccl_trace == "advanced"
 
-    def payload_of(self, rank: int) -> Payload:
+    def payload_of(self, rank: int) -> str:
         """How a rank's report has payloads; never "mixed"."""
-        if self.payload == "mixed":
-            return "dynamic" if rank % 2 else "both"
-        return self.payload
+        return ("dynamic" if rank % 2 else "both") if self.payload == "mixed" else self.payload
+
+    def graph_level(self, rank: int) -> str:
+        """How a rank's report traces CUDA graphs: "none", "graph" or "node"."""
+        return ("node" if rank % 2 else "graph") if self.graphs == "mixed" else self.graphs
 
     def described(self) -> dict[str, object]:
-        """The options that shape the set, for the record: those before ``jobs``, which does not, and of those after it
-        the ones that are not at their default.
-        """
-        names = [option.name for option in fields(self)]
-        first, later = names[: names.index("jobs")], fields(self)[names.index("jobs") + 1 :]
-        changed = [option.name for option in later if getattr(self, option.name) != option.default]
-        return {name: getattr(self, name) for name in (*first, *changed)}
+        """For the truth: the options up to `truth_collectives`, and of the others those that are not at their default."""
+        names = [one.name for one in fields(self)]
+        first = names.index("page_size")
+        changed = [one.name for one in fields(self)[first:] if getattr(self, one.name) != one.default]
+        return {name: getattr(self, name) for name in (*names[:first], *changed)}
+
+
+def _below_0(value: Any) -> bool:
+    values = value if isinstance(value, tuple) else (value,)
+    return any(isinstance(one, int | float) and one < 0 for one in values)

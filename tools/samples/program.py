@@ -1,8 +1,8 @@
 """A program: the fixed sequence of host operations a rank performs in one phase of the job, with their NVTX ranges.
 
-All ranks run the same program; :mod:`timeline` gives its operations times. Control passes from thread to thread (the
-main thread waits while autograd's thread works), so that one sequence is enough. Durations and gaps are typical ones
-in ns.
+All ranks run the same program; :mod:`timeline` gives its operations times. Control passes from thread to thread (the main thread waits
+while autograd's works), so that one sequence is enough. Durations and gaps are typical ones in ns. API functions are spelled as the
+RUNTIME table spells them: runtime calls with a version suffix, driver calls without.
 """
 
 from __future__ import annotations
@@ -11,17 +11,58 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 
-from . import names
-from .cluster import Group, Stream, Thread
-from .mpi.calls import Message, MpiCall
-from .names import KERNELS
+from .cluster import STREAM_OF, Group, Stream, Thread
+from .mpi import Message, MpiCall
 
-PAD_NS = 130
-"""Time between the edges of nested NVTX ranges."""
+PAD_NS = 130  # between the edges of nested NVTX ranges
+LAUNCHES = {"runtime": "cudaLaunchKernel_v7000", "runtime_ex": "cudaLaunchKernelExC_v11060", "driver": "cuLaunchKernel",
+            "driver_ex": "cuLaunchKernelEx"}
+GRAPH_BEGIN, GRAPH_END = "cudaStreamBeginCapture_v10010", "cudaStreamEndCapture_v10000"
+GRAPH_INSTANTIATE, GRAPH_LAUNCH = "cudaGraphInstantiateWithFlags_v11040", "cudaGraphLaunch_v10000"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel function as the KERNEL table describes it; shared memory in bytes."""
+
+    short: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    registers: int
+    static_shared: int
+    dynamic_shared: int
+    shared_executed: int
+    cluster: tuple[int, ...]
+    mean_ns: float
+    api: str  # that launches it
+    demangled: str
+    mangled: str
+
+
+def _read_kernels() -> dict[str, Kernel]:
+    """The kernels of the job by the key the programs use.
+
+    Names, grids, registers and shared memory of the GEMM (nvjet, XMMA), elementwise, softmax, reduce and cat kernels were seen in public
+    exports of H100 and H200 runs; those of flash attention, CUTLASS, layer norm, Adam, embedding, Triton and NCCL follow the same style.
+    """
+    text = Path(__file__).with_name("kernels.tsv").read_text(encoding="utf-8")
+    _, *rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
+    found = {}
+    for key, short, grid, block, *numbers, cluster, mean, api, demangled, mangled in rows:
+        grid, block, cluster = (tuple(map(int, one.split("x"))) for one in (grid, block, cluster))
+        names = (short if name == "=" else name for name in (demangled, mangled))
+        found[key] = Kernel(short, grid, block, *map(int, numbers), cluster, float(mean), LAUNCHES[api], *names)
+    return found
+
+
+KERNELS = _read_kernels()
 
 
 class Kind(IntEnum):
+    """What an operation does."""
+
     HOST = 0  # host work; with an API row if the operation names one
     KERNEL = 1
     COLLECTIVE = 2
@@ -37,7 +78,7 @@ class Kind(IntEnum):
 
 
 class Domain(IntEnum):
-    """NVTX domain ids of a process; 0 is the default domain."""
+    """NVTX domain ids of a process."""
 
     DEFAULT = 0
     NCCL = 1
@@ -53,62 +94,28 @@ class Style(IntEnum):
     NUMBERED = 3  # inline, with the step's number behind it
 
 
-@dataclass(frozen=True)
-class Copy:
-    """copyKind, srcKind and dstKind of a MEMCPY row (ENUM_CUDA_MEMCPY_OPER, ENUM_CUDA_MEM_KIND)."""
-
-    copy_kind: int
-    src_kind: int
-    dst_kind: int
-
-
-H2D_PINNED, H2D_PAGEABLE = Copy(1, 1, 2), Copy(1, 0, 2)
-D2H, D2D, P2P = Copy(2, 2, 0), Copy(8, 2, 2), Copy(10, 2, 2)
+# copyKind, srcKind and dstKind of a MEMCPY row (ENUM_CUDA_MEMCPY_OPER, ENUM_CUDA_MEM_KIND)
+H2D_PINNED, H2D_PAGEABLE, D2H, D2D, P2P = (1, 1, 2), (1, 0, 2), (2, 2, 0), (8, 2, 2), (10, 2, 2)
+BYTES_PER_NS = {1: 45, 2: 45, 8: 2_200, 10: 350}  # by copyKind
 
 
 @dataclass(frozen=True)
 class Payload:
-    """What an NCCL call says about itself: function (``AllReduce``...), communicator kind, bytes, distance to the
-    peer, root (a rank in the communicator, modulo its size; -1 for a function without one).
-    """
+    """What an NCCL call says about itself."""
 
-    function: str
-    group: Group
+    function: str  # such as "AllReduce"
+    group: Group  # of its communicator
     bytes: int = 0
-    peer: int = 0
-    reduction: int = 0
-    four_byte: bool = False
-    """Elements are of float32, not bfloat16."""
-
-    root: int = -1
+    peer: int = 0  # distance to the peer, in ranks of the communicator
+    reduction: int = 0  # ncclRedOp_t
+    four_byte: bool = False  # elements are of float32, not bfloat16
+    root: int = -1  # a rank in the communicator, modulo its size; -1: the function has none
 
     def passes_on(self, rank: int, size: int) -> bool:
-        """Whether a rank of a communicator of ``size`` sends to the next in the ring: a broadcast ends before its root,
-        a reduction at it.
+        """Whether a rank of a communicator of ``size`` sends to the next in the ring: a broadcast ends before its root, a reduction at it.
         """
         last = {"Broadcast": self.root - 1, "Reduce": self.root}.get(self.function)
         return last is None or rank != last % size
-
-
-class Stage(IntEnum):
-    """What a range of the advanced NCCL trace is about."""
-
-    GROUP = 0  # "API Group"
-    API = 1
-    LAUNCH = 2  # "GroupLaunch"
-    RUNTIME = 3  # "GroupRuntime"
-    KERNEL = 4  # "KernelLaunch"
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A range of the advanced NCCL trace: its stage, the group it belongs to and that group's calls, by their numbers
-    in the program.
-    """
-
-    stage: Stage
-    group: int
-    calls: tuple[int, ...]
 
 
 @dataclass
@@ -119,57 +126,59 @@ class Op:
     thread: Thread
     api: str = ""
     api_ns: float = 0.0
-    gap_ns: float = 900.0
+    gap_ns: float = 900.0  # since the operation before
     edges: int = 1  # NVTX range edges between the operation before and this one, and one more
     stream: Stream = Stream.COMPUTE
     work_ns: float = 0.0
     kernel: str = ""
     bytes: int = 0
-    copy: Copy | None = None
+    copy: tuple[int, int, int] | None = None
     event: int = -1
     payload: Payload | None = None
     graph: int = -1  # a node of this graph: no API row of its own
-    launches: int = -1  # the launch of this graph
+    launches: int = -1  # the launch (or the making) of this graph
     mpi: MpiCall | None = None
     calls: tuple[int, ...] = ()  # NCCL calls whose work this is, by their numbers in the program
 
 
 @dataclass
 class Range:
-    """A push/pop range around operations ``first`` to ``last``; ``lead`` and ``trail`` count edges between it and
-    them.
-    """
+    """A push/pop range around operations ``first`` to ``last``; ``lead`` and ``trail`` count edges between it and them."""
 
     thread: Thread
     text: str
     style: Style
     domain: Domain
     first: int
-    last: int
-    lead: int
-    trail: int = 0
     category: int | None = None
     color: int | None = None
     payload: Payload | None = None
-    trace: Trace | None = None
+    trace: tuple[int, tuple[int, ...]] | None = None  # of the advanced NCCL trace: number of its group, numbers of the calls
+    last: int = -1
+    lead: int = 0
+    trail: int = 0
 
 
 @dataclass
 class Program:
+    """Operations, and what they are about."""
+
     ops: list[Op] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
     events: int = 0
-    graphs: dict[int, list[int]] = field(default_factory=dict)
-    """The kernel nodes of each graph launched here, as indices into ``ops``."""
+    graphs: dict[int, list[int]] = field(default_factory=dict)  # the kernel nodes of each graph launched here, as indices into ``ops``
     nccl_calls: list[Payload] = field(default_factory=list)
     nccl_groups: int = 0
     messages: list[Message] = field(default_factory=list)
 
+    def all_of(self, *kinds: Kind) -> list[int]:
+        """The operations of these kinds, in program order."""
+        return [index for index, op in enumerate(self.ops) if op.kind in kinds]
+
     def rows(self, graph_level: bool) -> int:
         """Number of event rows that one run of the program leaves in a report."""
-        no_row = (Kind.HOST, Kind.MEET)
         api = sum(bool(op.api) for op in self.ops)
-        gpu = sum(op.kind not in no_row and not (graph_level and op.graph >= 0) for op in self.ops)
+        gpu = sum(op.kind not in (Kind.HOST, Kind.MEET) and not (graph_level and op.graph >= 0) for op in self.ops)
         return api + gpu + len(self.ranges) + (len(self.graphs) if graph_level else 0)
 
 
@@ -177,9 +186,7 @@ class Builder:
     """Writes a :class:`Program`; ``advanced``: with the ranges of the advanced NCCL trace, not NCCL's own."""
 
     def __init__(self, advanced: bool = False) -> None:
-        self.program = Program()
-        self.thread = Thread.MAIN
-        self.advanced = advanced
+        self.program, self.thread, self.advanced = Program(), Thread.MAIN, advanced
         self._opening: list[Range] = []  # ranges opened since the last operation
         self._closed = 0  # ranges closed since the last operation
         self._graph = -1
@@ -201,20 +208,10 @@ class Builder:
         self.thread = before
 
     @contextmanager
-    def range(
-        self,
-        text: str,
-        style: Style = Style.INLINE,
-        domain: Domain = Domain.DEFAULT,
-        *,
-        category: int | None = None,
-        color: int | None = None,
-        payload: Payload | None = None,
-        trace: Trace | None = None,
-    ) -> Iterator[None]:
+    def range(self, text: str, style: Style = Style.INLINE, domain: Domain = Domain.DEFAULT, category: int | None = None,
+              color: int | None = None, payload: Payload | None = None, trace: tuple[int, tuple[int, ...]] | None = None) -> Iterator[None]:
         """A push/pop range around the operations written inside (at least one)."""
-        first = len(self.program.ops)
-        opened = Range(self.thread, text, style, domain, first, -1, 0, 0, category, color, payload, trace)
+        opened = Range(self.thread, text, style, domain, len(self.program.ops), category, color, payload, trace)
         self._opening.append(opened)
         self.program.ranges.append(opened)
         yield
@@ -224,12 +221,15 @@ class Builder:
         self._closed += 1
         opened.trail = self._closed
 
+    def phase(self, text: str, category: int, color: int) -> AbstractContextManager[None]:
+        """A range of the job's own domain."""
+        return self.range(text, Style.REGISTERED, Domain.JOB, category, color)
+
     @contextmanager
     def graph(self, number: int) -> Iterator[None]:
         """Launch of CUDA graph ``number``; the kernels written inside are its nodes."""
-        self._add(Op(Kind.HOST, self.thread, names.GRAPH_LAUNCH, 9_500, launches=number))
-        first = len(self.program.ops)
-        self._graph = number
+        self._add(Op(Kind.HOST, self.thread, GRAPH_LAUNCH, 9_500, launches=number))
+        first, self._graph = len(self.program.ops), number
         yield
         self._graph = -1
         self.program.graphs[number] = list(range(first, len(self.program.ops)))
@@ -242,140 +242,119 @@ class Builder:
         """Host work that ends on all ranks of a communicator together, ``ns`` after the last has begun it."""
         self._add(Op(Kind.MEET, self.thread, "", ns, payload=Payload("Init", group)))
 
-    def call(self, api: str, ns: float) -> int:
-        return self._add(Op(Kind.HOST, self.thread, api, ns))
+    def call(self, api: str, ns: float, launches: int = -1) -> None:
+        """A call of CUDA's API that starts no work."""
+        self._add(Op(Kind.HOST, self.thread, api, ns, launches=launches))
 
     def mpi(self, call: MpiCall, ns: float, cost_ns: float = 0.0) -> int:
         """An MPI call that takes ``ns``, and ``cost_ns`` from the moment those it waits for are there."""
         return self._add(Op(Kind.MPI, self.thread, "", ns, work_ns=cost_ns, bytes=call.sent or 0, mpi=call))
 
     def kernel(self, key: str, times: float = 1.0) -> None:
+        """A kernel that lasts ``times`` its mean."""
         shape = KERNELS[key]
-        if self._graph >= 0:
-            node = Op(Kind.KERNEL, self.thread, "", 0, 0, 0, kernel=key, graph=self._graph)
-        else:
-            api_ns = 5_600 if shape.api == names.LAUNCH_RUNTIME else 4_400
-            node = Op(Kind.KERNEL, self.thread, shape.api, api_ns, 2_600, kernel=key)
+        node = Op(Kind.KERNEL, self.thread, "", 0, 0, 0, kernel=key, graph=self._graph)
+        if self._graph < 0:
+            node = Op(Kind.KERNEL, self.thread, shape.api, 5_600 if shape.api == LAUNCHES["runtime"] else 4_400, 2_600, kernel=key)
         node.work_ns = shape.mean_ns * times
         self._add(node)
 
-    def aten(self, *stack: str, kernel: str = "", times: float = 1.0) -> None:
-        """PyTorch operators, one inside the other, and the kernel the innermost launches (if any)."""
-        if not stack:
-            self.kernel(kernel, times) if kernel else self.host(700)
-        elif self._graph >= 0:
-            self.kernel(kernel, times)  # a replayed graph runs no operators
+    def aten(self, *stack: str, kernel: str, times: float = 1.0) -> None:
+        """PyTorch operators, one inside the other, and the kernel the innermost launches; a replayed graph runs no operators."""
+        if not stack or self._graph >= 0:
+            self.kernel(kernel, times)
         else:
             with self.range(stack[0], Style.OP_ID):
                 self.aten(*stack[1:], kernel=kernel, times=times)
 
-    def copy(self, kind: Copy, size: int, stream: Stream = Stream.COMPUTE) -> None:
-        bytes_per_ns = {1: 45, 2: 45, 8: 2_200, 10: 350}[kind.copy_kind]
-        api = names.COPY_PEER if kind is P2P else names.COPY_ASYNC
-        work_ns = 1_300 + size / bytes_per_ns
+    def copy(self, kind: tuple[int, int, int], size: int, stream: Stream = Stream.COMPUTE) -> None:
+        api = "cudaMemcpyPeerAsync_v4000" if kind is P2P else "cudaMemcpyAsync_v3020"
+        work_ns = 1_300 + size / BYTES_PER_NS[kind[0]]
         self._add(Op(Kind.COPY, self.thread, api, 7_200, stream=stream, work_ns=work_ns, bytes=size, copy=kind))
 
     def memset(self, size: int) -> None:
-        self._add(Op(Kind.SET, self.thread, names.SET_ASYNC, 6_100, work_ns=1_100 + size / 2_500, bytes=size))
+        self._add(Op(Kind.SET, self.thread, "cudaMemsetAsync_v3020", 6_100, work_ns=1_100 + size / 2_500, bytes=size))
 
     def record(self, stream: Stream) -> int:
-        event = self.program.events
+        """Record an event; returns its number."""
         self.program.events += 1
-        self._add(Op(Kind.RECORD, self.thread, names.EVENT_RECORD, 2_400, stream=stream, event=event))
+        event = self.program.events - 1
+        self._add(Op(Kind.RECORD, self.thread, "cudaEventRecordWithFlags_v11010", 2_400, stream=stream, event=event))
         return event
 
     def wait(self, stream: Stream, event: int) -> None:
-        self._add(Op(Kind.WAIT, self.thread, names.STREAM_WAIT, 1_900, stream=stream, event=event))
+        self._add(Op(Kind.WAIT, self.thread, "cudaStreamWaitEvent_v3020", 1_900, stream=stream, event=event))
 
     def sync(self, stream: Stream) -> None:
-        self._add(Op(Kind.SYNC_STREAM, self.thread, names.STREAM_SYNC, 4_900, stream=stream))
+        self._add(Op(Kind.SYNC_STREAM, self.thread, "cudaStreamSynchronize_v3020", 4_900, stream=stream))
 
     def sync_event(self, event: int) -> None:
-        self._add(Op(Kind.SYNC_EVENT, self.thread, names.EVENT_SYNC, 3_900, event=event))
+        self._add(Op(Kind.SYNC_EVENT, self.thread, "cudaEventSynchronize_v3020", 3_900, event=event))
 
     def sync_device(self) -> None:
-        self._add(Op(Kind.SYNC_DEVICE, self.thread, names.DEVICE_SYNC, 5_200))
+        self._add(Op(Kind.SYNC_DEVICE, self.thread, "cudaDeviceSynchronize_v3020", 5_200))
 
-    def collective(self, payload: Payload, kernel: str, times: float = 1.0) -> int:
-        """An NCCL call on its communicator's stream, after what the compute stream has to do so far.
+    def collective(self, payload: Payload, kernel: str) -> int:
+        """An NCCL call on its communicator's stream, after what the compute stream has to do so far; returns the event that tells its end.
 
-        Returns the event that tells its end. ``SendRecv`` is a group of ncclSend and ncclRecv: its kernel is launched
-        by ncclGroupEnd, which has no payload.
+        ``SendRecv`` is a group of ncclSend and ncclRecv: its kernel is launched by ncclGroupEnd, which has no payload.
         """
         if payload.function != "SendRecv":
-            return self._launch([payload], payload, kernel, times)
-        send = Payload("Send", payload.group, payload.bytes, payload.peer)
-        return self._launch([send, Payload("Recv", payload.group, payload.bytes, -payload.peer)], payload, kernel, times)
+            return self._launch([payload], payload, kernel)
+        ends = [Payload(name, payload.group, payload.bytes, peer) for name, peer in (("Send", payload.peer), ("Recv", -payload.peer))]
+        return self._launch(ends, payload, kernel)
 
-    def collective_group(self, payloads: list[Payload], kernel: str, times: float = 1.0) -> int:
+    def collective_group(self, payloads: list[Payload], kernel: str, times: float) -> int:
         """Several collectives of one communicator in a group, done by one kernel one after the other."""
-        whole = Payload("Group", payloads[0].group, sum(payload.bytes for payload in payloads))
-        return self._launch(payloads, whole, kernel, times)
+        return self._launch(payloads, Payload("Group", payloads[0].group, sum(payload.bytes for payload in payloads)), kernel, times)
 
-    def _launch(self, calls: list[Payload], whole: Payload, kernel: str, times: float) -> int:
+    def _launch(self, calls: list[Payload], whole: Payload, kernel: str, times: float = 1.0) -> int:
         """Calls in a group (an explicit one if it is more than one call), and the kernel that does them."""
-        stream = {Group.SHARD: Stream.NCCL_SHARD, Group.REPLICA: Stream.NCCL_REPLICA, Group.WORLD: Stream.NCCL_WORLD}
-        where = stream[whole.group]
-        shape = KERNELS[kernel]
-        launch = Op(Kind.COLLECTIVE, self.thread, shape.api, 7_800, 3_100, stream=where, kernel=kernel, payload=whole)
-        launch.work_ns, launch.bytes = shape.mean_ns * times, whole.bytes
-        first = len(self.program.nccl_calls)
-        launch.calls = tuple(range(first, first + len(calls)))
+        where, shape, first = STREAM_OF[whole.group], KERNELS[kernel], len(self.program.nccl_calls)
+        launch = Op(Kind.COLLECTIVE, self.thread, shape.api, 7_800, 3_100, stream=where, kernel=kernel, payload=whole, bytes=whole.bytes,
+                    work_ns=shape.mean_ns * times, calls=tuple(range(first, first + len(calls))))
         self.program.nccl_calls += calls
         self.program.nccl_groups += 1
-
-        self.call(names.EVENT_CREATE, 1_700)
+        self.call("cudaEventCreateWithFlags_v3020", 1_700)
         self.wait(where, self.record(Stream.COMPUTE))
-        with self.range(f"nccl:{_torch_name(whole.function)}"):
+        with self.range(f"nccl:{TORCH_NAMES[whole.function]}"):
             if self.advanced:
-                self._advanced_ranges(calls, launch)
+                self._add_advanced(calls, launch)
             else:
-                self._own_ranges(calls, launch)
+                self._add_plain(calls, launch)
         return self.record(where)
 
-    def _own_ranges(self, calls: list[Payload], launch: Op) -> None:
+    def _nccl(self, text: str, payload: Payload | None = None,
+              trace: tuple[int, tuple[int, ...]] | None = None) -> AbstractContextManager[None]:
+        return self.range(text, Style.REGISTERED, Domain.NCCL, payload=payload, trace=trace)
+
+    def _add_plain(self, calls: list[Payload], launch: Op) -> None:
         """The ranges NCCL itself makes."""
-
-        def nccl(function: str, said: Payload | None = None) -> AbstractContextManager[None]:
-            return self.range(f"nccl{function}", Style.REGISTERED, Domain.NCCL, payload=said)
-
         if len(calls) == 1:
-            with nccl(calls[0].function, calls[0]):
+            with self._nccl(f"nccl{calls[0].function}", calls[0]):
                 self._add(launch)
             return
-        with nccl("GroupStart"):
+        with self._nccl("ncclGroupStart"):
             self.host(400)
         for call in calls:
-            with nccl(call.function, call):
+            with self._nccl(f"nccl{call.function}", call):
                 self.host(900)
-        with nccl("GroupEnd"):
+        with self._nccl("ncclGroupEnd"):
             self._add(launch)
 
-    def _advanced_ranges(self, calls: list[Payload], launch: Op) -> None:
+    def _add_advanced(self, calls: list[Payload], launch: Op) -> None:
         """The ranges of nsys's advanced NCCL trace; a single call is a group too, an implicit one."""
         group = self.program.nccl_groups - 1
-
-        def traced(text: str, stage: Stage, which: tuple[int, ...]) -> AbstractContextManager[None]:
-            return self.range(text, Style.REGISTERED, Domain.NCCL, trace=Trace(stage, group, which))
-
-        with traced("API Group", Stage.GROUP, launch.calls):
+        with self._nccl("API Group", trace=(group, launch.calls)):
             for number, call in zip(launch.calls, calls, strict=True):
-                with traced(call.function, Stage.API, (number,)):
+                with self._nccl(call.function, trace=(group, (number,))):
                     self.host(600)
-            with traced("GroupLaunch", Stage.LAUNCH, launch.calls):
-                with traced("GroupRuntime", Stage.RUNTIME, launch.calls):
+            with self._nccl("GroupLaunch", trace=(group, launch.calls)):
+                with self._nccl("GroupRuntime", trace=(group, launch.calls)):
                     self.host(1_100)
-                with traced("KernelLaunch", Stage.KERNEL, launch.calls):
+                with self._nccl("KernelLaunch", trace=(group, launch.calls)):
                     self._add(launch)
 
 
-def _torch_name(function: str) -> str:
-    return {
-        "AllGather": "_all_gather_base",
-        "ReduceScatter": "_reduce_scatter_base",
-        "AllReduce": "all_reduce",
-        "Broadcast": "broadcast",
-        "Reduce": "reduce",
-        "SendRecv": "coalesced",
-        "Group": "allreduce_coalesced",
-    }[function]
+TORCH_NAMES = {"AllGather": "_all_gather_base", "ReduceScatter": "_reduce_scatter_base", "AllReduce": "all_reduce",
+               "Broadcast": "broadcast", "Reduce": "reduce", "SendRecv": "coalesced", "Group": "allreduce_coalesced"}

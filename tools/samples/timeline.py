@@ -1,39 +1,69 @@
 """Times for a program: many runs (steps) of it on all ranks at once.
 
-Arrays have the axes (run, rank, operation). Within a run, times are float64 ns since the run's epoch, in true time;
-host and GPU start drained, so runs do not depend on one another. The rules:
+Arrays have the axes (run, rank, operation). Within a run, times are float64 ns since the run's epoch, in true time; host and GPU start
+drained, so runs do not depend on one another. The rules:
 
 * the host performs operations one after the other; a synchronisation lasts until the stream has finished;
-* GPU work begins when its launch has arrived (after the launch call's beginning), what is before it on its stream has
-  finished, and the events its stream waits for have happened;
-* a collective begins on each rank as soon as it can there, and ends on all ranks of its communicator together, a
-  transfer after the last one has begun - but for some microseconds;
-* MPI calls end when those they wait for let them (:mod:`.mpi.timing`).
+* GPU work begins when its launch has arrived (after the launch call's beginning), what is before it on its stream has finished, and the
+  events its stream waits for have happened;
+* a collective begins on each rank as soon as it can there, and ends on all ranks of its communicator together, a transfer after the last
+  one has begun - but for some microseconds: who has waited ends later, and each GPU has a lag of its own. (Measured on two H100 in one
+  report: the difference of the two ends has two modes about 20 us apart, by which of the two had waited.)
+* a message of at most ``EAGER`` bytes travels as soon as it is sent; a larger one when the receive is posted too, and then its sender
+  waits as well. Data cross the network in latency + size / bandwidth. So no message arrives before it was sent, and no rank leaves a
+  collective before those it needs have come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Stream
-from .ends import WAITED_FROM_NS, Noise
-from .mpi.teams import build_grid
-from .mpi.timing import MpiTiming
+from .mpi import Meeting, Message, build_grid
+from .options import Options
 from .program import PAD_NS, Kind, Op, Program
 
 Floats = NDArray[np.float64]
+Random = np.random.Generator
 
-LAUNCH_NS = 5_100
-"""Least time from the beginning of a launch call to the beginning of the work (measured on H100)."""
+LAUNCH_NS = 5_100  # least time from the beginning of a launch call to the beginning of the work (measured on H100)
+WAKE_NS = 2_600  # from the end of the work to the return of the call that waited for it
+WAITED_FROM_NS = 20_000.0  # a rank has waited if it has begun so much before the last that matters to it
+EAGER = 8_192  # bytes; larger messages wait for their receiver
+BANDWIDTH = (24.0, 11.5)  # of MPI, bytes per ns within a host and between hosts
+LATENCY = (700.0, 1_900.0)  # likewise, ns
+COPY_BYTES_PER_NS, SEND_NS, MPI_WAKE_NS = 30.0, 450.0, 350.0
+GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.SET)
 
-_WAKE_NS = 2_600
-"""From the end of the work to the return of the call that waited for it."""
 
-_GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.SET)
+@dataclass(frozen=True)
+class Noise:
+    """How exactly ranks leave a collective."""
+
+    spread_ns: dict[Kind, float]  # ends are late by up to so much, evenly; by kind of operation
+    waited_ns: dict[Kind, tuple[float, ...]]  # of those who waited, by one of these more
+    message_ns: float  # a message's receiver and sender are told of its end later by up to so much, evenly
+    gpu_lag_ns: list[int]  # by how much the work of each rank's GPU begins, and its collectives end, later
+
+    def lateness(self, kind: Kind, waited: NDArray[np.bool_], rng: Random) -> Floats:
+        """How much later those end who have waited, ns; 0 for the others."""
+        times = self.waited_ns[kind]
+        late = times[0] if len(times) == 1 else np.array(times)[rng.integers(0, len(times), waited.shape)]
+        return late * waited
+
+
+def build_noise(options: Options) -> Noise:
+    """The noise that the options ask for."""
+    waited = None if options.waited_us is None else tuple(us * 1e3 for us in options.waited_us)
+    jitter = None if options.end_jitter_us is None else options.end_jitter_us * 1e3
+    lags = np.random.default_rng([options.seed, 19]).uniform(0.0, options.gpu_lag_us * 1e3, options.ranks)
+    return Noise({Kind.COLLECTIVE: 2_500.0 if jitter is None else jitter, Kind.MPI: 900.0 if jitter is None else jitter},
+                 {Kind.COLLECTIVE: waited or (4_000.0,), Kind.MPI: waited or (0.0,)}, jitter or 0.0,
+                 np.rint(lags).astype(np.int64).tolist())
 
 
 @dataclass
@@ -44,14 +74,39 @@ class Block:
     host_end: Floats
     gpu_begin: Floats
     gpu_end: Floats
-    event_time: Floats
-    """When each event recorded by the program happened on the GPU; axes (run, rank, event)."""
-    arrival: Floats
-    """When each MPI message's data were at the receiver; axes (run, receiving rank, message)."""
+    event_time: Floats  # when each event recorded by the program happened on the GPU; axes (run, rank, event)
+    arrival: Floats  # when each MPI message's data were at the receiver; axes (run, receiving rank, message)
 
     def ends(self) -> Floats:
         """End of each run on each rank: of the host's last operation and of all work."""
         return np.maximum(self.host_end[..., -1], np.fmax.reduce(self.gpu_end, axis=-1, initial=0.0))
+
+    def one_run(self, run: int) -> Block:
+        """One run of the block."""
+        return Block(*(getattr(self, one.name)[run : run + 1] for one in fields(self)))
+
+    def edges(self, kind: Kind) -> tuple[Floats, Floats]:
+        """Begins and ends of what an operation of this kind is about: a call of MPI, else work on the GPU."""
+        return (self.host_begin, self.host_end) if kind is Kind.MPI else (self.gpu_begin, self.gpu_end)
+
+
+@dataclass
+class _Drawn:
+    """Durations of every operation as the dice gave them, ns; axes (run, rank, operation)."""
+
+    gap: Floats
+    api: Floats
+    work: Floats
+    launch: Floats
+    pause: Floats
+
+
+@dataclass
+class _State:
+    """Where host and streams stand: end of the host's last operation, end of each stream's last work; axes (run, rank)."""
+
+    host: Floats
+    tail: dict[Stream, Floats]
 
 
 class Timeline:
@@ -68,70 +123,54 @@ class Timeline:
         self.api = np.array([op.api_ns for op in program.ops])
         self.work = np.array([op.work_ns for op in program.ops])
         self.sections = list(_sections(program.ops))
-        self.grid = build_grid(count, cluster.lonely)
         self.lag = np.array(noise.gpu_lag_ns, dtype=np.float64)
 
-    def run(self, rng: np.random.Generator, begin: Floats) -> Block:
-        """Simulate ``len(begin)`` runs; ``begin`` (run, rank) is when each rank's host begins, ns since the run's
-        epoch.
-        """
+    def run(self, rng: Random, begin: Floats) -> Block:
+        """Simulate ``len(begin)`` runs; ``begin`` (run, rank) is when each rank's host begins, ns since the run's epoch."""
         shape = (*begin.shape, len(self.program.ops))
         luck, noise = rng.random(shape), rng.random(shape)
         latency = LAUNCH_NS + 1_400.0 * noise
-        drawn = _Drawn(
-            gap=self.pads + self.gap * (0.85 + 0.4 * luck + 6.0 * luck**40) * self.host_speed,
-            api=self.api * (0.8 + 0.5 * rng.random(shape)) * self.host_speed,
-            work=self.work * (0.97 + 0.06 * noise) * self.gpu_speed,
-            launch=latency + self.lag[None, :, None],
-            pause=0.18 * latency,
-        )
-        unknown = np.full(shape, np.nan)
-        mpi = MpiTiming(self.program, self.cluster, self.grid, begin.shape, self.noise)
-        block = Block(
-            host_begin=unknown,
-            host_end=unknown.copy(),
-            gpu_begin=unknown.copy(),
-            gpu_end=unknown.copy(),
-            event_time=np.zeros((*begin.shape, max(self.program.events, 1))),
-            arrival=mpi.arrival,
-        )
+        drawn = _Drawn(gap=self.pads + self.gap * (0.85 + 0.4 * luck + 6.0 * luck**40) * self.host_speed,
+                       api=self.api * (0.8 + 0.5 * rng.random(shape)) * self.host_speed,
+                       work=self.work * (0.97 + 0.06 * noise) * self.gpu_speed, launch=latency + self.lag[None, :, None],
+                       pause=0.18 * latency)
+        host_begin, host_end, gpu_begin, gpu_end = (np.full(shape, np.nan) for _ in range(4))
+        block = Block(host_begin, host_end, gpu_begin, gpu_end, event_time=np.zeros((*begin.shape, max(self.program.events, 1))),
+                      arrival=np.full((*begin.shape, len(self.program.messages)), np.nan))
+        mpi = _MpiTiming(self.program, self.cluster, self.noise, block, rng)
         state = _State(begin.copy(), {stream: np.zeros(begin.shape) for stream in Stream})
-        for section, first, last in self.sections:
-            self._host(block, state, slice(first, last), drawn)
-            if section is None:
-                self._launches(block, state, range(first, last), drawn)
-            elif section is Kind.COLLECTIVE:
-                self._collective(block, state, first, drawn, rng)
-            elif section is Kind.MPI:
-                state.host = mpi.end(block, first, drawn.api[..., first], drawn.work[..., first], rng)
-                block.host_end[..., first] = state.host
+        for kind, first, last in self.sections:
+            self._run_host(block, state, slice(first, last), drawn)
+            if kind is None:
+                self._run_launches(block, state, range(first, last), drawn)
+            elif kind is Kind.COLLECTIVE:
+                self._run_collective(block, state, first, drawn, rng)
+            elif kind is Kind.MPI:
+                state.host = host_end[..., first] = mpi.end_of(first, drawn.api[..., first], drawn.work[..., first])
             else:
-                self._order(block, state, first, drawn)
+                self._run_order(block, state, first, drawn)
         return block
 
-    def _host(self, block: Block, state: _State, span: slice, drawn: _Drawn) -> None:
+    def _run_host(self, block: Block, state: _State, span: slice, drawn: _Drawn) -> None:
         """Host operations one after the other."""
         api = drawn.api[..., span]
         begin = state.host[..., None] + np.cumsum(drawn.gap[..., span] + api, axis=-1) - api
-        block.host_begin[..., span] = begin
-        block.host_end[..., span] = begin + api
+        block.host_begin[..., span], block.host_end[..., span] = begin, begin + api
         state.host = block.host_end[..., span.stop - 1].copy()
 
-    def _launches(self, block: Block, state: _State, span: range, drawn: _Drawn) -> None:
+    def _run_launches(self, block: Block, state: _State, span: range, drawn: _Drawn) -> None:
         """The i-th work of a stream begins at max(arrival_i, end_{i-1} + pause_i), as a running maximum of sums."""
-        work = [index for index in span if self.program.ops[index].kind in _GPU_WORK]
+        work = [index for index in span if self.program.ops[index].kind in GPU_WORK]
         for stream in sorted({self.program.ops[index].stream for index in work}):
             which = np.array([index for index in work if self.program.ops[index].stream is stream])
             arrival = block.host_begin[..., which] + drawn.launch[..., which]
-            pause = drawn.pause[..., which]
-            before = np.cumsum(pause + drawn.work[..., which], axis=-1) - drawn.work[..., which]
+            before = np.cumsum(drawn.pause[..., which] + drawn.work[..., which], axis=-1) - drawn.work[..., which]
             ready = np.maximum.accumulate(arrival - before, axis=-1)
             begin = before + np.maximum(ready, state.tail[stream][..., None])
-            block.gpu_begin[..., which] = begin
-            block.gpu_end[..., which] = begin + drawn.work[..., which]
+            block.gpu_begin[..., which], block.gpu_end[..., which] = begin, begin + drawn.work[..., which]
             state.tail[stream] = block.gpu_end[..., which[-1]].copy()
 
-    def _order(self, block: Block, state: _State, index: int, drawn: _Drawn) -> None:
+    def _run_order(self, block: Block, state: _State, index: int, drawn: _Drawn) -> None:
         """What puts host, streams and ranks in order: events, waits and synchronisations."""
         op, tail = self.program.ops[index], state.tail
         if op.kind is Kind.RECORD:
@@ -140,73 +179,126 @@ class Timeline:
         elif op.kind is Kind.WAIT:
             tail[op.stream] = np.maximum(tail[op.stream], block.event_time[..., op.event])
         elif op.kind is Kind.MEET:
-            assert op.payload is not None
-            for ranks in self.cluster.members(op.payload.group):
-                last = block.host_begin[:, ranks, index].max(axis=1, keepdims=True)
-                state.host[:, ranks] = last + drawn.api[:, ranks, index]
-        elif op.kind is Kind.SYNC_STREAM:
-            state.host = np.maximum(state.host, tail[op.stream] + _WAKE_NS)
-        elif op.kind is Kind.SYNC_EVENT:
-            state.host = np.maximum(state.host, block.event_time[..., op.event] + _WAKE_NS)
-        elif op.kind is Kind.SYNC_DEVICE:
-            state.host = np.maximum(state.host, np.maximum.reduce(list(tail.values())) + _WAKE_NS)
+            for comm in self.cluster.all_of(op.payload.group):
+                ranks = list(comm.ranks)
+                state.host[:, ranks] = block.host_begin[:, ranks, index].max(axis=1, keepdims=True) + drawn.api[:, ranks, index]
+        else:
+            done = {Kind.SYNC_STREAM: lambda: tail[op.stream], Kind.SYNC_EVENT: lambda: block.event_time[..., op.event],
+                    Kind.SYNC_DEVICE: lambda: np.maximum.reduce(list(tail.values()))}[op.kind]()
+            state.host = np.maximum(state.host, done + WAKE_NS)
         block.host_end[..., index] = state.host
 
-    def _collective(self, block: Block, state: _State, index: int, drawn: _Drawn, rng: np.random.Generator) -> None:
-        op = self.program.ops[index]
-        arrival = block.host_begin[..., index] + drawn.launch[..., index]
-        begin = np.maximum(state.tail[op.stream] + 700.0, arrival)
-        end = self._collective_end(op, begin, drawn.work[..., index], rng)
-        block.gpu_begin[..., index], block.gpu_end[..., index] = begin, end
-        state.tail[op.stream] = end
-
-    def _collective_end(self, op: Op, begin: Floats, transfer: Floats, rng: np.random.Generator) -> Floats:
-        assert op.payload is not None
-        last = begin.copy()  # when the last rank that matters has begun
-        end = begin + transfer
-        for ranks in self.cluster.members(op.payload.group):
+    def _run_collective(self, block: Block, state: _State, index: int, drawn: _Drawn, rng: Random) -> None:
+        op, transfer = self.program.ops[index], drawn.work[..., index]
+        begin = np.maximum(state.tail[op.stream] + 700.0, block.host_begin[..., index] + drawn.launch[..., index])
+        last, end = begin.copy(), begin + transfer  # last: when the last rank that matters has begun
+        for comm in self.cluster.all_of(op.payload.group):
+            ranks = list(comm.ranks)
             own = begin[:, ranks]
             if op.payload.function == "SendRecv":  # a ring: only the neighbours matter
                 last[:, ranks] = np.maximum(np.maximum(own, np.roll(own, 1, axis=1)), np.roll(own, -1, axis=1))
             else:
                 last[:, ranks] = own.max(axis=1, keepdims=True)
             end[:, ranks] = last[:, ranks] + transfer[:, ranks[:1]]
-        noise = self.noise.nccl
-        end += noise.spread(begin.shape, rng)
-        end += noise.lateness(last - begin > WAITED_FROM_NS, rng)
-        return end + self.lag
-
-
-@dataclass
-class _Drawn:
-    """Durations of every operation as the dice gave them, ns; axes (run, rank, operation)."""
-
-    gap: Floats
-    api: Floats
-    work: Floats
-    launch: Floats
-    pause: Floats
-
-
-@dataclass
-class _State:
-    """Where host and streams stand: end of the host's last operation, end of each stream's last work; axes (run,
-    rank).
-    """
-
-    host: Floats
-    tail: dict[Stream, Floats]
+        end += rng.random(begin.shape) * self.noise.spread_ns[Kind.COLLECTIVE]
+        end += self.noise.lateness(Kind.COLLECTIVE, last - begin > WAITED_FROM_NS, rng)
+        end += self.lag
+        block.gpu_begin[..., index], block.gpu_end[..., index] = begin, end
+        state.tail[op.stream] = end
 
 
 def _sections(ops: list[Op]) -> Iterator[tuple[Kind | None, int, int]]:
     """Cut a program into stretches of plain launches (None, first, last + 1) and single special operations."""
-    special = set(Kind) - {Kind.HOST, *_GPU_WORK}
     first = 0
     for index, op in enumerate(ops):
-        if op.kind in special:
+        if op.kind not in (Kind.HOST, *GPU_WORK):
             if first < index:
                 yield None, first, index
             yield op.kind, index, index + 1
             first = index + 1
     if first < len(ops):
         yield None, first, len(ops)
+
+
+class _MpiTiming:
+    """Ends of the MPI calls of runs of a program; axes are (run, rank)."""
+
+    def __init__(self, program: Program, cluster: Cluster, noise: Noise, block: Block, rng: Random) -> None:
+        self.program, self.noise, self.block, self.rng = program, noise, block, rng
+        self.grid = build_grid(len(cluster.ranks), cluster.lonely)
+        hosts = np.array([rank.host_index for rank in cluster.ranks])
+        self.far = (hosts[:, None] != hosts[None, :]).astype(np.int64)
+        self.left: dict[int, Floats] = {}  # when the data of a large message have left its sender, by message
+        self.met: dict[int, Floats] = {}  # when a collective that was only started is complete, by operation
+
+    def end_of(self, index: int, api: Floats, cost: Floats) -> Floats:
+        """When every rank leaves the call that is operation ``index``; ``api`` and ``cost`` are as drawn, in ns."""
+        op = self.program.ops[index]
+        begin = self.block.host_begin[..., index]
+        end = begin + api
+        for number, message in enumerate(self.program.messages):
+            if max(message.send, message.receive) == index and message.receive >= 0:
+                self._deliver(number, message)
+        if op.mpi.meeting is not Meeting.NONE:
+            met = self._meet(op, begin, end, cost)
+            if op.mpi.request < 0:
+                return met
+            self.met[index] = met
+        elif op.mpi.waits and op.mpi.blocks:
+            wake = self._wake(end)
+            for waited in op.mpi.waits:
+                end = np.fmax(end, self._complete(waited) + wake)
+        elif op.mpi.request < 0:
+            end = np.fmax(end, self._complete(index) + self._wake(end))
+        return end
+
+    def _wake(self, end: Floats) -> Floats | float:
+        """From the completion of what a call waits for to its end."""
+        return MPI_WAKE_NS + self.rng.random(end.shape) * self.noise.message_ns if self.noise.message_ns else MPI_WAKE_NS
+
+    def _meet(self, op: Op, begin: Floats, end: Floats, cost: Floats) -> Floats:
+        """Ends of a collective whose calls begin at ``begin`` and, if nobody had to wait, end at ``end``."""
+        spread = self.rng.random(begin.shape) * self.noise.spread_ns[Kind.MPI]
+        met, until = end.copy(), begin.copy()  # until: when those a rank waits for have come
+        for members in self.grid.all_of(op.mpi.team):
+            ranks = list(members)
+            price = cost[:, ranks[:1]] + spread[:, ranks]
+            last = begin[:, ranks].max(axis=1, keepdims=True)
+            root = ranks[op.mpi.root % len(ranks)] if op.mpi.root >= 0 else ranks[0]
+            if op.mpi.meeting is Meeting.ALL:
+                met[:, ranks], until[:, ranks] = np.maximum(end[:, ranks], last + price), last
+            elif op.mpi.meeting is Meeting.FROM_ROOT:
+                others = [rank for rank in ranks if rank != root]
+                met[:, others] = np.maximum(end[:, others], begin[:, [root]] + price[:, : len(others)])
+                until[:, others] = begin[:, [root]]
+            else:
+                met[:, root], until[:, root] = np.maximum(end[:, root], (last + price).max(axis=1)), last[:, 0]
+        return met + self.noise.lateness(Kind.MPI, until - begin > WAITED_FROM_NS, self.rng)
+
+    def _deliver(self, number: int, message: Message) -> None:
+        """Arrival of a message, once both its calls have begun."""
+        sources = message.sources()
+        receivers = [rank for rank, source in enumerate(sources) if source >= 0]
+        senders = [sources[rank] for rank in receivers]
+        far = self.far[senders, receivers]
+        latency, bandwidth = np.array(LATENCY)[far], np.array(BANDWIDTH)[far]
+        ready = self.block.host_begin[:, senders, message.send] + SEND_NS
+        way = latency + message.size / bandwidth * (1.0 + 0.08 * self.rng.random(ready.shape))
+        arrived = ready + way
+        if message.size > EAGER:
+            arrived = np.maximum(ready, self.block.host_begin[:, receivers, message.receive]) + latency + way
+            self.left[number] = np.full(self.block.host_begin.shape[:2], np.nan)
+            self.left[number][:, senders] = arrived - latency
+        self.block.arrival[:, receivers, number] = arrived
+
+    def _complete(self, index: int) -> Floats:
+        """When what operation ``index`` sends and receives is done with; NaN on ranks where nothing is."""
+        done = self.met.get(index, np.full(self.block.host_begin.shape[:2], np.nan))
+        for number, message in enumerate(self.program.messages):
+            if message.receive == index:
+                arrival = self.block.arrival[..., number]
+                taken = np.maximum(arrival, self.block.host_begin[..., index]) + (message.size <= EAGER) * message.size / COPY_BYTES_PER_NS
+                done = np.fmax(done, np.where(np.isnan(arrival), np.nan, taken))
+            if message.send == index and number in self.left:
+                done = np.fmax(done, self.left[number])
+        return done

@@ -706,3 +706,578 @@ CREATE TABLE NET_IB_SWITCH_CONGESTION_EVENT (
     switchIngressPort           INTEGER,                               -- Packet's Ingress Switch Port
     switchEgressPort            INTEGER                                -- Packet's Egress Switch Port
 )
+CREATE TABLE SCHED_EVENTS (
+    -- Thread scheduling events.
+
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    cpu                         INTEGER   NOT NULL,                    -- ID of CPU this thread was scheduled in or out.
+    isSchedIn                   INTEGER   NOT NULL,                    -- 0 if thread was scheduled out, non-zero otherwise.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    threadState                 INTEGER,                               -- REFERENCES ENUM_SAMPLING_THREAD_STATE(id)
+    threadBlock                 INTEGER                                -- REFERENCES ENUM_SCHEDULING_THREAD_BLOCK(id)
+)
+;
+CREATE TABLE COMPOSITE_EVENTS (
+    -- Thread sampling events.
+
+    id                          INTEGER   NOT NULL   PRIMARY KEY,      -- ID of the composite event.
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    cpu                         INTEGER,                               -- ID of CPU this thread was running on.
+    threadState                 INTEGER,                               -- REFERENCES ENUM_SAMPLING_THREAD_STATE(id)
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    cpuCycles                   INTEGER   NOT NULL                     -- Value of Performance Monitoring Unit (PMU) counter.
+)
+;
+CREATE TABLE SAMPLING_CALLCHAINS (
+    -- Callchain entries obtained from composite events, used to construct function table views.
+
+    id                          INTEGER   NOT NULL,                    -- REFERENCES COMPOSITE_EVENTS(id)
+    symbol                      INTEGER   NOT NULL,                    -- REFERENCES StringIds(id) -- Function name
+    module                      INTEGER   NOT NULL,                    -- REFERENCES StringIds(id) -- Module name
+    kernelMode                  INTEGER,                               -- True if kernel mode.
+    thumbCode                   INTEGER,                               -- True if thumb code.
+    unresolved                  INTEGER,                               -- True if the symbol was not resolved.
+    specialEntry                INTEGER,                               -- True if artifical entry added during processing callchain.
+    originalIP                  INTEGER,                               -- Instruction pointer value.
+    unwindMethod                INTEGER,                               -- REFERENCES ENUM_STACK_UNWIND_METHOD(id)
+    stackDepth                  INTEGER   NOT NULL,                    -- Zero-base index of the given function in call stack.
+
+    PRIMARY KEY (id, stackDepth)
+)
+;
+CREATE TABLE PERF_EVENT_SOC_OR_CPU_RAW_EVENT (
+    -- SoC and CPU raw event values from Sampled Performance Counters.
+
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    vmId                        INTEGER,                               -- VM ID.
+    componentId                 INTEGER,                               -- REFERENCES TARGET_INFO_COMPONENT(componentId)
+    eventId                     INTEGER,                               -- REFERENCES TARGET_INFO_PERF_METRIC(id)
+    count                       INTEGER                                -- Counter data value
+)
+;
+CREATE TABLE PERF_EVENT_SOC_OR_CPU_METRIC_EVENT (
+    -- SoC and CPU metric values from Sampled Performance Counters.
+
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    vmId                        INTEGER,                               -- VM ID.
+    componentId                 INTEGER,                               -- REFERENCES TARGET_INFO_COMPONENT(componentId)
+    metricId                    INTEGER,                               -- REFERENCES TARGET_INFO_PERF_METRIC(id)
+    value                       REAL                                   -- Metric data value
+)
+;
+CREATE TABLE TARGET_INFO_PERF_METRIC (
+    id                          INTEGER   NOT NULL,                    -- Event or Metric ID value
+    name                        TEXT      NOT NULL,                    -- Event or Metric name
+    description                 TEXT      NOT NULL,                    -- Event or Metric description
+    unit                        TEXT      NOT NULL,                    -- Event or Metric measurement unit
+    displayName                 TEXT                                   -- GUI friendly name of the Event or Metric
+)
+;
+CREATE TABLE TARGET_INFO_COMPONENT (
+    componentId                 INTEGER   NOT NULL,                    -- Component ID
+    name                        TEXT      NOT NULL,                    -- Component name
+    instance                    INTEGER,                               -- Component instance
+    parentId                    INTEGER                                -- Parent Component ID
+)
+-- As in exports of nsys 2022.2 to 2024.2 (schemas 2.9 to 3.11), the newest that are public.
+CREATE TABLE OPENGL_API (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenGL event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    endGlobalTid                INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- First ID matching an API call to GPU workloads.
+    endCorrelationId            INTEGER,                               -- Last ID matching an API call to GPU workloads.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the first function name.
+    endNameId                   INTEGER   REFERENCES StringIds(id),    -- StringId of the last function name.
+    returnValue                 INTEGER   NOT NULL,                    -- Return value of the function call.
+    frameId                     INTEGER,                               -- Index of the graphics frame starting from 1.
+    contextId                   INTEGER,                               -- Context ID.
+    gpu                         INTEGER,                               -- GPU index.
+    display                     INTEGER                                -- Display ID.
+)
+;
+CREATE TABLE OPENGL_WORKLOAD (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenGL event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    endGlobalTid                INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- First ID matching an API call to GPU workloads.
+    endCorrelationId            INTEGER,                               -- Last ID matching an API call to GPU workloads.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the first function name.
+    endNameId                   INTEGER   REFERENCES StringIds(id),    -- StringId of the last function name.
+    returnValue                 INTEGER   NOT NULL,                    -- Return value of the function call.
+    frameId                     INTEGER,                               -- Index of the graphics frame starting from 1.
+    contextId                   INTEGER,                               -- Context ID.
+    gpu                         INTEGER,                               -- GPU index.
+    display                     INTEGER                                -- Display ID.
+)
+;
+CREATE TABLE KHR_DEBUG_EVENTS (
+    eventClass                  INTEGER   NOT NULL,                    -- KHR event class enum value. See docs for specifics.
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER,                               -- Event end timestamp (ns).
+    textId                      INTEGER   REFERENCES StringIds(id),    -- StringId of the debug marker/group text string.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    source                      INTEGER,                               -- KHR source enum value. See docs for specifics.
+    khrdType                    INTEGER,                               -- KHR type enum value. See docs for specifics.
+    id                          INTEGER,                               -- KHR event ID.
+    severity                    INTEGER,                               -- KHR severity enum value. See docs for specifics.
+    correlationId               INTEGER,                               -- ID used to correlate KHR CPU trace to GPU trace.
+    context                     INTEGER                                -- Context ID.
+)
+;
+CREATE TABLE VULKAN_API (
+    id                          INTEGER   NOT NULL   PRIMARY KEY,
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- Vulkan event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- First ID matching an API call to GPU workloads.
+    endCorrelationId            INTEGER,                               -- Last ID matching an API call to GPU workloads.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the function name.
+    contextId                   INTEGER                                -- Short form of the interface object address.
+)
+;
+CREATE TABLE VULKAN_WORKLOAD (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- Vulkan event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- First ID matching an API call to GPU workloads.
+    endCorrelationId            INTEGER,                               -- Last ID matching an API call to GPU workloads.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the function name.
+    gpu                         INTEGER,                               -- GPU index.
+    contextId                   INTEGER,                               -- Short form of the interface object address.
+    color                       INTEGER,                               -- Encoded ARGB color value.
+    textId                      INTEGER                                -- StringId of the VULKAN CPU debug marker text string.
+)
+;
+CREATE TABLE VULKAN_DEBUG_API (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- Vulkan event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- First ID matching an API call to GPU workloads.
+    endCorrelationId            INTEGER,                               -- Last ID matching an API call to GPU workloads.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the function name.
+    contextId                   INTEGER,                               -- Short form of the interface object address.
+    color                       INTEGER,                               -- Encoded ARGB color value.
+    textId                      INTEGER                                -- StringId of the VULKAN CPU debug marker text string.
+)
+;
+CREATE TABLE NVVIDEO_DECODER_API (
+    -- NV Video Encoder API traced to gather information about NVIDIA Video Codek SDK Decoder APIs.
+
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- NVIDIA Video event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id) -- StringId of the function name.
+)
+;
+CREATE TABLE NVVIDEO_ENCODER_API (
+    -- NV Video Encoder API traced to gather information about NVIDIA Video Codek SDK Encoder APIs.
+
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- NVIDIA Video event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id) -- StringId of the function name.
+)
+;
+;
+-- Tables of CUDA libraries, as exports of nsys 2022 declare them.
+;
+CREATE TABLE CUBLAS_EVENTS (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- CUDA event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id) -- StringId of the function name.
+)
+;
+CREATE TABLE CUDNN_EVENTS (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- CUDA event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id) -- StringId of the function name.
+)
+-- Tables of memory usage and of page faults, with the columns of NVIDIA's "SQLite Schema Reference".
+;
+CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (
+    start                       INTEGER    NOT NULL,
+    globalPid                   INTEGER    NOT NULL,
+    deviceId                    INTEGER    NOT NULL,
+    contextId                   INTEGER    NOT NULL,
+    address                     INTEGER    NOT NULL,
+    pc                          INTEGER    NOT NULL,
+    bytes                       INTEGER    NOT NULL,
+    memKind                     INTEGER    NOT NULL,
+    memoryOperationType         INTEGER    NOT NULL,
+    name                        TEXT,
+    correlationId               INTEGER,
+    streamId                    INTEGER,
+    localMemoryPoolAddress      INTEGER,
+    localMemoryPoolReleaseThreshold INTEGER,
+    localMemoryPoolSize         INTEGER,
+    localMemoryPoolUtilizedSize INTEGER,
+    importedMemoryPoolAddress   INTEGER,
+    importedMemoryPoolProcessId INTEGER
+)
+;
+CREATE TABLE CUDA_GPU_MEMORY_POOL_EVENTS (
+    start                       INTEGER    NOT NULL,
+    globalPid                   INTEGER    NOT NULL,
+    deviceId                    INTEGER    NOT NULL,
+    address                     INTEGER    NOT NULL,
+    operationType               INTEGER    NOT NULL,
+    poolType                    INTEGER    NOT NULL,
+    correlationId               INTEGER,
+    minBytesToKeep              INTEGER,
+    localMemoryPoolReleaseThreshold INTEGER,
+    localMemoryPoolSize         INTEGER,
+    localMemoryPoolUtilizedSize INTEGER
+)
+;
+CREATE TABLE CUDA_UM_CPU_PAGE_FAULT_EVENTS (
+    start                       INTEGER    NOT NULL,
+    globalPid                   INTEGER    NOT NULL,
+    address                     INTEGER    NOT NULL,
+    originalFaultPc             INTEGER,
+    CpuInstruction              INTEGER    NOT NULL,
+    module                      INTEGER    NOT NULL,
+    unresolvedFaultPc           INTEGER,
+    sourceFile                  INTEGER,
+    sourceLine                  INTEGER
+)
+;
+CREATE TABLE CUDA_UM_GPU_PAGE_FAULT_EVENTS (
+    start                       INTEGER    NOT NULL,
+    end                         INTEGER    NOT NULL,
+    globalPid                   INTEGER    NOT NULL,
+    deviceId                    INTEGER    NOT NULL,
+    address                     INTEGER    NOT NULL,
+    numberOfPageFaults          INTEGER    NOT NULL,
+    faultAccessType             INTEGER    NOT NULL
+)
+-- OpenACC tables, as exports of nsys 2022 declare them.
+;
+CREATE TABLE CUPTI_ACTIVITY_KIND_OPENACC_DATA (
+    -- OpenACC data events collected using CUPTI.
+
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    eventKind                   INTEGER   NOT NULL,                    -- CUPTI OpenACC event kind. See enum CUpti_OpenAccEventKind.
+    DeviceType                  INTEGER   NOT NULL,                    -- Device type. See enum acc_device_t.
+    lineNo                      INTEGER   NOT NULL,                    -- Line number of the directive or program construct.
+    cuDeviceId                  INTEGER   NOT NULL,                    -- CUDA device ID. Valid only if deviceType is acc_device_nvidia.
+    cuContextId                 INTEGER   NOT NULL,                    -- CUDA context ID. Valid only if deviceType is acc_device_nvidia.
+    cuStreamId                  INTEGER   NOT NULL,                    -- CUDA stream ID. Valid only if deviceType is acc_device_nvidia.
+    srcFile                     INTEGER   REFERENCES StringIds(id),    -- StringId of the source file name or path.
+    funcName                    INTEGER   REFERENCES StringIds(id),    -- StringId of the function in which the event occurred.
+    bytes                       INTEGER,                               -- Number of bytes.
+    varName                     INTEGER   REFERENCES StringIds(id)     -- StringId of the variable name.
+)
+;
+CREATE TABLE CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH (
+    -- OpenACC launch events collected using CUPTI.
+
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    eventKind                   INTEGER   NOT NULL,                    -- CUPTI OpenACC event kind. See enum CUpti_OpenAccEventKind.
+    DeviceType                  INTEGER   NOT NULL,                    -- Device type. See enum acc_device_t.
+    lineNo                      INTEGER   NOT NULL,                    -- Line number of the directive or program construct.
+    cuDeviceId                  INTEGER   NOT NULL,                    -- CUDA device ID. Valid only if deviceType is acc_device_nvidia.
+    cuContextId                 INTEGER   NOT NULL,                    -- CUDA context ID. Valid only if deviceType is acc_device_nvidia.
+    cuStreamId                  INTEGER   NOT NULL,                    -- CUDA stream ID. Valid only if deviceType is acc_device_nvidia.
+    srcFile                     INTEGER   REFERENCES StringIds(id),    -- StringId of the source file name or path.
+    funcName                    INTEGER   REFERENCES StringIds(id),    -- StringId of the function in which the event occurred.
+    numGangs                    INTEGER,                               -- Number of gangs created for this kernel launch.
+    numWorkers                  INTEGER,                               -- Number of workers created for this kernel launch.
+    vectorLength                INTEGER,                               -- Number of vector lanes created for this kernel launch.
+    kernelName                  INTEGER   REFERENCES StringIds(id)     -- StringId of the kernel name.
+)
+;
+CREATE TABLE CUPTI_ACTIVITY_KIND_OPENACC_OTHER (
+    -- OpenACC other events collected using CUPTI.
+
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    eventKind                   INTEGER   NOT NULL,                    -- CUPTI OpenACC event kind. See enum CUpti_OpenAccEventKind.
+    DeviceType                  INTEGER   NOT NULL,                    -- Device type. See enum acc_device_t.
+    lineNo                      INTEGER   NOT NULL,                    -- Line number of the directive or program construct.
+    cuDeviceId                  INTEGER   NOT NULL,                    -- CUDA device ID. Valid only if deviceType is acc_device_nvidia.
+    cuContextId                 INTEGER   NOT NULL,                    -- CUDA context ID. Valid only if deviceType is acc_device_nvidia.
+    cuStreamId                  INTEGER   NOT NULL,                    -- CUDA stream ID. Valid only if deviceType is acc_device_nvidia.
+    srcFile                     INTEGER   REFERENCES StringIds(id),    -- StringId of the source file name or path.
+    funcName                    INTEGER   REFERENCES StringIds(id)     -- StringId of the function in which the event occurred.
+)
+-- OpenMP tables, as exports of nsys 2022 declare them.
+;
+CREATE TABLE OPENMP_EVENT_KIND_THREAD (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    threadId                    INTEGER,                               -- Internal thread sequence starting from 1.
+    threadType                  INTEGER                                -- See enum ompt_thread_t.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_PARALLEL (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    parallelId                  INTEGER,                               -- Internal parallel region sequence starting from 1.
+    parentTaskId                INTEGER                                -- ID for task that creates this parallel region.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_SYNC_REGION_WAIT (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    parallelId                  INTEGER,                               -- ID of the parallel region that this event belongs to.
+    taskId                      INTEGER,                               -- ID of the task that this event belongs to.
+    kind                        INTEGER                                -- See enum ompt_sync_region_t.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_SYNC_REGION (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    parallelId                  INTEGER,                               -- ID of the parallel region that this event belongs to.
+    taskId                      INTEGER,                               -- ID of the task that this event belongs to.
+    kind                        INTEGER                                -- See enum ompt_sync_region_t.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_TASK (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    parallelId                  INTEGER,                               -- ID of the parallel region that this event belongs to.
+    taskId                      INTEGER,                               -- ID of the task that this event belongs to.
+    kind                        INTEGER                                -- See enum ompt_task_flag_t.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_MASTER (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    parallelId                  INTEGER,                               -- ID of the parallel region that this event belongs to.
+    taskId                      INTEGER                                -- ID of the task that this event belongs to.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_REDUCTION (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    parallelId                  INTEGER,                               -- ID of the parallel region that this event belongs to.
+    taskId                      INTEGER                                -- ID of the task that this event belongs to.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_TASK_CREATE (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    parentTaskId                INTEGER,                               -- ID of the parent task that is creating a new task.
+    newTaskId                   INTEGER                                -- ID of the new task that is being created.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_TASK_SCHEDULE (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    parallelId                  INTEGER,                               -- ID of the parallel region that this event belongs to.
+    priorTaskId                 INTEGER,                               -- ID of the task that is being switched out.
+    priorTaskStatus             INTEGER,                               -- See enum ompt_task_status_t.
+    nextTaskId                  INTEGER                                -- ID of the task that is being switched in.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_CANCEL (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    taskId                      INTEGER                                -- ID of the task that is being cancelled.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_MUTEX_WAIT (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    kind                        INTEGER,                               -- See enum ompt_mutex_t.
+    waitId                      INTEGER,                               -- ID indicating the object being waited.
+    taskId                      INTEGER                                -- ID of the task that this event belongs to.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_CRITICAL_SECTION (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    kind                        INTEGER,                               -- See enum ompt_mutex_t.
+    waitId                      INTEGER                                -- ID indicating the object being held.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_MUTEX_RELEASED (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    kind                        INTEGER,                               -- See enum ompt_mutex_t.
+    waitId                      INTEGER,                               -- ID indicating the object being released.
+    taskId                      INTEGER                                -- ID of the task that this event belongs to.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_LOCK_INIT (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    kind                        INTEGER,                               -- See enum ompt_mutex_t.
+    waitId                      INTEGER                                -- ID indicating object being created/destroyed.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_LOCK_DESTROY (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    kind                        INTEGER,                               -- See enum ompt_mutex_t.
+    waitId                      INTEGER                                -- ID indicating object being created/destroyed.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_WORKSHARE (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    kind                        INTEGER,                               -- See enum ompt_work_t.
+    parallelId                  INTEGER,                               -- ID of the parallel region that this event belongs to.
+    taskId                      INTEGER,                               -- ID of the task that this event belongs to.
+    count                       INTEGER                                -- Measure of the quantity of work involved in the region.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_DISPATCH (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    kind                        INTEGER,                               -- See enum ompt_dispatch_t
+    parallelId                  INTEGER,                               -- ID of the parallel region that this event belongs to.
+    taskId                      INTEGER                                -- ID of the task that this event belongs to.
+)
+;
+CREATE TABLE OPENMP_EVENT_KIND_FLUSH (
+    start                       INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    end                         INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventClass                  INTEGER   NOT NULL,                    -- OpenMP event class enum value. See docs for specifics.
+    globalTid                   INTEGER,                               -- Serialized GlobalId.
+    correlationId               INTEGER,                               -- Currently unused.
+    nameId                      INTEGER   NOT NULL   REFERENCES StringIds(id), -- StringId of the event name.
+    eventKind                   INTEGER,                               -- OpenMP event kind enum value. See docs for specifics.
+    threadId                    INTEGER                                -- ID of the thread that this event belongs to.
+)
+-- File accesses as in exports of nsys 2025.6. GPU_CONTEXT_SWITCH_EVENTS as in the schema of nsys 2023.3; it was FECS_EVENTS until 2022.
+CREATE TABLE OSRT_FILE_ACCESS_EVENTS (
+    -- OS Runtime events related to file accesses (opening, closing, reading, and writing).
+
+    fileAccessId                INTEGER   NOT NULL,                    -- REFERENCES OSRT_FILE_ACCESS_DESCRIPTORS(fileAccessId)
+    threadId                    INTEGER   NOT NULL,                    -- Thread ID.
+    startedAt                   INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    endedAt                     INTEGER   NOT NULL,                    -- Event end timestamp (ns).
+    eventType                   INTEGER   NOT NULL,                    -- REFERENCES ENUM_OSRT_FILE_ACCESS_EVENT_TYPE(id)
+    apiCallId                   INTEGER   NOT NULL,                    -- REFERENCES StringIds(id) -- Function name
+    bytesProcessed              INTEGER   NOT NULL,                    -- Actual bytes read/written.
+    context                     TEXT      NOT NULL                     -- Additional information about the event
+)
+;
+CREATE TABLE OSRT_FILE_ACCESS_DESCRIPTORS (
+    -- Metadata of all the file accesses that were made by the OS during the recording.
+
+    fileAccessId                INTEGER   NOT NULL,                    -- File Access Id.
+    processId                   INTEGER   NOT NULL,                    -- Process ID.
+    openedAt                    INTEGER   NOT NULL,                    -- The time when the file was opened (ns).
+    closedAt                    INTEGER   NOT NULL,                    -- The time when the file was closed (ns).
+    filePath                    TEXT      NOT NULL                     -- The opened file path.
+)
+;
+CREATE TABLE GPU_CONTEXT_SWITCH_EVENTS (
+    tag                         INTEGER   NOT NULL,                    -- REFERENCES ENUM_GPU_CTX_SWITCH(id)
+    vmId                        INTEGER   NOT NULL,                    -- VM ID.
+    seqNo                       INTEGER   NOT NULL,                    -- Sequential event number.
+    contextId                   INTEGER   NOT NULL,                    -- Context ID.
+    timestamp                   INTEGER   NOT NULL,                    -- Event start timestamp (ns).
+    globalPid                   INTEGER,                               -- Serialized GlobalId.
+    gpuId                       INTEGER                                -- GPU index.
+)

@@ -1,19 +1,19 @@
-"""The communicators of the job: the world, rows and columns of a grid of processes, and one that lives but shortly.
+"""MPI: communicators, calls and messages. Sizes are in bytes.
 
-Handles are like MPICH's: the predefined ones are the same in every process, the others count up in each process for
-itself, and the number of a freed communicator is used again. Odd ranks have one communicator more (their own copy of
-MPI_COMM_SELF), so that one and the same handle is the row's communicator in some processes and the column's in others.
-
-With a lonely host the world is split first, into its ranks and the others; all else happens in these parts.
+Handles are like MPICH's: the predefined ones are the same in every process, the others count up in each process for itself, and the number
+of a freed communicator is used again. Odd ranks have one communicator more (their own copy of MPI_COMM_SELF), so that one and the same
+handle is the row's communicator in some processes and the column's in others. With a lonely host the world is split first, into its ranks
+and the others; all else happens in these parts.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 
-_WORLD_HANDLE, _SELF_HANDLE, _FIRST_HANDLE = 0x4400_0000, 0x4400_0001, 0x8400_0000
+LEAKED = 64  # the number of a request that is never waited for: every instance has a handle of its own
+WORLD_HANDLE, SELF_HANDLE, FIRST_HANDLE = 0x4400_0000, 0x4400_0001, 0x8400_0000
 
 
 class Team(IntEnum):
@@ -28,11 +28,66 @@ class Team(IntEnum):
     PART = 7  # the lonely host's ranks, and the others
 
 
+class Table(str, Enum):
+    """The table that has a call's row."""
+
+    P2P = "MPI_P2P_EVENTS"
+    COLLECTIVES = "MPI_COLLECTIVES_EVENTS"
+    START_WAIT = "MPI_START_WAIT_EVENTS"
+    OTHER = "MPI_OTHER_EVENTS"
+
+
+class Meeting(IntEnum):
+    """Who of a communicator waits for whom in a call."""
+
+    NONE = 0
+    ALL = 1  # everybody for the last
+    FROM_ROOT = 2  # everybody for the root
+    TO_ROOT = 3  # the root for the last
+
+
+@dataclass(frozen=True)
+class MpiCall:
+    """One MPI call of a program, as every rank makes it (but for ``by_rank``)."""
+
+    function: str
+    table: Table
+    team: Team = Team.WORLD  # its communicator
+    meeting: Meeting = Meeting.NONE
+    sent: int | None = None  # bytes a rank gives, as the row says; None for a call without
+    received: int | None = None  # bytes a rank takes, likewise
+    root: int = -1  # the root's rank in the communicator
+    request: int = -1  # number of the request it starts; -1 for a blocking call
+    waits: tuple[int, ...] = ()  # the operations whose requests it ends (or asks about, if it does not wait)
+    blocks: bool = True  # whether it waits for those
+    by_rank: tuple[str, ...] | None = None  # the function every world rank calls instead, "" for none; None if all call the same
+    creates: Team | None = None  # the communicator that exists from its end on
+
+    def function_of(self, rank: int) -> str:
+        """The function this world rank calls, "" for none."""
+        return self.function if self.by_rank is None else self.by_rank[rank]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that every rank sends: by the call that is operation ``send``, received by operation ``receive``."""
+
+    send: int
+    receive: int  # -1: nobody ever receives it
+    team: Team
+    tag: int
+    size: int
+    capacity: int  # of the buffer it is received in, which is what the receiving call's row says
+    to: tuple[int, ...]  # for every world rank the world rank it sends to (-1: none)
+
+    def sources(self) -> list[int]:
+        """For every world rank the world rank it receives from (-1: none)."""
+        return [self.to.index(rank) if rank in self.to else -1 for rank in range(len(self.to))]
+
+
 @dataclass(frozen=True)
 class Grid:
-    """A torus of ``rows`` x ``columns`` processes, numbered row by row; the ``lonely`` ones behind them are a torus of
-    one row.
-    """
+    """A torus of ``rows`` x ``columns`` processes, numbered row by row; the ``lonely`` ones behind them are a torus of one row."""
 
     rows: int
     columns: int
@@ -54,9 +109,7 @@ class Grid:
 
     def parent(self, team: Team) -> Team | None:
         """The communicator one of this kind is made from; None for those that MPI_Init makes."""
-        if team in (Team.WORLD, Team.SELF):
-            return None
-        return {Team.OWN: Team.SELF, Team.PART: Team.WORLD}.get(team, self.everyone)
+        return {Team.WORLD: None, Team.SELF: None, Team.OWN: Team.SELF, Team.PART: Team.WORLD}.get(team, self.everyone)
 
     def _torus(self, rank: int) -> tuple[int, int, int]:
         """First process, rows and columns of the torus that holds ``rank``."""
@@ -84,11 +137,6 @@ class Grid:
         row, column = divmod(rank - first, columns)
         return first + (row + down) % rows * columns + (column + right) % columns
 
-    def shifted(self, team: Team, rank: int, places: int) -> int:
-        """The world rank some places further in the communicator, going round."""
-        members = self.members(team, rank)
-        return members[(members.index(rank) + places) % len(members)]
-
     def partner(self, team: Team, rank: int) -> int:
         """The world rank of the other of a pair in the communicator; -1 for one that is left over."""
         members = self.members(team, rank)
@@ -99,18 +147,16 @@ class Grid:
 def build_grid(size: int, lonely: int = 0) -> Grid:
     """The most nearly square grid of ``size`` processes, the last ``lonely`` of them apart."""
     connected = size - lonely
-    rows = next(n for n in range(math.isqrt(connected), 0, -1) if connected % n == 0)
+    rows = next(number for number in range(math.isqrt(connected), 0, -1) if connected % number == 0)
     return Grid(rows, connected // rows, lonely)
 
 
 def handle(team: Team, rank: int) -> int:
     """What the process ``rank`` calls its communicator of this kind."""
-    if team is Team.WORLD:
-        return _WORLD_HANDLE
-    if team is Team.SELF:
-        return _SELF_HANDLE
+    if team in (Team.WORLD, Team.SELF):
+        return WORLD_HANDLE if team is Team.WORLD else SELF_HANDLE
     places = {Team.OWN: 0, Team.TEMPORARY: rank % 2, Team.ROW: rank % 2 + 1, Team.COLUMN: rank % 2, Team.PART: 3}
-    return _FIRST_HANDLE + places[team]
+    return FIRST_HANDLE + places[team]
 
 
 def uid(members: tuple[int, ...], team: Team) -> int:

@@ -1,0 +1,220 @@
+"""GPU models, and GPU metrics: what kernels and copies do to a GPU, sampled.
+
+A metric belongs to the GPU, not to the report that holds its samples. All reports of a host that sample a GPU have the same samples of it,
+as far as their captures overlap; the first few come before a capture's start. Values are integers: mostly percent, of which some are
+slightly below 0; clocks are in Hz, as in real exports, although the names say "[MHz]". The name of the event type is made up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .cluster import Cluster, Ints
+from .options import Options
+from .program import P2P, Kind, Op, Program
+from .report import Report
+from .sampling import SIGNED, Intervals, Series, define_events, source_id
+from .timeline import Block, Floats
+
+CHANNELS = ("gr", "compute", "sm", "issue", "tensor", "warps", "dram_read", "dram_write", "nvlink_rx", "nvlink_tx", "pcie_rx", "pcie_tx",
+            "copy_in", "copy_out")  # what is integrated: shares of the time, or of the peak rate
+GPU_COLUMNS = (  # of TARGET_INFO_GPU, in the order of the numbers below
+    "isDiscrete l2CacheSize totalMemory memoryBandwidth clockRate smCount revision nodeMask constantMemory maxIPC maxRegistersPerBlock "
+    "maxShmemPerBlock maxShmemPerBlockOptin maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines maxWarpsPerSm maxBlocksPerSm "
+    "maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ maxGridDimX maxGridDimY maxGridDimZ computeMajor computeMinor smMajor "
+    "smMinor")
+H100_NUMBERS = (1, 52_428_800, 84_942_979_072, 3_352_320_000_000, 1_980_000_000, 132, 161, 0, 65_536, 0, 65_536, 49_152, 232_448, 233_472,
+                65_536, 32, 3, 64, 32, 1_024, 1_024, 1_024, 64, 2_147_483_647, 65_535, 65_535, 9, 0, 9, 0)  # of a real one
+SOURCE, SOURCE_NAME = 1, "GPU Metrics"
+BEFORE_SAMPLES = 2.5  # so many periods before a capture's start its samples begin
+NEGATIVE = 0.004  # share of the samples of an idle GPU below 0
+
+
+@dataclass(frozen=True)
+class Model:
+    """A GPU model."""
+
+    name: str
+    chip: str
+    numbers: dict[str, int]  # by their column in TARGET_INFO_GPU
+    column: int  # of gpu_metrics.tsv
+
+
+_NUMBERS = dict(zip(GPU_COLUMNS.split(), H100_NUMBERS, strict=True))
+H100 = Model("NVIDIA H100 80GB HBM3", "GH100", _NUMBERS, 4)
+A100 = Model("NVIDIA A100-SXM4-80GB", "GA100", _NUMBERS | {
+    "l2CacheSize": 41_943_040, "totalMemory": 85_094_825_984, "memoryBandwidth": 2_039_000_000_000, "clockRate": 1_410_000_000,
+    "smCount": 108, "maxShmemPerBlockOptin": 166_912, "maxShmemPerSm": 167_936, "computeMajor": 8, "smMajor": 8}, 5)
+
+
+def model_of(options: Options, host: int) -> Model:
+    """The model of a host's GPUs. The kernels stay those of the H100."""
+    return A100 if options.gpu_models == "mixed" and host % 2 else H100
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a model: its number there, its name, and how its value follows from channels."""
+
+    number: int
+    name: str
+    kind: str
+    channel: str
+    factor: float
+
+
+@cache
+def metrics_of(column: int) -> tuple[Metric, ...]:
+    """The metric set of a model, by number."""
+    text = Path(__file__).with_name("gpu_metrics.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
+    found = [Metric(int(row[column]), *row[:3], float(row[3])) for row in rows if row[column] != "-"]
+    return tuple(sorted(found, key=lambda metric: metric.number))
+
+
+def _load(op: Op, cluster: Cluster, rank: int) -> dict[str, float]:
+    """What an operation does to the GPU while it lasts, by channel."""
+    if op.kind is Kind.COPY:
+        channels = {1: ("pcie_rx", "copy_in", "dram_write"), 2: ("pcie_tx", "copy_out", "dram_read")}
+        return dict.fromkeys(channels.get(op.copy[0], ("dram_read", "dram_write")), 0.8) | ({"nvlink_tx": 0.7} if op.copy == P2P else {})
+    if op.kind is Kind.SET:
+        return {"dram_write": 0.9, "gr": 1.0}
+    if op.kind is Kind.COLLECTIVE:
+        hosts = {cluster.ranks[member].host_index for member in cluster.communicator(op.payload.group, rank).ranks}
+        links = ("nvlink_rx", "nvlink_tx") if len(hosts) == 1 else ("pcie_rx", "pcie_tx")
+        load = {"sm": 0.18, "issue": 0.05, "warps": 0.05, "dram_read": 0.12, "dram_write": 0.12, **dict.fromkeys(links, 0.55)}
+    elif op.kernel == "gemm_fp32":
+        load = {"sm": 0.97, "issue": 0.82, "warps": 0.22, "dram_read": 0.22, "dram_write": 0.08}
+    elif op.kernel.startswith("gemm"):
+        load = {"sm": 0.98, "issue": 0.34, "warps": 0.19, "tensor": 0.66, "dram_read": 0.31, "dram_write": 0.14}
+    elif op.kernel in ("flash_fwd", "flash_bwd"):
+        load = {"sm": 0.97, "issue": 0.51, "warps": 0.24, "tensor": 0.43, "dram_read": 0.18, "dram_write": 0.09}
+    else:
+        load = {"sm": 0.93, "issue": 0.29, "warps": 0.71, "dram_read": 0.62, "dram_write": 0.38}
+    return {"gr": 1.0, "compute": 1.0, **load}
+
+
+class GpuMetrics:
+    """Samples all GPUs and writes into each report those that it samples."""
+
+    def __init__(self, options: Options, cluster: Cluster, reports: list[Report]) -> None:
+        self.options, self.cluster, self.reports = options, cluster, reports
+        self.period = 1e9 / options.gpu_metrics
+        self.series: list[Series] = []  # by rank, whose GPU is meant
+        self.random: list[np.random.Generator] = []
+        for rank in cluster.ranks:
+            phase = np.random.default_rng([options.seed, 17, rank.host_index, rank.gpu]).uniform(0, self.period)
+            self.series.append(Series(int(phase - np.ceil(BEFORE_SAMPLES + 1) * self.period), self.period, len(CHANNELS)))
+            self.random.append(np.random.default_rng([options.seed, 19, rank.host_index, rank.gpu]))
+        self.totals: dict[int, list[Any]] = {}  # samples and sums of a GPU in any report, by rank
+        self.seen: dict[tuple[int, int], dict[str, Any]] = {}  # by rank of the report and of the GPU
+
+    def _sampled_by(self, rank: int) -> list[int]:
+        """The ranks whose GPUs are sampled in the report of ``rank``."""
+        if self.options.gpu_metric_devices == "own":
+            return [rank]
+        first = self.cluster.ranks[rank].host_index * self.options.gpus_per_host
+        return list(range(first, first + self.options.gpus_per_host))
+
+    def _since(self, rank: int) -> float:
+        """The true time from which the report of a rank has samples."""
+        return self.cluster.ranks[rank].capture_start_ns - BEFORE_SAMPLES * self.period
+
+    def watch(self, program: Program, block: Block, epochs: Ints, until: int) -> None:
+        """Sample runs of a program."""
+        works = program.all_of(Kind.KERNEL, Kind.COLLECTIVE, Kind.COPY, Kind.SET)
+        for rank in range(len(self.series)):
+            rates = np.zeros((len(works), len(CHANNELS)))
+            for place, index in enumerate(works):
+                for name, share in _load(program.ops[index], self.cluster, rank).items():
+                    rates[place, CHANNELS.index(name)] = share
+            begin, end = ((epochs[:, None] + np.rint(times[:, rank, works]).astype(np.int64)).ravel()
+                          for times in (block.gpu_begin, block.gpu_end))
+            self._sample(rank, [Intervals(begin, end, np.tile(rates, (len(epochs), 1)))], until)
+
+    def finish(self, stop: int) -> None:
+        """Sample up to the captures' end, and tell of sources and metrics."""
+        for rank in range(len(self.series)):
+            self._sample(rank, [], stop)
+        for report in self.reports:
+            sampled = self._sampled_by(report.rank.rank)
+            metrics = metrics_of(model_of(self.options, report.rank.host_index).column)
+            devices = [self.cluster.ranks[rank].gpu for rank in sampled]
+            fields = [(metric.name, SIGNED) for metric in metrics]
+            define_events(report, SOURCE, SOURCE_NAME, [(gpu, SOURCE_NAME, fields) for gpu in devices])
+            report.add("TARGET_INFO_GPU_METRICS", "typeId sourceId typeName metricId metricName", [
+                (source_id(SOURCE) | gpu, source_id(SOURCE), SOURCE_NAME, place, metric.name)
+                for gpu in devices for place, metric in enumerate(metrics)])
+            report.facts["gpu_metrics"] = [self.seen[report.rank.rank, rank] for rank in sampled]
+
+    def _sample(self, rank: int, new: list[Intervals], until: int) -> None:
+        begin, times, sums = self.series[rank].advance(new, until)
+        if not len(times):
+            return
+        model = model_of(self.options, self.cluster.ranks[rank].host_index)
+        metrics = metrics_of(model.column)
+        shares = np.clip(sums / np.maximum(times - begin, 1)[:, None], 0.0, 1.0)
+        values = self._values(self.random[rank], metrics, shares, model.numbers["smCount"])
+        sampling = [other for other in range(len(self.series)) if rank in self._sampled_by(other)]
+        counted = times >= min(map(self._since, sampling))
+        total = self.totals.setdefault(rank, [0, np.zeros(len(metrics), np.int64)])
+        total[0] += int(counted.sum())
+        total[1] += values[counted].sum(axis=0)
+        for report in self.reports:
+            if report.rank.rank in sampling:
+                seen = times >= self._since(report.rank.rank)
+                self._write(report, rank, metrics, times[seen], values[seen])
+
+    def _values(self, random: np.random.Generator, metrics: tuple[Metric, ...], shares: Floats, processors: int) -> Ints:
+        """Values (sample, metric) that follow from shares (sample, channel)."""
+        noise, odd = random.standard_normal((len(shares), len(metrics))), random.random((len(shares), len(metrics)))
+        known = dict(zip(CHANNELS, shares.T, strict=True)) | {"sync": np.zeros(len(shares)), "one": np.ones(len(shares))}
+        values = np.zeros(noise.shape)
+        for place, metric in enumerate(metrics):
+            first, _, less = metric.channel.partition("-")
+            if metric.kind == "clock":
+                busy = known["gr"] - 0.08 * known["tensor"]
+                values[:, place] = np.rint(metric.factor * (0.86 + 0.14 * busy) * (1.0 + 0.004 * noise[:, place]) * 1e6)
+                continue
+            amount = np.clip((known[first] - (known[less] if less else 0.0)) * metric.factor, 0.0, 1e9)
+            if metric.kind == "percent":
+                value = np.clip(np.rint(100.0 * amount + 0.8 * noise[:, place] * (amount > 0.02)), 0.0, 100.0)
+                low = (value == 0.0) & (odd[:, place] < NEGATIVE) & (metric.channel in CHANNELS)
+                values[:, place] = np.where(low, np.where(odd[:, place] < NEGATIVE / 4, -2.0, -1.0), value)
+            elif metric.kind == "count":
+                values[:, place] = np.rint(amount * self.period / 1e6 + (odd[:, place] < 0.05))
+            else:
+                values[:, place] = np.rint(64.0 * amount * (processors if metric.kind == "all" else 1))
+        return values.astype(np.int64)
+
+    def _write(self, report: Report, rank: int, metrics: tuple[Metric, ...], times: Ints, values: Ints) -> None:
+        gpu = self.cluster.ranks[rank].gpu
+        number, names = source_id(SOURCE) | gpu, [metric.name for metric in metrics]
+        entry = self.seen.setdefault((report.rank.rank, rank), {"uuid": report.rank.host.gpus[gpu].uuid, "type_id": number, "samples": 0,
+                                                                "sums": dict.fromkeys(names, 0)})
+        entry["samples"] += len(times)
+        for name, total in zip(names, values.sum(axis=0).tolist(), strict=True):
+            entry["sums"][name] += total
+        if len(times):
+            local, ids = np.repeat(report.rank.local(times), len(metrics)), np.array([metric.number for metric in metrics])
+            report.export.insert("GPU_METRICS", {
+                "rawTimestamp": local + report.rank.start_clock, "timestamp": local, "typeId": number,
+                "metricId": np.tile(ids, len(times)), "value": values.ravel()}, report.order(local))
+            report.count("GPU_METRICS", names, np.zeros(values.shape, np.int64))
+
+    def truth(self) -> dict[str, Any]:
+        """All GPUs."""
+        found = {}
+        for rank, (samples, sums) in self.totals.items():
+            one = self.cluster.ranks[rank]
+            model = model_of(self.options, one.host_index)
+            total = dict(zip((metric.name for metric in metrics_of(model.column)), sums.tolist(), strict=True))
+            found[one.host.gpus[one.gpu].uuid] = {
+                "host": one.host.name, "gpu_index_on_host": one.gpu, "model": model.name, "samples": samples, "period_ns": self.period,
+                "sums": total, "means": {name: round(value / max(1, samples), 6) for name, value in total.items()}}
+        return {"gpus": found}

@@ -1,0 +1,340 @@
+"""Further tables of programming models, libraries and frameworks: OpenACC, OpenMP, cuBLAS and cuDNN, graphics, ranges as PyTorch makes
+them.
+
+Most is declared: what happens in every step, and where in the step (shares from 0 to 1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .cluster import Ints, Thread
+from .nvtx import MARK, PUSH_POP
+from .report import Report, Scene, Truth, count, enum_label, totals
+
+CUDNN, CUBLAS, CUDNN_BEGINS, CUBLAS_BEGINS = 28, 29, 33, 35  # event classes
+CALLS = {  # function, begin, end; cublasLtMatmul is called within cublasGemmEx
+    ("CUBLAS_EVENTS", CUBLAS): (("cublasGemmEx", 0.10, 0.20), ("cublasGemmEx", 0.21, 0.24), ("cublasSetStream_v2", 0.205, 0.207),
+                                ("cublasLtMatmul", 0.12, 0.19)),
+    ("CUDNN_EVENTS", CUDNN): (("cudnnConvolutionForward", 0.30, 0.50), ("cudnnSetTensorNdDescriptor", 0.31, 0.315),
+                              ("cudnnBatchNormalizationForwardInference", 0.55, 0.60)),
+}
+FIRST_DOMAIN = 21
+DOMAINS = {  # NVTX domain -> text of its ranges (made up), begin, end
+    "UCX": (("ucp_tag_send_nbx", 0.62, 0.63), ("ucp_worker_progress", 0.64, 0.66)),
+    "NVSHMEM": (("nvshmem_barrier_all", 0.67, 0.69),),
+    "OpenSHMEM": (("shmem_putmem", 0.70, 0.71), ("shmem_quiet", 0.702, 0.708)),
+    "Python GIL": (("waiting for the lock", 0.72, 0.75), ("holding the lock", 0.75, 0.80)),
+}
+
+
+def add_libraries(scene: Scene) -> Truth:
+    """Truth: table, or NVTX domain -> function, or text -> rows and ns."""
+    truth: Truth = {}
+    for (table, event_class), calls in CALLS.items():
+        for function, low, high in calls:
+            added = scene.insert(table, scene.at(low), scene.at(high), 0, eventClass=event_class, nameId=function)
+            count(truth.setdefault(table, {}), function, *added)
+    first = scene.steps[:1, 0] // 2
+    for table, event_class, text in (("CUDNN_EVENTS", CUDNN_BEGINS, "cuDNN profiling started"),
+                                     ("CUBLAS_EVENTS", CUBLAS_BEGINS, "cuBLAS profiling started")):
+        scene.insert(table, first, first, eventClass=event_class, globalTid=scene.report.rank.global_pid, nameId=text)
+    for number, (domain, ranges) in enumerate(DOMAINS.items(), FIRST_DOMAIN):
+        scene.insert("NVTX_EVENTS", first, None, 0, eventType=75, textId=domain, domainId=number)
+        for text, low, high in ranges:
+            added = scene.insert("NVTX_EVENTS", scene.at(low), scene.at(high), 0, eventType=59, textId=text, domainId=number)
+            count(truth.setdefault(domain, {}), text, *added)
+    return truth
+
+
+class Construct(NamedTuple):
+    """An OpenACC construct of a step."""
+
+    table: str  # the end of the table's name
+    kind: int  # ENUM_OPENACC_EVENT_KIND
+    name: str
+    line: int  # of the source; 0: from a place without source
+    low: float
+    high: float
+    columns: dict[str, Any]  # what only its table has
+
+
+CONSTRUCTS = (
+    Construct("OTHER", 9, "acc_compute_construct", 41, 0.10, 0.60, {}),
+    Construct("DATA", 11, "acc_enter_data", 41, 0.11, 0.25, {"bytes": None}),
+    Construct("DATA", 15, "acc_alloc", 41, 0.12, 0.14, {"bytes": 1 << 20, "varName": "u"}),
+    Construct("DATA", 5, "acc_enqueue_upload", 41, 0.15, 0.22, {"bytes": 3 << 18, "varName": "u"}),
+    Construct("LAUNCH", 4, "acc_enqueue_launch", 44, 0.26, 0.30,
+              {"numGangs": 128, "numWorkers": 4, "vectorLength": 32, "kernelName": "relax_44_gpu"}),
+    Construct("OTHER", 8, "acc_implicit_wait", 41, 0.31, 0.50, {}),
+    Construct("DATA", 6, "acc_enqueue_download", 52, 0.51, 0.57, {"bytes": 1 << 18, "varName": "r"}),
+    Construct("LAUNCH", 4, "acc_enqueue_launch", 63, 0.70, 0.74,
+              {"numGangs": 16, "numWorkers": 1, "vectorLength": 128, "kernelName": None}),
+)
+FIRST_CONSTRUCT = Construct("OTHER", 1, "acc_device_init", 0, 0.0, 0.08, {})  # in the first step only
+SOURCE, FUNCTION = "/home/user/app/solver.f90", "relax"
+
+
+def add_openacc(scene: Scene) -> Truth:
+    """Truth: end of the table's name -> by_source (`name@file:line`) and by_construct -> rows, ns and bytes."""
+    truth: Truth = {}
+    rank = scene.report.rank
+    for construct in (*CONSTRUCTS, FIRST_CONSTRUCT):
+        steps = slice(None, 1 if construct is FIRST_CONSTRUCT else None)
+        known = construct.line > 0
+        more = {name: scene.report.export.string(value) if isinstance(value, str) else value for name, value in construct.columns.items()}
+        added = scene.insert(
+            f"CUPTI_ACTIVITY_KIND_OPENACC_{construct.table}", scene.at(construct.low)[steps], scene.at(construct.high)[steps], 0,
+            nameId=construct.name, eventKind=construct.kind, DeviceType=4 if known else 2, lineNo=construct.line, cuDeviceId=rank.device,
+            cuContextId=rank.context, cuStreamId=7, srcFile=SOURCE if known else None, funcName=FUNCTION if known else None, **more)
+        found = truth.setdefault(construct.table, {"by_source": {}, "by_construct": {}})
+        source = f"{construct.name}@{SOURCE}:{construct.line}" if known else construct.name
+        for way, name in (("by_source", source), ("by_construct", enum_label("ENUM_OPENACC_EVENT_KIND", construct.kind))):
+            entry = count(found[way], name, *added)
+            entry["bytes"] = entry.get("bytes", 0) + added[0] * (construct.columns.get("bytes") or 0)
+    return truth
+
+
+OPENMP = 78  # event class
+WORKERS = (40, 41, 42)  # distances of thread ids from the pid; the main thread is the fourth of a team
+REGION = (0.10, 0.80)  # where in the step the parallel region is
+
+
+class _Team:
+    """Writes the events of a team of OpenMP threads. truth: record layout -> value -> rows and ns."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.truth = scene, {}
+        self.number = np.arange(1, len(scene.steps) + 1)  # of each step's region
+
+    def write(self, layout: str, value: int, table: str, low: float, high: float | None, thread: int, lost: int | None = None,
+              **columns: Any) -> None:
+        """One event of every step on a thread; `high` None: a point in time.
+
+        lost: what stands for the end of the last step's, which then ends with its region.
+        """
+        begin = self.scene.at(low)
+        end = begin if high is None else self.scene.at(high)
+        length = np.ones(len(begin), np.int64) if high is None else end - begin
+        if lost is not None:
+            end[-1], length[-1] = lost, self.scene.at(REGION[1])[-1] - begin[-1]
+        name = f"OpenMP {table.replace('_', ' ').lower()}"
+        self.scene.insert(f"OPENMP_EVENT_KIND_{table}", begin, end, thread, eventClass=OPENMP, nameId=name, **columns)
+        count(self.truth.setdefault(layout, {}), str(value), len(begin), int(length.sum()))
+
+
+def add_openmp(scene: Scene) -> Truth:
+    """A parallel region of four threads in every step, with every kind of event; a last region stays unfinished, and of the last finished
+    one two workers' events are not: their ends are of another clock, or 0.
+
+    Truth: closed: record layout -> value -> rows and ns; open: begins of what never ends.
+    """
+    team = _Team(scene)
+    write, region = team.write, {"parallelId": team.number}
+    write("openmp_parallel", 28, "PARALLEL", *REGION, 0, **region, parentTaskId=1)
+    other_clock = scene.report.rank.start_clock + int(scene.steps[-1, 1])
+    for number, thread in enumerate((0, *WORKERS)):
+        own, late, lost = {**region, "taskId": 4 * team.number + number}, number / 200, {3: other_clock, 2: 0}.get(number)
+        write("openmp_implicit_task", 2, "TASK", 0.11 + late, 0.79, thread, lost, **own, kind=2)
+        write("openmp_workshare", 1, "WORKSHARE", 0.14, 0.40, thread, **own, kind=1, count=1 << 12)
+        write("openmp_dispatch", 1, "DISPATCH", 0.15 + late, None, thread, **own, kind=1)
+        write("openmp_barrier", 3, "SYNC_REGION", 0.41 + late, 0.45, thread, **own, kind=3)
+        write("openmp_sync_wait", 3, "SYNC_REGION_WAIT", 0.42 + late, 0.45, thread, **own, kind=3)
+        write("openmp_barrier", 2, "SYNC_REGION", 0.75, 0.785, thread, lost, **own, kind=2)
+    own, task = {**region, "taskId": 4 * team.number}, 1000 + team.number
+    write("openmp_master", 32, "MASTER", 0.46, 0.48, 0, **own)
+    write("openmp_reduction", 33, "REDUCTION", 0.49, 0.50, 0, **own)
+    write("openmp_workshare", 3, "WORKSHARE", 0.51, 0.60, 0, **own, kind=3, count=1)
+    write("openmp_task_create", 15, "TASK_CREATE", 0.52, None, 0, parentTaskId=4 * team.number, newTaskId=task)
+    write("openmp_sync_region", 5, "SYNC_REGION", 0.53, 0.59, 0, **own, kind=5)
+    write("openmp_task_schedule", 7, "TASK_SCHEDULE", 0.53, None, WORKERS[0], **region, priorTaskStatus=7, priorTaskId=4 * team.number + 1,
+          nextTaskId=task)
+    write("openmp_task", 4, "TASK", 0.531, 0.58, WORKERS[0], **region, taskId=task, kind=4)
+    write("openmp_task", 4, "TASK", 0.54, 0.55, WORKERS[1], **region, taskId=1000 + task, kind=4 | 1 << 27)
+    write("openmp_cancel", 17, "CANCEL", 0.56, None, WORKERS[1], taskId=1000 + task)
+    write("openmp_flush", 26, "FLUSH", 0.57, None, WORKERS[2], threadId=4)
+    lock = {"kind": 1, "waitId": 0x7F00_0000_1000}
+    write("openmp_lock_init", 1, "LOCK_INIT", 0.02, None, 0, **lock)
+    write("openmp_mutex_wait", 1, "MUTEX_WAIT", 0.61, 0.62, 0, **lock, taskId=4)
+    write("openmp_mutex_released", 1, "MUTEX_RELEASED", 0.64, None, 0, **lock, taskId=4)
+    write("openmp_lock_destroy", 1, "LOCK_DESTROY", 0.90, None, 0, **lock)
+    for number, thread in enumerate((0, *WORKERS)):
+        share, critical = 0.65 + number / 50, {"kind": 5, "waitId": lock["waitId"] + 64}
+        write("openmp_mutex_wait", 5, "MUTEX_WAIT", 0.645, share, thread, **critical, taskId=4)
+        write("openmp_critical_section", 5, "CRITICAL_SECTION", share, share + 0.019, thread, **critical)
+    begin, last = scene.steps[-1:, 1], int(team.number[-1]) + 1
+    for table, at, end, thread, columns in (
+        ("PARALLEL", begin, 0 * begin, 0, {"nameId": "OpenMP parallel", "parallelId": last}),
+        ("TASK", begin + 1000, 0 * begin, WORKERS[0], {"nameId": "OpenMP parallel", "parallelId": last, "taskId": 10_000, "kind": 2}),
+        ("THREAD", begin // 2, begin, WORKERS[0], {"nameId": "OpenMP thread", "threadId": 2, "threadType": 2}),
+    ):
+        scene.insert(f"OPENMP_EVENT_KIND_{table}", at, end, thread, eventClass=OPENMP, **columns)
+    closed = int(begin[0])
+    team.truth["openmp_thread"] = {"2": {"rows": 1, "ns": closed - closed // 2}}
+    return {"closed": team.truth, "open": {"openmp_parallel": closed, "openmp_implicit_task": closed + 1000}}
+
+
+GL, GL_WORKLOAD, GL_DEBUG, VULKAN, VULKAN_WORKLOAD, VULKAN_DEBUG = 2, 5, 4, 53, 54, 66  # event classes
+FRAMES = 3  # of a step
+CALL_NS, FRAME_NS = 40_000, 1_000_000
+OPENGL = ("glClear", "glDrawElements", "glDrawElements", "eglSwapBuffers")
+VULKAN_CALLS = ("vkBeginCommandBuffer", "vkQueueSubmit", "vkQueuePresentKHR")
+
+
+def add_graphics(scene: Scene) -> Truth:
+    """Every step draws a few frames, encodes and decodes. OpenGL's rows are as nsys 2024.2 writes them: one context, frames counted from 1,
+    workloads from the first to the last call they serve. Truth: table -> thread (distance from the pid) or queue -> name -> rows and ns.
+    """
+    begins = [begin + frame * FRAME_NS for begin in scene.steps[:, 0].tolist() for frame in range(FRAMES)]
+    drawing = _Drawing(scene)
+    for frame, at in enumerate(begins, 1):
+        drawing.draw_opengl(frame, at + int(scene.random.integers(10_000)))
+        drawing.draw_vulkan(at + 500_000 + int(scene.random.integers(10_000)))
+    for at in begins[::FRAMES]:
+        for table, kind, thread, place, name in (("DECODER", 86, Thread.LOADER_0, 0, "cuvidDecodePicture"),
+                                                 ("DECODER", 86, Thread.LOADER_0, 1, "cuvidMapVideoFrame64"),
+                                                 ("ENCODER", 83, Thread.LOADER_1, 0, "nvEncEncodePicture")):
+            begin = at + place * 3 * CALL_NS
+            drawing.add(f"NVVIDEO_{table}_API", thread, name, begin, begin + 2 * CALL_NS + place, eventClass=kind, nameId=name)
+    for table, rows in drawing.rows.items():
+        scene.insert_rows(table, rows)
+    return {"tables": {table: totals(found) for table, found in sorted(drawing.found.items())}, "frames": len(begins)}
+
+
+class _Drawing:
+    """Rows of graphics' tables until they are written."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.report = scene.report
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+        self.found: dict[str, list[tuple[str, str, int, int]]] = {}  # by table: place, name, begin, end
+        self.calls = 0
+
+    def add(self, table: str, thread: int, name: str, begin: int, end: int | None, queue: str = "", **columns: Any) -> None:
+        """One row, told of under its queue, or its thread. Text in columns is put into StringIds."""
+        texts = {key: self.report.export.string(value) if isinstance(value, str) else value for key, value in columns.items()}
+        self.rows.setdefault(table, []).append({"start": begin, "end": end, "globalTid": self.report.rank.global_tid(thread), **texts})
+        self.found.setdefault(table, []).append((queue or str(int(thread)), name, begin, begin + 1 if end is None else end))
+
+    def draw_opengl(self, frame: int, at: int) -> None:
+        """A frame from `at` on: calls, their work on the GPU, and groups of debug output."""
+        thread = Thread.LOADER_1
+        common = {"endGlobalTid": None, "endNameId": None, "returnValue": 0, "contextId": 1, "gpu": self.report.rank.gpu, "display": None}
+        for place, name in enumerate(OPENGL):
+            self.calls += 1
+            begin = at + place * 2 * CALL_NS
+            self.add("OPENGL_API", thread, name, begin, begin + CALL_NS + place, eventClass=GL, correlationId=self.calls,
+                     endCorrelationId=None, nameId=name, frameId=frame, **common)
+        self.add("OPENGL_WORKLOAD", thread, "glClear", at + CALL_NS, at + 9 * CALL_NS, "OpenGL", eventClass=GL_WORKLOAD,
+                 correlationId=self.calls - 3, endCorrelationId=self.calls, nameId="glClear", frameId=None,
+                 **{**common, "endNameId": "eglSwapBuffers"})
+        for name, begin, end in (("frame", at - 100, at + 8 * CALL_NS), ("swap", at + 50, None)):
+            self.add("KHR_DEBUG_EVENTS", thread, name, begin, end, textId=name, eventClass=GL_DEBUG, source=33354, khrdType=33385, id=0,
+                     severity=33387, correlationId=None, context=1)
+
+    def draw_vulkan(self, at: int) -> None:
+        """Calls, a label, and two command buffers at work at the same time, of which the report names one."""
+        thread = Thread.LOADER_1
+        for place, name in enumerate(VULKAN_CALLS):
+            self.calls += 1
+            begin = at + place * 2 * CALL_NS
+            self.add("VULKAN_API", thread, name, begin, begin + CALL_NS, id=self.calls, eventClass=VULKAN, correlationId=self.calls,
+                     endCorrelationId=None, nameId=name, contextId=7)
+        common: dict[str, Any] = {"correlationId": self.calls, "endCorrelationId": None, "contextId": 7, "color": None}
+        for name, shift, label in (("vkQueueSubmit", 0, None), ("shadows", CALL_NS, "shadows")):
+            self.add("VULKAN_WORKLOAD", thread, name, at + 3 * CALL_NS + shift, at + 6 * CALL_NS + shift, "Vulkan",
+                     eventClass=VULKAN_WORKLOAD, nameId="vkQueueSubmit", gpu=self.report.rank.gpu, textId=label, **common)
+        self.add("VULKAN_DEBUG_API", thread, "shadows", at - 50, at + 7 * CALL_NS, eventClass=VULKAN_DEBUG,
+                 nameId="vkCmdBeginDebugUtilsLabelEXT", textId="shadows", **common)
+
+
+DEPTH, OPERATORS, STREAM = 24, 4, 31
+FORWARD, BACKWARD = 40, 41  # distances of thread ids from the pid
+LEAD_NS, SPAN_NS, LAUNCHED_NS, KERNEL_NS, PACE_NS = 1_000, 20_000, 30_000, 1_500, 2_000
+FIRST_CORRELATION = 1 << 24  # far from those of the job
+LAUNCH = "cudaLaunchKernel_v7000"
+
+
+class _Range(NamedTuple):
+    """A range of a step."""
+
+    name: str  # in the trace
+    tail: str  # the end of the text, which differs from call to call ({seq} and {op} are filled in)
+    thread: int
+    begin: int  # ns since the step's ranges begin
+    end: int
+    payload: int | None = None
+
+
+def _ranges() -> list[_Range]:
+    found = [_Range(f"Module.{level}", "", FORWARD, 10 * level, SPAN_NS - 10 * level, None if level else 1) for level in range(DEPTH)]
+    found.append(_Range("backward", "", BACKWARD, 0, SPAN_NS))
+    for at in _turns():
+        found += [
+            _Range("aten::addmm", ", seq = {seq}, op_id = {op}", FORWARD, at, at + 3_000),
+            _Range("aten::mm", ", op_id = {op}, sizes = [[8, 16], [16, 32]], input_op_ids = [(1,0)]", FORWARD, at + 500, at + 2_500),
+            _Range("autograd::engine::evaluate_function: AddmmBackward0", ", op_id = {op}", BACKWARD, at, at + 3_000),
+            _Range("AddmmBackward0", ", seq = {seq}, op_id = {op}", BACKWARD, at + 500, at + 2_500),
+        ]
+    return found
+
+
+def _turns() -> range:
+    return range(1_000, 1_000 + 4_000 * OPERATORS, 4_000)
+
+
+def add_pytorch_ranges(scene: Scene) -> Truth:
+    """After every step a thread runs an operator four times within modules that lie DEPTH deep, and another thread runs what belongs to it
+    in the backward pass; all their kernels go to one stream, by turns.
+    """
+    report, epochs, made = scene.report, scene.steps[:, 1] + LEAD_NS, _ranges()
+    steps, whole = len(epochs), KERNEL_NS + (2 * OPERATORS - 2) * PACE_NS
+    texts, numbers = _texts(steps, made)
+    payload = np.array([one.payload for one in made], object)
+    report.insert("NVTX_EVENTS", [f"pytorch/{one.name}" for one in made], {
+        "eventType": PUSH_POP, "globalTid": report.tids([one.thread for one in made]), "domainId": 0, "text": texts, "int64Value": payload,
+    }, *(epochs[:, None] + np.array([getattr(one, edge) for one in made]) for edge in ("begin", "end")))
+    _add_kernels(report, epochs)
+    report.insert("NVTX_EVENTS", ["pytorch/loss"], {"eventType": MARK, "globalTid": report.rank.global_tid(FORWARD), "domainId": 0,
+                                                    "text": "loss", "floatValue": np.full(1, 0.5)}, epochs[:, None] + SPAN_NS + 500, None)
+    host: dict[str, list[int]] = {}
+    for one in made:
+        count, total = host.get(one.name, (0, 0))
+        host[one.name] = [count + steps, total + steps * (one.end - one.begin)]
+    inner = [OPERATORS * steps, OPERATORS * steps * KERNEL_NS]
+    on_gpu = {one.name: inner if "::" in one.name or "Addmm" in one.name else [steps, steps * whole] for one in made}
+    return {"host": host, "sequence_numbers": numbers, "on_gpu": on_gpu, "stream": STREAM,
+            "threads": [report.rank.pid + FORWARD, report.rank.pid + BACKWARD], "payloads": {"int64Value": steps, "floatValue": steps}}
+
+
+def _texts(steps: int, made: list[_Range]) -> tuple[Any, list[int]]:
+    """Texts of all ranges (step, range), and the sequence numbers in them, ascending."""
+    texts, used = np.empty((steps, len(made)), object), []
+    for step in range(steps):
+        seen = {FORWARD: 0, BACKWARD: 0}
+        for place, one in enumerate(made):
+            sequence = 100 * step + seen[one.thread]
+            if "{seq}" in one.tail:
+                seen[one.thread] += 1
+                used.append(sequence)
+            texts[step, place] = one.name + one.tail.format(seq=sequence, op=1 + step * len(made) + place)
+    return texts, sorted(used)
+
+
+def _add_kernels(report: Report, epochs: Ints) -> None:
+    """The launching calls of both threads, and their kernels by turns."""
+    threads, rank = [FORWARD, BACKWARD] * OPERATORS, report.rank
+    called = epochs[:, None] + np.array([at + 800 for at in _turns() for _ in range(2)])
+    begun = epochs[:, None] + LAUNCHED_NS + PACE_NS * np.arange(2 * OPERATORS)
+    correlation = FIRST_CORRELATION + np.arange(called.size).reshape(called.shape)
+    report.insert_calls([LAUNCH] * len(threads), threads, correlation, called, called + 400)
+    names = ["addmm_forward" if thread == FORWARD else "addmm_backward" for thread in threads]
+    named = report.strings(names)
+    zeros = dict.fromkeys(("staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread", "localMemoryTotal"), 0)
+    ones = dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), 1)
+    report.insert("CUPTI_ACTIVITY_KIND_KERNEL", names, {
+        "deviceId": rank.device, "contextId": rank.context, "greenContextId": 0, "globalPid": rank.global_pid, "streamId": STREAM,
+        "correlationId": correlation, "demangledName": named, "shortName": named, "mangledName": named, "registersPerThread": 32,
+        "blockX": 128, **zeros, **ones, "gridId": correlation, "tensorSizeMinusOneElements": "[]"}, begun, begun + KERNEL_NS)

@@ -1,0 +1,259 @@
+"""The network between hosts: what crosses it, network interfaces and the InfiniBand switch, sampled, and congestion at the switch.
+
+Every host has an InfiniBand interface per GPU and one for Ethernet. Every report of a host records all of the host's interfaces, each at
+its own moments, so that the same bytes are counted in several reports. Values are rates over the sample's interval (bytes, packets or
+ticks per ms). The first row of every counter is one that real exports have too: value 0, from long before the capture to its first sample.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .cluster import DEVICE, VM_ID, Cluster, Ints
+from .nccl import bus_bytes
+from .options import Options
+from .program import Kind, Program
+from .report import Report
+from .sampling import Intervals, Series
+from .timeline import BANDWIDTH, Block, Floats
+
+ETHERNET, INFINIBAND = 1, 2  # ENUM_NET_LINK_TYPE
+CONNECTX_7, CONNECTX_6_DX, VENDOR = 4129, 4125, 5555
+MOST_NICS = 8  # InfiniBand interfaces of a host
+PACKET_BYTES = 4_096
+LINE_RATE = 48.0  # bytes per ns of a port
+FREE_SHARE = 0.25  # of the line rate; above it senders have to wait
+LONG_BEFORE_NS = 5_000_000_000_000
+QUEUE_BYTES = 1_048_576.0  # in the queue of an egress port when the switch reports congestion
+
+COUNTERS = [  # number in the list, name, description, unit
+    *((number, f"{link}: {what} {way}", f"{amount} of {full} {what.lower()} {text} the NIC port", f"{what.lower()}/ms")
+      for link, full, first in (("Eth", "Ethernet", 0), ("IB", "InfiniBand", 5))
+      for number, what, amount, way, text in (
+          (first, "Bytes", "Amount", "received", "received by"), (first + 1, "Bytes", "Amount", "sent", "sent through"),
+          (first + 2, "Packets", "Number", "received", "received by"), (first + 3, "Packets", "Number", "sent", "sent through"))),
+    (10, "IB: Send waits", "The number of ticks during which the NIC port had data to transmit but no data was sent", "ticks/ms"),
+]
+COUNTER_NAMES = {number: name for number, name, _, _ in COUNTERS}
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A network interface."""
+
+    host: int
+    number: int  # its nicId
+    name: str
+    guid: int  # as exports write it (signed)
+    device: int
+    link: int
+    port: int  # the switch's port it is plugged into
+
+    @property
+    def global_id(self) -> int:
+        return VM_ID | self.number
+
+
+def nics_of(options: Options, host: int) -> list[Nic]:
+    """The network interfaces of a host, InfiniBand first."""
+    base = int(np.random.default_rng([options.seed, 23, host]).integers(1 << 40)) << 20
+    count = min(options.gpus_per_host, MOST_NICS)
+    found = [Nic(host, number, f"mlx5_{number}", _signed(0xA088 << 48 | base >> 12 | number * 8), CONNECTX_7, INFINIBAND,
+                 1 + host * count + number) for number in range(count)]
+    return [*found, Nic(host, count, f"mlx5_{count}", _signed(0x5C25 << 48 | base >> 12 | 0x800), CONNECTX_6_DX, ETHERNET, 0)]
+
+
+SWITCH_NAME, SWITCH_LID = "MF0;ib-leaf01:MQM9700/U1", 1
+
+
+def switch_guid(options: Options) -> int:
+    """The switch's GUID as exports write it."""
+    return _signed(0xFC6A << 48 | int(np.random.default_rng([options.seed, 29]).integers(1 << 46)))
+
+
+def nics_as_json(report: Report) -> str:
+    """What the report says of the interfaces among the facts about its system."""
+    nics = [{"Id": nic.number, "Name": nic.name, "DeviceId": nic.device, "VendorId": VENDOR, "LinkLayer": nic.link, "GUID": str(nic.guid)}
+            for nic in nics_of(report.options, report.rank.host_index)]
+    return json.dumps({"Nics": nics} if report.options.nic_metrics else {}, separators=(",", ":"))
+
+
+def _signed(number: int) -> int:
+    """A 64-bit number as SQLite keeps it."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Data that go from one interface to another, evenly from ``begin`` to ``end`` (true ns), which have an entry for every run."""
+
+    source: Nic
+    target: Nic
+    begin: Ints
+    end: Ints
+    size: float  # bytes
+
+
+class Network:
+    """Samples the interfaces of the given reports' hosts, and the switch, and writes them."""
+
+    def __init__(self, options: Options, cluster: Cluster, reports: list[Report]) -> None:
+        self.options, self.cluster, self.reports = options, cluster, reports
+        self.nics = [nics_of(options, host) for host in range(options.hosts)]
+        self.ports = [nic for nics in self.nics for nic in nics if nic.link == INFINIBAND]
+        self.moved = {nic: [0.0, 0.0] for nic in self.ports}  # bytes received and sent
+        self.congestion: dict[str, int] = {}
+        self.watched: dict[int, list[tuple[Nic, Series, bool]]] = {}  # by rank: interface, samples, whether at the switch
+        self.seen: dict[int, dict[str, Any]] = {report.rank.rank: {} for report in reports}
+        for report in reports:
+            rank, found = report.rank, []
+            random = np.random.default_rng([options.seed, 31, rank.rank])
+            for at_switch, rate in ((False, options.nic_metrics), (True, options.switch_metrics)):
+                if rate:
+                    first = rank.capture_start_ns + int(random.uniform(0, 1e9 / rate))
+                    nics = self.ports if at_switch else self.nics[rank.host_index]
+                    found += [(nic, Series(first, 1e9 / rate, 2), at_switch) for nic in nics]
+            self.watched[rank.rank] = found
+
+    def _name(self, nic: Nic) -> str:
+        return f"{self.cluster.hosts[nic.host].name} {nic.name}"
+
+    def _nic_of(self, rank: int) -> Nic:
+        """The interface through which a rank's GPU talks."""
+        one = self.cluster.ranks[rank]
+        return self.nics[one.host_index][one.gpu % min(self.options.gpus_per_host, MOST_NICS)]
+
+    def _flows(self, program: Program, block: Block, epochs: Ints) -> list[Flow]:
+        """What crosses the network in runs of a program: every rank of a collective that passes anything on sends its bus bytes to the
+        next, once all have begun; messages of MPI.
+        """
+        found: list[tuple[int, int, Ints, Ints, float]] = []  # ranks, begin, end, bytes
+        for index in program.all_of(Kind.COLLECTIVE):
+            op = program.ops[index]
+            calls = op.calls[:1] if op.payload.function == "SendRecv" else op.calls
+            for comm in self.cluster.all_of(op.payload.group):
+                ranks, size = list(comm.ranks), len(comm.ranks)
+                volume = sum(bus_bytes(program.nccl_calls[number], size) for number in calls)
+                begin = epochs + np.rint(block.gpu_begin[:, ranks, index].max(axis=1)).astype(np.int64)
+                for own, rank in enumerate(ranks):
+                    if op.payload.passes_on(own, size):
+                        end = epochs + np.rint(block.gpu_end[:, rank, index]).astype(np.int64)
+                        found.append((rank, ranks[(own + 1) % size], begin, np.maximum(end, begin + 1), volume))
+        for number, message in enumerate(program.messages):
+            for sender, receiver in enumerate(message.to):
+                if receiver >= 0 and message.receive >= 0:
+                    end = epochs + np.rint(block.arrival[:, receiver, number]).astype(np.int64)
+                    found.append((sender, receiver, end - max(1, round(message.size / BANDWIDTH[1])), end, float(message.size)))
+        flows = [Flow(self._nic_of(sender), self._nic_of(receiver), *rest) for sender, receiver, *rest in found]
+        return [flow for flow in flows if flow.source.host != flow.target.host]
+
+    def watch(self, program: Program, block: Block, epochs: Ints, until: int) -> None:
+        """Sample runs of a program."""
+        arrived: dict[Nic, list[Intervals]] = {}
+        for flow in self._flows(program, block, epochs):
+            if self.options.switch_congestion:
+                self._report_congestion(flow)
+            for nic, channel in ((flow.target, 0), (flow.source, 1)):
+                arrived.setdefault(nic, []).append(Intervals.of(flow.begin, flow.end, channel, 2, flow.size / (flow.end - flow.begin)))
+                self.moved[nic][channel] += flow.size * len(epochs)
+        for report in self.reports:
+            self._sample(report, arrived, until)
+
+    def finish(self, stop: int) -> None:
+        """Sample up to the captures' end, and tell of interfaces, switch and counters."""
+        for report in self.reports:
+            self._sample(report, {}, stop)
+            nics = self.nics[report.rank.host_index]
+            if self.options.nic_metrics:
+                report.add("TARGET_INFO_NIC_INFO", "GUID stateName nicId name deviceId vendorId linkLayer",
+                           [(nic.guid, DEVICE, nic.number, nic.name, nic.device, VENDOR, nic.link) for nic in nics])
+                report.add("NIC_ID_MAP", "nicId globalId", [(nic.number, nic.global_id) for nic in nics])
+            if self.options.switch_metrics or self.options.switch_congestion:
+                self._write_switch(report)
+            if self.options.nic_metrics or self.options.switch_metrics:
+                rows = [(0, *counter) for counter in COUNTERS] if self.options.nic_metrics else []
+                rows += [(1, number, name, text.replace("NIC port", "switch port"), unit) for number, name, text, unit in COUNTERS
+                         if self.options.switch_metrics and name.startswith("IB")]
+                report.add("TARGET_INFO_NETWORK_METRICS", "metricsListId metricsIdx name description unit", rows)
+            report.facts["network"] = self.seen[report.rank.rank]
+
+    def _sample(self, report: Report, arrived: dict[Nic, list[Intervals]], until: int) -> None:
+        """A row per sample and counter."""
+        for nic, series, at_switch in self.watched[report.rank.rank]:
+            first = series.next == 0
+            begin, end, sums = series.advance(arrived.get(nic, []), until)
+            if not len(end):
+                continue
+            if at_switch:
+                sums = sums[:, ::-1]  # what the port sends, the NIC receives
+            values = _counter_values(nic, sums, (end - begin) / 1e6)
+            begin, end = report.rank.local(begin), report.rank.local(end)
+            if first:
+                begin[0] = -LONG_BEFORE_NS
+                for column in values.values():
+                    column[0] = 0
+            numbers, shape = sorted(values), (len(begin), len(values))
+            begin, end = (np.broadcast_to(edge[:, None], shape) for edge in (begin, end))
+            table, name = ("NET_IB_SWITCH_METRIC", f"switch port {nic.port}") if at_switch else ("NET_NIC_METRIC", nic.name)
+            report.export.insert(table, {
+                "start": begin.ravel(), "end": end.ravel(), "globalId": switch_guid(self.options) if at_switch else nic.global_id,
+                "portId": nic.port if at_switch else 0, "metricsListId": int(at_switch), "metricsIdx": np.tile(np.array(numbers), shape[0]),
+                "value": np.stack([values[number] for number in numbers], axis=1).ravel()}, report.order(begin.ravel()))
+            report.count(table, [f"{name} {number}" for number in numbers], end - begin)
+            entry = self.seen[report.rank.rank].setdefault(name, {})
+            for key, total in [*((COUNTER_NAMES[number], int(column.sum())) for number, column in values.items()), ("samples", len(end))]:
+                entry[key] = entry.get(key, 0) + total
+
+    def _write_switch(self, report: Report) -> None:
+        """The InfiniBand network as ibdiagnet tells it: the switch, its ports, the NICs on them."""
+        switch, lid = switch_guid(self.options), SWITCH_LID
+        report.add("NET_IB_DEVICE_INFO", "networkId guid name des lid", [
+            (1, switch, SWITCH_NAME, "Quantum-2 Mellanox Technologies", lid),
+            *((1, nic.guid, self._name(nic), "MT4129 ConnectX7 Mellanox Technologies", lid + nic.port) for nic in self.ports)])
+        report.add("NET_IB_DEVICE_PORT_INFO", "guid portNumber portLabel portLid", [
+            *((switch, nic.port, f"{1 + nic.port // 2}/{1 + nic.port % 2}", lid) for nic in self.ports),
+            *((nic.guid, 1, "1", lid + nic.port) for nic in self.ports)])
+        report.add("NET_IB_DEVICE_TYPE_MAP", "guid deviceType", [(switch, 2), *((nic.guid, 1) for nic in self.ports)])
+
+    def _report_congestion(self, flow: Flow) -> None:
+        """A flow that comes faster than its egress port can send fills that port's queue; once it is over the threshold, the switch
+        reports a packet of it. Every report has all events of its capture. Operation code and queue pairs are plausible, not more.
+        """
+        excess = flow.size / (flow.end - flow.begin) - LINE_RATE
+        full = flow.begin + np.rint(QUEUE_BYTES / np.maximum(excess, 1e-9)).astype(np.int64)
+        times = full[(excess > 0) & (full < flow.end)]
+        if not len(times):
+            return
+        name = f"{self._name(flow.source)} -> {self._name(flow.target)}"
+        self.congestion[name] = self.congestion.get(name, 0) + len(times)
+        source, target = flow.source.port, flow.target.port
+        columns = {"globalId": switch_guid(self.options), "congestionType": 1, "packetSLID": SWITCH_LID + source,
+                   "packetDLID": SWITCH_LID + target, "packetSL": 0, "packetOpCode": 7, "packetSourceQP": 256 + target,
+                   "packetDestinationQP": 256 + source, "switchIngressPort": source, "switchEgressPort": target}
+        for report in self.reports:
+            seen = times[times >= report.rank.capture_start_ns][:, None]
+            if len(seen):
+                report.insert("NET_IB_SWITCH_CONGESTION_EVENT", [f"switch port {target}"], columns, report.rank.local(seen), None)
+            told = report.facts.setdefault("congestion", {})
+            told[name] = told.get(name, 0) + len(seen)
+
+    def truth(self) -> dict[str, Any]:
+        """Bytes between hosts over the whole job; reports see those of their captures."""
+        nics = {self._name(nic): {"guid": nic.guid, "bytes_received": round(received), "bytes_sent": round(sent)}
+                for nic, (received, sent) in self.moved.items()}
+        switch = {SWITCH_NAME: {"guid": switch_guid(self.options), "congestion": dict(sorted(self.congestion.items()))}}
+        return {"nics": nics} | ({"switches": switch} if self.options.switch_congestion else {})
+
+
+def _counter_values(nic: Nic, sums: Floats, length: Floats) -> dict[int, Ints]:
+    """Counters from bytes received and sent per sample, as rates per ms."""
+    received, sent = np.rint(sums[:, 0] / length), np.rint(sums[:, 1] / length)
+    columns = (received, sent, np.ceil(received / PACKET_BYTES), np.ceil(sent / PACKET_BYTES))
+    values = dict(zip((5, 6, 7, 8) if nic.link == INFINIBAND else (0, 1, 2, 3), columns, strict=True))
+    if nic.link == INFINIBAND:
+        values[10] = np.rint(np.maximum(sent / 1e6 / LINE_RATE - FREE_SHARE, 0.0) * 400_000.0)
+    return {number: column.astype(np.int64) for number, column in values.items()}
