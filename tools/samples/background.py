@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .cluster import Ints, Thread
+from .data import DATA
 from .nvtx import MARK, PUSH_POP, START_END, write_points
 from .program import Domain, Kind, Op, Program
 from .report import Report
@@ -23,14 +24,8 @@ STEP_GAP_NS = 400_000  # between the last rank's end of a step and the next step
 AHEAD = 2  # batches are fetched so many steps ahead
 POLLS = (0.31, 0.67)  # when in a step NCCL's watchdog asks whether the collectives have ended
 NOT_READY = 600  # cudaErrorNotReady, the answer while the work goes on
-CALLS = (  # thread, function, begin and end as shares of the step, returned value
-    (Thread.LOADER_0, "open64", 0.02, 0.03, 41), (Thread.LOADER_0, "read", 0.04, 0.33, 524_288),
-    (Thread.LOADER_1, "read", 0.21, 0.58, 262_144), (Thread.LOADER_1, "sem_wait", 0.60, 0.94, 0),
-    (Thread.PIN_MEMORY, "poll", 0.05, 0.48, 1), (Thread.PIN_MEMORY, "poll", 0.50, 0.97, 1),
-    (Thread.WATCHDOG, "pthread_cond_timedwait", 0.33, 0.64, 110),
-)
 WINDOWS = (("pin batch", 0.05, 0.55), ("copy batch", 0.35, 0.85))  # ranges on one thread that overlap without nesting
-ROWS_PER_STEP = len(CALLS) + 1 + len(POLLS) + len(WINDOWS) + 3
+ROWS_PER_STEP = len(DATA["os_calls"]) + 1 + len(POLLS) + len(WINDOWS) + 3
 
 
 class Background:
@@ -63,8 +58,8 @@ class Background:
         def at(share: float) -> Ints:
             return begin + (length * share).astype(np.int64)
 
-        threads, functions, lows, highs, returned = zip(*CALLS, strict=True)
-        report.insert_os_calls(["pthread_cond_wait", *functions], [Thread.MAIN, *threads], [0, *returned],
+        threads, functions, lows, highs, returned = zip(*DATA["os_calls"], strict=True)
+        report.insert_os_calls(["pthread_cond_wait", *functions], [Thread.MAIN, *(Thread[name] for name in threads)], [0, *returned],
                                np.stack([epochs - STEP_GAP_NS // 2, *map(at, lows)], axis=1),
                                np.stack([begin - 20, *map(at, highs)], axis=1))
         starts = np.stack([at(share) for share in POLLS], axis=1)
@@ -97,18 +92,7 @@ class Background:
 
 CHAINED_FROM_NS = 80_000
 EVENT_HANDLER, WORKER, STORE = 5, 6, 12  # distances of thread ids from the pid
-INNER = {"pthread_create": ("mmap", "mprotect"), "fread": ("read",), "fwrite": ("write",), "fopen": ("open64",), "getaddrinfo": ("fopen",)}
-"""Functions and what they call, in this order."""
-
-RETURNED = {"read": 65_536, "write": 4_096, "poll": 1, "fread": 1, "fwrite": 1, "fopen": 0, "open64": 43, "pthread_cond_timedwait": 110,
-            "sem_timedwait": 110, "accept": 57, "writev": 8_192}
-LOADING = ("read", "lseek64", "pthread_mutex_lock", "read", "fread", "mmap64", "munmap", "read", "open64", "close", "pthread_cond_signal",
-           "sem_timedwait", "write", "fwrite", "pthread_cond_wait", "futex")
-FRAMES = {  # modules and symbols below the function itself; None: not resolved
-    "ioctl": (("libcuda.so.580.95.05", None), ("libcuda.so.580.95.05", None), ("libcudart.so.13", "cudaMemcpyAsync")),
-    "poll": (("libcuda.so.580.95.05", None), ("libc.so.6", "start_thread"), ("libc.so.6", "__clone3")),
-    "read": (("libtorch_cpu.so", "at::detail::read_record"), ("libtorch_python.so", None), ("python3", "_start")),
-}
+INNER, LOADING = DATA["os_inner"], DATA["os_loading"]
 
 
 def _functions(op: Op) -> Sequence[str]:
@@ -194,7 +178,8 @@ class OsCalls:
         if self.report.options.osrt_callchains:
             numbers = [self.chains.setdefault(function, len(self.chains) + 1) for function in functions]
             chained = np.where(end - begin >= CHAINED_FROM_NS, numbers, 0)
-        self.report.insert_os_calls(functions, threads, [RETURNED.get(function, 0) for function in functions], begin, end, chained, level)
+        returned = [DATA["os_returned"].get(function, 0) for function in functions]
+        self.report.insert_os_calls(functions, threads, returned, begin, end, chained, level)
         for function in sorted(INNER.keys() & set(functions)):
             outer = [index for index, name in enumerate(functions) if name == function]
             inner, start, length = INNER[function], begin[:, outer], (end - begin)[:, outer]
@@ -205,7 +190,7 @@ class OsCalls:
     def _write_chains(self) -> None:
         string, rows = self.report.export.string, []
         for function, chain in self.chains.items():
-            frames = (("libc.so.6", f"{function}@@GLIBC_2.2.5"), *FRAMES.get(function, (("python3", None),)))
+            frames = (("libc.so.6", f"{function}@@GLIBC_2.2.5"), *DATA["os_callers"].get(function, (("python3", None),)))
             for depth, (module, symbol) in enumerate(frames):
                 address = 0x7F00_0000_0000 + 0x10_0000 * chain + 0x1234 * depth
                 path = module if module == "python3" else f"/usr/lib/x86_64-linux-gnu/{module}"

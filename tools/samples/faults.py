@@ -15,11 +15,6 @@ from .program import Builder, Kind, Op, Program
 from .report import NEVER, Report
 from .timeline import Block, Floats, Timeline
 
-ABOUT = (
-    "lost: 'rows' of a collective that are missing in the report of 'rank' ('range': NCCL's NVTX ranges, 'call': the launch "
-    "call, 'kernel'; 'mpi': the call's row); function, communicator and ordinal as in the lists of collectives; 'begin' and "
-    "'end' (true) of what was recorded nowhere. extra: collectives that only the report of 'rank' has; likewise."
-)
 NCCL_PARTS = ("range", "call", "kernel")
 PAUSE_NS = 20_000  # between the end of what was before and an extra collective
 

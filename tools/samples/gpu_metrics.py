@@ -9,27 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .cluster import Cluster, Ints
+from .data import DATA, read_rows
 from .options import Options
-from .program import P2P, Kind, Op, Program
+from .program import Kind, Op, Program
 from .report import Report
 from .sampling import SIGNED, Intervals, Series, define_events, source_id
 from .timeline import Block, Floats
 
 CHANNELS = ("gr", "compute", "sm", "issue", "tensor", "warps", "dram_read", "dram_write", "nvlink_rx", "nvlink_tx", "pcie_rx", "pcie_tx",
             "copy_in", "copy_out")  # what is integrated: shares of the time, or of the peak rate
-GPU_COLUMNS = (  # of TARGET_INFO_GPU, in the order of the numbers below
-    "isDiscrete l2CacheSize totalMemory memoryBandwidth clockRate smCount revision nodeMask constantMemory maxIPC maxRegistersPerBlock "
-    "maxShmemPerBlock maxShmemPerBlockOptin maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines maxWarpsPerSm maxBlocksPerSm "
-    "maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ maxGridDimX maxGridDimY maxGridDimZ computeMajor computeMinor smMajor "
-    "smMinor")
-H100_NUMBERS = (1, 52_428_800, 84_942_979_072, 3_352_320_000_000, 1_980_000_000, 132, 161, 0, 65_536, 0, 65_536, 49_152, 232_448, 233_472,
-                65_536, 32, 3, 64, 32, 1_024, 1_024, 1_024, 64, 2_147_483_647, 65_535, 65_535, 9, 0, 9, 0)  # of a real one
 SOURCE, SOURCE_NAME = 1, "GPU Metrics"
 BEFORE_SAMPLES = 2.5  # so many periods before a capture's start its samples begin
 NEGATIVE = 0.004  # share of the samples of an idle GPU below 0
@@ -45,16 +38,12 @@ class Model:
     column: int  # of gpu_metrics.tsv
 
 
-_NUMBERS = dict(zip(GPU_COLUMNS.split(), H100_NUMBERS, strict=True))
-H100 = Model("NVIDIA H100 80GB HBM3", "GH100", _NUMBERS, 4)
-A100 = Model("NVIDIA A100-SXM4-80GB", "GA100", _NUMBERS | {
-    "l2CacheSize": 41_943_040, "totalMemory": 85_094_825_984, "memoryBandwidth": 2_039_000_000_000, "clockRate": 1_410_000_000,
-    "smCount": 108, "maxShmemPerBlockOptin": 166_912, "maxShmemPerSm": 167_936, "computeMajor": 8, "smMajor": 8}, 5)
+MODELS = [Model(**told) for told in DATA["gpus"]]
 
 
 def model_of(options: Options, host: int) -> Model:
     """The model of a host's GPUs. The kernels stay those of the H100."""
-    return A100 if options.gpu_models == "mixed" and host % 2 else H100
+    return MODELS[host % 2 if options.gpu_models == "mixed" else 0]
 
 
 @dataclass(frozen=True)
@@ -71,32 +60,21 @@ class Metric:
 @cache
 def metrics_of(column: int) -> tuple[Metric, ...]:
     """The metric set of a model, by number."""
-    text = Path(__file__).with_name("gpu_metrics.tsv").read_text(encoding="utf-8")
-    rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
+    rows = read_rows("gpu_metrics.tsv")
     found = [Metric(int(row[column]), *row[:3], float(row[3])) for row in rows if row[column] != "-"]
     return tuple(sorted(found, key=lambda metric: metric.number))
 
 
 def _load(op: Op, cluster: Cluster, rank: int) -> dict[str, float]:
     """What an operation does to the GPU while it lasts, by channel."""
-    if op.kind is Kind.COPY:
-        channels = {1: ("pcie_rx", "copy_in", "dram_write"), 2: ("pcie_tx", "copy_out", "dram_read")}
-        return dict.fromkeys(channels.get(op.copy[0], ("dram_read", "dram_write")), 0.8) | ({"nvlink_tx": 0.7} if op.copy == P2P else {})
-    if op.kind is Kind.SET:
-        return {"dram_write": 0.9, "gr": 1.0}
+    loads = DATA["gpu_load"]
+    if op.kind in (Kind.COPY, Kind.SET):
+        return loads[f"copy {op.copy[0]}" if op.copy else "memset"]
+    load = loads.get(op.kernel) or loads.get(op.kernel[:4], loads["other"])
     if op.kind is Kind.COLLECTIVE:
         hosts = {cluster.ranks[member].host_index for member in cluster.communicator(op.payload.group, rank).ranks}
-        links = ("nvlink_rx", "nvlink_tx") if len(hosts) == 1 else ("pcie_rx", "pcie_tx")
-        load = {"sm": 0.18, "issue": 0.05, "warps": 0.05, "dram_read": 0.12, "dram_write": 0.12, **dict.fromkeys(links, 0.55)}
-    elif op.kernel == "gemm_fp32":
-        load = {"sm": 0.97, "issue": 0.82, "warps": 0.22, "dram_read": 0.22, "dram_write": 0.08}
-    elif op.kernel.startswith("gemm"):
-        load = {"sm": 0.98, "issue": 0.34, "warps": 0.19, "tensor": 0.66, "dram_read": 0.31, "dram_write": 0.14}
-    elif op.kernel in ("flash_fwd", "flash_bwd"):
-        load = {"sm": 0.97, "issue": 0.51, "warps": 0.24, "tensor": 0.43, "dram_read": 0.18, "dram_write": 0.09}
-    else:
-        load = {"sm": 0.93, "issue": 0.29, "warps": 0.71, "dram_read": 0.62, "dram_write": 0.38}
-    return {"gr": 1.0, "compute": 1.0, **load}
+        load = load | dict.fromkeys(("nvlink_rx", "nvlink_tx") if len(hosts) == 1 else ("pcie_rx", "pcie_tx"), 0.55)
+    return load
 
 
 class GpuMetrics:

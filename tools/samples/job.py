@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from .cluster import Cluster, Group, Stream, Thread
+from .data import DATA
 from .mpi import build_grid
 from .mpi_job import MpiJob
 from .options import Options
@@ -31,43 +32,10 @@ from .program import (
 
 SUM, AVG = 0, 4  # ncclRedOp_t
 CATEGORIES = {1: "phase", 2: "data", 3: "communication"}  # NVTX categories of the job's own domain
-PHASE, DATA = (1, 0xFF76B900), (2, 0xFF2196F3)  # category and color
+PHASE, LOADING = (1, 0xFF76B900), (2, 0xFF2196F3)  # category and color
 BUFFERS_ROOT, METRIC_ROOT = 1, 2  # whose buffers the others of its communicator get, and who gets the metric
 LAYER_BYTES = 25_165_824  # parameters of one layer (bf16)
 ENGINE = "autograd::engine::evaluate_function: "
-
-# Operators, one inside the other, and their kernel.
-FORWARD = (
-    (("aten::layer_norm", "aten::native_layer_norm"), "layer_norm"),
-    (("aten::linear", "aten::addmm"), "gemm_qkv"),
-    (("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_flash_attention", "aten::_flash_attention_forward"), "flash_fwd"),
-    (("aten::linear", "aten::addmm"), "gemm_proj"),
-    (("aten::add",), "add"),
-    (("CompiledFunction",), "triton_norm"),
-    (("aten::linear", "aten::addmm"), "gemm_up"),
-    (("aten::gelu",), "gelu"),
-    (("aten::linear", "aten::addmm"), "gemm_up"),
-    (("aten::add",), "add"),
-)
-BACKWARD = (
-    (("AddBackward0",), "add"),
-    (("AddmmBackward0", "aten::mm"), "gemm_dgrad"),
-    (("AddmmBackward0", "aten::mm"), "gemm_wgrad"),
-    (("AddmmBackward0", "aten::sum"), "sum"),
-    (("GeluBackward0", "aten::gelu_backward"), "gelu_bwd"),
-    (("AddmmBackward0", "aten::mm"), "gemm_dgrad"),
-    (("AddmmBackward0", "aten::mm"), "gemm_wgrad"),
-    (("CompiledFunctionBackward",), "triton_silu"),
-    (("AddmmBackward0", "aten::mm"), "gemm_proj_bwd"),
-    (("ScaledDotProductFlashAttentionBackward0", "aten::_flash_attention_backward"), "flash_bwd_dot"),
-    (("aten::_flash_attention_backward",), "flash_bwd"),
-    (("aten::_flash_attention_backward",), "flash_bwd_dq"),
-    (("SplitBackward0", "aten::cat"), "cat"),
-    (("AddmmBackward0", "aten::mm"), "gemm_proj_bwd"),
-    (("NativeLayerNormBackward0", "aten::native_layer_norm_backward"), "layer_norm_bwd"),
-    (("aten::native_layer_norm_backward",), "layer_norm_gamma"),
-    (("torch::autograd::AccumulateGrad",), "add"),
-)
 
 
 class Job:
@@ -161,7 +129,7 @@ class Job:
         return b.program
 
     def _load(self, b: Builder) -> None:
-        with b.phase("load_batch", *DATA):
+        with b.phase("load_batch", *LOADING):
             b.copy(H2D_PINNED, 262_144, Stream.COPY)
             b.copy(H2D_PINNED, 524_288, Stream.COPY)
             if self.peers:
@@ -178,7 +146,7 @@ class Job:
         for layer in range(self.layers):
             ready = self._use(b, ready, layer < self.layers - 1)
             with b.range(f"layer_{layer:02d}"):
-                self._layer(b, layer, FORWARD)
+                self._layer(b, layer, DATA["forward"])
         b.aten("aten::layer_norm", "aten::native_layer_norm", kernel="layer_norm")
         b.aten("aten::linear", "aten::matmul", "aten::mm", kernel="gemm_head")
         with b.range("loss"):
@@ -186,10 +154,10 @@ class Job:
             b.aten("aten::log_softmax", "aten::_log_softmax", kernel="softmax")
             b.aten("aten::nll_loss_nd", "aten::nll_loss", "aten::nll_loss_forward", kernel="loss")
 
-    def _layer(self, b: Builder, graph: int, operators: tuple[tuple[tuple[str, ...], str], ...]) -> None:
+    def _layer(self, b: Builder, graph: int, operators: list[list[str]]) -> None:
         """The operators of a layer; their kernels are nodes of a graph if the job uses graphs."""
         with b.graph(graph) if self.graphs else nullcontext():
-            for stack, kernel in operators:
+            for *stack, kernel in operators:
                 b.aten(*stack, kernel=kernel)
 
     def _gather(self, b: Builder) -> int:
@@ -215,7 +183,7 @@ class Job:
             for layer in reversed(range(self.layers)):
                 ready = self._use(b, ready, layer > 0)
                 with b.range(f"layer_{layer:02d}.backward"):
-                    self._layer(b, self.layers + layer, BACKWARD)
+                    self._layer(b, self.layers + layer, DATA["backward"])
                 pending += self._reduce(b)
             b.aten(f"{ENGINE}EmbeddingBackward0", "EmbeddingBackward0", "aten::embedding_dense_backward", kernel="embedding_bwd")
             b.copy(D2D, LAYER_BYTES // 4)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .cluster import VM_ID, Ints, Thread
+from .data import DATA
 from .report import Scene, Truth, totals
 
 TURNS = {Thread.MAIN: 40, Thread.AUTOGRAD: 30, Thread.WATCHDOG: 12, Thread.LOADER_0: 25, Thread.LOADER_1: 25}  # on a CPU, per thread
@@ -17,13 +18,6 @@ OTHER_PID, OTHER_NAME, OTHER_TURNS = 1_777, "irqbalance", 7
 RUNNING, INTERRUPTIBLE, UNINTERRUPTIBLE, TERMINATED = 1, 2, 3, 5  # states of threads
 BLOCKS = np.array([0, 6, 7])  # not blocked, mutex, condition variable
 LIBRARY = "/usr/lib/x86_64-linux-gnu/"
-STACKS: tuple[tuple[tuple[str | None, str], ...], ...] = (  # the innermost frame first: function (None: not resolved) and module
-    ((None, "libcuda.so.580.95.05"), ("cudaLaunchKernel", "libcudart.so.13"), ("at::native::add_kernel", "libtorch_cuda.so")),
-    (("__memmove_avx_unaligned_erms", "libc.so.6"), ("at::native::copy_", "libtorch_cpu.so")),
-    (("_PyEval_EvalFrameDefault", "python3"), ("_PyFunction_Vectorcall", "python3"), ("[Max depth]", "[Max depth]")),
-    ((None, "libc.so.6"), (None, "libtorch_python.so"), ("_PyEval_EvalFrameDefault", "python3"), ("_start", "python3")),
-    (("entry_SYSCALL_64", "[kernel.kallsyms]"),),
-)
 CORES, INTERVALS = 4, 25
 METRICS = {11: ("CPU_CYCLES", "cycles", "CPU Cycles"), 12: ("INST_RETIRED", "instructions", "Instructions Retired"),
            31: ("IPC", "instructions per cycle", "Instructions per Cycle")}  # name, unit, name for people
@@ -86,18 +80,18 @@ def _add_samples(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> None:
     for thread, edges in turns.items():
         chosen = edges[np.sort(random.integers(0, len(edges), SAMPLES))]
         times = chosen[:, 0] + ((chosen[:, 1] - chosen[:, 0]) * ((np.arange(SAMPLES) % 7 + 1) / 9)).astype(np.int64)
-        stacks = random.integers(0, len(STACKS), SAMPLES).tolist()
+        stacks = random.integers(0, len(DATA["cpu_stacks"]), SAMPLES).tolist()
         seen: dict[str, list[str]] = {"functions": [], "callers": [], "modules": []}
         for at, number in zip(np.unique(times).tolist(), stacks, strict=False):
             samples.append((len(samples) + 1, at, int(random.integers(0, CPUS)), rank.global_tid(thread), RUNNING, 1))
-            for depth, (function, module) in enumerate(STACKS[number]):
+            for depth, (function, module) in enumerate(DATA["cpu_stacks"][number]):
                 address = 0x7F00_0000_0000 + 0x10_0000 * number + 0x1234 * depth + 16 * int(random.integers(0, 50))
                 path = module if module.startswith("[") or module == "python3" else LIBRARY + module
                 frames.append((len(samples), string(function or hex(address)), string(path), int(module == "[kernel.kallsyms]"),
                                int(function is None), int(bool(function) and function[0] == "["), address, depth, 0, 1))
                 if depth < 2:
                     seen["callers" if depth else "functions"].append(function or f"unresolved in {module}")
-            seen["modules"].append(STACKS[number][0][1])
+            seen["modules"].append(DATA["cpu_stacks"][number][0][1])
         truth[str(rank.pid + thread)]["samples"] = {name: _counted(values) for name, values in seen.items()}
     scene.report.add("COMPOSITE_EVENTS", "id start cpu globalTid threadState cpuCycles", samples)
     names = "id symbol module kernelMode unresolved specialEntry originalIP stackDepth thumbCode unwindMethod"
@@ -184,30 +178,14 @@ def _add_contexts(scene: Scene) -> Truth:
     return {"by_process": totals(held)["GPU"], "before": 1, "lost": 1, "open": {str(rank.pid): since}}
 
 
-INFO, WARNING, ERROR = 1, 2, 3
-INJECTION, DAEMON, ANALYSIS = 1, 2, 3
-TARGET, HOST = 1, 2  # whose clock
-MESSAGES = (  # severity, source, clock, text, what it tells
-    (WARNING, ANALYSIS, HOST, "Not all CUDA events might have been collected.", "lost"),
-    (INFO, INJECTION, TARGET, "Number of CUPTI events produced: \t31, CUPTI buffers: 49 of 50. Some CUPTI events might be missing. To make "
-     "sure all the events are collected, let the application run until it quits.", "lost"),
-    (INFO, INJECTION, TARGET, "CUDA hardware tracing is not supported on this system. A legacy (software instrumented) trace was collected "
-     "instead.", "fallback"),
-    (ERROR, DAEMON, TARGET, "Unable to configure the collection of context switch data.\nTry 'nsys status --environment'.", "error"),
-    (WARNING, DAEMON, TARGET, "Scheduling information is absent.", "warning"),
-    (WARNING, ANALYSIS, HOST, "No OpenGL events collected. Does the process use OpenGL?", "unused"),
-    (INFO, INJECTION, TARGET, "Loaded CUPTI library: /home/planted-user/nsight/target-linux-x64/libcupti.so.13.1", "none"),
-)
-
-
 def add_profiler(scene: Scene) -> Truth:
     """Messages in which Nsight Systems says that it lost something, fell back to another way, or could not do what it was asked for."""
     end, process = scene.duration - 2_000_000, scene.report.rank.global_pid
-    rows = [(end + 1_000 * place, clock, source, severity, text, VM_ID if source == DAEMON else process)
-            for place, (severity, source, clock, text, _) in enumerate(MESSAGES)]
+    rows = [(end + 1_000 * place, clock, source, severity, text, VM_ID if source == 2 else process)
+            for place, (severity, source, clock, _, text) in enumerate(DATA["profiler_messages"])]
     scene.report.add("DIAGNOSTIC_EVENT", "timestamp timestampType source severity text globalPid", rows)
     return {"messages": [{"severity": severity, "begins": text.split("\t")[0].split("\n")[0].split("/")[0], "tells": tells}
-                         for severity, _, _, text, tells in MESSAGES]}
+                         for severity, _, _, tells, text in DATA["profiler_messages"]]}
 
 
 KINDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device static", "Managed static", "Unknown")  # ENUM_CUDA_MEM_KIND

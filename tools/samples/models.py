@@ -11,37 +11,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .cluster import Ints, Thread
+from .data import DATA
 from .nvtx import MARK, PUSH_POP
 from .report import Report, Scene, Truth, count, enum_label, totals
 
-CUDNN, CUBLAS, CUDNN_BEGINS, CUBLAS_BEGINS = 28, 29, 33, 35  # event classes
-CALLS = {  # function, begin, end; cublasLtMatmul is called within cublasGemmEx
-    ("CUBLAS_EVENTS", CUBLAS): (("cublasGemmEx", 0.10, 0.20), ("cublasGemmEx", 0.21, 0.24), ("cublasSetStream_v2", 0.205, 0.207),
-                                ("cublasLtMatmul", 0.12, 0.19)),
-    ("CUDNN_EVENTS", CUDNN): (("cudnnConvolutionForward", 0.30, 0.50), ("cudnnSetTensorNdDescriptor", 0.31, 0.315),
-                              ("cudnnBatchNormalizationForwardInference", 0.55, 0.60)),
-}
-FIRST_DOMAIN = 21
-DOMAINS = {  # NVTX domain -> text of its ranges (made up), begin, end
-    "UCX": (("ucp_tag_send_nbx", 0.62, 0.63), ("ucp_worker_progress", 0.64, 0.66)),
-    "NVSHMEM": (("nvshmem_barrier_all", 0.67, 0.69),),
-    "OpenSHMEM": (("shmem_putmem", 0.70, 0.71), ("shmem_quiet", 0.702, 0.708)),
-    "Python GIL": (("waiting for the lock", 0.72, 0.75), ("holding the lock", 0.75, 0.80)),
-}
+FIRST_DOMAIN = 21  # of libraries
 
 
 def add_libraries(scene: Scene) -> Truth:
     """Truth: table, or NVTX domain -> function, or text -> rows and ns."""
     truth: Truth = {}
-    for (table, event_class), calls in CALLS.items():
-        for function, low, high in calls:
-            added = scene.insert(table, scene.at(low), scene.at(high), 0, eventClass=event_class, nameId=function)
-            count(truth.setdefault(table, {}), function, *added)
+    for table, event_class, function, low, high in DATA["library_calls"]:
+        added = scene.insert(table, scene.at(low), scene.at(high), 0, eventClass=event_class, nameId=function)
+        count(truth.setdefault(table, {}), function, *added)
     first = scene.steps[:1, 0] // 2
-    for table, event_class, text in (("CUDNN_EVENTS", CUDNN_BEGINS, "cuDNN profiling started"),
-                                     ("CUBLAS_EVENTS", CUBLAS_BEGINS, "cuBLAS profiling started")):
-        scene.insert(table, first, first, eventClass=event_class, globalTid=scene.report.rank.global_pid, nameId=text)
-    for number, (domain, ranges) in enumerate(DOMAINS.items(), FIRST_DOMAIN):
+    for name, event_class in (("cuDNN", 33), ("cuBLAS", 35)):
+        scene.insert(f"{name.upper()}_EVENTS", first, first, eventClass=event_class, globalTid=scene.report.rank.global_pid,
+                     nameId=f"{name} profiling started")
+    for number, (domain, ranges) in enumerate(DATA["library_ranges"].items(), FIRST_DOMAIN):
         scene.insert("NVTX_EVENTS", first, None, 0, eventType=75, textId=domain, domainId=number)
         for text, low, high in ranges:
             added = scene.insert("NVTX_EVENTS", scene.at(low), scene.at(high), 0, eventType=59, textId=text, domainId=number)
@@ -49,31 +36,6 @@ def add_libraries(scene: Scene) -> Truth:
     return truth
 
 
-class Construct(NamedTuple):
-    """An OpenACC construct of a step."""
-
-    table: str  # the end of the table's name
-    kind: int  # ENUM_OPENACC_EVENT_KIND
-    name: str
-    line: int  # of the source; 0: from a place without source
-    low: float
-    high: float
-    columns: dict[str, Any]  # what only its table has
-
-
-CONSTRUCTS = (
-    Construct("OTHER", 9, "acc_compute_construct", 41, 0.10, 0.60, {}),
-    Construct("DATA", 11, "acc_enter_data", 41, 0.11, 0.25, {"bytes": None}),
-    Construct("DATA", 15, "acc_alloc", 41, 0.12, 0.14, {"bytes": 1 << 20, "varName": "u"}),
-    Construct("DATA", 5, "acc_enqueue_upload", 41, 0.15, 0.22, {"bytes": 3 << 18, "varName": "u"}),
-    Construct("LAUNCH", 4, "acc_enqueue_launch", 44, 0.26, 0.30,
-              {"numGangs": 128, "numWorkers": 4, "vectorLength": 32, "kernelName": "relax_44_gpu"}),
-    Construct("OTHER", 8, "acc_implicit_wait", 41, 0.31, 0.50, {}),
-    Construct("DATA", 6, "acc_enqueue_download", 52, 0.51, 0.57, {"bytes": 1 << 18, "varName": "r"}),
-    Construct("LAUNCH", 4, "acc_enqueue_launch", 63, 0.70, 0.74,
-              {"numGangs": 16, "numWorkers": 1, "vectorLength": 128, "kernelName": None}),
-)
-FIRST_CONSTRUCT = Construct("OTHER", 1, "acc_device_init", 0, 0.0, 0.08, {})  # in the first step only
 SOURCE, FUNCTION = "/home/user/app/solver.f90", "relax"
 
 
@@ -81,19 +43,18 @@ def add_openacc(scene: Scene) -> Truth:
     """Truth: end of the table's name -> by_source (`name@file:line`) and by_construct -> rows, ns and bytes."""
     truth: Truth = {}
     rank = scene.report.rank
-    for construct in (*CONSTRUCTS, FIRST_CONSTRUCT):
-        steps = slice(None, 1 if construct is FIRST_CONSTRUCT else None)
-        known = construct.line > 0
-        more = {name: scene.report.export.string(value) if isinstance(value, str) else value for name, value in construct.columns.items()}
+    for table, kind, name, line, low, high, columns in DATA["openacc"]:
+        steps, known = slice(None if line else 1), line > 0
+        texts = {key: scene.report.export.string(value) if isinstance(value, str) else value for key, value in columns.items()}
         added = scene.insert(
-            f"CUPTI_ACTIVITY_KIND_OPENACC_{construct.table}", scene.at(construct.low)[steps], scene.at(construct.high)[steps], 0,
-            nameId=construct.name, eventKind=construct.kind, DeviceType=4 if known else 2, lineNo=construct.line, cuDeviceId=rank.device,
-            cuContextId=rank.context, cuStreamId=7, srcFile=SOURCE if known else None, funcName=FUNCTION if known else None, **more)
-        found = truth.setdefault(construct.table, {"by_source": {}, "by_construct": {}})
-        source = f"{construct.name}@{SOURCE}:{construct.line}" if known else construct.name
-        for way, name in (("by_source", source), ("by_construct", enum_label("ENUM_OPENACC_EVENT_KIND", construct.kind))):
-            entry = count(found[way], name, *added)
-            entry["bytes"] = entry.get("bytes", 0) + added[0] * (construct.columns.get("bytes") or 0)
+            f"CUPTI_ACTIVITY_KIND_OPENACC_{table}", scene.at(low)[steps], scene.at(high)[steps], 0, nameId=name, eventKind=kind,
+            DeviceType=4 if known else 2, lineNo=line, cuDeviceId=rank.device, cuContextId=rank.context, cuStreamId=7,
+            srcFile=SOURCE if known else None, funcName=FUNCTION if known else None, **texts)
+        found = truth.setdefault(table, {"by_source": {}, "by_construct": {}})
+        source = f"{name}@{SOURCE}:{line}" if known else name
+        for way, label in (("by_source", source), ("by_construct", enum_label("ENUM_OPENACC_EVENT_KIND", kind))):
+            entry = count(found[way], label, *added)
+            entry["bytes"] = entry.get("bytes", 0) + added[0] * (columns.get("bytes") or 0)
     return truth
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .cluster import Cluster, Ints
+from .data import DATA
 from .mpi import LEAKED, Meeting, MpiCall, Table, Team, build_grid, handle, uid
 from .options import Options
 from .program import Kind, Program
@@ -20,17 +21,6 @@ from .report import Report
 from .timeline import Block
 
 FIRST_REQUEST = 0x9800_0000  # handles of requests, as MPICH counts them; one is used again as soon as its request is complete
-ABOUT = (
-    "communicators: 'handles' are commHandle in each of 'ranks' (world ranks, in the order of their rank in the "
-    "communicator). Times are true. messages: world ranks of sender and receiver; 'bytes' are those sent (a receiving "
-    "row holds the size of its buffer, 'capacity'); 'ordinal' counts the messages of one sender, receiver, communicator "
-    "and tag; 'send' and 'receive' are begin and end of the calls, 'arrived' when the data were there, 'completed' the "
-    "end of the call that completed the receive. unmatched: messages nobody received. collectives: 'ordinal' counts "
-    "those on a communicator, in the order of the calls; a rank's 'begin' and 'end' are those of its call, or of the "
-    "call that waited for its request."
-)
-
-
 class MpiRows:
     """Writes the MPI calls of one program's runs into one report."""
 
@@ -190,5 +180,5 @@ class MpiTruth:
         known += [(Team.OWN, (rank,)) for rank in range(self.options.ranks) if rank % 2]
         communicators = [{"uid": uid(members, team), "kind": team.name.lower(), "ranks": list(members),
                           "handles": [handle(team, rank) for rank in members]} for team, members in known]
-        return {"about": ABOUT, "grid": [self.grid.rows, self.grid.columns], "communicators": communicators,
+        return {"about": DATA["about"]["mpi"], "grid": [self.grid.rows, self.grid.columns], "communicators": communicators,
                 **{f"{kind}_total": total for kind, total in self.totals.items()}, **self.found}

@@ -131,16 +131,6 @@ class TraceRows:
         report.insert("NVTX_EVENTS", [label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1], columns, begin, end, lost=lost)
 
 
-ABOUT_BANDWIDTH = (
-    "Of each collective and rank, in ns: 'late' = begin after the first rank's; 'wait' = from begin until the last has "
-    "begun ('last'; of a SendRecv: the last of the rank and its two neighbours); 'transfer' = from then to its end. "
-    "'bus_bytes' is what crosses the bus per rank by nccl-tests' factors (n ranks; AllReduce 2(n-1)/n of its bytes; "
-    "AllGather and ReduceScatter n-1 times a rank's share; SendRecv, Broadcast and Reduce 1; a Group the sum of its "
-    "members); 'bus_gb_per_s' = bus_bytes / transfer. 'pairs' of a SendRecv: 'ready' when both have begun, 'end' that of "
-    "the receiver's kernel. 'root' is a rank in the communicator, that is an index into 'ranks'."
-)
-
-
 def bus_bytes(payload: Payload, size: int) -> float:
     """Bytes per rank that cross the bus in a call among ``size`` ranks."""
     factor = {"AllReduce": 2 * (size - 1) / size, "AllGather": size - 1, "ReduceScatter": size - 1}

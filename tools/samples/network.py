@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .cluster import DEVICE, VM_ID, Cluster, Ints
+from .data import DATA
 from .nccl import bus_bytes
 from .options import Options
 from .program import Kind, Program
@@ -30,14 +31,7 @@ FREE_SHARE = 0.25  # of the line rate; above it senders have to wait
 LONG_BEFORE_NS = 5_000_000_000_000
 QUEUE_BYTES = 1_048_576.0  # in the queue of an egress port when the switch reports congestion
 
-COUNTERS = [  # number in the list, name, description, unit
-    *((number, f"{link}: {what} {way}", f"{amount} of {full} {what.lower()} {text} the NIC port", f"{what.lower()}/ms")
-      for link, full, first in (("Eth", "Ethernet", 0), ("IB", "InfiniBand", 5))
-      for number, what, amount, way, text in (
-          (first, "Bytes", "Amount", "received", "received by"), (first + 1, "Bytes", "Amount", "sent", "sent through"),
-          (first + 2, "Packets", "Number", "received", "received by"), (first + 3, "Packets", "Number", "sent", "sent through"))),
-    (10, "IB: Send waits", "The number of ticks during which the NIC port had data to transmit but no data was sent", "ticks/ms"),
-]
+COUNTERS = DATA["network_counters"]  # number in the list, name, description, unit
 COUNTER_NAMES = {number: name for number, name, _, _ in COUNTERS}
 
 

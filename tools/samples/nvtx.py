@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Communicator, Ints, Rank, Thread
+from .data import DATA
 from .job import CATEGORIES
 from .program import PAD_NS, Domain, Kind, Payload, Program, Range, Style
 from .report import Column, Report, tables
@@ -35,26 +36,13 @@ from .timeline import Block
 CATEGORY, MARK, THREAD, PUSH_POP, START_END, DOMAIN = 33, 34, 39, 59, 60, 75  # event types
 DEFINITIONS = "definitions"
 DOMAIN_NAMES = {Domain.DEFAULT: "default", Domain.NCCL: "NCCL", Domain.JOB: "trainer"}
-INT, UINT64, SIZE = 5, 18, 22  # types of entries, or a schema's id
 FIRST_SCHEMA = 1 << 24
 REDUCTION = FIRST_SCHEMA + 24
 REDUCTIONS = ("Sum", "Product", "Max", "Min", "Avg")
-FORMATS = {INT: "<i", UINT64: "<Q", SIZE: "<Q", REDUCTION: "<i"}
-
-# name, type, offset in bytes
-_COMM, _BYTES = ("NCCL communicator ID", UINT64, 0), ("Message size [bytes]", SIZE, 8)
-_REDUCTION, _PEER, _ROOT = ("Reduction operation", REDUCTION, 16), ("Peer rank", INT, 16), ("Root", INT, 16)
-SCHEMAS: dict[str, tuple[int, int, tuple[tuple[str, int, int], ...]]] = {  # function -> id, bytes, entries
-    "Init": (FIRST_SCHEMA + 11, 24, (_COMM, ("No. of ranks", INT, 8), ("Rank", INT, 12), ("CUDA device", INT, 16))),
-    "Finalize": (FIRST_SCHEMA + 14, 8, (_COMM,)),
-    "AllGather": (FIRST_SCHEMA + 4, 16, (_COMM, _BYTES)),
-    "AllReduce": (FIRST_SCHEMA + 5, 24, (_COMM, _BYTES, _REDUCTION)),
-    "Broadcast": (FIRST_SCHEMA + 6, 24, (_COMM, _BYTES, _ROOT)),
-    "ReduceScatter": (FIRST_SCHEMA + 7, 24, (_COMM, _BYTES, _REDUCTION)),
-    "Reduce": (FIRST_SCHEMA + 8, 24, (_COMM, _BYTES, _ROOT, ("Reduction operation", REDUCTION, 20))),
-    "Send": (FIRST_SCHEMA + 9, 24, (_COMM, _BYTES, _PEER)),
-    "Recv": (FIRST_SCHEMA + 10, 24, (_COMM, _BYTES, _PEER)),
-}
+ENTRIES = {key: (name, REDUCTION if kind == 24 else kind, offset) for key, (name, kind, offset) in DATA["payload_entries"].items()}
+SCHEMAS: dict[str, tuple[int, int, list[tuple[str, int, int]]]] = {  # function -> id, bytes, entries (name, type or schema, offset)
+    function: (FIRST_SCHEMA + number, size, [ENTRIES[key] for key in keys])
+    for function, (number, size, keys) in DATA["payload_schemas"].items()}
 
 
 def label(domain: Domain, text: str) -> str:
@@ -83,7 +71,7 @@ def payload_bytes(function: str, values: dict[str, int]) -> bytes:
     number, size, entries = SCHEMAS[function]
     body = bytearray(size)
     for name, kind, offset in entries:
-        struct.pack_into(FORMATS[kind], body, offset, values[name])
+        struct.pack_into("<Q" if kind in (18, 22) else "<i", body, offset, values[name])
     return struct.pack("<4Q", Domain.NCCL, number, size, 32) + bytes(body)
 
 

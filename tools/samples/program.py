@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
 
 from .cluster import STREAM_OF, Group, Stream, Thread
+from .data import read_rows
 from .mpi import Message, MpiCall
 
 PAD_NS = 130  # between the edges of nested NVTX ranges
@@ -47,10 +47,8 @@ def _read_kernels() -> dict[str, Kernel]:
     Names, grids, registers and shared memory of the GEMM (nvjet, XMMA), elementwise, softmax, reduce and cat kernels were seen in public
     exports of H100 and H200 runs; those of flash attention, CUTLASS, layer norm, Adam, embedding, Triton and NCCL follow the same style.
     """
-    text = Path(__file__).with_name("kernels.tsv").read_text(encoding="utf-8")
-    _, *rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
     found = {}
-    for key, short, grid, block, *numbers, cluster, mean, api, demangled, mangled in rows:
+    for key, short, grid, block, *numbers, cluster, mean, api, demangled, mangled in read_rows("kernels.tsv")[1:]:
         grid, block, cluster = (tuple(map(int, one.split("x"))) for one in (grid, block, cluster))
         names = (short if name == "=" else name for name in (demangled, mangled))
         found[key] = Kernel(short, grid, block, *map(int, numbers), cluster, float(mean), LAUNCHES[api], *names)

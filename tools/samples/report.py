@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Ints, Rank
+from .data import read_text
 from .options import Options
 
 Bools = NDArray[np.bool_]
 Column = Any  # an array or a list with a value per row, or one int, str or None for all rows
-HERE = Path(__file__).parent
 COMPACT_BELOW_ROWS = 1_000_000
 LONG_AGO, NEVER = -(1 << 62), 1 << 62
 
@@ -39,7 +39,7 @@ ENUM_STATEMENT = """CREATE TABLE {table} (
 @cache
 def tables() -> dict[str, str]:
     """CREATE TABLE statements by table name (the ENUM_* tables apart)."""
-    text = (HERE / "schema.sql").read_text(encoding="utf-8")
+    text = read_text("schema.sql")
     return {found[1]: found[0] for found in re.finditer(r"^CREATE TABLE (\w+) \(\n.*?^\)$", text, re.M | re.S)}
 
 
@@ -47,7 +47,7 @@ def tables() -> dict[str, str]:
 def enums() -> dict[str, tuple[str, list[tuple[int, str, str]], str]]:
     """The ENUM_* tables by name: statement, rows (id, name, label), and the table beside which it stands ("": every export has it)."""
     found: dict[str, tuple[str, list[tuple[int, str, str]], str]] = {}
-    for line in (HERE / "enums.tsv").read_text(encoding="utf-8").splitlines():
+    for line in read_text("enums.tsv").splitlines():
         if line.startswith("> "):
             table, comment, *beside = line[2:].split("\t")
             found[table] = ENUM_STATEMENT.format(table=table, comment=comment), [], "".join(beside)

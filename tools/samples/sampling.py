@@ -19,15 +19,6 @@ from .program import H2D_PINNED, Kind, Program
 from .report import Report
 from .timeline import Block, Floats
 
-ABOUT = (
-    "gpus: by uuid, all samples of a GPU in any report, sums and means of the values as stored; what each report has is "
-    "under its rank's gpu_metrics. nics: bytes that crossed each interface between hosts in the whole job (a switch's "
-    "port receives what its NIC sends); under a rank's network the number of samples per interface or port, and the sum "
-    "of the values of each counter, as stored. switches: congestion events between interfaces; those in a report under its "
-    "rank's congestion. storage: bytes read and written on a host; under a rank's generic_events "
-    "events and sums of the values by device and field."
-)
-
 
 @dataclass
 class Intervals:

@@ -15,6 +15,7 @@ from . import faults, machine, models, nccl, nvtx, sampling, system
 from .background import ROWS_PER_STEP, STEP_GAP_NS, Background, OsCalls
 from .cluster import EPOCH_NS, Ints, build_cluster
 from .cuda import CudaRows, write_graph_creation
+from .data import DATA
 from .gpu_metrics import GpuMetrics
 from .job import Job
 from .mpi_rows import MpiRows, MpiTruth
@@ -36,14 +37,6 @@ FIRST_EPOCH_NS = 600_000_000  # true time at which processes begin; every captur
 AFTER_INIT_NS, CLOSING_NS, INIT_SPREAD_NS = 5_000_000, 60_000_000, 30_000_000
 HELPERS_START_NS = 145_000_000  # since a capture's start: when the process has its helper threads
 OPERATIONS_PER_BLOCK = 40_000
-ABOUT = (
-    "Times called true are ns since the job's beginning on a perfect clock; its UTC then is epoch_utc_ns. A host's "
-    "clocks read true * (1 + drift_ppm / 1e6) plus a constant; its UTC is wrong by offset_ns at true 0. Times in a "
-    "report count from its capture start on its host's clock. 'tables' sums the rows of the report as written, "
-    "durations in that clock."
-)
-
-
 def generate(folder: str | os.PathLike[str], options: Options | None = None, **changes: Any) -> dict[str, Any]:
     """Write a set of reports and their truth into ``folder`` (made if absent); returns the truth.
 
@@ -165,15 +158,15 @@ class _Simulation:
         sampled = {section: dict(sorted(content.items())) for sampler in self.samplers for section, content in sampler.truth().items()}
         faulty = options.lost_collectives or options.extra_collectives
         return {
-            "about": ABOUT, "options": options.described(), "epoch_utc_ns": EPOCH_NS, "hosts": hosts,
+            "about": DATA["about"]["job"], "options": options.described(), "epoch_utc_ns": EPOCH_NS, "hosts": hosts,
             "communicators": [{"id": comm.hash, "kind": comm.group.name.lower(), "ranks": list(comm.ranks)}
                               for comm in cluster.communicators],
             "ranks": [self._rank_truth(report, stop) for report in self.reports],
             "collectives_total": collectives.total, "collectives_of_every_nth_step": collectives.every, "collectives": collectives.found,
-            **({"about_bandwidth": nccl.ABOUT_BANDWIDTH} if options.bandwidth_truth else {}),
-            **({"about_metrics": sampling.ABOUT} if sampled else {}),
+            **({"about_bandwidth": DATA["about"]["bandwidth"]} if options.bandwidth_truth else {}),
+            **({"about_metrics": DATA["about"]["metrics"]} if sampled else {}),
             **({"mpi": self.mpi.summary()} if self.mpi else {}), **sampled,
-            **({"faults": {"about": faults.ABOUT, "lost": losses.found, "extra": extras.found}} if faulty else {}),
+            **({"faults": {"about": DATA["about"]["faults"], "lost": losses.found, "extra": extras.found}} if faulty else {}),
         }
 
     def _rank_truth(self, report: Report, stop: int) -> dict[str, Any]:

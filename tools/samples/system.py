@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .cluster import DEVICE, STREAM_OF, THREAD_NAMES, VM_ID, Stream, uuid_of
-from .gpu_metrics import GPU_COLUMNS, model_of
+from .data import read_rows
+from .gpu_metrics import MODELS, model_of
 from .nccl import thread_names
 from .network import nics_as_json
 from .report import LONG_AGO, Report
@@ -24,16 +23,9 @@ SESSION_PID = -144_115_188_075_855_872  # the process of messages that belong to
 USUAL, DYNAMIC = ("3.25.0", "2026.2.1.210", "2026.2"), ("3.28.1", "2026.4.1.0", "2026.4")  # schema, product, its date; with dynamic tables
 
 
-@cache
-def _system_rows() -> list[list[str]]:
-    """Rows of ``system.tsv``: table, what they need, number, name, value."""
-    text = Path(__file__).with_name("system.tsv").read_text(encoding="utf-8")
-    return [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
-
-
 def _rows_of(table: str, facts: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Number, name and value of the rows of one table."""
-    return [(number, name, value.format_map(facts)) for one, need, number, name, value in _system_rows()
+    return [(number, name, value.format_map(facts)) for one, need, number, name, value in read_rows("system.tsv")
             if one == table and (need == "-" or facts[need])]
 
 
@@ -101,10 +93,10 @@ def listed_gpus(report: Report) -> list[tuple[int, int | None]]:
 
 def _write_gpus(report: Report) -> None:
     rank, listed = report.rank, listed_gpus(report)
-    model, gpus = model_of(report.options, rank.host_index), rank.host.gpus
-    report.add("TARGET_INFO_GPU", f"vmId id name busLocation pwGpuId uuid luid chipName cuDevice ctxswDevPath ctrlDevPath {GPU_COLUMNS}",
-               [(VM_ID, gpu, model.name, gpus[gpu].bus, gpu, gpus[gpu].uuid, 0, model.chip, ordinal, "", "", *model.numbers.values())
-                for gpu, ordinal in listed])
+    model, gpus, columns = model_of(report.options, rank.host_index), rank.host.gpus, " ".join(MODELS[0].numbers)
+    report.add("TARGET_INFO_GPU", f"vmId id name busLocation pwGpuId uuid luid chipName cuDevice ctxswDevPath ctrlDevPath {columns}",
+               [(VM_ID, gpu, model.name, gpus[gpu].bus, gpu, gpus[gpu].uuid, 0, model.chip, ordinal, "", "",
+                 *(model.numbers[name] for name in columns.split())) for gpu, ordinal in listed])
     report.add("TARGET_INFO_CUDA_DEVICE", "gpuId cudaId pid uuid numMultiprocessors",
                [(gpu, ordinal, rank.pid, gpus[gpu].uuid, model.numbers["smCount"]) for gpu, ordinal in listed if ordinal is not None])
     report.add("TARGET_INFO_CUDA_CONTEXT_INFO",
