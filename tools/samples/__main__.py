@@ -42,10 +42,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     """Generate a set, and tell what was written."""
-    chosen = vars(build_parser().parse_args(arguments))
+    parser = build_parser()
+    chosen = vars(parser.parse_args(arguments))
     folder: Path = chosen.pop("outdir")
     begin = time.perf_counter()
-    truth = generate(folder, Options(**chosen))
+    try:
+        truth = generate(folder, Options(**chosen))
+    except ValueError as error:
+        parser.error(str(error))
     for rank in truth["ranks"]:
         size = (folder / rank["report"]).stat().st_size
         print(f"{folder / rank['report']}  {rank['host']}  {rank['event_rows']:,} event rows  {size / 1e6:.1f} MB")

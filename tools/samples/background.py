@@ -120,7 +120,7 @@ class OsCalls:
         functions = ["pthread_create"] * 4 + ["getaddrinfo", "fopen", "fread"]
         self._insert(functions, [Thread.MAIN] * 7, starts[None, :], (starts + lengths)[None, :])
 
-    def inside(self, program: Program, block: Block, epochs: Ints, step: bool) -> None:
+    def write_in_calls(self, program: Program, block: Block, epochs: Ints, step: bool) -> None:
         """Calls made from API and MPI calls: half of those of a step, else one from each."""
         rank = self.report.rank.rank
         found = [index for index, op in enumerate(program.ops) if (op.mpi.function_of(rank) if op.mpi else op.api)]
@@ -140,7 +140,7 @@ class OsCalls:
         edges = (begin + ((end - begin) * share).astype(np.int64) for share in (low, high))
         self._insert(functions, [ops[op].thread for op in which], *edges)
 
-    def beside(self, begin: Ints, end: Ints) -> None:
+    def write_on_loaders(self, begin: Ints, end: Ints) -> None:
         """The data loaders' calls in steps from ``begin`` to ``end`` (local ns)."""
         count = (self.per_step - self.per_step // 2) // 2
         for thread, low, high in ((Thread.LOADER_0, 0.35, 0.98), (Thread.LOADER_1, 0.01, 0.19)) if count else ():

@@ -38,7 +38,7 @@ class Model:
     column: int  # of gpu_metrics.tsv
 
 
-MODELS = [Model(**told) for told in DATA["gpus"]]
+MODELS = [Model(**model) for model in DATA["gpus"]]
 
 
 def model_of(options: Options, host: int) -> Model:

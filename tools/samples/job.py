@@ -144,7 +144,7 @@ class Job:
         b.aten("aten::add", kernel="add")
         ready = self._gather(b)
         for layer in range(self.layers):
-            ready = self._use(b, ready, layer < self.layers - 1)
+            ready = self._next_parameters(b, ready, layer < self.layers - 1)
             with b.range(f"layer_{layer:02d}"):
                 self._layer(b, layer, DATA["forward"])
         b.aten("aten::layer_norm", "aten::native_layer_norm", kernel="layer_norm")
@@ -166,7 +166,7 @@ class Job:
             return -1
         return b.collective(Payload("AllGather", self.shard, LAYER_BYTES // self.shard_size), "nccl_all_gather")
 
-    def _use(self, b: Builder, ready: int, more: bool) -> int:
+    def _next_parameters(self, b: Builder, ready: int, more: bool) -> int:
         """Wait for the parameters of this layer, having asked for the next one's: those travel while this one computes."""
         following = self._gather(b) if more else -1
         if ready >= 0:
@@ -181,7 +181,7 @@ class Job:
             pending = []
             ready = self._gather(b)
             for layer in reversed(range(self.layers)):
-                ready = self._use(b, ready, layer > 0)
+                ready = self._next_parameters(b, ready, layer > 0)
                 with b.range(f"layer_{layer:02d}.backward"):
                     self._layer(b, self.layers + layer, DATA["backward"])
                 pending += self._reduce(b)

@@ -221,13 +221,13 @@ def add_memory(scene: Scene) -> Truth:
         (late[:-1], 0x1000, size[:-1], DEVICE, FREED, {"call": True}),  # the last step's release is lost,
         (late[-1:], 0x1000, 4 * MIB, DEVICE, ALLOCATED, {}),  # and its address is taken again after all
     ]
-    told: tuple[dict[str, int], dict[str, int]] = {}, {}
+    bytes_of: tuple[dict[str, int], dict[str, int]] = {}, {}  # allocated and freed, by kind of memory
     for start, address, size_, kind, operation, more in events:
         total = _add_usage(scene, start, address, np.broadcast_to(np.asarray(size_), len(start)), kind, operation, **more)
-        told[operation][KINDS[kind]] = told[operation].get(KINDS[kind], 0) + total
+        bytes_of[operation][KINDS[kind]] = bytes_of[operation].get(KINDS[kind], 0) + total
     most = {KINDS[kind]: number * 4096 for number, kind in enumerate(ONCE, 1)}
     most |= {"Pinned": MIB, "Device": 8 * MIB + int(size.max()) + 2 * MIB, "Managed": 512 * MIB, "Device static": 64 * MIB}
-    return {"allocated": told[ALLOCATED], "freed": told[FREED], "unknown_releases": 1, "missing_releases": 1, "most_in_use": most,
+    return {"allocated": bytes_of[ALLOCATED], "freed": bytes_of[FREED], "unknown_releases": 1, "missing_releases": 1, "most_in_use": most,
             "pool": _add_pool(scene), "cpu_faults": _add_cpu_faults(scene), "gpu_faults": _add_gpu_faults(scene, first)}
 
 

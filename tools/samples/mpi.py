@@ -131,7 +131,7 @@ class Grid:
         """Every communicator of one kind."""
         return sorted({self.members(team, rank) for rank in range(self.size)})
 
-    def beside(self, rank: int, down: int, right: int) -> int:
+    def neighbor_of(self, rank: int, down: int, right: int) -> int:
         """The world rank some places away on the torus."""
         first, rows, columns = self._torus(rank)
         row, column = divmod(rank - first, columns)

@@ -10,7 +10,7 @@ from .mpi import LEAKED, Grid, Meeting, Message, MpiCall, Table, Team
 from .program import D2H, H2D_PINNED, Builder
 
 FACE, EDGE = 65_536, 2_048  # bytes of a halo to the neighbours left and right, and up and down
-NOBODY_LISTENS = 999  # the tag of messages that are never received
+UNRECEIVED_TAG = 999  # the tag of messages that are never received
 PHASE = (3, 0xFFFF9800)  # category and color
 
 
@@ -51,7 +51,7 @@ class MpiJob:
             b.copy(H2D_PINNED, 2 * (FACE + EDGE))
         if self.grid.columns > 1:  # everybody sends to the next of its row and takes from the one before, into a buffer larger than needed
             call = b.mpi(MpiCall("MPI_Sendrecv", Table.P2P, Team.ROW), 1_900)
-            self._message(b, call, call, Team.ROW, 21, 4_096, [self.grid.beside(rank, 0, 1) for rank in self.everyone], 8_192)
+            self._message(b, call, call, Team.ROW, 21, 4_096, [self.grid.neighbor_of(rank, 0, 1) for rank in self.everyone], 8_192)
         if self.grid.rows > 1:  # pairs of a column swap equally large pieces: one row says both
             to = [self.grid.partner(Team.COLUMN, rank) for rank in self.everyone]
             calls = self._only("MPI_Sendrecv", [rank for rank in self.everyone if to[rank] >= 0])
@@ -59,7 +59,7 @@ class MpiJob:
             self._message(b, call, call, Team.COLUMN, 31, 32_768, to)
         if self.grid.size > 1:
             self._pairs(b)
-            self._shout(b)
+            self._send_unreceived(b)
 
     def reduce(self, b: Builder) -> None:
         """A step's collectives, one-sided communication and file access."""
@@ -83,7 +83,7 @@ class MpiJob:
         """To MPI_Finalize."""
         with b.phase("mpi_shutdown", *PHASE):
             if self.grid.size > 1:
-                self._shout(b)
+                self._send_unreceived(b)
             self._other(b, "MPI_File_close", 300_000, 100_000)
             self._other(b, "MPI_Win_free", 60_000, 30_000)
             self._other(b, "MPI_Finalize", 2_000_000, 1_000_000)
@@ -95,7 +95,7 @@ class MpiJob:
         receives = [b.mpi(MpiCall("MPI_Irecv", Table.P2P, self.all, request=number), 900) for number in range(len(ways))]
         sends = [b.mpi(MpiCall("MPI_Isend", Table.P2P, self.all, request=len(ways) + number), 1_400) for number in range(len(ways))]
         for (down, right, size, tag), send, receive in zip(ways, sends, receives, strict=True):
-            self._message(b, send, receive, self.all, tag, size, [self.grid.beside(rank, down, right) for rank in self.everyone])
+            self._message(b, send, receive, self.all, tag, size, [self.grid.neighbor_of(rank, down, right) for rank in self.everyone])
         if ways:
             b.mpi(MpiCall("MPI_Test", Table.START_WAIT, waits=(receives[0],), blocks=False), 500)
             b.mpi(MpiCall("MPI_Waitall", Table.START_WAIT, waits=(*receives, *sends)), 1_500)
@@ -109,10 +109,10 @@ class MpiJob:
             call = b.mpi(MpiCall("MPI_Send", Table.P2P, self.all, by_rank=calls), 1_600)
             self._message(b, call, call, self.all, tag, size, to)
 
-    def _shout(self, b: Builder) -> None:
+    def _send_unreceived(self, b: Builder) -> None:
         """The first rank sends to the last (that is not lonely), which never receives it."""
         send = b.mpi(MpiCall("MPI_Isend", Table.P2P, self.all, request=LEAKED, by_rank=self._only("MPI_Isend", [0])), 1_400)
-        self._message(b, send, -1, self.all, NOBODY_LISTENS, 256, [-1 if rank else self.grid.connected - 1 for rank in self.everyone])
+        self._message(b, send, -1, self.all, UNRECEIVED_TAG, 256, [-1 if rank else self.grid.connected - 1 for rank in self.everyone])
 
     def _only(self, function: str, ranks: list[int]) -> tuple[str, ...]:
         return tuple(function if rank in ranks else "" for rank in self.everyone)

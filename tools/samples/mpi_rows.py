@@ -148,16 +148,16 @@ class MpiTruth:
                 ordinal = self._next(kind, communicator, sender, receiver, message.tag)
                 if not kept:
                     continue
-                said = {"step": step, "sender": sender, "receiver": receiver, "tag": message.tag, "communicator": communicator,
+                fields = {"step": step, "sender": sender, "receiver": receiver, "tag": message.tag, "communicator": communicator,
                         "bytes": message.size, "ordinal": ordinal, "send": [int(edge[sender, message.send]) for edge in (begin, end)]}
                 if message.receive >= 0:
                     ends = ((message.send, sender), (message.receive, receiver))
                     functions = [program.ops[op].mpi.function_of(rank) for op, rank in ends]
-                    said |= {"capacity": message.capacity, "functions": functions,
+                    fields |= {"capacity": message.capacity, "functions": functions,
                              "receive": [int(edge[receiver, message.receive]) for edge in (begin, end)],
                              "arrived": int(arrived[receiver, number]),
                              "completed": int(end[receiver, completing.get(message.receive, message.receive)])}
-                self.found[kind].append(said)
+                self.found[kind].append(fields)
 
     def _record_collectives(self, program: Program, completing: dict[int, int], step: int | None, begin: Ints, end: Ints,
                             kept: bool) -> None:

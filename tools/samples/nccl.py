@@ -16,7 +16,8 @@ import numpy as np
 
 from .cluster import Cluster, Communicator, Ints
 from .cuda import blocks_of
-from .nvtx import CATEGORY, MARK, PAIRWISE, START_END, THREAD, CallNumbers, as_json, category_of, label, write_points
+from .data import as_json
+from .nvtx import CATEGORY, MARK, PAIRWISE, START_END, THREAD, CallNumbers, category_of, label, write_points
 from .options import Options
 from .program import Domain, Kind, Op, Payload, Program
 from .report import Bools, Report
@@ -72,10 +73,10 @@ class TraceRows:
         for index in self.program.all_of(Kind.MEET):
             comm = report.cluster.communicator(self.program.ops[index].payload.group, rank.rank)
             at = report.local(epochs[:1], block.host_end[:1, rank.rank, index])
-            said = {"commHash": comm.hash, "commRank": comm.ranks.index(rank.rank), "nRanks": len(comm.ranks)}
+            fields = {"commHash": comm.hash, "commRank": comm.ranks.index(rank.rank), "nRanks": len(comm.ranks)}
             rows.append({"start": int(at[0]), "eventType": MARK, "text": "CommInit", "globalTid": rank.global_tid(INIT_THREAD),
                          "domainId": int(Domain.NCCL), "category": category_of(comm),
-                         **({"jsonText": as_json(said)} if report.includes_json else {})})
+                         **({"jsonText": as_json(fields)} if report.includes_json else {})})
         write_points(report, rows, "NCCL/CommInit")
 
     def _write_operation(self, op: Op, begin: Floats, end: Floats, epochs: Ints, first_run: int, lost: Bools | None) -> None:
@@ -126,8 +127,8 @@ class TraceRows:
         if report.includes_json:
             columns["jsonText"] = np.empty(begin.shape, dtype=object)
             for run in range(len(begin)):
-                said = self.numbers.call_fields(number, first_run + run) | more
-                columns["jsonText"][run] = [as_json(said | {"channelId": channel}) for channel in channels]
+                fields = self.numbers.call_fields(number, first_run + run) | more
+                columns["jsonText"][run] = [as_json(fields | {"channelId": channel}) for channel in channels]
         report.insert("NVTX_EVENTS", [label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1], columns, begin, end, lost=lost)
 
 

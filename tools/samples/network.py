@@ -7,14 +7,13 @@ ticks per ms). The first row of every counter is one that real exports have too:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .cluster import DEVICE, VM_ID, Cluster, Ints
-from .data import DATA
+from .data import DATA, as_json
 from .nccl import bus_bytes
 from .options import Options
 from .program import Kind, Program
@@ -73,7 +72,7 @@ def nics_as_json(report: Report) -> str:
     """What the report says of the interfaces among the facts about its system."""
     nics = [{"Id": nic.number, "Name": nic.name, "DeviceId": nic.device, "VendorId": VENDOR, "LinkLayer": nic.link, "GUID": str(nic.guid)}
             for nic in nics_of(report.options, report.rank.host_index)]
-    return json.dumps({"Nics": nics} if report.options.nic_metrics else {}, separators=(",", ":"))
+    return as_json({"Nics": nics} if report.options.nic_metrics else {})
 
 
 def _signed(number: int) -> int:
@@ -232,8 +231,8 @@ class Network:
             seen = times[times >= report.rank.capture_start_ns][:, None]
             if len(seen):
                 report.insert("NET_IB_SWITCH_CONGESTION_EVENT", [f"switch port {target}"], columns, report.rank.local(seen), None)
-            told = report.facts.setdefault("congestion", {})
-            told[name] = told.get(name, 0) + len(seen)
+            counts = report.facts.setdefault("congestion", {})
+            counts[name] = counts.get(name, 0) + len(seen)
 
     def truth(self) -> dict[str, Any]:
         """Bytes between hosts over the whole job; reports see those of their captures."""

@@ -17,7 +17,6 @@ and a count.
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Communicator, Ints, Rank, Thread
-from .data import DATA
+from .data import DATA, as_json
 from .job import CATEGORIES
 from .program import PAD_NS, Domain, Kind, Payload, Program, Range, Style
 from .report import Column, Report, tables
@@ -54,16 +53,16 @@ def payload_values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, 
     """What one rank's NCCL call says, by entry name."""
     comm = cluster.communicator(payload.group, rank.rank)
     size, own = len(comm.ranks), comm.ranks.index(rank.rank)
-    said = {"NCCL communicator ID": comm.hash, "Message size [bytes]": payload.bytes, "No. of ranks": size, "Rank": own,
+    fields = {"NCCL communicator ID": comm.hash, "Message size [bytes]": payload.bytes, "No. of ranks": size, "Rank": own,
             "CUDA device": rank.device, "Reduction operation": payload.reduction, "Peer rank": (own + payload.peer) % size,
             "Root": payload.root % size}
-    return {name: said[name] for name, _, _ in SCHEMAS[payload.function][2]}
+    return {name: fields[name] for name, _, _ in SCHEMAS[payload.function][2]}
 
 
 def payload_json(values: dict[str, int]) -> str:
     """A flat object; the reduction by its name."""
     named = {"Reduction operation": REDUCTIONS[values["Reduction operation"]]} if "Reduction operation" in values else {}
-    return json.dumps(values | named, separators=(",", ":"))
+    return as_json(values | named)
 
 
 def payload_bytes(function: str, values: dict[str, int]) -> bytes:
@@ -82,10 +81,6 @@ ELEMENTS = {False: (2, "ncclBfloat16"), True: (4, "ncclFloat32")}
 def category_of(comm: Communicator) -> int:
     """The NVTX category of a communicator's ranges."""
     return int(comm.group) + 1
-
-
-def as_json(said: dict[str, Any]) -> str:
-    return json.dumps(said, separators=(",", ":"))
 
 
 class CallNumbers:
@@ -115,16 +110,16 @@ class CallNumbers:
         return self.comms[call].hash >> 20 << 20 & (1 << 62) - 1 | count
 
     def call_fields(self, number: int, run: int) -> dict[str, Any]:
-        """What is said of one call wherever it appears."""
+        """The fields of one call wherever it appears."""
         call, comm = self.calls[number], self.comms[number]
         size, kind = ELEMENTS[call.four_byte]
         own = comm.ranks.index(self.rank)
-        said: dict[str, Any] = {"commHash": comm.hash, "commRank": own, "nRanks": len(comm.ranks), "count": call.bytes // size,
+        fields: dict[str, Any] = {"commHash": comm.hash, "commRank": own, "nRanks": len(comm.ranks), "count": call.bytes // size,
                                 "dataType": kind, "apiId": self.api_id(number, run)}
         if call.function in PAIRWISE:
-            return said | {"peer": (own + call.peer) % len(comm.ranks)}
+            return fields | {"peer": (own + call.peer) % len(comm.ranks)}
         root = {"root": call.root % len(comm.ranks)} if call.root >= 0 else {}
-        return said | root | {"seqNumber": self.sequence(number, run)}
+        return fields | root | {"seqNumber": self.sequence(number, run)}
 
 
 def range_json(text: str, group: int, calls: tuple[int, ...], numbers: CallNumbers, run: int) -> str:
@@ -135,8 +130,8 @@ def range_json(text: str, group: int, calls: tuple[int, ...], numbers: CallNumbe
     if text in ("GroupLaunch", "GroupRuntime", "KernelLaunch"):
         comm = numbers.comms[calls[0]]
         return as_json({"commHash": comm.hash, "commRank": comm.ranks.index(numbers.rank), "apiGroupId": number, "group": number})
-    said = numbers.call_fields(calls[0], run)
-    return as_json(said | {"apiGroupId": number, "rank": said["commRank"]})
+    fields = numbers.call_fields(calls[0], run)
+    return as_json(fields | {"apiGroupId": number, "rank": fields["commRank"]})
 
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:
@@ -171,10 +166,10 @@ class RangeRows:
             "domainId": np.array([int(one.domain) for one in self.ranges])}
         if any(self.payloads):
             if report.includes_json:
-                self.columns["jsonText"] = _objects([said and payload_json(said) for said in self.payloads])
+                self.columns["jsonText"] = _objects([fields and payload_json(fields) for fields in self.payloads])
             if report.payload in ("both", "binary"):
-                self.columns["binaryData"] = _objects([said and payload_bytes(one.payload.function, said)
-                                                       for one, said in zip(self.ranges, self.payloads, strict=True)])
+                self.columns["binaryData"] = _objects([fields and payload_bytes(one.payload.function, fields)
+                                                       for one, fields in zip(self.ranges, self.payloads, strict=True)])
 
     def _category(self, one: Range) -> int | None:
         """That of the range, or the communicator's for those of the advanced NCCL trace."""
@@ -198,10 +193,10 @@ class RangeRows:
         end = report.local(epochs, block.host_end[:, rank, self.last] + self.trail)
         columns = {**self.columns, "text": self._texts(len(epochs), first_run)}
         if report.includes_json and any(one.trace for one in self.ranges):  # differs from run to run
-            columns["jsonText"] = said = np.empty(begin.shape, dtype=object)
+            columns["jsonText"] = texts = np.empty(begin.shape, dtype=object)
             for index, one in enumerate(self.ranges):
                 if one.trace:
-                    said[:, index] = [range_json(one.text, *one.trace, self.numbers, first_run + run) for run in range(len(epochs))]
+                    texts[:, index] = [range_json(one.text, *one.trace, self.numbers, first_run + run) for run in range(len(epochs))]
         if report.payload == "dynamic":
             columns["eventId"] = ids = self._next_ids(begin)
             self._write_payload_tables(ids)

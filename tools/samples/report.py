@@ -49,8 +49,8 @@ def enums() -> dict[str, tuple[str, list[tuple[int, str, str]], str]]:
     found: dict[str, tuple[str, list[tuple[int, str, str]], str]] = {}
     for line in read_text("enums.tsv").splitlines():
         if line.startswith("> "):
-            table, comment, *beside = line[2:].split("\t")
-            found[table] = ENUM_STATEMENT.format(table=table, comment=comment), [], "".join(beside)
+            table, comment, *owner = line[2:].split("\t")
+            found[table] = ENUM_STATEMENT.format(table=table, comment=comment), [], "".join(owner)
         elif not line.startswith("#"):
             number, name, label = line.split("\t")
             found[table][1].append((int(number), name, label))
@@ -98,8 +98,8 @@ class Export:
 
     def close(self) -> None:
         """Write the enumerations and the strings, and finish the file."""
-        for table, (statement, rows, beside) in enums().items():
-            if not beside or beside in self.rows:
+        for table, (statement, rows, owner) in enums().items():
+            if not owner or owner in self.rows:
                 self.database.execute(statement)
                 self.database.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)
         self.insert("StringIds", {"id": list(self.strings.values()), "value": list(self.strings)})

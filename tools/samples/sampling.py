@@ -1,12 +1,11 @@
 """Sampling: how much of something happened between two samples; and what nsys's plugins sample, as generic events: storage, EFA devices.
 
 What samples the job has the methods ``watch`` (runs of a program that begin at ``epochs``; nothing later begins before ``until``, true ns),
-``finish`` (the captures end) and ``truth`` (what is said of devices, by kind and name).
+``finish`` (the captures end) and ``truth`` (what is true of devices, by kind and name).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .cluster import VM_ID, Cluster, Ints
+from .data import as_json
 from .options import Options
 from .program import H2D_PINNED, Kind, Program
 from .report import Report
@@ -89,16 +89,12 @@ def source_id(number: int) -> int:
     return VM_ID | number << 32
 
 
-def _json(said: dict[str, Any]) -> str:
-    return json.dumps(said, separators=(",", ":"))
-
-
 def define_events(report: Report, number: int, source: str, types: Sequence[tuple[int, str, Fields]]) -> None:
     """Rows for a source and its types: device number, name, fields."""
     string, known = report.export.string, source_id(number)
 
-    def data(said: Any) -> str | None:
-        return _json(said) if report.includes_json else None
+    def data(value: Any) -> str | None:
+        return as_json(value) if report.includes_json else None
 
     report.add("GENERIC_EVENT_SOURCES", "sourceId nameId timeSourceId sourceGroupId data",
                [(known, string(source), 1, 0, data({"Name": source, "TimeSource": "ClockMonotonicRaw", "SourceGroup": "Unknown"}))])
@@ -118,7 +114,7 @@ def write_events(report: Report, number: int, device: int, fields: Fields, times
     columns: dict[str, Any] = {"genericEventId": ids, "rawTimestamp": times + report.rank.start_clock, "timestamp": times,
                                "typeId": source_id(number) | device}
     if report.includes_json:
-        columns["data"] = [_json({name: str(value if kind in (FLOAT, DOUBLE) else round(value))
+        columns["data"] = [as_json({name: str(value if kind in (FLOAT, DOUBLE) else round(value))
                                   for (name, kind), value in zip(fields, row, strict=True)}) for row in values.tolist()]
     report.export.insert("GENERIC_EVENTS", columns, report.order(times))
     report.count("GENERIC_EVENTS", [f"source {number} device {device}"], np.zeros((len(times), 1), np.int64))

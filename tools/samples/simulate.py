@@ -43,6 +43,8 @@ def generate(folder: str | os.PathLike[str], options: Options | None = None, **c
     Options can be given as an object or as keyword arguments, such as ``generate("out", ranks=2, hosts=1)``.
     """
     options = _planned(options or Options(**changes))
+    if unknown := set(options.additions) - ADDITIONS.keys():
+        raise ValueError(f"no such additions: {', '.join(sorted(unknown))}; there are {', '.join(ADDITIONS)}")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     truth = _Simulation(options, target).run()
@@ -91,15 +93,15 @@ class _Simulation:
         block = initial.timeline.run(rng, rng.uniform(0, INIT_SPREAD_NS, (1, options.ranks)))
         now = int(FIRST_EPOCH_NS + block.ends().max()) + AFTER_INIT_NS
         initial.write(block, epoch, now)
-        for report, beside in zip(self.reports, self.background, strict=True):
+        for report, background in zip(self.reports, self.background, strict=True):
             write_graph_creation(initial.program, block, epoch, report)
-            beside.begin(self._local(report, now - AFTER_INIT_NS // 2))
+            background.begin(self._local(report, now - AFTER_INIT_NS // 2))
 
         step = _Phase(job.step(), self)
         losses = faults.Losses(step.program, initial.program, self.cluster, options)
         programs = faults.extra_programs(step.program, options.advanced) if options.extra_collectives else []
-        alone = [_Phase(program, self) for program in programs]
-        extras = faults.Extras(options, self.cluster, [phase.timeline for phase in alone])
+        extra_phases = [_Phase(program, self) for program in programs]
+        extras = faults.Extras(options, self.cluster, [phase.timeline for phase in extra_phases])
         collectives = nccl.CollectiveTruth(step.program, self.cluster, options)
         size = max(1, OPERATIONS_PER_BLOCK // len(step.program.ops))
         for first in range(0, options.steps, size):
@@ -116,12 +118,12 @@ class _Simulation:
             step.write(block, epochs, now, first)
             for report in self.reports:
                 report.lost = {}
-            extras.write(lambda program, *one: alone[program].write_report(*one), epochs, ends, first)
+            extras.write(lambda program, *one: extra_phases[program].write_report(*one), epochs, ends, first)
             for rank, report in enumerate(self.reports):
                 edges = [report.local(epochs, edge[:, rank]) for edge in (begin, ends)]
                 self.background[rank].write(*edges, report.rank.local(epochs), first)
                 if self.os_calls:
-                    self.os_calls[rank].beside(*edges)
+                    self.os_calls[rank].write_on_loaders(*edges)
             collectives.record(block, epochs, first)
 
         final = _Phase(job.final(), self)
@@ -142,12 +144,12 @@ class _Simulation:
             sampler.finish(stop)
         for calls, duration in zip(self.os_calls, durations, strict=False):
             calls.finish(HELPERS_START_NS, duration)
-        for report, beside, duration in zip(self.reports, self.background, durations, strict=True):
-            beside.finish(self._local(report, FIRST_EPOCH_NS) + 1_000_000)
+        for report, background, duration in zip(self.reports, self.background, durations, strict=True):
+            background.finish(self._local(report, FIRST_EPOCH_NS) + 1_000_000)
             for name in self.options.additions:
                 random = np.random.default_rng([self.options.seed, report.rank.rank, *name.encode()])
-                told = ADDITIONS[name](Scene(report, np.concatenate(beside.steps), duration, random))
-                report.facts.setdefault("additions", {})[name] = told
+                truth = ADDITIONS[name](Scene(report, np.concatenate(background.steps), duration, random))
+                report.facts.setdefault("additions", {})[name] = truth
             system.write_system(report, duration)
             report.export.close()
 
@@ -201,7 +203,7 @@ class _Phase:
         for rank in range(len(self.writers)):
             self.write_report(rank, block, epochs, first_step or 0)
         for calls in self.job.os_calls:
-            calls.inside(self.program, block, epochs, first_step is not None)
+            calls.write_in_calls(self.program, block, epochs, first_step is not None)
         for sampler in self.job.samplers:
             sampler.watch(self.program, block, epochs, until)
         if self.job.mpi:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
 
 from .cluster import DEVICE, STREAM_OF, THREAD_NAMES, VM_ID, Stream, uuid_of
-from .data import read_rows
+from .data import as_json, read_rows
 from .gpu_metrics import MODELS, model_of
 from .nccl import thread_names
 from .network import nics_as_json
@@ -51,7 +50,7 @@ def _facts(report: Report, duration: int) -> dict[str, Any]:
     """What is filled into the rows of ``system.tsv``."""
     rank, options = report.rank, report.options
     model, gpus = model_of(options, rank.host_index), rank.host.gpus
-    told = [{"Id": gpu, "Name": model.name, "BusLocation": gpus[gpu].bus, "IsDiscrete": True, "Uuid": gpus[gpu].uuid,
+    listed = [{"Id": gpu, "Name": model.name, "BusLocation": gpus[gpu].bus, "IsDiscrete": True, "Uuid": gpus[gpu].uuid,
              "ChipName": model.chip, "SmCount": model.numbers["smCount"], "TotalMemory": str(model.numbers["totalMemory"])}
             for gpu, _ in listed_gpus(report)]
     version, product, date = DYNAMIC if report.payload == "dynamic" else USUAL
@@ -59,7 +58,7 @@ def _facts(report: Report, duration: int) -> dict[str, Any]:
         "rank": rank.rank, "gpu": rank.gpu, "host": rank.host.name, "host_index": rank.host_index, "secret": SECRET, "device": DEVICE,
         "first_host": report.cluster.hosts[0].name, "gpus_per_host": options.gpus_per_host,
         "visible": ",".join(str(gpu) for gpu, ordinal in listed_gpus(report) if ordinal is not None),
-        "gpu_info": json.dumps({"Gpus": told}, separators=(",", ":")), "nic_info": nics_as_json(report),
+        "gpu_info": as_json({"Gpus": listed}), "nic_info": nics_as_json(report),
         "graph_mode": "Node" if options.graph_level(rank.rank) == "node" else "Graph", "duration_ms": duration // 1_000_000,
         "session": uuid_of(np.random.default_rng([options.seed, 3, rank.rank])), "usual": version == USUAL[0], "version": version,
         "product": product, "date": date, "exported": _utc(rank.start_utc + duration + 5_000_000_000),
