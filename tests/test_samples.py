@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from samples import Options as SampleOptions
 from samples import generate
+from samples.__main__ import main as write_sample
 from tools.sql_truth import label
 from tools.trace_reader import read_trace
 
@@ -84,6 +88,18 @@ def test_the_form_of_payloads_changes_nothing(tmp_path: Path) -> None:
         assert report.query("SELECT count(jsonText), count(binaryData) FROM NVTX_EVENTS") == [(0, 0)]
     for ending in (".prv", ".pcf"):
         assert len({(tmp_path / f"{form}{ending}").read_bytes() for form in ("json", "binary", "dynamic", "mixed")}) == 1
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
+def test_committed_samples_come_out_of_the_generator(name: str, tmp_path: Path) -> None:
+    """By the commands of their README; the header of a SQLite file has the version of the library that wrote it."""
+    command = re.search(rf"`python -m tools\.samples sample_reports/{name} (.*?)`", (SAMPLES / "README.md").read_text(encoding="utf-8"))
+    assert command
+    write_sample([str(tmp_path), *command[1].split()])
+    assert (tmp_path / "truth.json").read_bytes() == (SAMPLES / name / "truth.json").read_bytes()
+    for report in reports(name):
+        with closing(sqlite3.connect(tmp_path / report.name)) as made, closing(sqlite3.connect(report)) as committed:
+            assert list(made.iterdump()) == list(committed.iterdump())
 
 
 def test_generator_repeats_itself(tmp_path: Path) -> None:
