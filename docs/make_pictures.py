@@ -58,31 +58,29 @@ class Scene:
 SCENES = (
     Scene("training", 2, ("cuda", "nvtx", "nccl"), 0.86, 1, (
         "views/cuda_activities", "views/launch_lines", "views/nvtx_ranges", "views/nccl_regions", "views/nccl_wait",
-        "views/kernel_duration", "views/useful_time", "views/launch_latency", "views/nccl_communicator", "basics/cuda_api",
-        "basics/cuda_kernels", "basics/nccl_kernels", "basics/memory_operations", "basics/cuda_synchronization", "basics/nvtx_pushpop",
-        "basics/kernel_class", "basics/memory_bytes", "analysis/gpu-gaps", "analysis/kernels-inflight")),
+        "views/kernel_duration", "views/useful_time", "views/launch_latency", "basics/cuda_api",
+        "basics/cuda_kernels", "basics/nccl_kernels", "basics/memory_operations", "basics/cuda_synchronization",
+        "basics/kernel_class", "analysis/gpu-gaps", "analysis/kernels-inflight")),
     Scene("training", 4, ("kernels", "memory", "nccl"), 0, 1, (
         "analysis/kernel-class-time_2dh", "analysis/gpu_useful_sumtime_2dh", "analysis/overlap-communication-compute-2dh-timeline",
-        "analysis/overlap-of-communication-2dh", "analysis/gpu_active", "analysis/nccl_bw_mbs", "model/Device_State", "model/GPU_LB",
+        "analysis/gpu_active", "analysis/nccl_bw_mbs", "model/Device_State", "model/GPU_LB",
         "model/relevant_tot_time_2dh")),
     Scene("training", 1, ("kernels", "memory", "nccl"), 0, 1, (
         "analysis/kernel_time_2dh", "analysis/nccl_time_2dh", "analysis/memory_bytes_2dh")),
     Scene("training", 1, ("cuda_api_trace",), 0, 1, ("analysis/api_time_2dh",)),
-    Scene("cluster", 4, ("mpi",), 0.83, 1, ("views/mpi_messages", "basics/mpi_calls")),
+    Scene("cluster", 4, ("mpi",), 0.83, 1, ("views/mpi_messages",)),
     Scene("cluster", 2, ("kernels", "gpu_metrics", "nic_metrics"), 0.86, 0.98, (
         "hwcounters/sm_active", "hwcounters/tensor_active", "hwcounters/dram_bw_throughput", "hwcounters/PCIe-throughput-added",
-        "hwcounters/nic_bytes_sent", "hwcounters/sm_active_per_kernel-2dh")),
+        "hwcounters/nic_bytes_sent",)),
     Scene("training", 2, ("cuda", "nvtx", "nccl"), 0.86, 1, ("views/nvtx_on_gpu", "analysis/nvtx_on_gpu_time_2dh"),
           {"demanded": ("nvtx_on_gpu",)}),
     Scene("training", 2, ("cuda", "nccl", "osrt"), 0.86, 1, ("views/states", "analysis/state_time_2dh"), {"states": True}),
     Scene("training", 4, ("kernels", "memory", "nccl", "device_state"), 0.86, 1, (
-        "model/physical_gpu_state", "model/physical_gpu_state_2dh")),
+        "model/physical_gpu_state",)),
     Scene("machine", 2, ("cpu",), 0, 1, ("basics/thread_states", "basics/cpu_sample_functions", "analysis/cpu_samples_2dh")),
     Scene("machine", 2, ("openmp",), 0, 1, ("basics/openmp", "analysis/openmp_time_2dh")),
     Scene("machine", 2, ("openacc",), 0, 1, ("basics/openacc_constructs",)),
-    Scene("machine", 2, ("memory_usage",), 0, 1, ("views/gpu_memory_usage", "views/gpu_memory_usage_all_kinds")),
-    Scene("machine", 2, ("gpu_page_faults", "cpu_page_faults", "file_accesses", "gpu_contexts"), 0, 1, (
-        "basics/gpu_page_fault_counts", "basics/file_accesses", "basics/gpu_contexts")),
+    Scene("machine", 2, ("memory_usage",), 0, 1, ("views/gpu_memory_usage",)),
 )
 
 

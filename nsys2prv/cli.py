@@ -257,18 +257,21 @@ def _cfgs(arguments: list[str]) -> int:
     cfgs.add_argument("folder", nargs="?", type=Path, metavar="DIR",
                       help="where to copy them, with workspaces by which Paraver offers them")
     cfgs.add_argument("--for", dest="trace", type=Path, metavar="TRACE", help="list which of them show something of a .prv or .prv.gz")
+    cfgs.add_argument("--all", action="store_true", help="list every view, not the most important ones alone")
     options = cfgs.parse_args(arguments)
     if options.trace and options.folder:
         raise UsageError("--for lists, DIR copies: give one of them")
+    if options.all and options.folder:
+        raise UsageError("--all is for lists; DIR gets all views anyway")
     if options.trace:
-        print("\n".join(views.listed(options.trace, views.fitting(options.trace))))
+        print("\n".join(views.listed(options.trace, views.fitting(options.trace), options.all)))
     elif options.folder:
         copied, workspaces = views.copy_to(options.folder)
         print(f"{len(copied)} views copied to {options.folder}")
         print("to have Paraver offer them under Hints: File > Preferences > Workspaces, button `Import workspaces`, and choose "
               f"the {len(workspaces)} files in {(options.folder / views.WORKSPACES).resolve()}")
     else:
-        print("\n".join(views.views()))
+        print("\n".join([*views.views(), *(views.extra_views() if options.all else [])]))
     return 0
 
 

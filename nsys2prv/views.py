@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,21 @@ from nsys2prv.errors import Nsys2prvError
 if TYPE_CHECKING:
     from nsys2prv.paraver.cfg.model import Cfg
 
-#: Views that a summary names to be opened first.
-MOST_FIRST = 5
+#: Views that a summary names to be opened first, and those that a listing for a trace begins with.
+MOST_FIRST, MOST_LISTED = 5, 10
 WORKSPACES = "workspaces"
+#: What the views are called in a listing that no menu has.
+OTHERS = "In no menu"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A view and a trace."""
+
+    path: str  #: of the view, below the folder of views
+    title: str  #: of the view
+    menus: tuple[str, ...]  #: titles of those that have the view
+    lacking: str  #: what the trace lacks for it, in words; "" where it shows something
 
 
 def folder() -> Path:
@@ -28,51 +40,68 @@ def folder() -> Path:
 
 
 def views() -> list[str]:
-    """Every view, as a path below :func:`folder`."""
+    """Every view of the core, as a path below :func:`folder`."""
     root = folder()
     return sorted(str(path.relative_to(root)) for path in root.rglob("*.cfg"))
 
 
+def extra_views() -> list[str]:
+    """Every other view, as the path that :func:`copy_to` gives it."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, is_core, load
+
+    return sorted(view.path for view in load(folder() / FILE) if not is_core(view))
+
+
 def copy_to(target: Path) -> tuple[list[str], list[str]]:
-    """Copy all views into a folder, which is made, with workspaces that make Paraver offer them; returns what was written."""
-    root, copied, written = folder(), views(), []
+    """Write all views into a folder, which is made, with workspaces that make Paraver offer them; returns what was written."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, load
+
+    texts = {view.path: view.text for view in load(folder() / FILE)}
+    spaces = {f"{WORKSPACES}/{name}": text for name, text in workspaces().items()}
     try:
-        for view in copied:
-            (target / view).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(root / view, target / view)
-        for name, text in workspaces().items():
-            written.append(f"{WORKSPACES}/{name}")
-            (target / WORKSPACES).mkdir(exist_ok=True)
-            (target / written[-1]).write_text(text, encoding="utf-8", newline="\n")
+        for name, text in (texts | spaces).items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise Nsys2prvError(f"{error.filename2 or error.filename or target}: {error.strerror or error}") from None
-    return copied, written
+    return list(texts), list(spaces)
 
 
 def workspaces() -> dict[str, str]:
-    """Name -> text of files that Paraver imports: one for the views to open first and one for each folder of views."""
-    from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, in_order, load
+    """Name -> text of files that Paraver imports: one for each menu."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, menus
     from nsys2prv.paraver.cfg.workspace import SUFFIX, workspace, workspace_text
 
     catalogue = folder() / FILE
     known = frozenset(code for codes in codes_of(catalogue).values() for code in codes)
-    found = {view.path: view for view in load(catalogue)}
-    groups = {"nsys2prv": in_order(found.values())}
-    for path, view in found.items():
-        groups.setdefault(f"nsys2prv {path.partition('/')[0]}", []).append(view)
+    groups = {f"nsys2prv {title}": group for title, group in menus(catalogue).items()}
     return {name.replace(" ", "-") + SUFFIX: workspace_text(workspace(name, group, known)) for name, group in groups.items()}
 
 
-def fitting(trace: Path) -> list[tuple[str, str, str]]:
-    """Path, title, and why it shows nothing of a trace (empty: it does) of every view, in the catalogue's order."""
-    from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, load
+def fitting(trace: Path) -> list[Fit]:
+    """Every view, with what the trace lacks for it, in the catalogue's order."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, load, menus
     from nsys2prv.paraver.cfg.fits import why_empty
     from nsys2prv.paraver.contents import contents
 
     catalogue, held = folder() / FILE, contents(trace)
     by_breadth = sorted(codes_of(catalogue).items(), key=lambda entry: -len(entry[1]))
     names = {code: name for name, codes in by_breadth for code in codes}
-    return [(view.path, view.title, why_empty(view.cfg, held, names)) for view in load(catalogue)]
+    places = {title: {view.path for view in group} for title, group in menus(catalogue).items()}
+    return [Fit(view.path, view.title, tuple(title for title, paths in places.items() if view.path in paths),
+                why_empty(view.cfg, held, names)) for view in load(catalogue)]
+
+
+def to_begin_with(found: Collection[Fit]) -> dict[str, list[Fit]]:
+    """Title of a menu -> those of its views that a listing begins with: of all menus the first view that shows something of the trace, then
+    of all the second, until there are enough."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, menus
+
+    shown = {fit.path: fit for fit in found if not fit.lacking}
+    ranks = {title: [shown[view.path] for view in group if view.path in shown] for title, group in menus(folder() / FILE).items()}
+    turns = (fit for turn in zip_longest(*ranks.values()) for fit in turn if fit)
+    chosen = list(islice(dict.fromkeys(turns), MOST_LISTED))
+    return {title: [fit for fit in group if fit in chosen and fit.menus[0] == title] for title, group in ranks.items()}
 
 
 def first_views(types: Collection[int]) -> list[str]:
@@ -86,7 +115,7 @@ def first_views(types: Collection[int]) -> list[str]:
     root = folder()
     held = Contents(frozenset(types), frozenset(types), frozenset(line.tag or 0 for line in catalogue().lines.values()))
     chosen = (root / FIRST).read_text(encoding="utf-8").splitlines()
-    for found in (_read(root, chosen), _timelines(root)):
+    for found in (_read(root, chosen), _timelines(root, named=True), _timelines(root, named=False)):
         shown = list(islice((path for path, cfg in found if not why_empty(cfg, held, {})), MOST_FIRST))
         if shown:
             return shown
@@ -100,18 +129,37 @@ def _read(root: Path, paths: Iterable[str]) -> Iterator[tuple[str, Cfg]]:
     return ((path, read_cfg((root / path).read_text(encoding="utf-8"))) for path in paths)
 
 
-def _timelines(root: Path) -> Iterator[tuple[str, Cfg]]:
-    """The views that are none of tables, the plainest first."""
+def _timelines(root: Path, named: bool) -> Iterator[tuple[str, Cfg]]:
+    """The views that are none of tables, the plainest first: those of values with names, or those of numbers, which may all be 0."""
     from nsys2prv.paraver.cfg.catalogue import FILE, load
 
-    found = ((view.path, view.cfg) for view in load(root / FILE) if view.cfg.histogram is None)
-    yield from sorted(found, key=lambda view: not view[0].startswith("basics/"))
+    found = [(view.path, view.cfg) for view in load(root / FILE)
+             if view.cfg.histogram is None and (view.cfg.windows[-1].look.style == "code") == named]
+    yield from sorted(found, key=lambda view: "basics/" not in view[0])
 
 
-def listed(trace: Path, found: list[tuple[str, str, str]]) -> list[str]:
-    """What :func:`fitting` found, for people."""
-    shown = [(path, title) for path, title, reason in found if not reason]
-    empty = [(path, reason) for path, _, reason in found if reason]
-    width = max(len(path) for path, _, _ in found)
-    lines = [f"{len(shown)} of {len(found)} views show something of {trace}:", *(f"  {path:<{width}}  {title}" for path, title in shown)]
-    return [*lines, *([f"{len(empty)} do not:"] if empty else []), *(f"  {path:<{width}}  {reason}" for path, reason in empty)]
+def listed(trace: Path, found: Collection[Fit], everything: bool = False) -> list[str]:
+    """What :func:`fitting` found, for people: the views to begin with by menu, or all of them."""
+    shown, empty = [fit for fit in found if not fit.lacking], [fit for fit in found if fit.lacking]
+    groups = _by_menu(shown) if everything else to_begin_with(found)
+    named = [fit for group in groups.values() for fit in group] + (empty if everything else [])
+    width = max((len(fit.path) for fit in named), default=0)
+    head = f"{len(shown)} of {len(found)} views show something of {trace}" + (":" if everything or not shown else "; to begin with:")
+    lines = [head]
+    for title, group in groups.items():
+        lines += [title, *(f"  {fit.path:<{width}}  {fit.title}" for fit in group)] if group else []
+    rest = len(shown) - len(named)
+    if not everything:
+        return [*lines, *([f"and {rest} more; --all lists them, and what the trace lacks for the others"] if rest else [])]
+    return [*lines, *([f"{len(empty)} do not:"] if empty else []), *(f"  {fit.path:<{width}}  {fit.lacking}" for fit in empty)]
+
+
+def _by_menu(found: Iterable[Fit]) -> dict[str, list[Fit]]:
+    """Title of a menu -> its views, each in the first menu that has it, in their order there; behind them those that no menu has."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, menus
+
+    groups: dict[str, list[Fit]] = {title: [] for title in (*menus(folder() / FILE), OTHERS)}
+    order = [view.path for group in menus(folder() / FILE).values() for view in group]
+    for fit in sorted(found, key=lambda fit: order.index(fit.path) if fit.menus else len(order)):
+        groups[fit.menus[0] if fit.menus else OTHERS].append(fit)
+    return groups

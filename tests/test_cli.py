@@ -175,8 +175,12 @@ def test_cfgs_are_listed_and_copied(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run("cfgs") == 0
     listed = capsys.readouterr().out.split()
     assert "views/cuda_activities.cfg" in listed
+    assert run("cfgs", "--all") == 0
+    every = capsys.readouterr().out.split()
+    assert every[:len(listed)] == listed
+    assert run("cfgs", "--all", tmp_path / "views") == 2
     assert run("cfgs", tmp_path / "views") == 0
-    assert sorted(str(path.relative_to(tmp_path / "views")) for path in (tmp_path / "views").rglob("*.cfg")) == sorted(listed)
+    assert sorted(str(path.relative_to(tmp_path / "views")) for path in (tmp_path / "views").rglob("*.cfg")) == sorted(every)
 
 
 def test_list_tells_what_is_translated(capsys: pytest.CaptureFixture[str]) -> None:

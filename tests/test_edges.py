@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export, strings
+from tools.installed_views import file_of
 from tools.paramedir import need_paramedir, run_paramedir
 from tools.trace_reader import Trace, read_trace
 
@@ -106,7 +107,7 @@ def test_paraver_cuts_brackets_out_of_short_names(tmp_path: Path) -> None:
 
 def _heads(folder: Path) -> list[str]:
     """The heads of the columns that Paraver makes of NVTX names where short ones are asked for, as new tables and most views do."""
-    view = (Path(__file__).parent.parent / "cfgs" / "analysis" / "nvtx_calls_2dh.cfg").read_text()
+    view = file_of("analysis/nvtx_calls_2dh.cfg").read_text()
     (folder / "view.cfg").write_text(view.replace("ShortHeaderLabels: False", "ShortHeaderLabels: True"))
     run_paramedir(folder, "o.prv", "view.cfg", "heads")
     return [head.strip() for head in (folder / "heads").read_text().splitlines()[0].split("\t")[1:] if head.strip()]

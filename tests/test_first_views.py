@@ -39,6 +39,6 @@ def test_a_trace_of_one_kind_names_views_that_show_something(kind: str, tmp_path
     summary = converted(kind, tmp_path)
     assert (summary is None) == (kind in NOWHERE or kind.startswith(WINDOWS))
     if summary is not None:
-        shown = {view for view, _, reason in fitting(tmp_path / "t.prv") if not reason}
+        shown = {fit.path for fit in fitting(tmp_path / "t.prv") if not fit.lacking}
         assert set(summary.views) <= shown
         assert bool(summary.views) == (kind not in WITHOUT_VIEW)

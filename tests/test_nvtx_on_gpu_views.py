@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tools.corpus import EXPORTS
+from tools.installed_views import file_of
 from tools.projected_truth import Projected, on_top, projected
 from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
@@ -37,7 +38,7 @@ class Asked:
 
     def ask(self, view: str) -> str:
         """What paramedir says of a view."""
-        said = subprocess.run([PARAMEDIR, "o.prv", ROOT / "cfgs" / f"{view}.cfg", "out"], cwd=self.folder, check=True, capture_output=True,
+        said = subprocess.run([PARAMEDIR, "o.prv", file_of(f"{view}.cfg"), "out"], cwd=self.folder, check=True, capture_output=True,
                               text=True)
         assert "rror" not in said.stdout + said.stderr
         assert "abort" not in said.stdout + said.stderr
@@ -95,7 +96,7 @@ def test_work_by_range(asked: Asked) -> None:
     expected: Counter[str] = Counter()
     for row, begin, end, name, _ in times(asked):
         expected[name] += sum(length for _, length in asked.busy(row, begin, end))
-    assert columns(asked.ask("analysis/nvtx_on_gpu_work_2dh")) == {name: time for name, time in expected.items() if time}
+    assert columns(asked.ask("extra/analysis/nvtx_on_gpu_work_2dh")) == {name: time for name, time in expected.items() if time}
 
 
 def test_kernels_by_range(asked: Asked) -> None:
@@ -104,14 +105,14 @@ def test_kernels_by_range(asked: Asked) -> None:
         for kernel, length in asked.busy(row, begin, end, ("kernel", "nccl_kernel", "graph")):
             expected[name][kernel] += length
     found = {}
-    for plane in asked.ask("analysis/nvtx_on_gpu_kernels_3dh").split("Avg/Max")[:-1]:
+    for plane in asked.ask("extra/analysis/nvtx_on_gpu_kernels_3dh").split("Avg/Max")[:-1]:
         name, _, table = (plane if not found else plane.split("\n\n", 1)[1]).lstrip("\n").partition("\n")
         found[name] = columns(table)
     assert found == {name: dict(kernels) for name, kernels in expected.items()}
 
 
 @pytest.mark.parametrize(("view", "known", "field"), [
-    ("views/nvtx_on_gpu", False, 3), ("basics/nvtx_on_gpu", None, 3), ("views/nvtx_on_gpu_depth", True, 4)])
+    ("views/nvtx_on_gpu", False, 3), ("extra/basics/nvtx_on_gpu", None, 3), ("extra/views/nvtx_on_gpu_depth", True, 4)])
 def test_timelines(asked: Asked, view: str, known: bool | None, field: int) -> None:
     stretches = times(asked, bool(known)) if known is not None else list(on_top(one for one in asked.ranges if not one.domain))
     expected: Counter[object] = Counter()
@@ -128,4 +129,4 @@ def test_timelines(asked: Asked, view: str, known: bool | None, field: int) -> N
 
 
 def test_ranges_beside_kernels_are_shown(asked: Asked) -> None:
-    assert asked.ask("views/nvtx_on_gpu_beside_kernels")
+    assert asked.ask("extra/views/nvtx_on_gpu_beside_kernels")

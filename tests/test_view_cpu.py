@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from tools.corpus import EXPORTS, UNSET
+from tools.installed_views import VIEWS, place_of, views_folder
 from tools.trace import Trace
 from tools.trace_reader import read_trace
-from tools.view_answers import FOLDER, PARAMEDIR, VIEWS, needs_paraver
+from tools.view_answers import PARAMEDIR, needs_paraver
 
 from nsys2prv import Options, convert
 from nsys2prv.paraver.cfg.model import asks
@@ -35,7 +36,7 @@ def ask(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str]:
     found = read_trace(trace)
     views = [view for view in VIEWS if not asks(view.cfg, set(found.labels.types)) and ("cpu" in view.path or "thread" in view.path)]
     outputs = {view.path: folder / view.path.replace("/", "_").removesuffix(".cfg") for view in views}
-    arguments = [argument for view, output in outputs.items() for argument in (FOLDER / view, output)]
+    arguments = [argument for view, output in outputs.items() for argument in (views_folder() / view, output)]
     run = subprocess.run([str(PARAMEDIR), str(trace), *arguments], env={**os.environ, "HOME": str(folder)}, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT, text=True, errors="replace", timeout=600, check=False)
     tables = {view.path: _rows(outputs[view.path].read_text(errors="replace")) for view in views if view.cfg.histogram}
@@ -73,20 +74,11 @@ def test_paraver_does_not_complain(asked: tuple[Trace, Tables, str]) -> None:
 
 def test_tables_by_state_reason_function_and_module(asked: tuple[Trace, Tables, str]) -> None:
     trace, tables, _ = asked
-    for view, code, weigh in (("thread_state_time_2dh", STATE, "time"), ("thread_state_turns_2dh", STATE, "count"),
+    for view, code, weigh in (("thread_state_time_2dh", STATE, "time"), ("thread_state_calls_2dh", STATE, "count"),
                               ("thread_off_cpu_time_2dh", REASON, "time"), ("cpu_samples_2dh", FUNCTION, "count"),
                               ("cpu_samples_by_module_2dh", MODULE, "count")):
         if code in trace.labels.types:
-            assert tables[f"analysis/{view}.cfg"] == by_row(trace, code, weigh), view
-
-
-def test_shares_are_of_the_time_of_which_states_are_known(asked: tuple[Trace, Tables, str]) -> None:
-    trace, tables, _ = asked
-    shares = tables["analysis/thread_state_share_2dh.cfg"]
-    for (name, row), (_, times) in zip(shares, by_row(trace, STATE, "time"), strict=True):
-        known = sum(times.values())
-        shown = {state: 100 * time / known for state, time in times.items() if time > ROUGHLY / 100 * known}
-        assert row == pytest.approx(shown, abs=ROUGHLY), name
+            assert tables[place_of(f"analysis/{view}.cfg")] == by_row(trace, code, weigh), view
 
 
 def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -> None:
@@ -98,7 +90,7 @@ def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -
             times[item.others[CPU]] += item.end - item.begin
             changes[item.row[0]] += [(item.begin, 1), (item.end, -1)]
     found = Counter()
-    for _, row in tables["analysis/thread_cpu_time_2dh.cfg"]:
+    for _, row in tables["extra/analysis/thread_cpu_time_2dh.cfg"]:
         found.update({int(column.removeprefix("value ")): time for column, time in row.items()})
     assert found == times
     expected = []
@@ -108,7 +100,7 @@ def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -
             spent[str(running)] += time - before
             running, before = running + change, time
         expected.append({number: time for number, time in spent.items() if time and number != "0"})
-    assert [row for _, row in tables["analysis/threads_running_2dh.cfg"]] == expected
+    assert [row for _, row in tables["extra/analysis/threads_running_2dh.cfg"]] == expected
 
 
 def test_the_sample_is_as_its_truth_has_it(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_instructions(answers: Answers, times: Timeline) -> None:
         assert rows["full-gpu-instructions-kernel-2dh"] == pytest.approx({name: 132 * total for name, total in totals.items()}, rel=CLOSE)
         assert rows["mips_kernel_2dh"] == pytest.approx({name: 1000 * mean for name, mean in _means(by_kernel).items()}, rel=CLOSE)
         by_class = _means(times.by_value((CLASS,), task, per_ns, COMMUNICATION))
-        assert answers.by_row("hwcounters/mips_per_class-2dh.cfg")[task - 1] == pytest.approx(
+        assert answers.by_row("extra/hwcounters/mips_per_class-2dh.cfg")[task - 1] == pytest.approx(
             {name: 1000 * mean for name, mean in by_class.items()}, rel=CLOSE)
         useful = (per_ns * times.lengths)[times.greatest((KERNEL, GRAPH), task) > 0].sum()
         assert rows["total-useful-instructions"] == {"1": pytest.approx(useful, rel=CLOSE)}

@@ -38,12 +38,12 @@ def test_openacc(answers: Answers) -> None:
     calls = [((export, tid), begin, end, label) for export, tid, begin, end, label, _ in rows]
     sources = [((export, tid), begin, end, source) for export, tid, begin, end, _, source in rows]
     assert shown(answers, "analysis/openacc_time_2dh.cfg") == innermost(calls)
-    assert shown(answers, "analysis/openacc_source_time_2dh.cfg") == innermost(sources)
+    assert shown(answers, "extra/analysis/openacc_source_time_2dh.cfg") == innermost(sources)
     counts: dict[str, int] = defaultdict(int)
     for *_, label in calls:
         counts[label] += 1
-    assert shown(answers, "analysis/openacc_calls_2dh.cfg") == counts
-    assert shown(answers, "analysis/openacc_bytes_2dh.cfg") == grouped(answers, (
+    assert shown(answers, "extra/analysis/openacc_calls_2dh.cfg") == counts
+    assert shown(answers, "extra/analysis/openacc_bytes_2dh.cfg") == grouped(answers, (
         "SELECT label, coalesce(bytes, 0) FROM CUPTI_ACTIVITY_KIND_OPENACC_DATA JOIN ENUM_OPENACC_EVENT_KIND ON id = eventKind"))
 
 
@@ -64,7 +64,7 @@ def test_openmp_threads_at_work(answers: Answers) -> None:
     trace = answers.trace()
     inside = sum(item.end - item.begin for item in trace.intervals(60000002))
     waiting = sum(item.end - item.begin for code in (60000003, 60000071) for item in trace.intervals(code))
-    table = answers.columns("analysis/openmp_working_threads_2dh.cfg")
+    table = answers.columns("extra/analysis/openmp_working_threads_2dh.cfg")
     weighted = sum(float(name.split()[0].strip("[.)")) * time for name, time in table.items())
     assert weighted == pytest.approx(inside - waiting)
 
@@ -94,7 +94,7 @@ def test_allocations(answers: Answers) -> None:
                          ("memory_freed_bytes", f"bytes {of} WHERE memoryOperationType = 1")):
         expected = {label.capitalize(): number for label, number in grouped(answers, f"SELECT label, {figure}").items()}
         assert shown(answers, f"analysis/{view}_2dh.cfg") == expected, view
-    assert shown(answers, "analysis/memory_allocations_2dh.cfg") == grouped(answers, (
+    assert shown(answers, "extra/analysis/memory_allocations_2dh.cfg") == grouped(answers, (
         "SELECT label, 1 FROM CUDA_GPU_MEMORY_USAGE_EVENTS JOIN ENUM_CUDA_DEV_MEM_EVENT_OPER ON id = memoryOperationType"))
 
 
@@ -113,8 +113,8 @@ def test_memory_in_use(answers: Answers) -> None:
 
 
 def test_page_faults(answers: Answers) -> None:
-    assert shown(answers, "analysis/cpu_page_faults_2dh.cfg") == grouped(answers, (
+    assert shown(answers, "extra/analysis/cpu_page_faults_2dh.cfg") == grouped(answers, (
         "SELECT value, 1 FROM CUDA_UM_CPU_PAGE_FAULT_EVENTS JOIN StringIds ON id = CpuInstruction"))
     of = "FROM CUDA_UM_GPU_PAGE_FAULT_EVENTS JOIN ENUM_CUDA_UNIF_MEM_ACCESS_TYPE ON id = faultAccessType"
-    assert shown(answers, "analysis/gpu_page_faults_2dh.cfg") == grouped(answers, f"SELECT label, 1 {of}")
-    assert shown(answers, "analysis/gpu_page_fault_sum_2dh.cfg") == grouped(answers, f"SELECT label, numberOfPageFaults {of}")
+    assert shown(answers, "extra/analysis/gpu_page_faults_2dh.cfg") == grouped(answers, f"SELECT label, 1 {of}")
+    assert shown(answers, "extra/analysis/gpu_page_fault_sum_2dh.cfg") == grouped(answers, f"SELECT label, numberOfPageFaults {of}")

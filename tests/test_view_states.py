@@ -47,11 +47,11 @@ def test_other_views_are_the_same_without_states(tmp_path: Path) -> None:
     _, without = said(tmp_path, tmp_path / "trace.prv", with_states.present)
     assert set(without) == set(with_states.tables)
     assert {view for view, text in without.items() if text != with_states.tables[view]} == {
-        "views/states.cfg", "analysis/state_time_2dh.cfg", "analysis/state_share_2dh.cfg"}
+        "views/states.cfg", "analysis/state_time_2dh.cfg", "extra/analysis/state_share_2dh.cfg"}
 
 
 def test_shares_add_up(answers: Answers) -> None:
-    for row in answers.by_row("analysis/state_share_2dh.cfg"):
+    for row in answers.by_row("extra/analysis/state_share_2dh.cfg"):
         assert sum(row.values()) == pytest.approx(100)
 
 

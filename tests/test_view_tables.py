@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from tools.corpus import CORPUS, EXPORTS, NO_CORPUS
-from tools.view_answers import FOLDER, PARAMEDIR, VIEWS, Answers, Work, ask, length, needs_paraver, union
+from tools.installed_views import VIEWS, file_of
+from tools.view_answers import PARAMEDIR, Answers, Work, ask, length, needs_paraver, union
 
 from nsys2prv import Options, convert
 from nsys2prv.paraver.cfg.model import asks
@@ -47,11 +48,11 @@ def test_bytes_by_file(answers: Answers) -> None:
     moved: dict[str, int] = defaultdict(int)
     for _, path, size in rows:
         moved[path] += size
-    assert sorted(value for value in answers.columns("analysis/file_bytes_2dh.cfg").values() if value) == sorted(moved.values())
+    assert sorted(value for value in answers.columns("extra/analysis/file_bytes_2dh.cfg").values() if value) == sorted(moved.values())
 
 
 def test_time_by_file_and_by_action(answers: Answers) -> None:
-    for view, column in (("analysis/file_time_2dh.cfg", "filePath"), ("analysis/file_action_time_2dh.cfg", "eventType")):
+    for view, column in (("extra/analysis/file_time_2dh.cfg", "filePath"), ("extra/analysis/file_action_time_2dh.cfg", "eventType")):
         times: dict[str, int] = defaultdict(int)
         for _, key, time in answers.sql(f"SELECT {column}, endedAt - startedAt FROM OSRT_FILE_ACCESS_EVENTS "
                                         "JOIN OSRT_FILE_ACCESS_DESCRIPTORS USING (fileAccessId)"):
@@ -65,10 +66,10 @@ def test_processes_on_gpus(answers: Answers) -> None:
     times: dict[str, int] = defaultdict(int)
     for item in trace.intervals(68007100):
         times[trace.label(68007100, item.value)] += item.end - item.begin
-    found = {name: value for name, value in answers.columns("analysis/gpu_context_time_2dh.cfg").items() if value and name != "End"}
+    found = {name: value for name, value in answers.columns("extra/analysis/gpu_context_time_2dh.cfg").items() if value and name != "End"}
     assert sorted(found.values()) == sorted(times.values())
     switches = len(answers.sql("SELECT 1 FROM GPU_CONTEXT_SWITCH_EVENTS WHERE tag = 8"))
-    assert sum(value for name, value in answers.columns("analysis/gpu_context_switches_2dh.cfg").items() if name != "End") == switches
+    assert sum(value for name, value in answers.columns("extra/analysis/gpu_context_switches_2dh.cfg").items() if name != "End") == switches
 
 
 def test_share_of_the_profiler(answers: Answers) -> None:
@@ -77,13 +78,13 @@ def test_share_of_the_profiler(answers: Answers) -> None:
     for one in answers.trace().events[69000000]:
         spans[one.row].append(Work(one.row, one.begin, one.end, "", False))
     expected = sorted(100 * length(union(ranges)) / answers.duration for ranges in spans.values())
-    found = sorted(cell for row in answers.rows("analysis/profiler_overhead_share_2dh.cfg") for cell in row[-1:] if cell)
+    found = sorted(cell for row in answers.rows("extra/analysis/profiler_overhead_share_2dh.cfg") for cell in row[-1:] if cell)
     assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_messages_by_severity(answers: Answers) -> None:
     counts = sorted(count for _, count in _summed(answers.sql("SELECT severity, count(*) FROM DIAGNOSTIC_EVENT GROUP BY 1")).items())
-    found = {name: value for name, value in answers.columns("analysis/messages_2dh.cfg").items() if value and name != "End"}
+    found = {name: value for name, value in answers.columns("extra/analysis/messages_2dh.cfg").items() if value and name != "End"}
     assert len(found) == len(counts)
     # Paraver keeps one of several messages of one instant.
     assert sum(found.values()) <= sum(counts)
@@ -107,7 +108,7 @@ def test_paraver_reads_real_exports_without_complaint(export: Path, tmp_path: Pa
     assert len(mine) >= 7
     command = [str(PARAMEDIR), "-npr", str(trace)]
     for number, view in enumerate(mine):
-        command += [str(FOLDER / view.path), str(tmp_path / f"view{number}")]
+        command += [str(file_of(view.path)), str(tmp_path / f"view{number}")]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=120)
     assert not COMPLAINT.search(done.stdout + done.stderr), done.stdout + done.stderr
     for number, view in enumerate(mine):

@@ -19,7 +19,7 @@ from nsys2prv.catalogue.counters import counter_tables, hashed_types
 from nsys2prv.events import all_kinds
 from nsys2prv.model.types import codes_of
 from nsys2prv.paraver.cfg import __main__ as command
-from nsys2prv.paraver.cfg.catalogue import FILE, View, in_order, load
+from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, MENUS, View, in_order, is_core, load, menus
 from nsys2prv.paraver.cfg.catalogue import codes_of as codes_named
 from nsys2prv.paraver.cfg.files import files_of, stray, table_path
 from nsys2prv.paraver.cfg.model import Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, asks
@@ -46,6 +46,65 @@ def test_files_are_those_of_the_catalogue() -> None:
     assert stray(VIEWS, FOLDER) == []
 
 
+def test_every_file_name_of_bsc_is_in_its_place() -> None:
+    """The views of BSC's nsys2prv 0.6.0rc1: who comes from there finds theirs."""
+    names = (ROOT / "tests" / "tools" / "bsc_views.txt").read_text().split()
+    assert len(names) == 89
+    assert [name for name in names if not (FOLDER / name).exists()] == []
+
+
+def test_menus_are_short_and_lead_to_views_of_the_core() -> None:
+    found = menus(FOLDER / FILE)
+    assert [title.split()[0] for title in found] == list("12345678")
+    for title, group in found.items():
+        assert 0 < len({view.path for view in group}) == len(group) <= 20, title
+        assert all(map(is_core, group)), title
+    assert sum(map(is_core, VIEWS)) <= 155
+
+
+def test_what_no_menu_has_is_extra(tmp_path: Path) -> None:
+    text = "codes: {first: 63000006, second: 63000007}\nviews:\n" + "".join(
+        f"  basics/{name}: {{title: {name}, shows: {name}, unit: k, types: {name}}}\n" for name in ("first", "second"))
+    written(tmp_path, text)
+    (tmp_path / FILE / MENUS).write_text("menus: {1 One: [basics/first]}\n")
+    found = {view.path: view for view in load(tmp_path / FILE)}
+    assert [path for path, view in found.items() if is_core(view)] == ["basics/first.cfg"]
+    assert f"{EXTRA}/basics/second.cfg" in found
+    assert menus(tmp_path / FILE) == {"1 One": (found["basics/first.cfg"],)}
+    (tmp_path / "other").mkdir()
+    written(tmp_path / "other", text)
+    (tmp_path / "other" / FILE / MENUS).write_text("menus: {1 One: [basics/third]}\n")
+    with pytest.raises(CfgError, match="no view is called basics/third"):
+        load(tmp_path / "other" / FILE)
+
+
+def test_every_field_and_metric_that_is_declared_has_a_timeline() -> None:
+    codes = {field.code for layout in catalogue().layouts.values() for field in layout.fields if isinstance(field.code, int)}
+    codes |= {code for layout in ("gpu_metric", "network_metric") for code in counter_tables()[layout].labels}
+    shown = {code for view in VIEWS if view.cfg.histogram is None and len(view.cfg.windows) == 1 for code in _listed(view)}
+    assert codes - shown == set()
+
+
+def test_no_two_views_show_the_same() -> None:
+    """But for their names and what is said of them."""
+    same: dict[object, list[str]] = {}
+    for view in VIEWS:
+        windows = [replace(window, title="", look=Look()) for window in view.cfg.windows]
+        table = view.cfg.histogram and replace(view.cfg.histogram, title="")
+        same.setdefault(str((windows, table)), []).append(view.path)
+    assert [paths for paths in same.values() if len(paths) > 1] == []
+
+
+def test_timelines_of_codes_mix_them_when_zoomed_out_and_rates_are_averaged() -> None:
+    for view in VIEWS:
+        for window in view.cfg.windows:
+            if not (isinstance(window, Single) and window.guards):
+                assert (window.look.draw == "draw_randnotzero") == (window.look.style == "code"), view.path
+    looks = {path: BY_PATH[path].cfg.windows[-1].look.draw for path in (
+        "hwcounters/sm_active.cfg", "hwcounters/nic_bytes_sent.cfg", "views/kernel_duration.cfg", "views/nccl_wait.cfg")}
+    assert list(looks.values()) == ["draw_average", "draw_average", "draw_maximum", "draw_maximum"]
+
+
 def test_pictures_are_of_views_and_small() -> None:
     pictures = sorted((FOLDER.parent / "docs" / "views").rglob("*.png"))
     named = re.findall(r"\]\((.*\.png)\)", table_path(FOLDER).read_text(encoding="utf-8"))
@@ -67,7 +126,8 @@ def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixt
     (folder / "mine.cfg").write_text("#ParaverCFG\n")
     assert command.main([str(folder)]) == 0
     assert "mine.cfg" in capsys.readouterr().err
-    assert [(folder / view.path).read_text(encoding="utf-8") for view in VIEWS] == [view.text for view in VIEWS]
+    core = [view for view in VIEWS if is_core(view)]
+    assert [(folder / view.path).read_text(encoding="utf-8") for view in core] == [view.text for view in core]
     assert not (tmp_path / "docs").exists()
 
 
@@ -115,7 +175,7 @@ def test_members_that_do_not_fit_their_family_are_refused(tmp_path: Path, old: s
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.path)
 def test_a_view_reads_back_as_it_was_meant(view: View) -> None:
-    assert read_cfg((FOLDER / view.path).read_text(encoding="utf-8")) == view.cfg
+    assert read_cfg(view.text) == view.cfg
 
 
 # ------------------------------------------------------------------------------------------------------- event types
@@ -157,9 +217,9 @@ def test_lines_of_messages_are_told_by_the_tags_they_do_not_have() -> None:
 def test_nvtx_views_show_all_domains() -> None:
     ranges, marks = (catalogue().layouts[layout].fields[0].code for layout in ("nvtx_pushpop", "nvtx_mark"))
     every = FIXED_DOMAINS + OWN_DOMAINS
-    assert set(_listed(BY_PATH["views/nvtx_known_domains.cfg"])) == {ranges.of(*domain) for domain in FIXED_DOMAINS}
+    assert set(_listed(BY_PATH["extra/views/nvtx_known_domains.cfg"])) == {ranges.of(*domain) for domain in FIXED_DOMAINS}
     assert set(_listed(BY_PATH["views/nvtx_marks.cfg"])) == {marks.of(*domain) for domain in every}
-    for path in ("views/nvtx_ranges.cfg", "analysis/nvtx_time_2dh.cfg", "analysis/nvtx_calls_2dh.cfg"):
+    for path in ("views/nvtx_ranges.cfg", "analysis/nvtx_time_2dh.cfg", "extra/analysis/nvtx_calls_2dh.cfg"):
         assert set(_listed(BY_PATH[path])) == {ranges.of(*domain) for domain in every}, path
 
 

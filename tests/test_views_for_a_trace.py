@@ -17,14 +17,14 @@ from nsys2prv.cli import main
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.paraver import contents as scan
 from nsys2prv.paraver.cfg import grammar
-from nsys2prv.paraver.cfg.catalogue import FILE, load
+from nsys2prv.paraver.cfg.catalogue import FILE, load, menus
 from nsys2prv.paraver.cfg.fits import why_empty
 from nsys2prv.paraver.cfg.model import Cfg, CfgError, Composed, Filter, Function, Look, Single, Window, asks
 from nsys2prv.paraver.cfg.reader import read_cfg
 from nsys2prv.paraver.cfg.workspace import Workspace, workspace_text
 from nsys2prv.paraver.cfg.writer import cfg_text
 from nsys2prv.paraver.contents import Contents, contents
-from nsys2prv.views import copy_to, fitting, folder
+from nsys2prv.views import OTHERS, copy_to, fitting, folder
 
 ROOT = Path(__file__).parent.parent
 VIEWS = {view.path: view for view in load(folder() / FILE)}
@@ -148,7 +148,7 @@ def test_views_need_their_events() -> None:
 
 
 def test_views_need_every_kind_of_event_that_they_join() -> None:
-    both = "hwcounters/sm_active_per_kernel-2dh.cfg"
+    both = "extra/hwcounters/sm_active_per_kernel-2dh.cfg"
     assert _why(both, {GRAPH, METRIC}) == ""
     assert _why(both, {KERNEL}) == "no SMs active (9403)"
     assert _why(both, {METRIC}) == f"no kernel ({KERNEL}) to event type {GRAPH}"
@@ -156,14 +156,14 @@ def test_views_need_every_kind_of_event_that_they_join() -> None:
 
 def test_of_the_types_of_a_window_one_suffices() -> None:
     for computing in ({KERNEL}, {GRAPH}, {KERNEL, GRAPH}):
-        assert _why("hwcounters/sm_active_useful.cfg", computing | {METRIC}) == ""
+        assert _why("extra/hwcounters/sm_active_useful.cfg", computing | {METRIC}) == ""
     either = f"kernel ({KERNEL}), event type {GRAPH}"
-    assert _why("hwcounters/sm_active_useful.cfg", {NCCL, METRIC}) == f"no {either}"
-    assert _why("hwcounters/sm_active_useful.cfg", {KERNEL, METRIC}, filled={METRIC}) == f"nothing but 0 in {either}"
+    assert _why("extra/hwcounters/sm_active_useful.cfg", {NCCL, METRIC}) == f"no {either}"
+    assert _why("extra/hwcounters/sm_active_useful.cfg", {KERNEL, METRIC}, filled={METRIC}) == f"nothing but 0 in {either}"
 
 
 def test_events_that_keep_paraver_from_asking_are_not_those_of_a_view() -> None:
-    for view in ("views/nvtx_on_gpu.cfg", "views/nvtx_on_gpu_depth.cfg", "analysis/nvtx_on_gpu_time_2dh.cfg"):
+    for view in ("views/nvtx_on_gpu.cfg", "extra/views/nvtx_on_gpu_depth.cfg", "analysis/nvtx_on_gpu_time_2dh.cfg"):
         assert _why(view, {NVTX}).startswith(f"no event type {ON_GPU} … event type ")
         assert _why(view, {NVTX, ON_GPU}) == ""
     assert _why("views/nccl_size.cfg", {NCCL}) == "no event type 9501"
@@ -172,7 +172,7 @@ def test_events_that_keep_paraver_from_asking_are_not_those_of_a_view() -> None:
 def test_an_overlap_needs_both_and_what_is_added_to_one_of_them_is_none() -> None:
     assert _why("analysis/nccl-exposed-2dh.cfg", {NCCL}) == _why("analysis/nccl-exposed-2dh.cfg", {NCCL, KERNEL}) == ""
     assert _why("analysis/nccl-exposed-2dh.cfg", {KERNEL}) == f"no event type {NCCL}"
-    assert _why("analysis/nccl_time_by_size_2dh.cfg", {NCCL, 9508}) == "no event type 9501"
+    assert _why("extra/analysis/nccl_time_by_size_2dh.cfg", {NCCL, 9508}) == "no event type 9501"
     assert _why("views/useful_time.cfg", {NCCL}) == f"no kernel ({KERNEL}), event type {GRAPH}"
 
 
@@ -210,7 +210,7 @@ def test_views_of_states_need_states() -> None:
 @pytest.mark.parametrize("sample", [*view_answers.SAMPLES, *view_answers.MADE])
 def test_views_that_show_something_are_those_of_which_paraver_gives_figures(sample: str) -> None:
     answers = view_answers.ask(sample)
-    shown = {path: not reason for path, _, reason in fitting(answers.path)}
+    shown = {fit.path: not fit.lacking for fit in fitting(answers.path)}
     assert {path for path in answers.tables.known if shown[path]} == {path for path in answers.tables.known if _has_figures(answers, path)}
     assert [path for path, view in VIEWS.items() if shown[path] and asks(view.cfg, answers.present)] == []
 
@@ -265,20 +265,37 @@ def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> Non
 
 def test_the_summary_names_views_that_show_something(trace: tuple[Path, list[str]]) -> None:
     path, named = trace
-    shown = {view for view, _, reason in fitting(path) if not reason}
+    shown = {fit.path for fit in fitting(path) if not fit.lacking}
     assert len(named) == 5
     assert set(named) <= shown
 
 
 def test_listed_are_all_views_each_once(trace: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     path, _ = trace
-    assert main(["cfgs", "--for", str(path)]) == 0
+    assert main(["cfgs", "--all", "--for", str(path)]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     at = next(number for number, line in enumerate(lines) if line.endswith("do not:"))
-    assert head == f"{at} of {len(VIEWS)} views show something of {path}:"
+    shown = [line for line in lines[:at] if line.startswith("  ")]
+    assert head == f"{len(shown)} of {len(VIEWS)} views show something of {path}:"
     assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(VIEWS)
-    assert all(VIEWS[line.split()[0]].title in line for line in lines[:at])
+    assert all(VIEWS[line.split()[0]].title in line for line in shown)
+    titles = [line for line in lines[:at] if not line.startswith("  ")]
+    assert titles == [title for title in (*menus(folder() / FILE), OTHERS) if title in titles]
     assert all(re.search("  no(thing but 0)? ", line) for line in lines[at + 1:])
+
+
+def test_a_listing_begins_with_ten_views_of_all_menus(trace: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = trace
+    assert main(["cfgs", "--for", str(path)]) == 0
+    head, *lines, rest = capsys.readouterr().out.splitlines()
+    shown = {fit.path for fit in fitting(path) if not fit.lacking}
+    named = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert len(set(named)) == len(named) == 10
+    assert set(named) <= shown
+    assert head == f"{len(shown)} of {len(VIEWS)} views show something of {path}; to begin with:"
+    assert rest == f"and {len(shown) - 10} more; --all lists them, and what the trace lacks for the others"
+    first = {title: [view.path for view in group if view.path in shown] for title, group in menus(folder() / FILE).items()}
+    assert all(group[0] in named for group in first.values() if group)
 
 
 # ------------------------------------------------------------------------------------------------------ workspaces
@@ -304,15 +321,15 @@ def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[s
         space = root.find("workspace")
         hints = [(item.findtext("first"), item.findtext("second")) for item in space.iterfind("hintCFGs/item")]
         assert [file for file, _ in hints] == list(parts)
-        group = space.findtext("name").removeprefix("nsys2prv").strip()
+        group = menus(folder() / FILE)[space.findtext("name").removeprefix("nsys2prv ")]
+        assert [title for _, title in hints] == [view.title for view in group]
         for file, title in hints:
             candidates = {view.path for view in VIEWS.values() if view.title == title and Path(view.path).name == file}
             assert len(candidates) == 1
             (path,) = candidates
-            assert group in ("", path.partition("/")[0])
             assert parts[file] == (target / path).read_text(encoding="utf-8")
-            held |= candidates if group else set()
-    assert held == set(VIEWS)
+            held |= candidates
+    assert held == {view.path for group in menus(folder() / FILE).values() for view in group}
 
 
 def test_workspaces_have_the_form_of_a_boost_archive(installed: tuple[Path, list[str]]) -> None:
@@ -335,7 +352,7 @@ def test_workspaces_have_the_form_of_a_boost_archive(installed: tuple[Path, list
 def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
         installed: tuple[Path, list[str]], trace: tuple[Path, list[str]]) -> None:
     target, written = installed
-    held, shown = contents(trace[0]).types, {title for _, title, reason in fitting(trace[0]) if not reason}
+    held, shown = contents(trace[0]).types, {fit.title for fit in fitting(trace[0]) if not fit.lacking}
     for name in written:
         space = _imported(target / name)[0].find("workspace")
         types = {int(item.text) for item in space.iterfind("autoTypes/item")}

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.installed_views import VIEWS, file_of
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg.catalogue import FILE, load
-from nsys2prv.views import fitting, folder
+from nsys2prv.views import fitting
 
 ROOT = Path(__file__).parent.parent
 PARAMEDIR = shutil.which("paramedir")
 #: Where the picture begins, as a part of the trace: in the middle of a step, and within ranges of the host.
 BEGIN = 0.9
-TIMELINES = [view.path for view in load(folder() / FILE) if view.cfg.histogram is None]
+TIMELINES = [view.path for view in VIEWS if view.cfg.histogram is None]
 Rows = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -34,10 +34,10 @@ def different(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     trace = there / "out.prv"
     convert(sorted((ROOT / "sample_reports" / request.param).glob("*.sqlite")), trace, Options(jobs=1))
     duration = int(trace.read_text().split(":")[2].removesuffix("_ns"))
-    views = [path for path, _, reason in fitting(trace) if not reason and path in TIMELINES]
+    views = [fit.path for fit in fitting(trace) if not fit.lacking and fit.path in TIMELINES]
     arguments, outputs = [], []
     for number, path in enumerate(views):
-        text = (folder() / path).read_text()
+        text = file_of(path).read_text()
         for kind, begin in (("whole", 0), ("zoomed", BEGIN)):
             cfg = there / f"{kind}{number:03}.cfg"
             cfg.write_text(re.sub("^window_begin_time_relative 0$", f"window_begin_time_relative {begin}", text, flags=re.M))

@@ -48,7 +48,7 @@ def test_efficiencies_of_devices(sample: str, answers: Answers, useful: str, bef
                        ("orchestration_efficiency", "device_orchestration_efficiency")):
         assert [[pytest.approx(100 * row[name], rel=CLOSE)]] == answers.rows(f"model/{view}.cfg"), name
     shares = [100 * value for value in found.tables["devices"].frame["useful_share"]]
-    assert [cells for cells in answers.rows(f"model/{before}device_useful_2dh.cfg") if cells] == [
+    assert [cells for cells in answers.rows("model/GPU_LB.cfg" if not before else f"model/{before}device_useful_2dh.cfg") if cells] == [
         [pytest.approx(share, rel=CLOSE)] for share in shares]
     product = row["load_balance_efficiency"] * row["communication_efficiency"] * row["orchestration_efficiency"]
     assert product == pytest.approx(row["parallel_efficiency"], rel=1e-12)
@@ -73,7 +73,7 @@ def test_efficiencies_of_hosts(sample: str, answers: Answers) -> None:
 def test_overlap(sample: str, answers: Answers) -> None:
     devices = analysed(sample, "compute")["overlap"].tables["devices"].frame
     *rows, _ = devices.rows(named=True)
-    for view, columns in (("analysis/overlap-of-communication-2dh.cfg", ("exposed_of_communication_share",
+    for view, columns in (("extra/analysis/overlap-of-communication-2dh.cfg", ("exposed_of_communication_share",
                                                                          "overlapped_of_communication_share")),
                           ("analysis/overlap-communication-compute-2dh-timeline.cfg", ("exposed_of_elapsed_share",
                                                                                        "overlapped_of_elapsed_share"))):
@@ -84,7 +84,7 @@ def test_overlap(sample: str, answers: Answers) -> None:
 def test_gaps(sample: str, answers: Answers) -> None:
     """Column k of the view holds gaps of 10^(k-1) to 10^k ns; tables have one class for all below 1 us, and for all from 100 ms on."""
     gaps = analysed(sample, "compute")["idle"].tables["gaps"].frame
-    for view, column in (("analysis/gpu-gaps-time_2dh.cfg", "time_ns"), ("analysis/gpu-gaps-count_2dh.cfg", "count")):
+    for view, column in (("analysis/gpu-gaps-time_2dh.cfg", "time_ns"), ("extra/analysis/gpu-gaps-count_2dh.cfg", "count")):
         classes = [0.0] * 7
         for name, value in answers.columns(view).items():
             digits = int(float(name.strip("[]").split("..")[0])) if name else 0
@@ -121,7 +121,7 @@ def test_collectives(sample: str, answers: Answers) -> None:
     """Waits and transfers of operations, and how late each rank came."""
     tables = analysed(sample, "compute")["collectives"].tables
     across = tables["across_ranks"].frame
-    for view, column in (("analysis/nccl_wait_2dh.cfg", "wait_ns"), ("analysis/nccl_transfer_2dh.cfg", "transfer_ns")):
+    for view, column in (("analysis/nccl_wait_2dh.cfg", "wait_ns"), ("extra/analysis/nccl_transfer_2dh.cfg", "transfer_ns")):
         said = {name: value for name, value in answers.columns(view).items() if value}
         found = {name: value for name, value in across.group_by("operation").agg(pl.col(column).sum()).rows() if value}
         assert found == {name: pytest.approx(value) for name, value in said.items()}, view
@@ -129,7 +129,7 @@ def test_collectives(sample: str, answers: Answers) -> None:
 
 def test_memory_operations(sample: str, answers: Answers) -> None:
     memory = analysed(sample, "compute")["idle"].tables["memory"].frame.group_by("operation").agg(pl.col("count", "bytes", "time_ns").sum())
-    for view, column in (("analysis/memory_time_2dh.cfg", "time_ns"), ("analysis/memory_calls_2dh.cfg", "count"),
+    for view, column in (("analysis/memory_time_2dh.cfg", "time_ns"), ("extra/analysis/memory_calls_2dh.cfg", "count"),
                          ("analysis/memory_bytes_2dh.cfg", "bytes")):
         said = {name: value for name, value in answers.columns(view).items() if value}
         found = dict(zip(memory["operation"], memory[column], strict=True))
@@ -138,5 +138,5 @@ def test_memory_operations(sample: str, answers: Answers) -> None:
 
 def test_api_calls(sample: str, answers: Answers) -> None:
     calls = analysed(sample, "compute")["idle"].tables["calls"].frame
-    said = {name: value for name, value in answers.columns("analysis/api_calls_2dh.cfg").items() if value}
+    said = {name: value for name, value in answers.columns("extra/analysis/api_calls_2dh.cfg").items() if value}
     assert dict(zip(calls["call"], calls["count"], strict=True)) == said

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
+from tools.installed_views import file_of
 from tools.trace_reader import Trace
 
 from nsys2prv.catalogue import catalogue
@@ -26,7 +27,6 @@ from nsys2prv.store import runs
 from nsys2prv.telling.summary import Summary
 
 SMS, ISSUE, CLOCK, DRAM_READ = 9403, 9404, 9400, 9418
-VIEWS = Path(__file__).parents[2] / "cfgs"
 HOST_CLOCK = 1_700_000_000_000_000_000
 
 
@@ -461,7 +461,7 @@ def asked(folder: Path, views: Sequence[str]) -> dict[str, str]:
     """What paramedir makes of views of the trace in the folder."""
     command = ["paramedir", str(folder / "out.prv")]
     for number, view in enumerate(views):
-        command += [str(VIEWS / f"{view}.cfg"), str(folder / f"view{number:03d}")]
+        command += [str(file_of(f"{view}.cfg")), str(folder / f"view{number:03d}")]
     run = subprocess.run(command, env={**os.environ, "HOME": str(folder)}, capture_output=True, text=True, timeout=120, check=False)
     assert not re.search(r"rror|Cannot load|aborted|Unkwnown|None of|Some of", run.stdout + run.stderr), run.stdout + run.stderr
     found = {}

@@ -26,17 +26,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tools.installed_views import VIEWS, place_of, views_folder
 from tools.shared_gpus import make_shared_gpus
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg.catalogue import FILE, View, load
+from nsys2prv.paraver.cfg.catalogue import View
 from nsys2prv.paraver.cfg.model import asks
 
 ROOT = Path(__file__).parent.parent.parent
-FOLDER = ROOT / "cfgs"
-VIEWS = load(FOLDER / FILE)
 PARAMEDIR = shutil.which("paramedir")
 SAMPLES = {folder: sorted((ROOT / "sample_reports" / folder).glob("*.sqlite")) for folder in ("training", "graphs", "cluster", "machine")}
 #: Jobs made for a case that no sample has: name -> what writes its exports into a folder, always the same.
@@ -67,9 +66,13 @@ class Tables(Mapping[str, str]):
         self.known, self.unrecorded = known, frozenset(unrecorded)
 
     def __getitem__(self, view: str) -> str:
+        view = place_of(view)
         if view in self.unrecorded:
             pytest.skip(f"Paraver's answer to {view} is not recorded: see tools/view_answers.py")
         return self.known[view]
+
+    def __contains__(self, view: object) -> bool:
+        return isinstance(view, str) and (place_of(view) in self.known or place_of(view) in self.unrecorded)
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self.known, *self.unrecorded])
@@ -173,7 +176,7 @@ def served(present: set[int]) -> list[View]:
 def current(trace: Path, present: set[int]) -> dict[str, tuple[str, str]]:
     """View -> digests of itself and of the trace, of the views that the trace has the events of."""
     whole = _digest(b"".join(trace.with_suffix(suffix).read_bytes() for suffix in (".prv", ".pcf", ".row")))
-    return {view.path: (_digest((FOLDER / view.path).read_bytes()), whole) for view in served(present)}
+    return {view.path: (_digest(view.text.encode()), whole) for view in served(present)}
 
 
 def tables_of(records: Mapping[str, Record], digests: Mapping[str, tuple[str, str]]) -> Tables:
@@ -207,7 +210,7 @@ def said(folder: Path, trace: Path, present: set[int]) -> tuple[str, dict[str, s
     chosen = served(present)
     command_line = [str(PARAMEDIR), "-npr", str(trace)]
     for number, view in enumerate(chosen):
-        command_line += [str(FOLDER / view.path), str(folder / f"view{number:03d}")]
+        command_line += [str(views_folder() / view.path), str(folder / f"view{number:03d}")]
     run = subprocess.run(command_line, env={**os.environ, "HOME": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                          text=True, errors="replace", timeout=600, check=False)
     tables = {}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from nsys2prv.errors import Nsys2prvError
-from nsys2prv.paraver.cfg.catalogue import FILE, load
+from nsys2prv.paraver.cfg.catalogue import FILE, is_core, load
 from nsys2prv.paraver.cfg.files import files_of, stray, table_path
 
 
@@ -27,7 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     for path in stray(views, folder):
         print(f"not in the catalogue: {path}", file=sys.stderr)
-    print(f"{len(views)} views in {folder}" + (f", listed in {table_path(folder)}" if table_path(folder) else ""))
+    core = sum(map(is_core, views))
+    print(f"{core} views in {folder}, {len(views) - core} more when they are installed"
+          + (f", listed in {table_path(folder)}" if table_path(folder) else ""))
     return 0
 
 

@@ -15,13 +15,19 @@ import yaml
 from nsys2prv.catalogue.lookup import code_of
 from nsys2prv.data import parsed
 from nsys2prv.paraver.cfg import grammar
+from nsys2prv.paraver.cfg.declared import declared_types, declared_views
 from nsys2prv.paraver.cfg.model import NO_VALUE, Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, Window, check
 from nsys2prv.paraver.cfg.writer import cfg_text
 
-#: The catalogue's folder, and the file of it whose anchors the others use.
-FILE, TEMPLATES = "catalogue", "templates.yaml"
+#: The catalogue's folder, the file of it whose anchors the others use, and the one that says where views are found.
+FILE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
+#: The folder of the views outside of the core.
+EXTRA = "extra"
 SUFFIX = ".cfg"
 DESCRIPTION_WIDTH = 100
+#: Units of rates that are known at all times, and of those that are during operations alone.
+SAMPLED_RATES = frozenset(("%", "percent", "Throughput %", "MHz", "Hz", "bytes/ms", "packets/ms", "ticks/ms"))
+RATES = frozenset(("GB/s", "MB/s", "B/s", "MIPS of a multiprocessor"))
 _VIEW = {"title", "shows", "unit", "first", "any_of", "windows", "histogram"}
 _PLACES = {*grammar.SELECTED, *grammar.COMPOSES}
 _LOOK = {"look", "units", "lines", "open", "draw", "colors", "group", "scale"}
@@ -74,10 +80,16 @@ class _Codes:
 @cache
 def load(path: Path) -> tuple[View, ...]:
     """All views of a catalogue. Raises CfgError naming the view with everything that is wrong."""
-    topics = _topics(path)
     codes = _Codes(codes_of(path))
-    specs = [spec for topic in topics.values() for spec in (*topic.get("views", {}).items(),
-                                                            *(made for family in topic.get("families", []) for made in _family(family)))]
+    listed = [spec for topic in _topics(path).values() for spec in _specs_of(topic)]
+    core = {name for menu in _places(path).values() for name in menu}
+    specs = listed
+    if core:
+        unknown = core - {name for name, _ in listed}
+        if unknown:
+            raise CfgError(f"{path / MENUS}: no view is called {', '.join(sorted(unknown))}")
+        specs = [(name if name in core else f"{EXTRA}/{name}", spec) for name, spec in listed]
+        specs += declared_views([spec for _, spec in listed], {name for name, _ in specs}, codes.numbers)
     views, titles, paths = [], set(), set()
     for name, spec in specs:
         try:
@@ -95,6 +107,33 @@ def load(path: Path) -> tuple[View, ...]:
     return tuple(views)
 
 
+def _specs_of(topic: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and specification of each view of a file."""
+    yield from topic.get("views", {}).items()
+    for family in topic.get("families", []):
+        yield from _family(family)
+
+
+@cache
+def menus(path: Path) -> dict[str, tuple[View, ...]]:
+    """Title of each menu of a catalogue -> its views, in their order."""
+    found = {view.path: view for view in load(path)}
+    return {title: tuple(found[name + SUFFIX] for name in names) for title, names in _places(path).items() if title}
+
+
+def is_core(view: View) -> bool:
+    """Whether a view has a file beside the catalogue; the others are made when views are installed."""
+    return not view.path.startswith(f"{EXTRA}/")
+
+
+def _places(path: Path) -> dict[str, tuple[str, ...]]:
+    """Title of a menu -> names of its views; under "" those of the core that no menu has. Empty: all views are of the core."""
+    file = path / MENUS
+    spec = parsed(file.read_text(encoding="utf-8")) if file.exists() else {}
+    places = {**spec.get("menus", {}), "": spec.get("others", [])} if spec else {}
+    return {title: tuple(names) for title, names in places.items()}
+
+
 @cache
 def codes_of(path: Path) -> dict[str, tuple[int, ...]]:
     """Name -> event types, of a catalogue."""
@@ -107,13 +146,16 @@ def codes_of(path: Path) -> dict[str, tuple[int, ...]]:
                 found[word] = tuple(_numbers(spec))
             except (KeyError, TypeError, ValueError) as error:
                 raise CfgError(f"{path / name}: event type {word!r}: {error}") from error
+    if _places(path):
+        named = {code for codes in found.values() for code in codes if len(codes) == 1}
+        found.update((label, (code,)) for label, code in declared_types().items() if label not in found and code not in named)
     return found
 
 
 @cache
 def _topics(path: Path) -> dict[str, dict[str, Any]]:
     """The catalogue's files by name, each read with the templates before it."""
-    files = sorted(file for file in path.glob("*.yaml") if file.name != TEMPLATES)
+    files = sorted(file for file in path.glob("*.yaml") if file.name not in (TEMPLATES, MENUS))
     if not files:
         raise CfgError(f"{path}: no catalogue of views here (a folder of .yaml files)")
     templates = path / TEMPLATES
@@ -188,7 +230,8 @@ def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
     windows: list[Window] = []
     for key in keys:
         last = key == keys[-1] and histogram is None
-        windows.append(_window({"title": title if last else key, "open": last, **specs[key]}, keys[:len(windows)], windows, codes))
+        own = {"title": title if last else key, "open": last, **specs[key]}
+        windows.append(_window({"draw": _draw_mode(own, spec["unit"]), **own}, keys[:len(windows)], windows, codes))
     needs = _needs([window.get("types") for window in specs.values()], "any_of" in spec, codes) or "states (--states)"
     if "any_of" in spec:
         windows, numbers = _guarded(windows, spec["any_of"], codes, title, histogram is None)
@@ -201,13 +244,21 @@ def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
     return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, Cfg(text, tuple(windows), table), int(spec.get("first", 0)))
 
 
+def _draw_mode(window: Mapping[str, Any], unit: str) -> str:
+    """What a pixel shows of the many values that it stands for: of codes any one but 0, so that the colours of a stretch are mixed as its
+    values are; of rates their average, of those that stand during operations alone where there is one; of other numbers the greatest."""
+    if window.get("look", "code") == "code":
+        return "draw_randnotzero"
+    return "draw_average" if unit in SAMPLED_RATES else "draw_averagenotzero" if unit in RATES else "draw_maximum"
+
+
 def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes: _Codes) -> Window:
     composed = "op" in spec
     _known(spec, _COMPOSED if composed else _SINGLE)
     colors = {int(value): tuple(color) for value, color in spec.get("colors", {}).items()}
     scale = tuple(map(float, spec["scale"])) if "scale" in spec else None
     look = Look(spec.get("look", "code"), spec.get("units", "Nanoseconds"), spec.get("lines", False), spec["open"],
-                spec.get("draw", "draw_maximum"), colors, spec.get("group", 0), scale)
+                spec["draw"], colors, spec.get("group", 0), scale)
     functions = {place: _function(spec[place]) for place in spec if place in _PLACES}
     if composed:
         parents = [names.index(parent) + 1 if parent in names else 0 for parent in spec["of"]]

@@ -2,43 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from nsys2prv.paraver.cfg import FIRST
-from nsys2prv.paraver.cfg.catalogue import SUFFIX, View, in_order
+from nsys2prv.paraver.cfg.catalogue import FILE, SUFFIX, View, in_order, is_core, menus
 
 TABLE, PICTURES = "views.md", "views"
-FOLDERS = {
-    "basics": "One event type each, as it stands in the trace",
-    "views": "What happens when, on which row",
-    "analysis": "How much, how many, how long",
-    "model": "What efficiency metrics are made of",
-    "hwcounters": "Metrics of GPUs and networks",
-}
 HEAD = """# The Paraver views
 
 <!-- Made from cfgs/catalogue/ by `python -m nsys2prv.paraver.cfg`; change the files there instead. -->
 
-`nsys2prv cfgs DIR` copies them to a folder, with workspaces: once these are imported (File > Preferences > Workspaces, button
-`Import workspaces`), Paraver offers the views in its menu Hints on every trace that has their events. `nsys2prv cfgs --for out.prv`
-lists the views that show something of a trace, and what it lacks for the others.
+`nsys2prv cfgs DIR` writes them to a folder, with workspaces: once these are imported (File > Preferences > Workspaces, button
+`Import workspaces`), Paraver offers the views in its menu Hints on every trace that has their events, by the questions that they answer.
+`nsys2prv cfgs --for out.prv` names ten views to begin with, of those that show something of a trace; with `--all` it lists them all, and
+what the trace lacks for the others.
 
 A view opens without questions on every trace that has the events it needs; `any of` a list of events means that one kind of them
-suffices. Views whose name ends in `2dh` or `3dh`, and a few others, are tables (histograms).
+suffices. Views whose name ends in `2dh` or `3dh`, and a few others, are tables (histograms). Any table tells other things of the same
+events when another statistic is chosen: instead of a time its share (% Time), its average (Average Burst Time) or its number (# Bursts).
 
 The pictures are Paraver's own, of the sample jobs, and made by `python docs/make_pictures.py`: timelines zoomed to where the work is,
 of some of the ranks and kinds of events; tables without their totals and without the columns that found no place.
+"""
+OTHERS = """
+## In no menu
+
+One attribute each, or named so by BSC's nsys2prv.
+"""
+EXTRA_HEAD = """
+## extra
+
+Written by `nsys2prv cfgs DIR` only: what is asked for less often, one attribute of an event each, calls that few programs make. Many are
+made by rule of what is declared of events: `extra/basics/LAYOUT_FIELD` is a timeline, `extra/analysis/LAYOUT_time_2dh` a table of times,
+`extra/analysis/LAYOUT_calls_2dh` one of numbers, `extra/hwcounters/NAME` a sampled metric.
+
+| view | title |
+|---|---|
 """
 
 
 def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
     """Path -> text of everything made from the catalogue of a folder."""
-    made = {folder / view.path: view.text for view in views}
-    made[folder / FIRST] = "".join(f"{view.path}\n" for view in in_order(views))
+    core = [view for view in views if is_core(view)]
+    made = {folder / view.path: view.text for view in core}
+    made[folder / FIRST] = "".join(f"{view.path}\n" for view in in_order(core))
     table = table_path(folder)
     if table is not None:
-        made[table] = table_text(views, table.parent)
+        made[table] = table_text(views, menus(folder / FILE), table.parent)
     return made
 
 
@@ -50,24 +61,29 @@ def table_path(folder: Path) -> Path | None:
 
 def stray(views: Sequence[View], folder: Path) -> list[Path]:
     """Views in the folder that the catalogue does not make."""
-    made = {folder / view.path for view in views}
+    made = {folder / view.path for view in views if is_core(view)}
     return sorted(path for path in folder.rglob(f"*{SUFFIX}") if path not in made)
 
 
-def table_text(views: Sequence[View], docs: Path) -> str:
-    """All views in a table per folder, each followed by the pictures that there are of its views."""
-    parts = [HEAD]
-    for folder, title in FOLDERS.items():
-        found = [view for view in views if view.path.startswith(f"{folder}/")]
-        if not found:
-            continue
-        parts.append(f"\n## {folder}: {title}\n\n| view | title | shows | unit | needs |\n|---|---|---|---|---|\n")
-        parts += [f"| {' | '.join(map(_cell, (f'`{view.path}`', view.title, view.shows, view.unit, view.needs)))} |\n" for view in found]
-        for view in found:
-            picture = f"{PICTURES}/{view.path.removesuffix(SUFFIX)}.png"
-            if (docs / picture).exists():
-                parts.append(f"\n**{view.title}** (`{view.path}`)\n\n![{view.title}]({picture})\n")
+def table_text(views: Sequence[View], menus: Mapping[str, Sequence[View]], docs: Path) -> str:
+    """The views of the core in a table per menu, each where it comes first, and the pictures that there are of them; then the others."""
+    parts, left = [HEAD], {view.path: view for view in views}
+    for title, group in menus.items():
+        own = [left.pop(view.path) for view in group if view.path in left]
+        parts += [f"\n## {title}\n", *_described(own, docs)]
+    parts += [OTHERS, *_described([view for view in left.values() if is_core(view)], docs), EXTRA_HEAD]
+    parts += [f"| `{view.path}` | {_cell(view.title)} |\n" for view in left.values() if not is_core(view)]
     return "".join(parts)
+
+
+def _described(views: Sequence[View], docs: Path) -> Iterator[str]:
+    yield "\n| view | title | shows | unit | needs |\n|---|---|---|---|---|\n"
+    for view in views:
+        yield f"| {' | '.join(map(_cell, (f'`{view.path}`', view.title, view.shows, view.unit, view.needs)))} |\n"
+    for view in views:
+        picture = f"{PICTURES}/{view.path.removesuffix(SUFFIX)}.png"
+        if (docs / picture).exists():
+            yield f"\n**{view.title}** (`{view.path}`)\n\n![{view.title}]({picture})\n"
 
 
 def _cell(text: str) -> str:

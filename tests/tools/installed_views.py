@@ -1,0 +1,34 @@
+"""All views in a folder, as ``nsys2prv cfgs`` installs them."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, load
+from nsys2prv.views import copy_to, folder
+
+VIEWS = load(folder() / FILE)
+BY_PATH = {view.path: view for view in VIEWS}
+
+
+@cache
+def views_folder() -> Path:
+    """The folder, which is made once a session."""
+    target = Path(tempfile.mkdtemp(prefix="views-"))
+    atexit.register(shutil.rmtree, target, ignore_errors=True)
+    copy_to(target)
+    return target
+
+
+def place_of(view: str) -> str:
+    """Path of a view by its path within the core or :data:`EXTRA`, whichever has it."""
+    return f"{EXTRA}/{view}" if f"{EXTRA}/{view}" in BY_PATH else view
+
+
+def file_of(view: str) -> Path:
+    """The installed file of a view."""
+    return views_folder() / place_of(view)
