@@ -60,7 +60,7 @@ SCENES = (
         "views/cuda_activities", "views/launch_lines", "views/nvtx_ranges", "views/nccl_regions", "views/nccl_wait",
         "views/kernel_duration", "views/useful_time", "views/launch_latency", "basics/cuda_api",
         "basics/cuda_kernels", "basics/nccl_kernels", "basics/memory_operations", "basics/cuda_synchronization",
-        "basics/kernel_class", "analysis/gpu-gaps", "analysis/kernels-inflight")),
+        "basics/kernel_class", "views/idle_gaps", "analysis/kernels-inflight")),
     Scene("training", 4, ("kernels", "memory", "nccl"), 0, 1, (
         "analysis/kernel-class-time_2dh", "analysis/gpu_useful_sumtime_2dh", "analysis/overlap-communication-compute-2dh-timeline",
         "analysis/gpu_active", "analysis/nccl_bw_mbs", "model/Device_State", "model/GPU_LB",

@@ -92,9 +92,10 @@ def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
             times = _busy(filter(kind, task))
             alone.append(_busy(one for one in task if kind(one) or one.computes) - _busy(one for one in task if one.computes))
             both.append(times - alone[-1])
-        assert [(row.get("1", 0), row.get("2", 0)) for row in answers.by_row(f"analysis/{view}.cfg")] == list(zip(alone, both, strict=True))
+        shown = [(row.get("Yes", 0), row.get("No", 0)) for row in answers.by_row(f"analysis/{view}.cfg")]
+        assert shown == list(zip(alone, both, strict=True))
         if view.startswith("nccl"):
-            shares = [row.get("2", 0) for row in answers.by_row("analysis/nccl-overlap-2dh.cfg")]
+            shares = [row.get("No", 0) for row in answers.by_row("analysis/nccl-overlap-2dh.cfg")]
             assert shares == pytest.approx([100 * second / (first + second) for first, second in zip(alone, both, strict=True)], rel=CLOSE)
 
 
@@ -103,7 +104,7 @@ def test_overlap_as_a_share_of_communication(answers: Answers, tasks: list[list[
     for task in tasks:
         communicating, computing = (_busy(one for one in task if one.computes == computes) for computes in (False, True))
         expected.append(100 * (communicating + computing - _busy(task)) / communicating)
-    assert [row.get("2", 0) for row in answers.by_row("analysis/overlap-of-communication-2dh.cfg")] == pytest.approx(expected, rel=CLOSE)
+    assert [row.get("No", 0) for row in answers.by_row("analysis/overlap-of-communication-2dh.cfg")] == pytest.approx(expected, rel=CLOSE)
 
 
 def test_gaps_by_digits(answers: Answers, tasks: list[list[Work]]) -> None:
@@ -113,6 +114,10 @@ def test_gaps_by_digits(answers: Answers, tasks: list[list[Work]]) -> None:
     times: dict[str, float] = defaultdict(float)
     for gap in bursts:
         times[str(len(str(int(gap))))] += gap
+    drawn: dict[float, float] = defaultdict(float)
+    for lasting, digits in answers.bursts("views/idle_gaps.cfg"):
+        drawn[digits] += lasting
+    assert {str(int(digits)): time for digits, time in drawn.items() if digits} == times
     found = answers.columns("analysis/gpu-gaps-time_2dh.cfg")
     assert {digits: time for digits, time in found.items() if time} == times
     counts = answers.columns("extra/analysis/gpu-gaps-count_2dh.cfg")
@@ -144,6 +149,14 @@ def test_kernels_by_what_is_told_of_them(answers: Answers, code: int, time: str,
         name: sum(one.end - one.begin for one in each) for name, each in found.items()}
     if calls:
         assert _nonzero(answers.columns(f"analysis/{calls}.cfg")) == {name: len(each) for name, each in found.items()}
+
+
+def test_gemms_without_tensor_cores(answers: Answers) -> None:
+    labels, expected = answers.trace().labels.values, Counter()
+    for kernel in answers.trace().events[KERNEL]:
+        if (labels[CLASS][kernel.others[CLASS]], labels[TENSOR][kernel.others[TENSOR]]) == ("GEMM", "No"):
+            expected[labels[KERNEL][kernel.value]] += kernel.end - kernel.begin
+    assert _nonzero(answers.columns("analysis/gemm_without_tensor_cores_2dh.cfg")) == expected
 
 
 def test_times_of_classes(answers: Answers) -> None:

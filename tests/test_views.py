@@ -105,6 +105,14 @@ def test_timelines_of_codes_mix_them_when_zoomed_out_and_rates_are_averaged() ->
     assert list(looks.values()) == ["draw_average", "draw_average", "draw_maximum", "draw_maximum"]
 
 
+def test_tables_of_names_have_the_greatest_first_and_others_are_in_order() -> None:
+    def sort(path: str) -> bool:
+        return BY_PATH[path].cfg.histogram.sort
+
+    assert all(map(sort, ("analysis/kernel_time_2dh.cfg", "analysis/nccl_wait_2dh.cfg", "analysis/nvtx_time_2dh.cfg")))
+    assert not any(map(sort, ("analysis/gpu-gaps-time_2dh.cfg", "analysis/nccl_traffic_2dh.cfg", "analysis/launch_latency_2dh.cfg")))
+
+
 def test_pictures_are_of_views_and_small() -> None:
     pictures = sorted((FOLDER.parent / "docs" / "views").rglob("*.png"))
     named = re.findall(r"\]\((.*\.png)\)", table_path(FOLDER).read_text(encoding="utf-8"))
@@ -317,7 +325,7 @@ def test_what_paraver_would_crash_on_or_misread_is_refused(problem: str) -> None
 def test_a_good_view_is_written_and_read() -> None:
     look = Look("gradient", "Seconds", True, False, "draw_last", {1: (0, 1, 2)}, 3, (0.5, 200.0))
     functions = {"thread": Function("In Evt Range", ((0.5,), (7.0,))), "topcompose1": Function("Is Equal", ((1.0, 2.0),))}
-    table = replace(TABLE, columns=Columns(2.0, 0.0, 9.0), planes=3)
+    table = replace(TABLE, columns=Columns(2.0, 0.0, 9.0), planes=3, sort=True)
     cfg = replace(_with(WINDOW, look=look, functions=functions, physical=True), histogram=table)
     assert read_cfg(cfg_text(cfg)) == cfg
 
@@ -346,3 +354,7 @@ def test_views_ask_only_when_nothing_of_theirs_is_there() -> None:
     assert asks(activities, {9600}) == "no event of the view"
     assert asks(replace(activities, windows=activities.windows[:1]), {MEMORY}) == "an event of the view is missing"
     assert asks(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
+    for view in ("analysis/nccl-exposed-2dh.cfg", "analysis/nccl-overlap-2dh.cfg"):
+        assert asks(BY_PATH[view].cfg, {NCCL}) == asks(BY_PATH[view].cfg, {NCCL, KERNEL, 63000061}) == ""
+        assert asks(BY_PATH[view].cfg, {KERNEL, MEMORY, 63000061})
+    assert asks(BY_PATH["analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061})

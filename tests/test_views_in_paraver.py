@@ -157,7 +157,7 @@ def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
     assert states == {"0": len(tasks) * answers.duration - sum(active), "1": communicating - both, "2": sum(useful)}
     shares = answers.columns("analysis/overlap-communication-compute-2dh-timeline.cfg")
     share = 100 / answers.duration
-    assert shares == pytest.approx({"1": (communicating - both) * share, "2": both * share}, abs=0.01 * len(tasks))
+    assert shares == pytest.approx({"Yes": (communicating - both) * share, "No": both * share}, abs=0.01 * len(tasks))
 
 
 def test_gaps(answers: Answers, work: list[Work]) -> None:

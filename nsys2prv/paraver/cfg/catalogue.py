@@ -232,13 +232,14 @@ def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
         last = key == keys[-1] and histogram is None
         own = {"title": title if last else key, "open": last, **specs[key]}
         windows.append(_window({"draw": _draw_mode(own, spec["unit"]), **own}, keys[:len(windows)], windows, codes))
-    needs = _needs([window.get("types") for window in specs.values()], "any_of" in spec, codes) or "states (--states)"
+    shown = [window.get("types") for window in specs.values() if window.get("values") != NO_VALUE]
+    needs = _needs(shown, "any_of" in spec, codes) or "states (--states)"
     if "any_of" in spec:
         windows, numbers = _guarded(windows, spec["any_of"], codes, title, histogram is None)
     else:
         numbers = list(range(1, len(windows) + 1))
     places = dict(zip(keys, numbers, strict=True))
-    table = None if histogram is None else _histogram(histogram, title, places)
+    table = None if histogram is None else _histogram(histogram, title, places, windows)
     text = "\n".join([*textwrap.wrap(spec["shows"], DESCRIPTION_WIDTH), f"Unit: {spec['unit']}.",
                       *textwrap.wrap(f"Needs: {needs}.", DESCRIPTION_WIDTH)])
     return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, Cfg(text, tuple(windows), table), int(spec.get("first", 0)))
@@ -323,7 +324,7 @@ def _guarded(windows: list[Window], spec: Any, codes: _Codes, title: str, timeli
     return moved, numbers
 
 
-def _histogram(spec: dict[str, Any], title: str, places: dict[str, int]) -> Histogram:
+def _histogram(spec: dict[str, Any], title: str, places: dict[str, int], windows: list[Window]) -> Histogram:
     _known(spec, _HISTOGRAM)
     last = places[next(reversed(places))]
     control = places[spec["columns_from"]] if "columns_from" in spec else last
@@ -337,7 +338,16 @@ def _histogram(spec: dict[str, Any], title: str, places: dict[str, int]) -> Hist
     else:
         first, last_value, width = columns
         shape = Columns(float(width), float(first), float(last_value))
-    return Histogram(title, control, data, spec["statistic"], shape, spec.get("zero", False), planes)
+    of_events = planes is None and spec["statistic"] not in grammar.COMMUNICATION_STATISTICS
+    sort = columns == "values" and of_events and _shows_names(windows[control - 1])
+    return Histogram(title, control, data, spec["statistic"], shape, spec.get("zero", False), planes, sort)
+
+
+def _shows_names(window: Window) -> bool:
+    """Whether the values of a window are those of events, which have names, in no order that means anything."""
+    functions = {function.name for place, function in window.functions.items() if place != "thread"}
+    return (isinstance(window, Single) and window.look.style == "code" and functions <= {"Stacked Val", "Maximum"}
+            and window.functions.get("thread", Function("")).name == "Last Evt Val")
 
 
 def _needs(types: list[Any], suffices: bool, codes: _Codes) -> str:

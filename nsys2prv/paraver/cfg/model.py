@@ -98,7 +98,8 @@ class Columns:
 
 @dataclass(frozen=True)
 class Histogram:
-    """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`. zero: a column for 0."""
+    """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`. zero: a column for 0. sort: the columns
+    come by their totals, the greatest first, instead of by their values."""
 
     title: str
     control: int
@@ -107,6 +108,7 @@ class Histogram:
     columns: Columns = Columns()
     zero: bool = False
     planes: int | None = None
+    sort: bool = False
 
 
 @dataclass(frozen=True)

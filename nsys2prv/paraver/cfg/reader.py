@@ -153,4 +153,4 @@ def _histogram(text: str) -> Histogram:
     columns = Columns(width) if automatic else Columns(width, float(tags["Minimum"]), float(tags["Maximum"]))
     return Histogram(tags["Name"], int(tags["ControlWindow"]), int(tags["DataWindow"]), tags["Statistic"], columns,
                      _capital("ComputeYScaleZero", tags["ComputeYScaleZero"]),
-                     int(tags["3D_ControlWindow"]) if "3D_ControlWindow" in tags else None)
+                     int(tags["3D_ControlWindow"]) if "3D_ControlWindow" in tags else None, _capital("SortCols", tags["SortCols"]))

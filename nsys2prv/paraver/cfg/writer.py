@@ -9,7 +9,7 @@ from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Histogram, Single, Window, check
 
 VERSION = "3.4"
-WIDTH, HEIGHT = 900, 250
+WIDTH, HEIGHT, TABLE_HEIGHT = 900, 250, 500
 DESCRIPTION_BEGIN, DESCRIPTION_END = "ConfigFile.BeginDescription", "ConfigFile.EndDescription"
 NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 
@@ -113,11 +113,12 @@ def _histogram(histogram: Histogram) -> list[str]:
     first, last = (0.0, 1.0) if columns.first is None or columns.last is None else (columns.first, columns.last)
     width = columns.width or 1.0
     lines = [
-        ("Name", histogram.title), ("X", "80"), ("Y", "80"), ("Width", str(WIDTH)), ("Height", str(HEIGHT)),
+        ("Name", histogram.title), ("X", "80"), ("Y", "80"), ("Width", str(WIDTH)), ("Height", str(TABLE_HEIGHT)),
         ("ControlWindow", str(histogram.control)), ("DataWindow", str(histogram.data)),
         ("Accumulator", "Communication" if histogram.statistic in grammar.COMMUNICATION_STATISTICS else "Semantic"),
         ("Statistic", histogram.statistic), ("CalculateAll", "True"), ("HideCols", "True"), ("HorizVert", "Horizontal"),
-        ("Color", "True"), ("SemanticColor", "False"), ("Zoom", "Disabled"), ("SortCols", "False"), ("SortCriteria", "Average"),
+        ("Color", "True"), ("SemanticColor", "False"), ("Zoom", "Disabled"),
+        ("SortCols", _capital(histogram.sort)), ("SortCriteria", "Total"),
         ("SortReverse", "False"), ("AnalysisLimits", "Alltrace"), ("ComputeYScale", _capital(columns.first is None)),
         ("ComputeYScaleZero", _capital(histogram.zero)), ("Minimum", number_text(first)), ("Maximum", number_text(last)),
         ("Delta", number_text(width)), ("UseFixedDelta", _capital(columns.width > 0)),
