@@ -32,7 +32,7 @@ DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NV
   nsys2prv --list rank0.sqlite          what a report holds
   nsys2prv extract rank*.sqlite -o S    read reports into a store, where they lie
   nsys2prv merge S1 S2 out.prv          write the trace of stores; they may also be given beside reports
-  nsys2prv cfgs [DIR]                   list the Paraver views that come with nsys2prv, or copy them to DIR
+  nsys2prv cfgs [DIR]                   list the Paraver views that come with nsys2prv, or write them to DIR
   nsys2prv cfgs --for out.prv           which of them show something of a trace
   nsys2prv check out.prv...             whether anything in a trace, whoever wrote it, would crash or mislead Paraver
   nsys2prv clock out.clock.yaml         how the clocks of hosts were aligned; --plot FILE.png draws it
@@ -253,21 +253,20 @@ def _cfgs(arguments: list[str]) -> int:
     from nsys2prv import views
 
     cfgs = _Parser("nsys2prv cfgs", allow_abbrev=False,
-                   description="List the Paraver views that come with nsys2prv, or copy them to DIR.")
+                   description="List the Paraver views that come with nsys2prv, or write them to DIR.")
     cfgs.add_argument("folder", nargs="?", type=Path, metavar="DIR",
-                      help="where to copy them, with workspaces by which Paraver offers them")
-    cfgs.add_argument("--for", dest="trace", type=Path, metavar="TRACE", help="list which of them show something of a .prv or .prv.gz")
+                      help="where to write them, with workspaces by which Paraver offers them")
+    cfgs.add_argument("--for", dest="trace", type=Path, metavar="TRACE", help="list those that show something of a .prv or .prv.gz; with DIR: write them for this trace, so that views of all NVTX domains "
+                           "open faster")
     cfgs.add_argument("--all", action="store_true", help="list every view, not the most important ones alone")
     options = cfgs.parse_args(arguments)
-    if options.trace and options.folder:
-        raise UsageError("--for lists, DIR copies: give one of them")
     if options.all and options.folder:
         raise UsageError("--all is for lists; DIR gets all views anyway")
-    if options.trace:
+    if options.trace and not options.folder:
         print("\n".join(views.listed(options.trace, views.fitting(options.trace), options.all)))
     elif options.folder:
-        copied, workspaces = views.copy_to(options.folder)
-        print(f"{len(copied)} views copied to {options.folder}")
+        copied, workspaces = views.copy_to(options.folder, options.trace)
+        print(f"{len(copied)} views written to {options.folder}")
         print("to have Paraver offer them under Hints: File > Preferences > Workspaces, button `Import workspaces`, and choose "
               f"the {len(workspaces)} files in {(options.folder / views.WORKSPACES).resolve()}")
     else:

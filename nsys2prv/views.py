@@ -52,11 +52,19 @@ def extra_views() -> list[str]:
     return sorted(view.path for view in load(folder() / FILE) if not is_core(view))
 
 
-def copy_to(target: Path) -> tuple[list[str], list[str]]:
-    """Write all views into a folder, which is made, with workspaces that make Paraver offer them; returns what was written."""
-    from nsys2prv.paraver.cfg.catalogue import FILE, load
+def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[str]]:
+    """Write all views into a folder, which is made, with workspaces that make Paraver offer them; returns what was written.
 
-    texts = {view.path: view.text for view in load(folder() / FILE)}
+    trace: the one that they are for. Long lists of event types then name those alone that it has, for Paraver compares every event with
+    each type of a list.
+    """
+    from nsys2prv.paraver.cfg.catalogue import FILE, load
+    from nsys2prv.paraver.cfg.model import narrowed
+    from nsys2prv.paraver.cfg.writer import cfg_text
+    from nsys2prv.paraver.contents import contents
+
+    held = contents(trace).types if trace else None
+    texts = {view.path: view.text if held is None else cfg_text(narrowed(view.cfg, held)) for view in load(folder() / FILE)}
     spaces = {f"{WORKSPACES}/{name}": text for name, text in workspaces().items()}
     try:
         for name, text in (texts | spaces).items():

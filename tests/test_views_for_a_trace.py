@@ -120,7 +120,8 @@ def test_what_is_no_trace_is_told_in_one_line(tmp_path: Path, capsys: pytest.Cap
         output = capsys.readouterr()
         assert output.out == ""
         assert re.fullmatch(rf"nsys2prv: error: {re.escape(str(tmp_path))}[^\n]*{words}[^\n]*\n", output.err), output.err
-    assert main(["cfgs", "--for", str(tmp_path / "empty.prv"), str(tmp_path / "views")]) == 2
+    assert main(["cfgs", "--for", str(tmp_path / "empty.prv"), str(tmp_path / "views")]) == 1
+    assert not (tmp_path / "views").exists()
 
 
 def test_a_line_without_end_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,6 +297,17 @@ def test_a_listing_begins_with_ten_views_of_all_menus(trace: tuple[Path, list[st
     assert rest == f"and {len(shown) - 10} more; --all lists them, and what the trace lacks for the others"
     first = {title: [view.path for view in group if view.path in shown] for title, group in menus(folder() / FILE).items()}
     assert all(group[0] in named for group in first.values() if group)
+
+
+def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) -> None:
+    path = _written(tmp_path, HEADER + f"2:1:1:1:1:5:{NVTX}:1:{NVTX + 5000}:1\n")
+    assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 0
+    assert sorted(str(file.relative_to(tmp_path / "views")) for file in (tmp_path / "views").rglob("*.cfg")) == sorted(VIEWS)
+    narrow = read_cfg((tmp_path / "views" / "views" / "nvtx_ranges.cfg").read_text())
+    assert narrow.windows[0].filters["evt_type"] == Filter("=", (NVTX, NVTX + 5000))
+    assert replace(narrow, windows=narrow.windows[1:]) == replace(VIEWS["views/nvtx_ranges.cfg"].cfg, windows=narrow.windows[1:])
+    for unchanged in ("views/nvtx_marks.cfg", "views/cuda_activities.cfg"):
+        assert (tmp_path / "views" / unchanged).read_text() == VIEWS[unchanged].text
 
 
 # ------------------------------------------------------------------------------------------------------ workspaces

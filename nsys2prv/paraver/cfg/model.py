@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.paraver.cfg import grammar
 
 #: An event value that no trace holds.
 NO_VALUE = -1
+#: A list of more event types than this takes Paraver noticeable time.
+LONG_LIST = 20
 
 
 class CfgError(Nsys2prvError):
@@ -241,6 +243,18 @@ def _ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
     if not isinstance(window, Composed):
         return set()
     return set(window.parents).union(*(_ancestors(windows, parent) for parent in window.parents))
+
+
+def narrowed(cfg: Cfg, present: Collection[int]) -> Cfg:
+    """The view with long lists of event types cut to those that are there; a list of which none is there stays."""
+    return replace(cfg, windows=tuple(_narrowed(window, present) for window in cfg.windows))
+
+
+def _narrowed(window: Window, present: Collection[int]) -> Window:
+    if not isinstance(window, Single) or window.types.condition != "=" or len(window.types.values) <= LONG_LIST:
+        return window
+    values = tuple(code for code in window.types.values if code in present)
+    return replace(window, filters={**window.filters, "evt_type": Filter("=", values)}) if values else window
 
 
 def asks(cfg: Cfg, present: Collection[int]) -> str:
