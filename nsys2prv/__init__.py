@@ -20,9 +20,10 @@ from __future__ import annotations
 #: For type checkers; to import `typing` for it would make a fourth of the time until the command can be interrupted.
 TYPE_CHECKING = False
 __version__ = "1.0.0.dev0"
-__all__ = ["Opened", "Options", "Summary", "__version__", "convert"]
+__all__ = ["Finding", "Opened", "Options", "Summary", "__version__", "convert"]
 
 if TYPE_CHECKING:
+    from nsys2prv.analysis.findings.finding import Finding
     from nsys2prv.analysis.opened import Opened
     from nsys2prv.analysis.opened import open_job as open  # noqa: F401  what __getattr__ gives; not for `import *`
     from nsys2prv.conversion import Options, Summary, convert
@@ -38,4 +39,8 @@ def __getattr__(name: str) -> object:
         from nsys2prv.analysis import opened
 
         return opened.Opened if name == "Opened" else opened.open_job
+    if name == "Finding":
+        from nsys2prv.analysis.findings.finding import Finding
+
+        return Finding
     raise AttributeError(f"module 'nsys2prv' has no attribute {name!r}")

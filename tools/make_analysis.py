@@ -19,10 +19,11 @@ The figures are those that Paraver gives for our views on the same trace.
 ## In the terminal
 
 ```
-nsys2prv report rank*.sqlite                       every analysis as tables
+nsys2prv report rank*.sqlite                       what holds the job back, and the first tables: 60 lines at most
+nsys2prv report rank*.sqlite --full                everything that was found, and every table
 nsys2prv report rank*.sqlite --only efficiencies,overlap
 nsys2prv report rank*.sqlite --region "step*"      each efficiency of each iteration of these NVTX ranges
-nsys2prv report rank*.sqlite --rows 50 --bins 500  more rows of each printed table (20), finer maps over time (200)
+nsys2prv report rank*.sqlite --rows 50 --bins 500  more rows of each printed table (5, or 20 with --full), finer maps over time (200)
 nsys2prv report rank*.sqlite --json report.json    everything, for scripts and for later comparisons
 nsys2prv report rank*.sqlite --html report.html    everything as one page for a browser, with pictures
 nsys2prv report report.json --html report.html     the same, later and elsewhere
@@ -31,8 +32,11 @@ nsys2prv diff before.json after.json               two jobs side by side; a job 
 nsys2prv -m rank*.sqlite out.prv --report          with a conversion, which reads the reports once for both; writes out.report.json, .html
 ```
 
+In a terminal, tables leave out the last columns that do not fit; in a pipe they have all of them, and there are no escape sequences.
+
 An analysis whose inputs are missing says which table of the reports it would need, rather than print a figure that misleads.
 
+* `findings`: what holds the job back (below).
 * `efficiencies`: device parallel efficiency = load balance x communication efficiency x orchestration efficiency, of the job, of nodes,
   per device, per iteration; of hosts MPI and offload efficiencies.
 * `overlap`: communication that is exposed and that is overlapped by computation, by device, by operation, by class of kernels; kernels at
@@ -50,6 +54,38 @@ An analysis whose inputs are missing says which table of the reports it would ne
 *Useful* on a device are kernels other than NCCL's (`--useful compute`, as BSC's tools count) or all kernels (`--useful all-kernels`, as
 TALP does). An iteration is from the first rank's begin of a range to the last rank's end; the n-th execution of a name on every rank is
 one iteration. Work that is launched in an iteration and runs after it counts where it runs.
+
+## Findings
+
+What a report says first, in the terminal, in `--json` (the list `findings`), on the page and as `job.findings()`: what holds the job back.
+A finding is one cause, with who (rank, host, GPU), its share of the time (how much would be gained at most if it vanished), what was
+measured, what to do, and the Paraver views that show it. The most costly is first; there are at most ten, and none where nothing costs
+enough. Findings share out the time of the GPUs, so that nothing is told twice: waiting for a straggler is no exposed communication, and a
+host that waits beside a busy GPU costs nothing.
+
+* `straggler`: a rank that is usually the last at collectives, so that the others wait for it
+* `slow_host`: all ranks of one host are usually last: what they share is slow
+* `slow_link`: a group of ranks takes longer than its peers to move the same data
+* `hiccup`: a rank that was held up once, or a few times, for much longer than usual
+* `imbalance`: ranks wait for each other, now for one and now for another
+* `exposed_communication`: devices move data between ranks and compute nothing meanwhile
+* `exposed_copies`: devices copy or set memory and do nothing else meanwhile
+* `blocked_by_call`: devices are idle while their hosts wait in a call that synchronises
+* `launch_bound`: devices are idle while their hosts are in other calls of the CUDA API
+* `host_mpi`: devices are idle while their hosts are in MPI
+* `host_nccl`: devices are idle while their hosts are in calls of NCCL
+* `host_io`: devices are idle while their hosts read or write files, or the network
+* `host_work`: devices are idle while their hosts are in no call that was recorded: they compute
+* `no_tensor_cores`: matrix products run without tensor cores
+
+Who is late is told by who waits least, not by who is last: a rank that a straggler delays is late elsewhere too. A straggler has to be
+last so often that chance explains it in one of 500 cases at most, to cost 2 % of the time (of few ranks, which differ anyway, up to 5 %),
+and to be further from the others than those are from each other. A hiccup costs half a percent of the time, and eight times what is usual
+between two collectives. `python benchmarks/culprits.py` generates jobs with known faults and counts how often the right one is named.
+
+Findings are of the *steady state* where one is found: from the first to the last of the iterations, without a long first one. Iterations
+are NVTX ranges whose names differ in numbers alone, that repeat on a thread without overlapping and hold most of the kernels; without
+such ranges, the period of the sequence of kernels on a device. The table *Phases* says what was left out.
 
 ## As a page
 

@@ -26,7 +26,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     kernels = unit.begins("nccl_kernel", ("operation", "bytes", "communicator"))
     found = {"kernels": _kernels(unit, kernels), "matched": pl.DataFrame(), "mpi": pl.DataFrame()}
     if unit.has("nccl_collective"):
-        found["matched"] = _matched(unit, kernels)
+        found["matched"] = matched_collectives(unit, kernels)
     calls = [_mpi_calls(unit, layout) for layout in MPI if unit.has(layout)]
     if calls:
         found["mpi"] = pl.concat(calls)
@@ -40,8 +40,15 @@ def _kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
         bytes=pl.col("bytes").filter(pl.col("bytes") >= 0).sum())
 
 
+def matched_collectives(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
+    """A row per kernel of a matched collective, and what its rank did from the first rank's begin until its own. kernels: thread, begin,
+    bytes and communicator of NCCL kernels."""
+    if "matched" not in unit.cache:
+        unit.cache["matched"] = {"frame": _matched(unit, kernels)}
+    return unit.cache["matched"]["frame"]
+
+
 def _matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
-    """A row per kernel of a matched collective, and what its rank did from the first rank's begin until its own."""
     records = unit.begins("nccl_collective", ("operation", "collective", "late", "wait", "transfer"))
     # Without times on hosts that could not be placed against each other.
     records = _with_bandwidths(unit, records.filter(pl.col("late") >= 0))
@@ -59,7 +66,7 @@ def _matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
         for name, spans in host_states(unit, int(number)).items():
             doing[name][rows] = spans.within(since, begin[rows])
     return records.select(
-        "collective", "operation", "communicator", "bytes", "late", "wait", "transfer", "bus_bandwidth",
+        "thread", "begin", "collective", "operation", "communicator", "bytes", "late", "wait", "transfer", "bus_bandwidth",
         pl.Series("task", unit.task_of[threads], dtype=pl.Int64), *(pl.Series(name, values) for name, values in doing.items()))
 
 

@@ -12,7 +12,8 @@ from nsys2prv.analysis.comparison import Run, difference, scaling
 from nsys2prv.analysis.opened import Opened, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.rows import SAMPLED
-from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json, printed
+from nsys2prv.analysis.terminal import Style, printed
+from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json
 from nsys2prv.errors import MissingPackage, Nsys2prvError, UsageError
 from nsys2prv.job import Job
 from nsys2prv.report.endings import named_as_report
@@ -29,7 +30,8 @@ def add_analysis_options(parser: argparse.ArgumentParser) -> None:
                         help="which kernels are useful: compute (NCCL is communication, as BSC; default) or all-kernels (as TALP)")
     parser.add_argument("--region", default="", metavar="PATTERN", help='NVTX ranges that are iterations, as in "step*"')
     parser.add_argument("--bins", type=int, default=200, metavar="N", help="bins of maps over time (200)")
-    parser.add_argument("--rows", type=int, default=MOST_ROWS, metavar="N", help=f"rows of a table that are printed ({MOST_ROWS})")
+    parser.add_argument("--full", action="store_true", help="print all findings and tables, not only what fits in 60 lines")
+    parser.add_argument("--rows", type=int, metavar="N", help=f"rows of a table that are printed (5, or {MOST_ROWS} with --full)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file too")
     parser.add_argument("--align", default="auto", metavar="METHOD", help="as for conversions")
     parser.add_argument("--kernel-rules", type=Path, metavar="FILE", help="as for conversions")
@@ -60,7 +62,8 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
         write_whole(options.json, as_json(results, described))
     if options.html:
         write_page(options.html, described, results)
-    return printed(results.values(), heading(described), options.rows), [str(warning) for warning in described["warnings"]]
+    style = Style.of_output(options.full, options.rows)
+    return printed(results.values(), heading(described), style), [str(warning) for warning in described["warnings"]]
 
 
 def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, Result]]:
@@ -104,10 +107,10 @@ def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str
     results = difference(first, second)
     if options.json:
         write_whole(options.json, as_json({result.name: result for result in results}, {"name": f"{options.runs[0]}, {options.runs[1]}"}))
-    return printed(results, (), options.rows), []
+    return printed(results, (), Style.of_output(options.full, options.rows)), []
 
 
-def beside(job: Job, reports: Sequence[str | Path], path: Path, rows: int = MOST_ROWS, paths: bool = True) -> str:
+def beside(job: Job, reports: Sequence[str | Path], path: Path, paths: bool = True) -> str:
     """All analyses of a job that is being converted, as text; everything is written to `path`, and where there is matplotlib as a page
     beside it. paths: write those of the reports, not only their names."""
     if not paths:
@@ -116,7 +119,7 @@ def beside(job: Job, reports: Sequence[str | Path], path: Path, rows: int = MOST
         results, described = opened.analyse(), describe(opened, reports)
     write_whole(path, as_json(results, described))
     page = path.with_suffix(".html")
-    text = printed(results.values(), (), rows)
+    text = printed(results.values(), (), Style.of_output())
     try:
         write_page(page, described, results)
     except MissingPackage as missing:
@@ -127,7 +130,7 @@ def beside(job: Job, reports: Sequence[str | Path], path: Path, rows: int = MOST
 def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Namespace:
     """The options. targets: those that name a file to write, which must not be a report: where the name is forgotten, the next is one."""
     for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
-        if getattr(options, name) < least:
+        if (given := getattr(options, name)) is not None and given < least:
             raise UsageError(f"--{name} takes a number from {least} on")
     given = [*options.reports, *options.compare] if "reports" in options else options.runs
     written = {name: path for name in targets if (path := getattr(options, name))}

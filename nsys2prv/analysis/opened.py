@@ -15,10 +15,12 @@ import polars as pl
 
 from nsys2prv import engines
 from nsys2prv.analysis.book import UNKNOWN, Book, Samples, load
+from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.folding import folded, group_table
 from nsys2prv.analysis.regions import windows
 from nsys2prv.analysis.registry import ANALYSES
 from nsys2prv.analysis.result import Analysis, Context, Result
+from nsys2prv.analysis.steady import Steady, find_steady_state
 from nsys2prv.analysis.unit import Question, Unit
 from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.errors import Nsys2prvError, UsageError
@@ -209,9 +211,18 @@ class Opened:
                 self._results.update({(name, asked): result for name, result in self._analysed(left, *asked).items()})
         return {analysis.name: self._results[analysis.name, asked] for analysis in wanted}
 
+    def findings(self, useful: str = "compute") -> list[Finding]:
+        """What holds the job back, the most costly first: at most ten, each one cause. useful: as in :meth:`analyse`."""
+        return self.analyse("findings", useful=useful)["findings"].findings
+
+    @cached_property
+    def steady(self) -> Steady | None:
+        """The job's steady state: the time of its iterations. None where it does not repeat itself."""
+        return find_steady_state(self.book, self.labels["nvtx"])
+
     def _analysed(self, wanted: Sequence[Analysis], useful: str, region: str, bins: int) -> dict[str, Result]:
         question = Question(useful, windows(self.book, self.labels["nvtx"], region), bins, synchronising_calls(self.labels["cuda_api"]),
-                            io_calls(self.labels["osrt"]), self._groups)
+                            io_calls(self.labels["osrt"]), self._groups, self.steady)
         context = Context(self.book, question, self.labels, self.folded, self.absent)
         able = [analysis for analysis in wanted if all(self.book.layouts & set(group) for group in analysis.needs)]
         found: dict[str, dict[str, list[pl.DataFrame]]] = {analysis.name: {} for analysis in able}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from nsys2prv.analysis.book import Book
+from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.unit import Question, Unit
 
 
@@ -23,13 +24,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """tables: by name. notes: on how to read them. missing: what the reports lack, and which figures are not given therefore."""
+    """tables: by name. notes: on how to read them. missing: what the reports lack, and which figures are not given therefore. findings:
+    what holds the job back, greatest share first."""
 
     name: str
     title: str
     tables: dict[str, Table] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

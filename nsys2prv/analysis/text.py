@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.result import Result, Table
 from nsys2prv.errors import Nsys2prvError
 
@@ -26,23 +26,8 @@ IN_DETAIL = frozenset({"map", "use", "by_rank", "tree", "iterations_of_devices",
                        "classes_by_iteration"})
 
 
-def printed(results: Iterable[Result], head: Iterable[str] = (), rows: int = MOST_ROWS) -> str:
-    """The results for people."""
-    parts = ["\n".join(head)] if head else []
-    for result in results:
-        lines = [result.title, "=" * len(result.title)]
-        lines += [line for note in result.notes for line in textwrap.wrap(note, 110, initial_indent="note: ", subsequent_indent="      ")]
-        lines += [line for lack in result.missing
-                  for line in textwrap.wrap(f"not given - {lack}", 110, subsequent_indent="      ", break_on_hyphens=False)]
-        for name, table in result.tables.items():
-            if name not in IN_DETAIL and table.frame.height:
-                lines += ["", table.title, *table_lines(table.frame, rows)]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
-
-
-def table_lines(frame: pl.DataFrame, rows: int = MOST_ROWS) -> list[str]:
-    """A frame as aligned lines: durations in readable units, fractions in percent."""
+def table_lines(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
+    """A frame as aligned lines: durations in readable units, fractions in percent. width: leave out the last columns that are too much."""
     if frame.height == 1 and frame.width > UPRIGHT:
         return _upright(frame)
     shown = frame.head(rows)
@@ -50,13 +35,27 @@ def table_lines(frame: pl.DataFrame, rows: int = MOST_ROWS) -> list[str]:
     for name in frame.columns:
         cells = [cell(name, value) for value in shown[name].to_list()]
         head = heading(name)
-        width = max(map(len, (head, *cells)))
+        wide = max(map(len, (head, *cells)))
         left = frame.schema[name] in (pl.String, pl.Categorical) or isinstance(frame.schema[name], pl.Enum)
-        columns.append([f"{text:<{width}}" if left else f"{text:>{width}}" for text in (head, *cells)])
-    lines = ["  " + "  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+        columns.append([f"{text:<{wide}}" if left else f"{text:>{wide}}" for text in (head, *cells)])
+    kept = _fitting([len(column[0]) for column in columns], width)
+    lines = ["  " + "  ".join(line).rstrip() for line in zip(*columns[:kept], strict=True)]
+    if kept < len(columns):
+        lines.append(f"  ... and {', '.join(heading(name) for name in frame.columns[kept:])}"[:width])
     if frame.height > rows:
         lines.append(f"  ... {frame.height - rows:,} more")
     return lines
+
+
+def _fitting(widths: list[int], width: int | None) -> int:
+    """How many columns fit; the first always does."""
+    used, kept = 0, 0
+    for one in widths:
+        used += one + 2
+        if width is not None and used > width and kept:
+            break
+        kept += 1
+    return kept
 
 
 def _upright(frame: pl.DataFrame) -> list[str]:
@@ -113,7 +112,8 @@ def as_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
     analyses = {name: {"title": result.title, "notes": result.notes, "missing": result.missing, "tables": {
         key: {"title": table.title, "about": table.about, "columns": table.frame.to_dict(as_series=False)}
         for key, table in result.tables.items()}} for name, result in results.items()}
-    return json.dumps({"format": FORMAT, "job": dict(job), "analyses": analyses}, allow_nan=False)
+    found = [finding.as_dict() for result in results.values() for finding in result.findings]
+    return json.dumps({"format": FORMAT, "job": dict(job), "findings": found, "analyses": analyses}, allow_nan=False)
 
 
 def from_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
@@ -122,7 +122,10 @@ def from_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
             raise ValueError
-        return found["job"], {name: _result(name, one) for name, one in found["analyses"].items()}
+        results = {name: _result(name, one) for name, one in found["analyses"].items()}
+        if "findings" in results:
+            results["findings"].findings.extend(Finding.of(one) for one in found["findings"])
+        return found["job"], results
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError):

@@ -13,6 +13,7 @@ import polars as pl
 from nsys2prv.analysis.book import Book, Samples
 from nsys2prv.analysis.intervals import EMPTY, Spans, union, united
 from nsys2prv.analysis.rows import HOST
+from nsys2prv.analysis.steady import Steady
 from nsys2prv.catalogue import catalogue
 
 #: What a device does.
@@ -31,7 +32,7 @@ class Question:
     """What is asked of all analyses. useful: `compute` (kernels other than NCCL's, as BSC) or `all-kernels` (as TALP). windows: frame of
     regions and iterations with `region`, `iteration`, `begin`, `end`; the whole job is the first. bins: of maps over time. synchronising:
     values of CUDA API calls that wait for the device. io: values of OS runtime calls that wait for files or the network. groups: file
-    of the groups of NVTX names by value (folding.py)."""
+    of the groups of NVTX names by value (folding.py). steady: the job's steady state (steady.py), None where it has none."""
 
     useful: str = "compute"
     windows: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -39,6 +40,11 @@ class Question:
     synchronising: tuple[int, ...] = ()
     io: tuple[int, ...] = ()
     groups: Path | None = None
+    steady: Steady | None = None
+
+    def steady_span(self, duration: int) -> tuple[int, int]:
+        """Begin and end of the steady state, or of the whole job."""
+        return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
 
 
 class Unit:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from html import escape
 
 import polars as pl
 
+from nsys2prv.analysis.findings.told import NOTHING
 from nsys2prv.analysis.text import cell, heading
 from nsys2prv.page.parts import FAIR, FIGURES, GOOD, Block, Factor, Factors, Figure, Findings, Grid, Items, Section, Tree
 
+#: Kind of finding -> the section with its details; idle for those that are not here.
+SECTION_OF = defaultdict(lambda: "idle", dict.fromkeys(("straggler", "slow_host", "slow_link", "hiccup", "imbalance"), "collectives")
+                         | {"exposed_communication": "communication", "no_tensor_cores": "kernels"})
 #: Characters of the longest cell.
 LONGEST = 400
 
@@ -95,9 +100,11 @@ def level(value: float) -> str:
 
 def _findings(block: Findings) -> str:
     items = "".join(
-        f'<li><span class="bar" style="--p:{100 * (finding.share or 0):.1f}%"></span><span class="share">'
-        f'{"" if finding.share is None else f"{100 * finding.share:.1f} %"}</span> <span>{escaped(finding.text)} '
-        f'<a href="#{finding.link}">more</a></span></li>' for finding in block.found)
+        f'<li><span class="bar" style="--p:{min(100 * finding.share, 100):.1f}%"></span><span class="share" data-v="{finding.share}">'
+        f'{100 * finding.share:.1f} %</span> <span><b>{escaped(finding.title)}</b><br>{escaped("; ".join(finding.evidence))}.<br>'
+        f'What to do: {escaped(finding.advice)}. Views: {escaped(", ".join(finding.views))} '
+        f'<a href="#{SECTION_OF[finding.kind]}">more</a></span></li>' for finding in block.found)
+    items = items or f"<li>{escaped(NOTHING)}</li>"
     return f'<h3>{escaped(block.title)}</h3><p>{escaped(block.note)}</p><ol class="findings">{items}</ol>'
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.result import Result
 
 #: Rows of a table on a page, and of one with a row for each rank or device; JSON has all.
@@ -105,15 +106,6 @@ class Factor:
     value: float | None
     meaning: str
     factors: tuple[Factor, ...] = ()
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What is worth attention. share: of the time of all devices (or main threads), by which findings are put in order. link: a section."""
-
-    text: str
-    share: float | None
-    link: str
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from tools.view_answers import SAMPLES
 from nsys2prv.cli import main
 
 TRAINING, GRAPHS = (list(map(str, SAMPLES[name])) for name in ("training", "graphs"))
-ANALYSES = ["efficiencies", "overlap", "collectives", "kernels", "operations", "idle", "metrics"]
+ANALYSES = ["findings", "efficiencies", "overlap", "collectives", "kernels", "operations", "idle", "metrics"]
 
 
 def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", *TRAINING, "--align", "utc", "--json", str(tmp_path / "r.json"), "--region", "iteration*", "-q"]) == 0
+    assert main(["report", *TRAINING, "--align", "utc", "--json", str(tmp_path / "r.json"), "--region", "iteration*", "-q", "--full"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^4 tasks on 2 hosts, 4 GPUs; [\d.]+ ms; [\d,]+ events\n", out)
     assert re.search(r"^  parallel efficiency +\d+\.\d\d %$", out, re.MULTILINE)
@@ -33,7 +33,7 @@ def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_parts_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", *GRAPHS, "--only", "kernels", "--rows", "3", "-q"]) == 0
+    assert main(["report", *GRAPHS, "--only", "kernels", "--rows", "3", "-q", "--full"]) == 0
     out = capsys.readouterr().out
     assert "Efficiencies" not in out
     assert re.search(r"^  \.\.\. \d+ more$", out, re.MULTILINE)
@@ -45,7 +45,7 @@ def test_runs_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     folder.mkdir()
     for path in GRAPHS:
         shutil.copy(path, folder)
-    assert main(["report", *TRAINING, "--only", "overlap", "-q", "--compare", str(tmp_path / "r.json"), str(folder)]) == 0
+    assert main(["report", *TRAINING, "--only", "overlap", "-q", "--full", "--compare", str(tmp_path / "r.json"), str(folder)]) == 0
     out = capsys.readouterr().out
     table = out[out.index("Runs relative to the first"):].splitlines()
     assert re.search(r" 4 +[\d.]+ ms +1 +100\.00 %", table[2])
@@ -134,7 +134,7 @@ def test_runs_that_lack_analyses(tmp_path: Path, capsys: pytest.CaptureFixture[s
     part = str(tmp_path / "part.json")
     assert main(["report", *GRAPHS, "-q", "--only", "kernels", "--json", part]) == 0
     assert main(["diff", part, part]) == 0
-    assert main(["report", *GRAPHS, "-q", "--only", "kernels", "--compare", part]) == 0
+    assert main(["report", *GRAPHS, "-q", "--full", "--only", "kernels", "--compare", part]) == 0
     assert "scalability: no work on devices in" in capsys.readouterr().out
 
 

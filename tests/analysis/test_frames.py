@@ -98,7 +98,7 @@ def test_what_is_not_there(both: tuple[Opened, Trace]) -> None:
         job.frame("cuda_kernels")
     with pytest.raises(UsageError, match="grid: no field of cuda_kernel; it has kernel, class"):
         job.frame("cuda_kernel", "grid")
-    with pytest.raises(UsageError, match="no such analysis; there are efficiencies"):
+    with pytest.raises(UsageError, match="no such analysis; there are findings, efficiencies"):
         job.analyse("efficiency")
     with pytest.raises(UsageError, match="no NVTX range"):
         job.analyse("efficiencies", region="nothing like this*")

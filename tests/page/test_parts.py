@@ -10,13 +10,10 @@ import polars as pl
 import pytest
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis.result import Result, Table
 from nsys2prv.cli import main
 from nsys2prv.page.drift import drift, outliers
-from nsys2prv.page.findings import findings
 from nsys2prv.page.markup import escaped, table_html
 from nsys2prv.page.nesting import nested
-from nsys2prv.page.parts import Material
 
 
 def test_outliers_are_far_from_the_median() -> None:
@@ -44,22 +41,6 @@ def test_names_that_hold_the_separator() -> None:
         ("y / z", 0, 9), ("a", 0, 5), ("b / c", 1, 3), ("d", 2, 3), ("b", 1, 2), ("a !x", 0, 1)]
     frame, depths = nested(tree, 3)
     assert list(zip(frame["operation"], depths, strict=True)) == [("y / z", 0), ("a", 0), ("b / c", 1)]
-
-
-def test_findings_by_what_they_cost() -> None:
-    device = pl.DataFrame({"devices": [2], "elapsed_ns": [1000], "useful_ns": [600], "parallel_efficiency": [0.3],
-                           "load_balance_efficiency": [0.9], "communication_efficiency": [0.5], "orchestration_efficiency": [2 / 3]})
-    overlap = pl.DataFrame({"device": ["x", "all"], "exposed_ns": [100, 1000], "exposed_of_communication_share": [0.1, 0.8],
-                            "exposed_of_elapsed_share": [0.1, 0.5]})
-    gaps = pl.DataFrame({"length": ["< 1 us"], "count": [3], "time_ns": [1], **{f"{name}_ns": [int(name == "mpi")] for name in (
-        "mpi", "nccl", "io", "synchronisation", "launch", "unknown")}})
-    results = {"efficiencies": Result("efficiencies", "", {"device": Table("", device)}),
-               "overlap": Result("overlap", "", {"devices": Table("", overlap)}), "idle": Result("idle", "", {"gaps": Table("", gaps)})}
-    found = findings(Material({"devices": 2, "ranks": 2, "duration_ns": 1000}, results))
-    # 1 ns of 2,000 is too little to be one.
-    assert [(finding.share, finding.link) for finding in found] == [(0.7, "devices"), (0.5, "communication")]
-    assert "weakest factor: communication efficiency, 50.00 %" in found[0].text
-    assert "80.00 % of all communication" in found[1].text
 
 
 def test_cells_have_their_figures() -> None:

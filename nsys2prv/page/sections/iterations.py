@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsys2prv.page.drift import RULE, outliers
+from nsys2prv.page.drift import RULE, drift, outliers
 from nsys2prv.page.parts import Block, HeatMap, Items, Lines, Material, Section
 from nsys2prv.page.sections.devices import grid_of
 
@@ -23,6 +23,10 @@ def section(material: Material) -> Section:
         name: 100 * rows[column].cast(float).fill_null(float("nan")).to_numpy() for name, column in CURVES.items()}}
     blocks: list[Block] = [Lines("Elapsed time and efficiencies by iteration", rows["iteration"].to_numpy(), "iteration", panels,
                                  outliers(elapsed), RULE)]
+    trend = drift(elapsed)
+    if trend is not None:
+        way = "longer" if trend > 0 else "shorter"
+        blocks.append(Items([f"Iterations get {way}: by {abs(trend):.1%} of their median from the first to the last."]))
     devices = material.frame("efficiencies", "iterations_of_devices")
     if devices is not None and rows.height > 1:
         labels, values = grid_of(devices.with_columns(at=devices["iteration"] - 1), "useful_share", across="at")

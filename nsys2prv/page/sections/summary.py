@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from nsys2prv.page.findings import NOTE, findings
 from nsys2prv.page.parts import FAIR, GOOD, Block, Factor, Factors, Findings, Items, Material, Section
+
+NOTE = ("One cause each, the most costly first. The bar is the share of the time (of the steady state, where one was found) that would be "
+        "gained at most if the cause vanished.")
 
 
 def section(material: Material) -> Section:
@@ -12,9 +14,9 @@ def section(material: Material) -> Section:
     if roots:
         blocks.append(Factors("Efficiencies", roots, f"A product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} "
                               "on, red below; POP takes less than 80 % for worth a look."))
-    found = findings(material)
-    if found:
-        blocks.append(Findings("Findings", found, NOTE))
+    if "findings" in material.results:
+        blocks.append(Findings("What holds the job back", material.results["findings"].findings, NOTE))
+        blocks += material.grid("findings", "phases")
     blocks += material.notes("efficiencies")
     blocks += material.grid("efficiencies", "nodes", folded=True)
     warnings = [str(warning) for warning in material.job.get("warnings", [])]

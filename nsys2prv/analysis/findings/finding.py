@@ -1,0 +1,54 @@
+"""What a finding is, and the kinds of findings."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+#: Kind -> what it means, for the glossary.
+KINDS = {
+    "straggler": "a rank that is usually the last at collectives, so that the others wait for it",
+    "slow_host": "all ranks of one host are usually last: what they share is slow",
+    "slow_link": "a group of ranks takes longer than its peers to move the same data",
+    "hiccup": "a rank that was held up once, or a few times, for much longer than usual",
+    "imbalance": "ranks wait for each other, now for one and now for another",
+    "exposed_communication": "devices move data between ranks and compute nothing meanwhile",
+    "exposed_copies": "devices copy or set memory and do nothing else meanwhile",
+    "blocked_by_call": "devices are idle while their hosts wait in a call that synchronises",
+    "launch_bound": "devices are idle while their hosts are in other calls of the CUDA API",
+    "host_mpi": "devices are idle while their hosts are in MPI",
+    "host_nccl": "devices are idle while their hosts are in calls of NCCL",
+    "host_io": "devices are idle while their hosts read or write files, or the network",
+    "host_work": "devices are idle while their hosts are in no call that was recorded: they compute",
+    "no_tensor_cores": "matrix products run without tensor cores",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause that holds the job back."""
+
+    # one of KINDS
+    kind: str
+    # one sentence: who and what
+    title: str
+    # of the job's time (its steady state, where one was found), at most gained if the cause vanished
+    share: float
+    # whose fault it is, the culprit first; empty where it is nobody's
+    ranks: tuple[int, ...] = ()
+    # their GPUs, as "host GPU number"
+    devices: tuple[str, ...] = ()
+    # what was measured, a sentence each
+    evidence: tuple[str, ...] = ()
+    # what to do
+    advice: str = ""
+    # Paraver views that show it (nsys2prv cfgs)
+    views: tuple[str, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def of(cls, found: dict[str, object]) -> Finding:
+        """What :meth:`as_dict` gave."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})

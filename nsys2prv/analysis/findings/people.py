@@ -1,0 +1,94 @@
+"""Who is who, and what findings are made of: ranks, hosts and GPUs by their names, and the parts of their devices' time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import polars as pl
+
+from nsys2prv.analysis.result import Context
+from nsys2prv.sizes import plural
+
+#: Ranks that are named one by one.
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class People:
+    """The ranks of a job with their hosts and devices."""
+
+    # a row for each task: task, rank (or task where unknown), node, who
+    tasks: pl.DataFrame
+    # a row for each device: device, task, node, label, and the parts of its time (ns)
+    devices: pl.DataFrame
+    # as device_time collects them
+    records: pl.DataFrame
+    others: pl.DataFrame
+    # of the time that findings are of (ns)
+    length: int
+
+    @classmethod
+    def of(cls, context: Context, devices: pl.DataFrame, records: pl.DataFrame, others: pl.DataFrame, length: int) -> People:
+        """Of a job. devices: the parts of their time, as device_time collects them."""
+        tasks = context.tasks.with_columns(pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1))
+        if devices.height:
+            labels = context.book.rows.devices.select(pl.col("device").cast(pl.Int64), "label", "node")
+            devices = devices.with_columns(pl.col("device").cast(pl.Int64)).join(labels, on="device", how="left", maintain_order="left")
+        return cls(tasks, devices, records, others, max(length, 1))
+
+    def share(self, part: str) -> float:
+        """A part of the devices' time, as a share of all of it."""
+        return float(self.devices[part].sum()) / (self.length * self.devices.height)
+
+    def ranks(self, tasks: list[int]) -> tuple[int, ...]:
+        known = dict(self.tasks.select("task", "rank").rows())
+        return tuple(known[task] for task in tasks)
+
+    def labels(self, tasks: list[int]) -> tuple[str, ...]:
+        """The devices of tasks, in their order."""
+        found: dict[int, list[str]] = {}
+        for task, label in self.devices.select("task", "label").rows():
+            found.setdefault(task, []).append(label)
+        return tuple(label for task in tasks for label in found.get(task, ()))
+
+    def host_of(self, tasks: list[int]) -> str:
+        """The host whose ranks are just these, where there are other hosts, else an empty text."""
+        mine = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique().to_list()
+        whole = self.tasks.filter(pl.col("node") == mine[0])["task"].to_list() if len(mine) == 1 else []
+        return mine[0] if len(mine) == 1 and set(whole) == set(tasks) and self.tasks["node"].n_unique() > 1 else ""
+
+    def name(self, tasks: list[int]) -> str:
+        """Ranks with their hosts and GPUs: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`, `48 ranks`."""
+        if len(tasks) == 1:
+            who = self.tasks.filter(pl.col("task") == tasks[0])["who"][0]
+            return f"{who} ({', '.join(self.labels(tasks)) or self.tasks.filter(pl.col('task') == tasks[0])['node'][0]})"
+        ranks = sorted(self.ranks(tasks))
+        nodes = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique(maintain_order=True).to_list()
+        where = ", ".join(nodes[:3]) + (f" and {plural(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else "")
+        return f"ranks {numbered(ranks)} ({where})"
+
+    def differences(self, tasks: list[int], parts: tuple[str, ...]) -> list[tuple[str, float]]:
+        """How much longer the devices of some tasks spend in each part than the median of all others (ns), the greatest first."""
+        mine, rest = (self.devices.filter(pl.col("task").is_in(tasks) == wanted) for wanted in (True, False))
+        if not mine.height or not rest.height:
+            return []
+        found = [(part, float(mine[part].mean()) - float(rest[part].median())) for part in parts]
+        return sorted(found, key=lambda item: -item[1])
+
+    def middle(self, tasks: list[int], part: str) -> tuple[float, float]:
+        """A part of the time of the devices of some tasks (mean, ns), and of all others (median, ns)."""
+        mine, rest = (self.devices.filter(pl.col("task").is_in(tasks) == wanted)[part] for wanted in (True, False))
+        return float(mine.mean() or 0), float(rest.median() or 0)
+
+
+def numbered(numbers: list[int]) -> str:
+    """Ascending numbers for people: `0-3`, `1,5,9`, `2, 6, ... 62`."""
+    if len(numbers) > 2:
+        steps = {second - first for first, second in pairwise(numbers)}
+        if steps == {1}:
+            return f"{numbers[0]}-{numbers[-1]}"
+        if len(steps) == 1 and len(numbers) > 4:
+            return f"{numbers[0]}, {numbers[1]}, ... {numbers[-1]}"
+    shown = ",".join(map(str, numbers[:MOST_NAMED]))
+    return shown + (f" and {len(numbers) - MOST_NAMED} more" if len(numbers) > MOST_NAMED else "")

@@ -1,0 +1,177 @@
+"""For whom ranks wait: persistent stragglers, slow hosts and links, and single events.
+
+A rank that is late makes the others wait, and those who wait for it may be late elsewhere because of that. So what counts is not who is
+last at a collective but who waits least: per segment of the job (from one collective of all ranks to the next, else an iteration) the
+exposed wait of each rank. The culprits wait least, by a gap from all others. What would be gained without them is that gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import comb
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.analysis.steady import Steady
+
+#: A collective with this share of the ranks ends a segment; so many of them are needed, else iterations are segments.
+ALL_RANKS, LEAST_SEGMENTS = 0.9, 5
+#: Segments of equal length where there are neither.
+EQUAL_SEGMENTS = 40
+#: A persistent culprit costs this share of the time, and of few ranks, which differ by more without a cause, so much more divided by their
+#: number; is last so often that chance has less than this probability, ...
+LEAST_SHARE, LEAST_OF_FEW, CHANCE = 0.02, 0.06, 0.002
+#: ... and is as far from the others as they are from each other, times this.
+APART = 1.0
+#: A single event costs this share of the time, and this many times what is usual of one segment.
+LEAST_EVENT, UNUSUAL = 0.005, 8.0
+#: So many single events are told apart; more of the same ranks are one finding.
+MOST_EVENTS = 3
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Exposed waits."""
+
+    # the tasks, ascending
+    tasks: np.ndarray
+    # ns (segments, tasks)
+    waits: np.ndarray
+    # when the last rank had arrived, or the segment ended (ns, ascending)
+    ends: np.ndarray
+    # how often each task was last at a collective, and at how many it was (tasks)
+    last: np.ndarray
+    collectives: np.ndarray
+
+
+@dataclass(frozen=True)
+class Culprits:
+    """Ranks for which the others wait."""
+
+    # tasks, the worst first
+    tasks: list[int]
+    # ns gained at most without them
+    cost: int
+    # segments in which one of them was the last, and of how many
+    last: int
+    segments: int
+    # the probability that it is chance
+    chance: float
+    # ns that the others wait longer than they do, in the median segment
+    lateness: float
+
+
+@dataclass
+class Event:
+    """Ranks that were held up now and then."""
+
+    tasks: list[int]
+    # when (ns), and for how long (ns)
+    times: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+    @property
+    def cost(self) -> int:
+        return sum(self.lengths)
+
+
+def segments_of(records: pl.DataFrame, others: pl.DataFrame, steady: Steady | None, span: tuple[int, int]) -> Segments:
+    """The exposed waits of each rank, segment by segment. records, others: as device_time collects them; others have `exposed_wait`."""
+    tasks = np.unique(np.concatenate([frame["task"].to_numpy() for frame in (records, others) if frame.height]))
+    ends = _segment_ends(records, len(tasks), steady, span)
+    waits = np.zeros((len(ends) + 1, len(tasks)))
+    for frame, when in ((records, "ready"), (others, "end")):
+        if frame.height:
+            at = np.searchsorted(ends, frame[when].to_numpy(), "left"), np.searchsorted(tasks, frame["task"].to_numpy())
+            np.add.at(waits, at, frame["exposed_wait"].to_numpy())
+    last, collectives = np.zeros(len(tasks), np.int64), np.zeros(len(tasks), np.int64)
+    if records.height:
+        latest = (pl.col("late") == pl.col("late").max().over("collective")) & (pl.col("late").max().over("collective") > 0)
+        counted = records.with_columns(latest=latest).group_by("task").agg(pl.col("latest").sum(), pl.len())
+        at = np.searchsorted(tasks, counted["task"].to_numpy())
+        last[at], collectives[at] = counted["latest"].to_numpy(), counted["len"].to_numpy()
+    # What is after the last end is no whole segment.
+    return Segments(tasks, waits[:-1], ends, last, collectives)
+
+
+def _segment_ends(records: pl.DataFrame, count: int, steady: Steady | None, span: tuple[int, int]) -> np.ndarray:
+    if records.height:
+        whole = records.group_by("collective").agg(ranks=pl.col("task").n_unique(), ready=pl.col("ready").max())
+        ends = np.unique(whole.filter(pl.col("ranks") >= ALL_RANKS * count)["ready"].to_numpy())
+        if len(ends) >= LEAST_SEGMENTS:
+            return ends
+    if steady and steady.count >= LEAST_SEGMENTS:
+        return np.append(np.array(steady.begins[1:], np.int64), steady.end)
+    return np.linspace(*span, EQUAL_SEGMENTS + 1)[1:].astype(np.int64)
+
+
+def blame(segments: Segments, length: int) -> tuple[Culprits | None, list[Event]]:
+    """The persistent culprits, None where there are none, and single events, the most costly first. length: of the time (ns)."""
+    waits = segments.waits
+    if waits.shape[1] < 2 or not len(waits):
+        return None, []
+    gain, group = _largest_gaps(waits)
+    rare = _rare(gain, length)
+    culprits = _persistent(segments, ~rare, length)
+    usual = float(np.median(gain[~rare])) if (~rare).any() else 0.0
+    events: dict[tuple[int, ...], Event] = {}
+    for number in np.flatnonzero(rare)[np.argsort(-gain[rare], kind="stable")].tolist():
+        tasks = segments.tasks[group[number]].tolist()
+        event = events.setdefault(tuple(tasks), Event(tasks))
+        event.times.append(int(segments.ends[number] - gain[number]))
+        event.lengths.append(int(gain[number] - usual))
+    return culprits, sorted(events.values(), key=lambda event: -event.cost)[:MOST_EVENTS]
+
+
+def _largest_gaps(waits: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Per segment the largest gap between those that wait least, at most half of all, and the others (ns), and the indices of those."""
+    order = np.argsort(waits, axis=1, kind="stable")
+    ordered = np.take_along_axis(waits, order, axis=1)
+    gaps = np.diff(ordered[:, :waits.shape[1] // 2 + 1], axis=1)
+    place = np.argmax(gaps, axis=1)
+    return gaps[np.arange(len(waits)), place], [order[number, :at + 1] for number, at in enumerate(place.tolist())]
+
+
+def _rare(gain: np.ndarray, length: int) -> np.ndarray:
+    """Which segments are single events."""
+    if len(gain) < LEAST_SEGMENTS:
+        return np.zeros(len(gain), bool)
+    usual = np.median(gain[gain > 0]) if (gain > 0).any() else 0.0
+    # Where few segments have any wait, the usual ones among those.
+    return (gain >= LEAST_EVENT * length) & (gain >= UNUSUAL * usual)
+
+
+def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits | None:
+    waits = segments.waits[usual]
+    # Collectives that are hidden behind computation tell nothing of who is slow.
+    waits = waits[np.ptp(waits, axis=1) > 0]
+    count = waits.shape[1]
+    if len(waits) < LEAST_SEGMENTS:
+        return None
+    total = waits.sum(axis=0)
+    order = np.argsort(total, kind="stable")
+    ordered = total[order]
+    gaps = np.diff(ordered[:count // 2 + 1])
+    size = int(np.argmax(gaps)) + 1
+    mine, rest = order[:size], order[size:]
+    by_segment = waits[:, rest].min(axis=1) - waits[:, mine].min(axis=1)
+    cost = int(np.clip(by_segment, 0, None).sum())
+    last = int(np.isin(np.argmin(waits, axis=1), mine).sum())
+    chance = binomial_tail(last, len(waits), size / count)
+    # The ends of the others' range are ranks that are themselves odd, or wait for one of the culprits only: its middle counts.
+    spread = float(np.subtract(*np.quantile(ordered[size:], (0.9, 0.1)))) if len(rest) > 1 else 0.0
+    if cost < (LEAST_SHARE + LEAST_OF_FEW / count) * length or chance > CHANCE or gaps[size - 1] < APART * spread:
+        return None
+    return Culprits(segments.tasks[mine].tolist(), cost, last, len(waits), chance, float(np.median(by_segment)))
+
+
+def binomial_tail(least: int, count: int, probability: float) -> float:
+    """The probability of so many hits or more."""
+    if probability >= 1 or least <= 0:
+        return 1.0
+    if count > 1000:
+        # Far beyond what needs exact figures.
+        mean, deviation = count * probability, (count * probability * (1 - probability)) ** 0.5
+        return float(np.exp(-0.5 * max(0.0, (least - mean) / deviation) ** 2))
+    return min(1.0, sum(comb(count, hits) * probability ** hits * (1 - probability) ** (count - hits) for hits in range(least, count + 1)))

@@ -1,0 +1,161 @@
+"""Findings: the right culprit, of jobs with a known fault and of figures made by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from tools.view_answers import SAMPLES
+
+import nsys2prv
+from nsys2prv import views
+from nsys2prv.analysis.findings import device_time, job_wide, rank_wise
+from nsys2prv.analysis.findings.finding import KINDS, Finding
+from nsys2prv.analysis.findings.told import NOTHING, finding_lines
+from nsys2prv.analysis.findings.waiting import LEAST_SEGMENTS, Segments, binomial_tail, blame
+from nsys2prv.analysis.unit import Question, Unit
+from nsys2prv.cli import main
+from nsys2prv.page.markup import SECTION_OF
+from nsys2prv.page.sections import SECTIONS
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+import culprits
+
+
+def segments(waits: np.ndarray, step: int = 1_000) -> Segments:
+    count = waits.shape[1]
+    return Segments(np.arange(1, count + 1), waits.astype(float), step * np.arange(1, len(waits) + 1), np.zeros(count, np.int64),
+                    np.zeros(count, np.int64))
+
+
+def random_waits(rng: np.random.Generator, count: int, ranks: int, late: np.ndarray) -> np.ndarray:
+    """Waits of ranks that come late by noise and, each, by so much more: until the last one has come."""
+    arrivals = rng.exponential(20, (count, ranks)) + late
+    return arrivals.max(axis=1, keepdims=True) - arrivals
+
+
+@pytest.mark.parametrize("ranks", [4, 64, 256])
+def test_a_slow_rank_is_not_hidden_by_a_hiccup(ranks: int) -> None:
+    """Nor the other way round: both are told, each with its own cost."""
+    rng = np.random.default_rng(ranks)
+    late = np.zeros(ranks)
+    late[ranks // 2] = 200
+    arrivals = rng.exponential(20, (90, ranks)) + late
+    arrivals[40, 1] += 30_000
+    found, events = blame(segments(arrivals.max(axis=1, keepdims=True) - arrivals), 90_000)
+    assert found is not None
+    assert found.tasks == [ranks // 2 + 1]
+    assert found.segments == 89
+    assert 0.08 < found.cost / 90_000 < 0.2
+    assert [event.tasks for event in events] == [[2]]
+    assert events[0].cost == pytest.approx(30_000, rel=0.03)
+    assert events[0].times[0] == pytest.approx(41_000 - 30_000, rel=0.1)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 64])
+def test_nobody_is_named_where_all_are_alike(ranks: int) -> None:
+    for seed in range(50):
+        waits = random_waits(np.random.default_rng(seed), 40, ranks, np.zeros(ranks))
+        assert blame(segments(waits), 40_000) == (None, [])
+
+
+def test_a_group_that_is_late_together() -> None:
+    late = np.zeros(16)
+    late[4:8] = 150
+    found, events = blame(segments(random_waits(np.random.default_rng(3), 40, 16, late)), 40_000)
+    assert found is not None
+    assert sorted(found.tasks) == [5, 6, 7, 8]
+    assert not events
+
+
+def test_too_few_segments_prove_nothing() -> None:
+    late = np.array([0, 0, 500, 0])
+    waits = random_waits(np.random.default_rng(3), LEAST_SEGMENTS - 1, 4, late)
+    assert blame(segments(waits), 4_000) == (None, [])
+
+
+def test_chance() -> None:
+    assert binomial_tail(0, 10, 0.5) == 1
+    assert binomial_tail(10, 10, 0.5) == pytest.approx(2**-10)
+    assert binomial_tail(9, 10, 0.5) == pytest.approx(11 * 2**-10)
+    assert binomial_tail(1500, 2000, 0.5) < 1e-9
+
+
+@pytest.mark.parametrize("fault", ["slow GPU", "slow code", "slow link", "hiccup", "balanced"])
+def test_jobs_with_a_known_fault(fault: str, tmp_path: Path) -> None:
+    case = culprits.CASES[fault](np.random.default_rng([1, 4]), 4)
+    case.options = replace(case.options, steps=10, skew_us=20.0)
+    case.fault = replace(case.fault, steps=(5,) if case.fault.steps else ())
+    found = culprits.judged(case, tmp_path).found
+    assert case.hit, found
+    shares = [finding.share for finding in found]
+    assert shares == sorted(shares, reverse=True)
+    for finding in found:
+        assert len(finding.devices) == len(finding.ranks)
+        assert 0 < finding.share <= 1
+        assert finding.evidence
+        assert finding.advice
+
+
+def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
+    with nsys2prv.open(SAMPLES["training"], jobs=1) as job:
+        question = Question(steady=job.steady)
+        begin, end = question.steady_span(job.duration)
+        for number in np.unique(job.book.rows.units).tolist():
+            devices = device_time.collect(Unit(job.book, number, question, job._saved.parent))["devices"]
+            assert devices.select(pl.sum_horizontal(*device_time.BUSY, "idle"))["compute"].to_list() == [end - begin] * devices.height
+
+
+def test_every_kind_is_explained_and_has_its_section() -> None:
+    assert {SECTION_OF[kind] for kind in KINDS} <= {module.__name__.rpartition(".")[2] for module in SECTIONS}
+    text = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text()
+    for kind, meaning in KINDS.items():
+        assert f"* `{kind}`: {meaning}" in text.replace("\n  ", " ")
+
+
+def test_views_of_findings_are_there() -> None:
+    known = {Path(str(name)).stem for name in views.views()}
+    named = {view for module in (job_wide, rank_wise) for view in _views(Path(module.__file__).read_text())}
+    assert len(named) >= 6
+    assert named <= known
+
+
+def _views(source: str) -> set[str]:
+    """What stands in a tuple of texts that name views."""
+    tuples = re.findall(r'\(((?:"[\w-]+"(?:, )?)+)\)', source)
+    return {name for found in tuples for name in re.findall(r'"([\w-]+)"', found) if name.startswith(("nccl", "gpu-", "gemms", "memory_b"))}
+
+
+def test_findings_everywhere_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reports, data = list(map(str, SAMPLES["training"])), tmp_path / "r.json"
+    assert main(["report", *reports, "-q", "--json", str(data), "--html", str(tmp_path / "r.html")]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) <= 60
+    assert "\x1b" not in out
+    written = json.loads(data.read_text())["findings"]
+    with nsys2prv.open(reports, jobs=1) as job:
+        assert written == [finding.as_dict() for finding in job.findings()]
+    head = "\n".join(out.splitlines()[:30])
+    page = (tmp_path / "r.html").read_text()
+    for finding in written[:3]:
+        assert finding["title"][:50] in head
+        assert finding["title"] in page
+    assert main(["report", str(data)]) == 0
+    assert capsys.readouterr().out == out
+
+
+def test_findings_as_text() -> None:
+    finding = Finding("straggler", "Rank 1 (n GPU0) is late.", 0.123, (1,), ("n GPU0",), ("first", "second"), "look", ("nccl_wait",))
+    assert finding_lines([finding]) == [" 12.3 %  Rank 1 (n GPU0) is late.", "         measured: first", "         do: look"]
+    assert finding_lines([finding], full=True)[-3:] == ["         measured: second", "         do: look", "         views: nccl_wait"]
+    assert finding_lines([finding] * 7)[-1] == "  and 2 that cost less: --full"
+    assert all(len(line) <= 40 for line in finding_lines([replace(finding, title="word " * 40, advice="word " * 40)], 40))
+    assert " ".join(line.strip() for line in finding_lines([], 50)) == NOTHING
+    assert Finding.of(json.loads(json.dumps(finding.as_dict()))) == finding
