@@ -73,7 +73,7 @@ def faulty(fault: Fault) -> type[Timeline]:
     class Faulty(Timeline):
         def __init__(self, program, cluster, seed, noise) -> None:
             super().__init__(program, cluster, seed, noise)
-            self.is_step = any(op.kind is Kind.COLLECTIVE for op in program.ops)
+            self.is_step = any(op.kind is Kind.SYNC_STREAM for op in program.ops)
             self.number = 0
             ranks = list(fault.ranks)
             if fault.kind in ("slow_gpu", "slow_host"):

@@ -25,6 +25,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     steady = context.question.steady
     begin, end = context.question.steady_span(context.duration)
     others = with_waits(found["others"])
+    found = {**found, "devices": found["devices"].with_columns(pl.col("device").cast(pl.Int64))} if found["devices"].height else found
     people = People.of(context, _parts(found["devices"], others), found["records"], others, end - begin)
     findings = [*_of_waits(people, steady, (begin, end)), *job_wide(people, found["calls"], context)] if found["devices"].height else []
     findings = sorted(findings, key=lambda finding: -finding.share)[:MOST]
@@ -36,17 +37,19 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
 
 
 def _parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """The parts of devices' time, of NCCL kernels that are not matched the waits told from the transfers."""
+    """The parts of devices' time: of NCCL kernels that are not matched and of MPI the waits for other ranks told from the rest."""
     if not devices.height:
         return devices
     idle = [name for name in devices.columns if name.startswith("idle_")]
     devices = devices.with_columns(idle_unknown=(pl.col("idle") - pl.sum_horizontal(idle)).clip(0))
-    waited = pl.lit(0, pl.Int64).alias("more")
-    if others.height:
-        waits = others.group_by("task").agg(more=pl.col("exposed_wait").sum())
-        devices, waited = devices.join(waits, on="task", how="left", maintain_order="left"), pl.col("more").fill_null(0)
-    waited = pl.min_horizontal(waited, "other_nccl")
-    return devices.with_columns(wait=pl.col("wait") + waited, transfer=pl.col("transfer") + pl.col("other_nccl") - waited)
+    nothing = pl.DataFrame(schema={"device": pl.Int64, "name": pl.String, "exposed_wait": pl.Int64})
+    waits = (others if others.height else nothing).group_by("device").agg(
+        nccl=pl.col("exposed_wait").filter(pl.col("name").str.starts_with("NCCL")).sum(),
+        mpi=pl.col("exposed_wait").filter(~pl.col("name").str.starts_with("NCCL")).sum())
+    devices = devices.join(waits, on="device", how="left", maintain_order="left")
+    nccl, mpi = (pl.min_horizontal(pl.col(name).fill_null(0), part) for name, part in (("nccl", "other_nccl"), ("mpi", "idle_mpi")))
+    return devices.with_columns(wait=pl.col("wait") + nccl + mpi, transfer=pl.col("transfer") + pl.col("other_nccl") - nccl,
+                                idle_mpi=pl.col("idle_mpi") - mpi)
 
 
 def _of_waits(people: People, steady: object, span: tuple[int, int]) -> list[Finding]:
@@ -61,11 +64,13 @@ def _of_waits(people: People, steady: object, span: tuple[int, int]) -> list[Fin
     if culprits:
         told += culprits.cost
         one = of_culprits(people, segments, culprits)
-        same = next((at for at, link in enumerate(links) if set(culprits.tasks) <= set(link.tasks)), None)
-        if same is not None and one.kind == "slow_link":
-            found[same] = replace(found[same], share=max(found[same].share, one.share), evidence=(*found[same].evidence, *one.evidence))
-        else:
-            found.append(one)
+        same = [finding for finding, link in zip(found, links, strict=True) if set(culprits.tasks) & set(link.tasks)]
+        if same and one.kind == "slow_link":
+            one = replace(same[0], share=max(same[0].share, one.share), evidence=(*same[0].evidence, *one.evidence))
+        elif same:
+            # A slow GPU moves data slowly too.
+            one = replace(one, evidence=(*one.evidence, *same[0].evidence))
+        found = [one, *(finding for finding in found if finding not in same)]
     told += sum(event.cost for event in events)
     found += [of_event(people, event) for event in events]
     return [*found, *imbalance(people, segments, told)]

@@ -57,12 +57,14 @@ def slow_links(records: pl.DataFrame, length: int) -> list[Link]:
 
 
 def with_waits(others: pl.DataFrame) -> pl.DataFrame:
-    """NCCL kernels of which it is not known who waited for whom, with `exposed_wait`: what they take longer than the quickest tenth of
-    those that do the same. Messages, and collectives without communicators."""
+    """NCCL kernels and calls of MPI of which it is not known who waited for whom, with `exposed_wait`: how much longer they take than the
+    quickest of the same number on all devices, for ranks do the same in the same order. Where they do not: longer than the quickest tenth
+    of those that move the same."""
     if not others.height:
         return others
-    alike = ["operation", "bytes", "communicator"]
-    length = pl.col("end") - pl.col("begin")
-    usual = length.quantile(0.1, "lower").over(alike)
-    waited = pl.min_horizontal("exposed", (length - usual).clip(0))
-    return others.with_columns(exposed_wait=pl.when(pl.col("bytes") >= 0).then(waited).otherwise(0))
+    length, same = pl.col("end") - pl.col("begin"), pl.col("total").min().over("name") == pl.col("total").max().over("name")
+    in_step = same & (pl.col("device").n_unique().over("name") == others["device"].n_unique())
+    least = length.min().over("name", "number")
+    usual = length.quantile(0.1, "lower").over("operation", "bytes", "communicator")
+    base = pl.when(in_step).then(least).when(pl.col("bytes") >= 0).then(usual).otherwise(length)
+    return others.with_columns(exposed_wait=pl.min_horizontal("exposed", (length - base).clip(0)).cast(pl.Int64))

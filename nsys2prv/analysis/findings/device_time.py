@@ -6,13 +6,16 @@ NCCL (kernels of which that is not known), memory operations, idle; idle time by
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.collectives import matched_collectives
 from nsys2prv.analysis.hosts import STATES, driving_threads, host_states
 from nsys2prv.analysis.intervals import Spans, clipped, difference, gaps, union, united
-from nsys2prv.analysis.unit import COMPUTE, CONVOLUTION, GEMM, GRAPH, MEMORY, NCCL, TENSOR_NO, Unit
+from nsys2prv.analysis.unit import COMPUTE, CONVOLUTION, GEMM, GRAPH, MEMORY, MPI, NCCL, TENSOR_NO, Unit
+from nsys2prv.columns import ABSENT
 
 #: Parts of a device's time that are not idle.
 BUSY = ("compute", "transfer", "wait", "other_nccl", "memory")
@@ -20,10 +23,11 @@ BUSY = ("compute", "transfer", "wait", "other_nccl", "memory")
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     """devices: a row each, its parts (ns). records: a row for each kernel of a matched collective, with its exposed parts. others: a row
-    for each other NCCL kernel. calls: idle time by device and call."""
+    for each other NCCL kernel, and each call of MPI with which a device is idle. calls: idle time by device and call."""
     begin, end = unit.question.steady_span(unit.duration)
     found: dict[str, list[pl.DataFrame]] = {"devices": [], "records": [], "others": [], "calls": []}
-    kernels = unit.begins("nccl_kernel", ("operation", "bytes", "communicator")) if unit.has("nccl_kernel") else None
+    kernels = unit.begins("nccl_kernel", ("operation", "bytes", "communicator", "kernel")) if unit.has("nccl_kernel") else None
+    kernels = None if kernels is None else _numbered(unit, kernels, "kernel")
     matched = matched_collectives(unit, kernels) if kernels is not None and unit.has("nccl_collective") else None
     for device in unit.devices:
         compute, nccl = (clipped(unit.device_spans(device, *what), begin, end) for what in ((COMPUTE, GRAPH), (NCCL,)))
@@ -40,12 +44,13 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                 found["records"].append(known.with_columns(
                     exposed_wait=_own_part(known, "begin", "ready", wait), exposed_transfer=_own_part(known, "ready", "until", transfer)))
             other = difference(nccl, united([compute, transfer, wait]))
-            found["others"].append(mine.with_columns(exposed=_own_part(mine, "begin", "end", other),
-                                                     task=pl.Series(unit.task_of[mine["thread"].to_numpy()], dtype=pl.Int64)))
+            found["others"].append(_other_rows(unit, mine, other, device, pl.format("NCCL {}", "kernel")))
         parts |= {"transfer": transfer, "wait": wait, "other_nccl": other}
         memory = clipped(unit.device_spans(device, MEMORY), begin, end)
         parts["memory"] = difference(memory, united([compute, nccl]))
         idle = gaps(unit.active(device), begin, end)
+        found["others"] += [_other_rows(unit, calls, idle, device, pl.format(f"{layout} {{}}", "call"))
+                            for layout, calls in _mpi_calls(unit, device, begin, end)]
         states = host_states(unit, device)
         task = _task_of(unit, device)
         work = unit.work.filter((pl.col("device") == device) & pl.col("class").is_in([GEMM, CONVOLUTION])
@@ -57,6 +62,32 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         if unit.has("cuda_api"):
             found["calls"].append(_idle_in_calls(unit, device, idle))
     return {name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()}
+
+
+def _other_rows(unit: Unit, frame: pl.DataFrame, exposed: Spans, device: int, name: pl.Expr) -> pl.DataFrame:
+    """Rows of `others`: task, device, name, begin, end, operation, bytes, communicator (ABSENT for what is not known), number and total (in
+    the whole job, of this name on its row's device), exposed (ns)."""
+    known = [name if name in frame.columns else pl.lit(ABSENT, pl.Int64).alias(name) for name in ("operation", "bytes", "communicator")]
+    return frame.select(
+        pl.Series("task", unit.task_of[frame["thread"].to_numpy()], dtype=pl.Int64), pl.lit(device, pl.Int64).alias("device"),
+        name.alias("name"), "begin", "end", "number", "total", *known, _own_part(frame, "begin", "end", exposed).alias("exposed"))
+
+
+def _mpi_calls(unit: Unit, device: int, begin: int, end: int) -> Iterator[tuple[str, pl.DataFrame]]:
+    """The calls of MPI that begin in the steady state, of the threads that drive a device."""
+    threads = driving_threads(unit, device) if unit.has(*MPI) else []
+    for layout in MPI:
+        if unit.has(layout):
+            calls = unit.begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
+            calls = calls.with_columns(number=pl.int_range(pl.len()).over("call"), total=pl.len().over("call"))
+            yield layout, calls.filter((pl.col("begin") >= begin) & (pl.col("begin") < end))
+
+
+def _numbered(unit: Unit, frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The rows, by begin, with their `number` among those of the same name on their device, and how many there are, `total`."""
+    frame = frame.sort("begin", maintain_order=True)
+    device = pl.Series("device", unit.device_of[frame["thread"].to_numpy()])
+    return frame.with_columns(device).with_columns(number=pl.int_range(pl.len()).over("device", name), total=pl.len().over("device", name))
 
 
 def _task_of(unit: Unit, device: int) -> int:

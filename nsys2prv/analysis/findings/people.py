@@ -34,7 +34,7 @@ class People:
         tasks = context.tasks.with_columns(pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1))
         if devices.height:
             labels = context.book.rows.devices.select(pl.col("device").cast(pl.Int64), "label", "node")
-            devices = devices.with_columns(pl.col("device").cast(pl.Int64)).join(labels, on="device", how="left", maintain_order="left")
+            devices = devices.join(labels, on="device", how="left", maintain_order="left")
         return cls(tasks, devices, records, others, max(length, 1))
 
     def share(self, part: str) -> float:
