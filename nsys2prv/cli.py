@@ -195,9 +195,7 @@ def run(options: argparse.Namespace) -> int:
     summary = convert(reports, output, as_options(options))
     warn(summary.warnings)
     if not options.quiet:
-        print(printable(summary.text()))
-        if options.verbose:
-            print(printable(summary.details()))
+        print(printable(summary.text(options.verbose)))
         if summary.report:
             print(printable(f"\n{summary.report}"))
     for line in summary.unread:

@@ -49,7 +49,8 @@ class Job:
     domain_codes: (name, number) of every NVTX domain, sorted. placed: the timeline, whose clocks lead to trace time. duration: of the
     trace (ns). written: records and sampled numbers by layout, lines by kind; left_out: those that were read and are not written, by
     (layout or kind of lines, reason). notes, warnings: of preparing. unread: what is wrong
-    with reports that could not be read. stores: of which some of the results are. folder: of the temporary files, where the runs are.
+    with reports that could not be read. stores: of which some of the results are. is_cut: whether this is a part of what was
+    read. folder: of the temporary files, where the runs are.
     """
 
     infos: list[ReportInfo]
@@ -65,6 +66,7 @@ class Job:
     warnings: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     stores: list[Path] = field(default_factory=list)
+    is_cut: bool = False
     written: Counter[str] = field(init=False)
     left_out: Counter[tuple[str, str]] = field(init=False)
     runs: list[Run] = field(init=False)

@@ -30,6 +30,7 @@ from nsys2prv.job import Job, Workers, threads_of, trace_duration
 from nsys2prv.model import devices as device_model
 from nsys2prv.model import names as name_model
 from nsys2prv.model import objects as object_model
+from nsys2prv.notes import Detail
 from nsys2prv.options import DEFAULTS
 from nsys2prv.plan import Plan
 from nsys2prv.progress import Progress
@@ -206,7 +207,7 @@ def _prepared(reading: _Reading) -> Job:
     if reading.plan.states:
         states = _states(reading, model, placed)
         reading.results += states
-        notes = [*notes, f"{sum(run.rows for result in states for run in result.runs):,} states of threads and streams"]
+        notes = [*notes, Detail(f"{sum(run.rows for result in states for run in result.runs):,} states of threads and streams")]
     return Job(reading.infos, reading.plan.selection, reading.results, model, placed, values, sorted(domains.items()),
                reading.folder, reading.workers, notes, warnings=small)
 

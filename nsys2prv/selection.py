@@ -16,10 +16,9 @@ from nsys2prv.events.kind import ALL, EventKind
 LIKE = 3
 
 
-
 @dataclass(frozen=True)
 class Selection:
-    """kinds: to translate. asked: named by the user, so that a missing one is worth a warning."""
+    """kinds: to translate. asked: the names that the user gave, of kinds or of groups of them, worth a warning where none is found."""
 
     kinds: tuple[EventKind, ...]
     asked: frozenset[str]
@@ -67,12 +66,11 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
             left_out |= members
         else:
             chosen |= members
-            # What follows from other kinds is asked for by its own name alone.
-            asked |= set() if name == ALL else {kind.name for kind in kinds if kind.name in members and (kind.tables or kind.name == name)}
+            asked |= {name} - {ALL}
     if all(word.startswith("-") or word in on_demand for word in given):
         chosen |= {kind.name for kind in kinds} - on_demand
     left_out -= set(demanded)
-    return Selection(tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked - left_out))
+    return Selection(tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked))
 
 
 def least_durations(given: Mapping[str, int]) -> dict[str, int]:

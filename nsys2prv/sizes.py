@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -19,6 +20,11 @@ def parse_size(text: str) -> int:
 def plural(count: int, what: str) -> str:
     """So many of something that takes an s."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def size_text(size: float) -> str:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Views that a summary names to be opened first, and those that a listing for a trace begins with.
 MOST_FIRST, MOST_LISTED = 5, 10
+#: Characters of a sentence on a view.
+MOST_SENTENCE = 90
 WORKSPACES = "workspaces"
 #: What the views are called in a listing that no menu has.
 OTHERS = "In no menu"
@@ -128,6 +130,17 @@ def first_views(types: Collection[int]) -> list[str]:
         if shown:
             return shown
     return []
+
+
+def shown_by(view: str) -> str:
+    """What a view shows: the first sentence of its description."""
+    _, cfg = next(_read(folder(), [view]))
+    sentence, _, _ = cfg.description.replace("\n", " ").partition(". ")
+    sentence = sentence.partition(" Unit: ")[0].rstrip(".")
+    if len(sentence) <= MOST_SENTENCE:
+        return sentence
+    begun = sentence[:MOST_SENTENCE]
+    return begun[:max(begun.rfind(","), begun.rfind(";"))] if {",", ";"} & set(begun) else f"{begun.rsplit(' ', 1)[0]} ..."
 
 
 def _read(root: Path, paths: Iterable[str]) -> Iterator[tuple[str, Cfg]]:

@@ -13,7 +13,7 @@ from nsys2prv.events import all_kinds
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 IDLE = "no work on any GPU"
-BY_NODE = "graphs: no report holds any: graphs were traced node by node, and their nodes are rows of `kernels`"
+BY_NODE = "graphs: the reports hold no events of this kind: graphs were traced node by node, and their nodes are rows of `kernels`"
 
 
 def converted(folder: Path, *reports: Path, kinds: tuple[str, ...]) -> Summary:
@@ -36,7 +36,7 @@ def test_a_report_without_work_is_named_where_some_was_asked_for(tmp_path: Path)
     assert any(warning == f"idle.sqlite: {IDLE}" for warning in converted(tmp_path, idle, busy, kinds=()).warnings)
     assert not any(IDLE in warning for warning in converted(tmp_path, idle, busy, kinds=("cuda_api_trace",)).warnings)
     # Copies were asked for and are not there, but the GPU did work.
-    assert converted(tmp_path, busy, kinds=("memory", "osrt")).warnings == ["memory: no report holds any"]
+    assert converted(tmp_path, busy, kinds=("memory", "osrt")).warnings == ["memory: the reports hold no events of this kind"]
 
 
 def test_work_of_other_programming_models_counts() -> None:
@@ -50,7 +50,7 @@ def test_nodes_of_graphs_are_pointed_at(tmp_path: Path) -> None:
     assert converted(tmp_path, by_node, kinds=("cuda_api_trace", "graphs")).warnings == [BY_NODE]
     assert not any(BY_NODE in warning for warning in converted(tmp_path, by_node, whole, kinds=("cuda_api_trace", "graphs")).warnings)
     none = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 5, graphNodeId=node) for node in (None, 0)], "StringIds": strings("k")})
-    assert "graphs: no report holds any" in converted(tmp_path, none, kinds=("kernels", "graphs")).warnings
+    assert "graphs: the reports hold no events of this kind" in converted(tmp_path, none, kinds=("kernels", "graphs")).warnings
 
 
 def test_reports_of_a_store_need_not_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

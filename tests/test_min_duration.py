@@ -38,7 +38,7 @@ def test_short_calls_are_dropped_and_counted(tmp_path: Path) -> None:
     assert found(trace, OSRT) == [("open", 0, 2_000), ("poll", 5_000, 6_000)]
     assert found(trace, PTHREAD) == [("pthread_mutex_lock", 1_100, 1_101)]
     assert summary.dropped == {("osrt", "shorter than 1 us"): 3, ("osrt", "rows without usable times"): 2}
-    assert "3 dropped: shorter than 1 us (osrt)" in summary.text()
+    assert "3 rows of osrt left out: shorter than 1 us" in summary.text()
     assert "read" not in trace.labels.values[OSRT].values()
     assert summary.threads == 2
 
@@ -131,7 +131,7 @@ def test_durations_on_the_command_line(text: str, kept: int, tmp_path: Path, cap
     rows = [os_call(0, 2_000), os_call(3_000, 6_000), os_call(7_000, 7_001), os_call(8_000, 8_001, LOCK)]
     report = make_export(tmp_path / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})
     assert main(["--min-duration", text, "--min-duration", "pthread=1", str(report), str(tmp_path / "o.prv")]) == 0
-    assert ("dropped: shorter than" in capsys.readouterr().out) == (kept < 3)
+    assert ("left out: shorter than" in capsys.readouterr().out) == (kept < 3)
     trace = read_trace(tmp_path / "o.prv")
     assert (len(found(trace, OSRT)), len(found(trace, PTHREAD))) == (kept, 1)
 

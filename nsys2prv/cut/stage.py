@@ -31,14 +31,14 @@ def cut(job: Job, plan: CutPlan) -> Job:
     orders = plan.orders(window)
     threads = job.threads if rows is None else [rows.place[of_source] for of_source in job.threads]
     parts: list[CutRuns] = []
-    smaller, notes = job, []
+    smaller, told = job, []
     if rows is not None or plan.changes_runs:
         parts = _cut(job, orders, threads, "cut")
         smaller = _with(job, window, rows, threads, parts)
     if (window.first, window.last) != (0, job.duration):
-        notes.append(f"cut: {seconds_text(window.first)} to {seconds_text(window.last)} of {seconds_text(job.duration)}")
+        told.append(f"{seconds_text(window.first)} to {seconds_text(window.last)} of {seconds_text(job.duration)}")
     elif in_ns(plan.cut.time):
-        notes.append(f"cut: --time {plan.cut.time} is all of the trace; numbers without a unit are seconds")
+        told.append(f"--time {plan.cut.time} is all of the trace; numbers without a unit are seconds")
     if plan.cut.max_size is not None:
         fitting = Fitting.of(smaller, orders, plan.cut.max_size)
         while not fitting.fits:
@@ -46,15 +46,15 @@ def cut(job: Job, plan: CutPlan) -> Job:
             parts = _cut(job, fitting.further(), threads, f"fit-{len(fitting.done)}")
             smaller = _with(job, window, rows, threads, parts)
             fitting = fitting.again(smaller)
-        notes += fitting.notes()
+        told += fitting.notes()
+    if smaller is job:
+        return job
+    if left_out := (smaller.left_out - job.left_out).total():
+        told.append(f"{left_out:,} records left out")
     if clipped := sum(sum(part.clipped.values()) for part in parts):
-        notes.append(f"{clipped:,} ranges begin before the cut or end after it, and are clipped")
-    return smaller if smaller is job else _noted(smaller, notes)
-
-
-def _noted(job: Job, notes: list[str]) -> Job:
-    job.notes = [*job.notes, *notes]
-    return job
+        told.append(f"{clipped:,} ranges clipped")
+    smaller.notes = [*job.notes, *([f"cut: {'; '.join(told)}"] if told else [])]
+    return smaller
 
 
 def _window(job: Job, plan: CutPlan) -> Window:
@@ -105,6 +105,7 @@ def _spill(folder: Path, name: str, report: int) -> Path:
 
 def _with(job: Job, window: Window, rows: Kept | None, threads: list[np.ndarray], parts: list[CutRuns]) -> Job:
     smaller = copy.copy(job)
+    smaller.is_cut = True
     smaller.runs = [run for part in parts for run in part.runs]
     smaller.threads = threads
     smaller.model = job.model if rows is None else rows.model

@@ -16,7 +16,7 @@ from nsys2prv.report.diagnostics import NO_PROCESSES, TABLE, capture_span, main_
 from nsys2prv.report.source import NULL, Part, decoded
 
 SEVERITIES, SOURCES, UNKNOWN = range(1, 5), range(1, 4), 99
-OUTSIDE = "messages of before or after the capture, put to its begin or end"
+OUTSIDE = "messages from before or after the capture, moved to its begin or end"
 
 
 def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:

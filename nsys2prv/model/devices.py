@@ -15,6 +15,7 @@ import numpy as np
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DeviceKey
+from nsys2prv.notes import Detail
 from nsys2prv.reading.extracted import Extracted
 from nsys2prv.store.runs import BEGIN, COUNTER
 
@@ -43,8 +44,8 @@ def written_once(results: Sequence[Extracted], rows: Mapping[tuple[int, object],
             result = replace(result, runs=[run for run in result.runs if id(run) not in gone], events=result.events - counts,
                              left_out=result.left_out + Counter({(name, TWICE): count for name, count in counts.items()}))
         kept.append(result)
-    notes = [f"{sum(left_out.values()):,} samples left out: several reports hold them, of {len(devices)} devices; "
-             "the first one's are written"] if left_out else []
+    notes = [Detail(f"{sum(left_out.values()):,} samples left out: several reports hold them, of {len(devices)} devices; "
+                    "the first one's are written")] if left_out else []
     return kept, notes
 
 

@@ -16,6 +16,7 @@ import polars as pl
 from nsys2prv.catalogue.counters import Metric, counter_tables
 from nsys2prv.events.gpu_memory import ALLOCATION, FACTS, RELEASE
 from nsys2prv.events.kind import Counters
+from nsys2prv.notes import Detail
 from nsys2prv.relations.kind import NO_MODEL, Related, Relation
 from nsys2prv.report.source import NULL
 
@@ -82,9 +83,10 @@ def _resolved(rows: pl.DataFrame) -> _Resolved:
 
 def _notes(unknown: int, replaced: int) -> Iterator[str]:
     if unknown:
-        yield f"memory in use: {unknown:,} releases of memory whose allocation is not in the reports, left out"
+        yield Detail(f"memory in use: {unknown:,} releases of memory whose allocation is not in the reports, left out")
     if replaced:
-        yield f"memory in use: {replaced:,} allocations at addresses in use, whose releases are not in the reports; taken for released"
+        yield Detail(f"memory in use: {replaced:,} allocations at addresses in use, whose releases are not in the reports: "
+                     "counted as released")
 
 
 def _counters(changes: pl.DataFrame) -> Iterator[Counters]:

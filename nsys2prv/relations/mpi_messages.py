@@ -26,6 +26,7 @@ from nsys2prv.clock.observations import MPI as SOURCE
 from nsys2prv.clock.observations import Messages
 from nsys2prv.columns import OPEN
 from nsys2prv.events.mpi import EITHER, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
+from nsys2prv.notes import Detail
 from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.facts import batches, read_fact
 from nsys2prv.relations.blocks import Block, by_group, write_blocks
@@ -211,7 +212,7 @@ def _notes(fates: Counter[tuple[int, str]], either: int, unfinished: int, early:
     if ANY in told[RECEIVE]:
         told[RECEIVE]["from any source or of any tag, of which the report does not tell what they took"] = told[RECEIVE].pop(ANY)
     sends, receives = (sum(counts.values()) for counts in told.values())
-    notes = [f"MPI messages: {fates[SEND, ''] - unfinished:,} lines for {sends:,} sends and {receives:,} receives"]
+    notes: list[str] = [Detail(f"MPI messages: {fates[SEND, ''] - unfinished:,} lines for {sends:,} sends and {receives:,} receives")]
     for name, counts in (("sends", told[SEND]), ("receives", told[RECEIVE])):
         notes += [f"MPI messages: {counts[why]:,} {name} {why}" for why in sorted(counts) if why]
     if either:

@@ -27,6 +27,7 @@ import polars as pl
 
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.events.nccl_kernels import KERNELS
+from nsys2prv.notes import Detail
 from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.facts import read_fact
 from nsys2prv.relations import nccl_clocks
@@ -35,6 +36,7 @@ from nsys2prv.relations.kind import NCCL, Division, Relation
 from nsys2prv.relations.nccl_by_ends import EndsStep
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, BY_NUMBER, WAYS, LaunchStep, Piece, Survey, portions, survey
 from nsys2prv.relations.nccl_matching import LAYOUT, NAME, TRANSFER, Found, MatchStep, NumberStep, RecordStep
+from nsys2prv.sizes import plural
 from nsys2prv.store.runs import TRACE
 
 #: Share of the collectives matched by order whose kernels must overlap on all ranks.
@@ -80,7 +82,7 @@ def _by_communicator(division: Division, surveys: Sequence[Survey]) -> tuple[lis
     again = {piece.group for part in first for piece in part.pieces} - {piece.group for part in found for piece in part.pieces} - wrong
     settled, lone = _by_ends(division, pieces, communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong))))
     found += _matched(division, [*(pieces[group] for group in sorted(again)), *settled], True, len(first))
-    return found, [*_told(found), *([f"{lone:,} NCCL kernels that are of no collective on the other ranks: not matched"] if lone else [])]
+    return found, [*_told(found), *_alone(lone, "belong to no collective of the other ranks")]
 
 
 def _communicators(surveys: Sequence[Survey]) -> pl.DataFrame:
@@ -158,15 +160,14 @@ def _several(communicators: pl.DataFrame, members: int) -> str:
 
 
 def _told(found: Sequence[Found]) -> list[str]:
-    """How many collectives were found in which way."""
+    """How many collectives were found in which way, and how many were not."""
     met: Counter[int] = sum((part.met for part in found), Counter())
     whole: Counter[int] = sum((part.whole for part in found), Counter())
-    return [f"NCCL collectives matched across ranks by communicator and {name}: {whole[way]:,}"
-            + _left(met[way] - whole[way], "incomplete or differing between ranks, left out") for way, name in enumerate(WAYS) if met[way]]
-
-
-def _left(count: int, why: str) -> str:
-    return f"; {count:,} {why}" if count else ""
+    notes: list[str] = [Detail(f"NCCL collectives matched across ranks by communicator and {name}: {whole[way]:,}")
+                        for way, name in enumerate(WAYS) if met[way]]
+    if left := met.total() - whole.total():
+        notes.append(f"NCCL: {plural(left, 'collective')} incomplete or different between ranks: not compared across ranks")
+    return notes
 
 
 def _unused(surveys: Sequence[Survey], known: bool) -> list[str]:
@@ -174,10 +175,14 @@ def _unused(surveys: Sequence[Survey], known: bool) -> list[str]:
     notes = []
     graphs, lone = sum(part.graphs for part in surveys), sum(part.lone for part in surveys)
     if graphs:
-        notes.append(f"{graphs:,} NCCL kernels in CUDA graphs: replayed without a call, so not matched across ranks")
+        notes += _alone(graphs, "were launched by CUDA graphs, without a call that tells their communicator")
     if known and lone:
-        notes.append(f"{lone:,} NCCL kernels without a call that tells their communicator: not matched across ranks")
+        notes += _alone(lone, "have no call that tells their communicator")
     return notes
+
+
+def _alone(count: int, why: str) -> list[str]:
+    return [f"NCCL: {plural(count, 'kernel')} that {why}: not compared across ranks"] if count else []
 
 
 def _apart(found: Sequence[Found]) -> list[str]:
@@ -185,14 +190,14 @@ def _apart(found: Sequence[Found]) -> list[str]:
     which clocks that agree would not show of these collectives."""
     unplaced = sum(part.unplaced for part in found)
     if unplaced:
-        return [f"{unplaced:,} of these collectives are on hosts whose clocks could not be aligned: nothing is written of late arrivals, "
-                "waits, transfers and bandwidths", *_apart([replace(part, unplaced=0) for part in found])]
+        return [f"NCCL: {plural(unplaced, 'collective')} on hosts whose clocks could not be aligned: the trace has no late arrivals, "
+                "waits, transfers and bandwidths for them", *_apart([replace(part, unplaced=0) for part in found])]
     apart = sum(part.apart for part in found)
     if not apart:
         return []
     far = f"{max(part.gap for part in found) / 1000:,.1f} us"
-    return [f"in {apart:,} of these collectives a kernel ends before the last one begins, by up to {far}: "
-            "the clocks of the reports do not agree so far, and late arrivals and waits are wrong by as much"]
+    return [f"NCCL: in {plural(apart, 'collective')} a rank ends before the last one begins, by up to {far}: the clocks of the reports do "
+            "not agree, and late arrivals and waits are wrong by as much"]
 
 
 RELATIONS = (Relation(NAME, "NCCL collectives across ranks", NCCL, (KERNELS, COMMUNICATORS), (LAYOUT, TRANSFER), divided=divided,

@@ -21,6 +21,7 @@ from nsys2prv.clock.sequences import ALIGNED_ERROR, UTC_ERROR, recognised
 from nsys2prv.columns import ABSENT
 from nsys2prv.events.nccl_kernels import MESSAGES
 from nsys2prv.naming.nccl import SEND
+from nsys2prv.notes import Detail
 from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.facts import FactFile, batches, read_fact
 from nsys2prv.relations.blocks import Block, buckets_of, by_group, write_blocks
@@ -52,8 +53,9 @@ def divided(division: Division) -> list[Extracted]:
     records = [block for part in found for block in part.records]
     results = stored_lines(division, NAME, KIND, False, records, STEP_ROWS)
     pairs, left = sum(block.rows for block in records), sum(part.left for part in found)
-    told = f"; {left:,} sends and receives without the other side, left out" if left else ""
-    results[0].notes = [f"NCCL sends matched with their receives: {pairs:,}{told}"]
+    results[0].notes = [Detail(f"NCCL sends matched with their receives: {pairs:,}")]
+    if left:
+        results[0].notes.append(f"NCCL: {left:,} sends and receives without their other side in the reports: no line is written")
     return results
 
 

@@ -13,24 +13,23 @@ from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.opening import open_source
 from nsys2prv.selection import Selection
 
-#: So many kinds that were asked for and are not there are told one by one.
-FEW = 8
 #: So many reports at most are asked what they have in the place of such a kind: it may mean walking through a table.
 ASKED = 3
 
 
 def kinds(infos: Sequence[ReportInfo], selection: Selection, results: Sequence[Extracted]) -> list[str]:
-    """Warnings of the kinds that were asked for by name and of which no report holds any."""
+    """A warning for each name given to -t, of a kind or of a group of kinds, of which no report holds an event."""
     found: Counter[str] = Counter()
     for result in results:
         found.update(result.events)
     dropped = {kind for result in results for kind, account in result.accounts.items() if account.dropped}
-    lacking = [kind for kind in selection.kinds
-               if kind.name in selection.asked - dropped and not any(found[layout] for layout in kind.layouts)]
-    # A group may stand for many kinds, of which a report has few.
-    if len(lacking) > FEW:
-        return [f"{', '.join(kind.name for kind in lacking)}: no report holds any"]
-    return [f"{kind.name}: no report holds any{_elsewhere(kind, infos)}" for kind in lacking]
+    warnings = []
+    for name in sorted(selection.asked):
+        named = [kind for kind in selection.kinds if kind.name == name]
+        meant = named or [kind for kind in selection.kinds if kind.called(name)]
+        if meant and not any(kind.name in dropped or any(found[layout] for layout in kind.layouts) for kind in meant):
+            warnings.append(f"{name}: the reports hold no events of this kind{_elsewhere(named[0], infos) if named else ''}")
+    return warnings
 
 
 def _elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:

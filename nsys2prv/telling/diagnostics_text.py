@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from nsys2prv.notes import Detail
 from nsys2prv.report.diagnostics import ERROR, INFO, Message
 from nsys2prv.report.info import ReportInfo
 
@@ -20,8 +21,8 @@ def lost(infos: Sequence[ReportInfo]) -> list[str]:
 
 def said(infos: Sequence[ReportInfo]) -> list[str]:
     """Notes: its other warnings, but those about libraries that a program does not use."""
-    return _grouped(infos, lambda message: not (message.loss or message.fallback or message.unused) and INFO < message.severity < ERROR,
-                    "warning")
+    return list(map(Detail, _grouped(
+        infos, lambda message: not (message.loss or message.fallback or message.unused) and INFO < message.severity < ERROR, "warning")))
 
 
 def _grouped(infos: Sequence[ReportInfo], wanted: Callable[[Message], bool], what: str) -> list[str]:

@@ -64,6 +64,8 @@ def text(job: Job, inputs: Sequence[dict[str, Any]], summary: Summary, options: 
             "tables_not_read": _not_read(job),
         },
         "repaired": _nested(summary.repaired),
+        "notes": _told_of(job, summary.notes, options),
+        "warnings": _told_of(job, summary.warnings, options),
     }
     return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
 
@@ -72,6 +74,15 @@ def told(options: Options) -> dict[str, Any]:
     """The options that are not what they are by default; of files the names."""
     return {field.name: _plain(getattr(options, field.name)) for field in fields(options)
             if field.name not in NOT_TOLD and getattr(options, field.name) != getattr(DEFAULTS, field.name)}
+
+
+def _told_of(job: Job, lines: Sequence[str], options: Options) -> list[str]:
+    """What people were told, without the folders of the reports where these are not wanted."""
+    folders = sorted({f"{info.given.parent}/" for info in job.infos}, key=len, reverse=True) if options.without_paths else []
+    found = list(map(str, lines))
+    for folder in folders:
+        found = [line.replace(folder, "") for line in found]
+    return found
 
 
 def _plain(value: object) -> Any:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.placement import UNPLACED
-from nsys2prv.model.devices import TWICE
-from nsys2prv.sizes import plural, size_text
+from nsys2prv.sizes import some
 from nsys2prv.telling import absent
+from nsys2prv.telling.clock_summary import clock_lines
 from nsys2prv.telling.clock_text import MOST, causal_lines, table
+from nsys2prv.telling.closing import closing_text
 from nsys2prv.telling.diagnostics_text import lost, said
 from nsys2prv.telling.ledger import Ledger, accounts, ledger
 from nsys2prv.telling.loading import Load
@@ -48,7 +49,9 @@ class Written:
 
 @dataclass
 class Summary:
-    """events: written, by layout. dropped, repaired: rows by (kind, reason). left_out: records by (layout or kind of lines, reason).
+    """clock_lines: how the clocks of hosts were brought together, in a line or two; clocks: the same for each host. is_cut: whether only
+    a part of the job was wanted. notes: what was noticed; those that are :class:`nsys2prv.notes.Detail` ask nobody to do anything.
+    events: written, by layout. dropped, repaired: rows by (kind, reason). left_out: records by (layout or kind of lines, reason).
     ledger: what became of all rows and records. sizes: bytes of every file. duration in ns. types: event types in the trace. report: of
     the analyses, "" where they were not asked for. load: what Paraver has to open. cpu: seconds by stage, in one line. unread: what is
     wrong with reports that could not be read, with keep_going."""
@@ -60,7 +63,7 @@ class Summary:
     duration: int
     lines: int
     order: str
-    clock: str
+    clock_lines: list[str]
     events: dict[str, int]
     dropped: dict[tuple[str, str], int]
     repaired: dict[tuple[str, str], int]
@@ -76,13 +79,19 @@ class Summary:
     load: Load = field(default_factory=Load)
     cpu: str = ""
     unread: list[str] = field(default_factory=list)
+    is_cut: bool = False
 
     @cached_property
-    def views(self) -> list[str]:
-        """Views to be opened first."""
-        from nsys2prv.views import first_views
+    def views(self) -> dict[str, str]:
+        """Views to be opened first, and what each shows in a sentence."""
+        from nsys2prv.views import first_views, shown_by
 
-        return first_views(self.types)
+        return {view: shown_by(view) for view in first_views(self.types)}
+
+    @property
+    def load_lines(self) -> list[str]:
+        """What Paraver needs to open the trace, where that is worth telling."""
+        return list(filter(None, [self.load.text()]))
 
     @classmethod
     def of(cls, job: Job, written: Written) -> Summary:
@@ -92,11 +101,10 @@ class Summary:
         dropped, repaired = ({(kind, reason): count for kind, account in kinds.items()
                               for reason, count in getattr(account, name).items()} for name in ("dropped", "repaired"))
         placements = placed.placements
-        methods = Counter(placement.method for placement in placements)
-        clock = ", ".join(f"{method} ({count} reports)" if len(methods) > 1 else method for method, count in methods.items())
         return cls(
             ranks=model.ranks, hosts=len(model.tree.nodes), devices=model.devices, threads=model.tree.threads,
-            duration=job.duration, lines=written.lines, order=model.ranked, clock=clock,
+            duration=job.duration, lines=written.lines, order=model.ranked,
+            clock_lines=clock_lines(placed.record, placements, len(model.tree.nodes)), is_cut=job.is_cut,
             events={name: count for name, count in written.events.items() if name in catalogue().layouts}, dropped=dropped,
             repaired=repaired, left_out=dict(written.left_out), ledger=balance, sizes=written.sizes, types=written.types,
             load=written.load, cpu=job.workers.spent.text(), unread=job.unread,
@@ -111,30 +119,9 @@ class Summary:
         """Where each report was placed, and where the time went."""
         return "\n".join([*self.placed, *([f"  {self.cpu}"] if self.cpu else [])])
 
-    def text(self) -> str:
-        """The closing summary."""
-        rows = [f"{plural(self.ranks, 'task')} on {plural(self.hosts, 'host')}, {plural(self.devices, 'GPU')}, "
-                f"{plural(self.threads, 'row')}; {self.duration / 1e9:.3f} s; tasks ordered by {self.order}",
-                f"clocks: {self.clock}", *(f"  {line}" for line in self.clocks)]
-        layouts = catalogue().layouts
-        width = max((len(f"{count:,}") for count in self.events.values()), default=1)
-        rows += [f"  {count:>{width},} {layouts[name].title}" for name, count in self.events.items() if count]
-        rows += [f"  {count:,} dropped: {reason} ({kind})" for (kind, reason), count in sorted(self.dropped.items())]
-        rows += [f"  {count:,} repaired: {reason} ({kind})" for (kind, reason), count in sorted(self.repaired.items())]
-        rows += [f"  {count:,} left out: {reason} ({_title(name)})" for (name, reason), count in sorted(self.left_out.items())
-                 if reason != TWICE]
-        rows += [f"  {note}" for note in self.notes]
-        rows += [f"{path}  {size_text(size)}" + (f", {self.lines:,} lines" if ".prv" in path.suffixes else "")
-                 for path, size in self.sizes.items()]
-        rows += filter(None, [self.load.text()])
-        if self.views:
-            rows.append("views to open first (copy them with: nsys2prv cfgs DIR): " + ", ".join(self.views))
-        return "\n".join(rows)
-
-
-def _title(name: str) -> str:
-    """What a layout or a kind of lines is called."""
-    return catalogue().layouts[name].title if name in catalogue().layouts else catalogue().lines[name].label
+    def text(self, verbose: bool = False) -> str:
+        """The closing summary; verbose: with everything that was noticed."""
+        return closing_text(self, verbose)
 
 
 def _placed(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
@@ -147,17 +134,17 @@ def _warnings(infos: list[ReportInfo], placements: list[Placement], selection: S
     warnings = absent.kinds(infos, selection, results)
     unplaced = [info.name for info, placement in zip(infos, placements, strict=True) if placement.method == UNPLACED]
     if unplaced and len(infos) > 1:
-        warnings.append(f"{_some(unplaced)}: no clock in the report; placed at the start of the others")
+        warnings.append(f"{some(unplaced)}: no clock in the report; placed at the start of the others")
     placed = [placement.map.offset for info, placement in zip(infos, placements, strict=True)
               if placement.method != UNPLACED and not info.absolute]
     if placed and max(placed) - min(placed) > FAR_APART:
         warnings.append(f"the reports begin up to {(max(placed) - min(placed)) / 86_400e9:.1f} days apart: are they of one job?")
     hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
     if hidden:
-        warnings.append(f"{_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
+        warnings.append(f"{some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
                         "them are not in the report; profile with --cuda-graph-trace=node to see them")
     if idle := absent.idle(infos, selection):
-        warnings.append(f"{_some(idle)}: no work on any GPU")
+        warnings.append(f"{some(idle)}: no work on any GPU")
     return warnings
 
 
@@ -165,7 +152,3 @@ def _too_long(duration: int) -> list[str]:
     if duration <= EXACT_TIMES:
         return []
     return [f"the trace spans {duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"]
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -169,7 +169,7 @@ def test_nothing_but_ranges_on_gpus(tmp_path: Path) -> None:
 def test_without_work_there_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [pushed("one", 0, 100)]})
     assert main(["-q", "--project-nvtx", str(report), str(tmp_path / "o.prv")]) == 0
-    assert "nsys2prv: warning: nvtx_on_gpu: no report holds any" in capsys.readouterr().err.splitlines()
+    assert "nsys2prv: warning: nvtx_on_gpu: the reports hold no events of this kind" in capsys.readouterr().err.splitlines()
 
 
 def test_only_on_demand() -> None:

@@ -1,0 +1,96 @@
+"""The closing summary: the job, its clocks, what was written, what to look at now; with --verbose everything that was noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from nsys2prv.catalogue import catalogue
+from nsys2prv.model.devices import TWICE
+from nsys2prv.notes import Detail
+from nsys2prv.sizes import plural, size_text
+from nsys2prv.telling.routine import is_routine
+
+if TYPE_CHECKING:
+    from nsys2prv.telling.summary import Summary
+
+#: Layouts named in the short summary, and further lines on what is not as it should be.
+MOST_EVENTS, MOST_LINES = 4, 6
+#: How tasks are ordered, for people, by what the model calls it.
+ORDERS = {"MPI ranks": "in the order of their MPI ranks", "launcher's environment": "in the order of the launcher's rank numbers",
+          "file names": "in the order of the file names, as no report tells a rank"}
+
+
+def closing_text(summary: Summary, verbose: bool = False) -> str:
+    """The summary for people. verbose: with all events by kind, every note and where the time went."""
+    parts = {"the job": _job(summary),
+             "its clocks": [*summary.clock_lines, *(summary.clocks if verbose else [])],
+             "what was written": [*_files(summary), *(_all_events if verbose else _main_events)(summary), *_noted(summary, verbose)],
+             "what to look at now": _next(summary)}
+    if verbose:
+        parts["where the reports were placed, and where the time went"] = [line.strip() for line in summary.details().splitlines()]
+    return "\n".join(line for title, lines in parts.items() for line in (f"{title}:", *(f"  {line}" for line in lines)))
+
+
+def _job(summary: Summary) -> list[str]:
+    order = f", {ORDERS.get(summary.order, summary.order)}" if summary.ranks > 1 else ""
+    return [f"{plural(summary.ranks, 'task')} on {plural(summary.hosts, 'host')}, {plural(summary.devices, 'GPU')}; "
+            f"{summary.duration / 1e9:.3f} s{order}"]
+
+
+def _files(summary: Summary) -> list[str]:
+    sizes = [(path, size_text(size)) for path, size in summary.sizes.items()]
+    (trace, size), *others = sorted(sizes, key=lambda item: ".prv" not in item[0].suffixes)
+    beside = ", ".join(f"{path.name} {size}" for path, size in others)
+    return [f"{trace}  {size}, {summary.lines:,} lines for {plural(summary.threads, 'row')}", *([f"beside it: {beside}"] if beside else [])]
+
+
+def _main_events(summary: Summary) -> list[str]:
+    counts = sorted(((count, _title(name)) for name, count in summary.events.items() if count), key=lambda item: -item[0])
+    more = f", and {plural(len(counts) - MOST_EVENTS, 'other kind')} (-v lists all)" if len(counts) > MOST_EVENTS else ""
+    return [", ".join(f"{count:,} {title}" for count, title in counts[:MOST_EVENTS]) + more]
+
+
+def _all_events(summary: Summary) -> list[str]:
+    layouts = catalogue().layouts
+    width = max((len(f"{count:,}") for count in summary.events.values()), default=1)
+    return [f"{count:>{width},} {layouts[name].title}" for name, count in summary.events.items() if count]
+
+
+def _noted(summary: Summary, verbose: bool) -> list[str]:
+    """What is not in the trace, or changed there, and what was noticed: what asks for something, or everything."""
+    noted = [*_reasons(summary), *((isinstance(note, Detail), note) for note in summary.notes)]
+    loud = [line for routine, line in noted if verbose or not routine]
+    shown = loud if verbose or len(loud) <= MOST_LINES else loud[:MOST_LINES - 1]
+    if len(shown) < len(loud):
+        shown.append(f"{plural(len(loud) - len(shown), 'further note')}: -v lists all")
+    elif len(loud) < len(noted):
+        count = len(noted) - len(loud)
+        shown.append(f"{plural(count, 'note')} that {'needs' if count == 1 else 'need'} no action: -v lists all")
+    return [*shown, *summary.load_lines]
+
+
+def _reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
+    """Whether nobody need do anything, and what became of rows and records, by kind and reason."""
+    for what, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
+        for (kind, reason), count in sorted(counts.items()):
+            yield is_routine(reason), f"{plural(count, 'row')} of {kind} {what}: {reason}"
+    for (name, reason), count in sorted(summary.left_out.items()):
+        if reason != TWICE:
+            # Of a cut its note tells it in one line.
+            yield summary.is_cut or is_routine(reason), f"{count:,} {_title(name)} left out: {reason}"
+
+
+def _title(name: str) -> str:
+    """What a layout or a kind of lines is called, within a sentence."""
+    title = catalogue().layouts[name].title if name in catalogue().layouts else catalogue().lines[name].label
+    return title if title[1:2].isupper() or title[2:3].isupper() else title[:1].lower() + title[1:]
+
+
+def _next(summary: Summary) -> list[str]:
+    width = max(map(len, summary.views), default=0)
+    trace = next((path for path in summary.sizes if ".prv" in path.suffixes), "TRACE")
+    views = [f"  {view:<{width}}  {shown}" for view, shown in summary.views.items()]
+    if views:
+        views.insert(0, f"in Paraver: `nsys2prv cfgs views` copies the views, wxparaver {trace} views/VIEW shows one, such as")
+    return [*views, "in tables: `nsys2prv report REPORT...` tells efficiencies, late ranks, kernels, idle time; --html FILE makes a page"]

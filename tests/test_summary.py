@@ -1,0 +1,82 @@
+"""The closing summary: short where nothing is wrong, complete with --verbose, and beside the trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nsys2prv import Options, Summary, convert
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.clock.placement import Placement
+from nsys2prv.clock.record import ClockRecord, HostClock
+from nsys2prv.cut.asked import Cut
+from nsys2prv.notes import Detail
+from nsys2prv.telling.clock_summary import clock_lines
+
+SAMPLES = Path(__file__).parent.parent / "sample_reports"
+PARTS = ["the job:", "its clocks:", "what was written:", "what to look at now:"]
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    return convert(sorted((SAMPLES / "training").glob("rank*.sqlite")), tmp_path_factory.mktemp("summary") / "out.prv", Options(jobs=1))
+
+
+def test_it_has_four_parts_and_is_short(summary: Summary) -> None:
+    lines = summary.text().splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == PARTS
+    assert len(lines) <= 20
+    assert "error below" in lines[3]
+
+
+def test_what_needs_no_action_is_told_on_request_and_beside_the_trace(summary: Summary) -> None:
+    short, full = summary.text(), summary.text(verbose=True)
+    details = [note for note in summary.notes if isinstance(note, Detail)]
+    assert details
+    assert summary.repaired
+    for part in [*details, *(reason for _, reason in summary.repaired)]:
+        assert part not in short
+        assert part in full
+    assert set(short.splitlines()[:2]) <= set(full.splitlines())
+    (beside,) = [path for path in summary.sizes if path.name.endswith(".json")]
+    told = json.loads(beside.read_text())
+    assert told["notes"] == summary.notes
+    assert told["repaired"]
+
+
+def test_a_cut_is_one_line(tmp_path: Path) -> None:
+    text = convert(sorted((SAMPLES / "graphs").glob("rank*.sqlite")), tmp_path / "out.prv", Options(jobs=1, cut=Cut(time="20%:60%"))).text()
+    (line,) = [line for line in text.splitlines() if line.startswith("  cut: ")]
+    assert "records left out" in line
+    assert "left out: outside" not in text
+
+
+def test_groups_of_kinds_are_lacking_as_a_whole_alone(tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
+    lacking = {}
+    for kinds in (("nvtx", "kernels"), ("kernels", "mpi")):
+        warnings = convert(reports, tmp_path / "o.prv", Options(kinds=kinds)).warnings
+        lacking[kinds] = [line for line in warnings if "no events of this kind" in line]
+    assert lacking["nvtx", "kernels"] == []
+    (line,) = lacking["kernels", "mpi"]
+    assert line.startswith("mpi: ")
+
+
+def clocks(*known: HostClock) -> list[str]:
+    placements = [Placement(number, ClockMap(0), "host clock + UTC") for number in range(len(known))]
+    return clock_lines(ClockRecord({f"n{number}": clock for number, clock in enumerate(known)}), placements, len(known))
+
+
+def test_clocks_of_hosts_are_told_in_a_line() -> None:
+    reference = HostClock(method="reference", observations=135, bound_ns=9_000)
+    ends = HostClock(5, method="ends of collectives", reference="n0", observations=130, bound_ns=20_100)
+    assert clocks(reference, ends) == ["2 hosts aligned by 135 collectives, error below 21 us"]
+    utc = HostClock(method="UTC")
+    aligned, alone = clocks(reference, ends, utc)
+    assert aligned.startswith("2 of 3 hosts aligned by")
+    assert alone.startswith("1 host not aligned with the others (n2): placed by UTC")
+    assert clocks(HostClock(3), HostClock(4)) == ["2 hosts corrected as the given clock file says"]
+    (both,) = clock_lines(None, [Placement(0, ClockMap(0), "UTC"), Placement(1, ClockMap(0), "UTC")], 2)
+    assert "UTC alone" in both
