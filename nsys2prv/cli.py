@@ -6,20 +6,24 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from nsys2prv import __version__, signals
 from nsys2prv.allocator import check_address_space, importing, keep_freed_memory
 from nsys2prv.command import store_commands
 from nsys2prv.command.habits import add_habits
+from nsys2prv.command.mistakes import check_command, check_conversion, check_kinds, check_reports, is_trace
+from nsys2prv.command.parsing import Parser
 from nsys2prv.command.terminal import one_line, printable
 from nsys2prv.cut.arguments import add_cut, cut_of
 from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.report.endings import named_as_report
+from nsys2prv.report.given import reports_meant
 from nsys2prv.starting import start_workers
 from nsys2prv.store.archive import is_archive
 
@@ -28,32 +32,35 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NVIDIA Nsight Systems reports, one per rank.
 
-  nsys2prv -m rank*.sqlite out.prv      convert; out.pcf and out.row are written beside it
-  nsys2prv --list rank0.sqlite          what a report holds
-  nsys2prv extract rank*.sqlite -o S    read reports into a store, where they lie
-  nsys2prv merge S1 S2 out.prv          write the trace of stores; they may also be given beside reports
-  nsys2prv cfgs [DIR]                   list the Paraver views that come with nsys2prv, or write them to DIR
-  nsys2prv cfgs --for out.prv           which of them show something of a trace
-  nsys2prv check out.prv...             whether anything in a trace, whoever wrote it, would crash or mislead Paraver
-  nsys2prv clock out.clock.yaml         how the clocks of hosts were aligned; --plot FILE.png draws it
-  nsys2prv report rank*.sqlite          efficiencies, overlap, stragglers, kernels, idle time in tables; --json FILE, --html FILE
-  nsys2prv diff A B                     two jobs side by side
+examples:
+  nsys2prv rank*.sqlite job.prv                   convert all reports of a job: job.prv, with job.pcf and job.row beside it
+  nsys2prv -t kernels,nvtx --time 10s:20s reports/ small.prv
+                                                  kernels and NVTX ranges of ten seconds, of all reports in a folder
+  nsys2prv report rank*.sqlite --html job.html    no trace, but efficiencies, late ranks, kernels and idle time, as tables and a page
+
+commands (`nsys2prv help COMMAND` tells more):
+  nsys2prv REPORT... OUTPUT     convert
+  nsys2prv --list REPORT...     what the reports hold, in one table
+  nsys2prv report REPORT...     efficiencies, overlap, late ranks, kernels and idle time in tables
+  nsys2prv diff A B             two jobs side by side
+  nsys2prv cfgs [DIR]           list the Paraver views that come with nsys2prv, or write them; --for TRACE: those that show something of it
+  nsys2prv check TRACE...       whether anything in a trace, whoever wrote it, would crash or mislead Paraver
+  nsys2prv clock FILE           how the clocks of the hosts were aligned
+  nsys2prv extract, merge       the two halves of a conversion, where reports should not leave their nodes
 """
-EPILOG = """Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 the reports hold nothing to write,
+EPILOG = """A report is a .sqlite file or a folder of Parquet files, as `nsys export` writes them, or a .nsys-rep file, where nsys is
+installed. A folder stands for all reports in it, and a quoted pattern ('run/rank*.sqlite') for all that match.
+
+Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 the reports hold nothing to write,
 130 interrupted, 128 + n ended by signal n."""
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see --help")
-
-
 def parser() -> argparse.ArgumentParser:
-    main = _Parser("nsys2prv", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
-                   usage="nsys2prv [-m] [-t KINDS] [options] REPORT... OUTPUT", formatter_class=argparse.RawDescriptionHelpFormatter)
+    main = Parser("nsys2prv", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
+                   usage="nsys2prv [options] REPORT... OUTPUT", formatter_class=argparse.RawDescriptionHelpFormatter)
     main.add_argument("paths", nargs="*", metavar="REPORT... OUTPUT",
-                      help="reports (.sqlite, folders of nsys export -t parquetdir, or .nsys-rep where nsys is installed) or stores, "
-                           "then the trace to write: out, out.prv or out.prv.gz")
+                      help="the reports (files, folders of reports, quoted patterns) or stores, then the trace to write: out, out.prv or "
+                           "out.prv.gz")
     what = main.add_argument_group("what to translate")
     what.add_argument("-t", "--trace", action="append", default=[], metavar="KINDS",
                       help="comma-separated kinds of events, `all`, or -KIND to leave one out; everything by default. Kinds: see --kinds")
@@ -103,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
     tell.add_argument("--report", action="store_true",
                       help="analyse the job too: print tables as `nsys2prv report` does, and write OUTPUT.report.json and .html")
     tell.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary; warnings and errors only")
-    tell.add_argument("-v", "--verbose", action="store_true", help="more about where the reports were placed")
+    tell.add_argument("-v", "--verbose", action="store_true", help="tell everything that was noticed, and all events by kind")
     tell.add_argument("--version", action="version", version=f"nsys2prv {__version__}")
     add_habits(main)
     return main
@@ -130,10 +137,12 @@ def _status(arguments: Sequence[str] | None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        if not {"-h", "--help", "--version"} & {*given}:
+        if not {"-h", "--help", "--version"} & {*given} and given[:1] != ["help"]:
             check_address_space()
         command = COMMANDS.get(given[0]) if given else None
-        status = command(given[1:]) if command else run(parser().parse_intermixed_args(joined_kinds(given)))
+        if given and not command:
+            check_command(given[0], COMMANDS)
+        status = command(given[1:]) if command else _convert(given)
         sys.stdout.flush()
         return status
     except Nsys2prvError as error:
@@ -155,11 +164,11 @@ def _status(arguments: Sequence[str] | None) -> int:
         return 1
 
 
-def _min_duration(text: str) -> tuple[str, int]:
-    """[KIND=]NS as a kind and nanoseconds."""
+def _min_duration(text: str) -> tuple[str, int, str]:
+    """[KIND=]NS as a kind, nanoseconds, and as it was given."""
     kind, equals, duration = text.strip().rpartition("=")
     try:
-        return kind if equals else "all", parse_duration(duration)
+        return kind if equals else "all", parse_duration(duration), text
     except ValueError:
         raise UsageError(f"--min-duration {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms") from None
 
@@ -177,7 +186,13 @@ def joined_kinds(arguments: list[str]) -> list[str]:
     return joined
 
 
+def _convert(given: list[str]) -> int:
+    options = parser()
+    return run(options.parse_intermixed_args(joined_kinds(given)))
+
+
 def run(options: argparse.Namespace) -> int:
+    check_kinds([word for words in options.trace for word in words.split(",")], options.paths)
     if options.kinds:
         return _kinds()
     if options.list:
@@ -185,9 +200,12 @@ def run(options: argparse.Namespace) -> int:
     if len(options.paths) < 2:
         version = "; --version tells the version" if options.verbose and not options.paths else ""
         raise UsageError(f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT (more with --help){version}")
-    *reports, output = options.paths
+    check_conversion(options.paths, options.trace)
+    *given, output = options.paths
     if named_as_report(Path(output)) or is_archive(Path(output)):
-        raise UsageError(f"{output}: the last argument is the trace to write, but this is a report or a store of some")
+        raise UsageError(f"{output}: the last argument is the trace to write, but this is a report or a store of some; "
+                         "add a name, as in out.prv")
+    reports = reports_meant(given)
     start_workers(reports, options.engine, options.jobs)
     with importing():
         from nsys2prv.conversion import convert
@@ -208,12 +226,15 @@ def as_options(arguments: argparse.Namespace) -> Options:
     if arguments.jobs < 0:
         raise UsageError("-j takes a number of processes, or 0 for one per CPU")
     from nsys2prv.options import Options
+    from nsys2prv.selection import least_durations
 
     signals.raise_ended()
     given = {field.name: getattr(arguments, field.name) for field in fields(Options) if hasattr(arguments, field.name)}
+    durations = arguments.min_duration
+    least_durations({kind: least for kind, least, _ in durations}, {kind: typed for kind, _, typed in durations})
     given |= {"kinds": tuple(filter(None, ",".join(arguments.trace).split(","))), "full_kernel_names": arguments.kernel_names == "full",
-              "min_duration": dict(arguments.min_duration), "demanded": tuple(arguments.demanded), "base_pcf": tuple(arguments.base_pcf),
-              "cut": cut_of(arguments), "metadata": not arguments.no_metadata}
+              "min_duration": {kind: least for kind, least, _ in durations}, "demanded": tuple(arguments.demanded),
+              "base_pcf": tuple(arguments.base_pcf), "cut": cut_of(arguments), "metadata": not arguments.no_metadata}
     return Options(**given)
 
 
@@ -229,11 +250,11 @@ def complain(severity: str, text: str) -> None:
 def _list(paths: list[str]) -> int:
     if not paths:
         raise UsageError("--list takes reports")
-    from nsys2prv.command.listing import describe
+    from nsys2prv.command.listing import described
 
     signals.raise_ended()
-    for path in paths:
-        print(printable(describe(path)))
+    check_reports("--list", paths)
+    print(printable(described(reports_meant(paths))))
     return 0
 
 
@@ -250,16 +271,19 @@ def _kinds() -> int:
 def _cfgs(arguments: list[str]) -> int:
     from nsys2prv import views
 
-    cfgs = _Parser("nsys2prv cfgs", allow_abbrev=False,
-                   description="List the Paraver views that come with nsys2prv, or write them to DIR.")
+    cfgs = Parser("nsys2prv cfgs", allow_abbrev=False,
+                  description="List the Paraver views that come with nsys2prv, or write them to DIR.")
     cfgs.add_argument("folder", nargs="?", type=Path, metavar="DIR",
                       help="where to write them, with workspaces by which Paraver offers them")
-    cfgs.add_argument("--for", dest="trace", type=Path, metavar="TRACE", help="list those that show something of a .prv or .prv.gz; with DIR: write them for this trace, so that views of all NVTX domains "
-                           "open faster")
+    cfgs.add_argument("--for", dest="trace", type=Path, metavar="TRACE", help="list those that show something of a .prv or .prv.gz; with DIR: "
+                      "write them for this trace, so that views of all NVTX domains open faster")
     cfgs.add_argument("--all", action="store_true", help="list every view, not the most important ones alone")
     options = cfgs.parse_args(arguments)
     if options.all and options.folder:
         raise UsageError("--all is for lists; DIR gets all views anyway")
+    if options.folder and options.folder.is_file():
+        instead = f"; `nsys2prv cfgs --for {options.folder}` lists the views for a trace" if is_trace(str(options.folder)) else ""
+        raise UsageError(f"{options.folder}: is a file; give the folder to write the views to, as in `nsys2prv cfgs views`{instead}")
     if options.trace and not options.folder:
         print("\n".join(views.listed(options.trace, views.fitting(options.trace), options.all)))
     elif options.folder:
@@ -276,7 +300,7 @@ def _clock(arguments: list[str]) -> int:
     from nsys2prv.telling.clock_text import causal_lines, load, plot, table
     from nsys2prv.temporary import check_not_read
 
-    clock = _Parser("nsys2prv clock", allow_abbrev=False, description="How the clocks of hosts were aligned, from a trace's clock file.")
+    clock = Parser("nsys2prv clock", allow_abbrev=False, description="How the clocks of hosts were aligned, from a trace's clock file.")
     clock.add_argument("file", type=Path, metavar="FILE.clock.yaml")
     clock.add_argument("--plot", type=Path, metavar="FILE.png", help="draw what was observed, before and after (needs matplotlib)")
     options = clock.parse_args(arguments)
@@ -294,7 +318,7 @@ def _check(arguments: list[str]) -> int:
     from nsys2prv.check import check
     from nsys2prv.check.text import lines
 
-    asked = _Parser("nsys2prv check", allow_abbrev=False,
+    asked = Parser("nsys2prv check", allow_abbrev=False,
                     description="Tell what in Paraver traces, whoever wrote them, would crash, hang or mislead Paraver (docs/checks.md).")
     asked.add_argument("traces", nargs="+", metavar="TRACE", help="a .prv or .prv.gz; its .pcf and .row are taken from beside it")
     asked.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
@@ -313,23 +337,42 @@ def _check(arguments: list[str]) -> int:
 def _report(arguments: list[str]) -> int:
     from nsys2prv.analysis.command import report
 
-    return _analysed(*report(_Parser("nsys2prv report", allow_abbrev=False, description="Efficiencies, overlap, stragglers, kernels, "
-                                     "operations, idle time and metrics of a job, in tables."), arguments))
+    return _analysed(report, Parser(
+        "nsys2prv report", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Efficiencies, overlap, late ranks, kernels, operations, idle time and metrics of a job, in tables.\n\n"
+                    "examples:\n  nsys2prv report rank*.sqlite\n  nsys2prv report run/ --html run.html\n"
+                    "  nsys2prv report run/ --only efficiencies,overlap --json run.json"), arguments)
 
 
 def _diff(arguments: list[str]) -> int:
     from nsys2prv.analysis.command import diff
 
-    return _analysed(*diff(_Parser("nsys2prv diff", allow_abbrev=False, description="Two jobs side by side: what got faster and slower."),
-                           arguments))
+    return _analysed(diff, Parser(
+        "nsys2prv diff", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Two jobs side by side: what got faster and slower.\n\nexamples:\n  nsys2prv diff before/ after/\n"
+                    "  nsys2prv diff before.json after.json     (as `nsys2prv report --json` writes them)"), arguments)
 
 
-def _analysed(text: str, warnings: list[str]) -> int:
+def _analysed(command: Callable[..., tuple[str, list[str]]], parser: Parser, arguments: list[str]) -> int:
+    check_reports(parser.prog.partition(" ")[2], [one for one in arguments if not one.startswith("-")])
+    text, warnings = command(parser, arguments)
     warn(warnings)
     print(printable(text))
     return 0
 
 
+def _help(arguments: list[str]) -> int:
+    """`nsys2prv help [COMMAND]`."""
+    if not arguments or arguments[0] == "help":
+        parser().print_help()
+        return 0
+    if arguments[0] not in COMMANDS:
+        near = get_close_matches(arguments[0].lower(), COMMANDS, 1)
+        raise UsageError(f"{arguments[0]}: there is no such command; "
+                         + (f"did you mean `nsys2prv help {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}"))
+    return COMMANDS[arguments[0]](["--help"])
+
+
 #: What stands before everything else on the command line.
-COMMANDS = {"cfgs": _cfgs, "check": _check, "clock": _clock, "report": _report, "diff": _diff, "extract": store_commands.extract,
-            "merge": store_commands.merge}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"cfgs": _cfgs, "check": _check, "clock": _clock, "report": _report, "diff": _diff,
+                                                   "extract": store_commands.extract, "merge": store_commands.merge, "help": _help}

@@ -26,6 +26,7 @@ from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.plan import Plan
 from nsys2prv.preparation import prepare
 from nsys2prv.relations import all_relations
+from nsys2prv.report.given import reports_meant
 from nsys2prv.store.runs import COUNTER, STATE, Run
 from nsys2prv.store.windows import window_bounds
 from nsys2prv.stored import blame_stores
@@ -43,13 +44,13 @@ REPORT, PAGE = ".report.json", ".report.html"
 
 
 def convert(reports: Sequence[str | Path] | str | Path, output: str | Path, options: Options = DEFAULTS) -> Summary:
-    """Write the trace of these reports to `output` (.prv or .prv.gz, with .pcf and .row beside it).
+    """Write the trace of these reports (files, folders of reports, patterns) to `output` (.prv or .prv.gz, with .pcf and .row beside it).
 
     Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot be written, NothingToWrite
     when there is no event of the kinds asked for. Files under the final names are replaced only by complete ones.
     """
     plan = Plan.of(options)
-    reports = [reports] if isinstance(reports, str | Path) else reports
+    reports = reports_meant([reports] if isinstance(reports, str | Path) else reports)
     outputs = _outputs(output, options.compress)
     prv = outputs[0]
     further = [*(outputs[1].with_suffix(ending) for ending in (REPORT, PAGE)), *filter(Path.is_file, [_other_form(prv)])]

@@ -21,7 +21,7 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord
 from nsys2prv.columns import OPEN
-from nsys2prv.cut.reports import wanted_reports
+from nsys2prv.cut.reports import ranks_of, wanted_reports
 from nsys2prv.engines import alone
 from nsys2prv.engines.pool import Pool, is_worth
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, Unreadable
@@ -150,7 +150,9 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
         stored.once([*((report.info, path) for path, report in held), *((info, info.given) for info in infos)])
     places = {id(report.info): (path, report) for path, report in held}
     with stored.blame_stores(list(stores)):
-        infos = wanted_reports(object_model.order_reports([*infos, *(report.info for _, report in held)]), plan.cut.cut)
+        infos = object_model.order_reports([*infos, *(report.info for _, report in held)])
+        warnings += mixed.missing_ranks(ranks_of(infos))
+        infos = wanted_reports(infos, plan.cut.cut)
         rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
         warnings += mixed.warnings(infos)
     return Opened(infos, plan, Workers(pool if is_worth(pool.jobs, rows, SMALL_JOB_ROWS) else alone(), progress, lookers.spent),

@@ -73,18 +73,20 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
     return Selection(tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked))
 
 
-def least_durations(given: Mapping[str, int]) -> dict[str, int]:
+def least_durations(given: Mapping[str, int], typed: Mapping[str, str] | None = None) -> dict[str, int]:
     """Kind -> duration in ns below which its ranges are dropped. given: by the names that -t takes.
 
     A kind's own name goes before those of groups, of which the longest duration counts, and these before `all`.
+    typed: how the user wrote them, for messages.
     Raises UsageError for a name that is none, for a kind of points in time, and for what is no duration.
     """
     for name, duration in given.items():
+        text = (typed or {}).get(name, f"{name}={duration_text(duration)}")
         members = [kind for kind in all_kinds() if kind.called(name)]
         if not members:
-            raise UsageError(f"--min-duration {name}={duration_text(duration)}: {no_such_kind(name)}")
+            raise UsageError(f"--min-duration {text}: {no_such_kind(name)}")
         if not any(kind.lasting for kind in members):
-            raise UsageError(f"--min-duration {name}={duration_text(duration)}: its events are points in time, or follow from others")
+            raise UsageError(f"--min-duration {text}: its events are points in time, or follow from others")
         if not 0 <= duration < 1 << 63:
             raise UsageError(f"--min-duration {name}={duration}: no duration in ns")
     least: dict[str, int] = {}

@@ -52,9 +52,9 @@ def test_listed_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     listed = []
     for path in (report, folder):
         assert main(["--list", str(path)]) == 0
-        head, *rest = capsys.readouterr().out.splitlines()
-        assert head == str(path)
-        listed.append(rest)
+        text = capsys.readouterr().out
+        assert path.name in text
+        listed.append(" ".join(text.replace(path.name, "").split()))
     assert listed[0] == listed[1]
 
 
@@ -145,7 +145,7 @@ def test_whatever_bytes_a_table_has(tmp_path: Path) -> None:
 def test_a_folder_without_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert main([str(tmp_path / "empty"), str(tmp_path / "out.prv")]) == 1
-    assert "is a folder without tables" in one_line(capsys)
+    assert "no reports in this folder" in one_line(capsys)
 
 
 def test_a_folder_is_no_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

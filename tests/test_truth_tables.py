@@ -66,7 +66,7 @@ def test_a_table_of_tomorrow_is_named_as_unknown(tmp_path: Path, capsys: pytest.
     connection.close()
     assert main(["--list", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[lines.index(f"    {UNKNOWN}:") + 1] == "      TOMORROW_EVENTS (1)"
+    assert lines[lines.index(f"  {UNKNOWN}:") + 1] == "    TOMORROW_EVENTS (1)"
 
 
 # --------------------------------------------------------------------------------------------------- file accesses

@@ -89,7 +89,7 @@ such ranges, the period of the sequence of kernels on a device. The table *Phase
 
 ## As a page
 
-`--html FILE` (`pip install 'nsys2prv[plot]'`) writes one file that refers to nothing outside itself, to be mailed or kept: efficiencies,
+`--html FILE` (`pip install matplotlib`) writes one file that refers to nothing outside itself, to be mailed or kept: efficiencies,
 findings by what they cost, where the time of the GPUs went, then each analysis with its pictures; light and dark; tables sort, filter
 and fold. Its figures are those of `--json`; a cell of a table is rounded, the figure itself is in its `data-v`. Tables of more than 300
 rows (1,024 where a row is a rank or a device) are cut, which they say; maps are drawn and not listed. Without `--html`, the page can be
@@ -112,7 +112,7 @@ print(job.devices)
 ```
 
 Every kind of record is a frame ([polars](https://docs.pola.rs); `.to_pandas()` makes a pandas one, with
-`pip install 'nsys2prv[pandas]'`; there, columns of integers with absent values become floats, or keep every digit with
+`pip install pandas pyarrow`; there, columns of integers with absent values become floats, or keep every digit with
 `.to_pandas(use_pyarrow_extension_array=True)`): begin and end in ns since the job's
 first event, aligned over all hosts; where it is; and the fields asked for. Only these are read.
 

@@ -31,6 +31,7 @@ from nsys2prv.options import DEFAULTS, Options
 from nsys2prv.plan import Plan
 from nsys2prv.preparation import prepare
 from nsys2prv.relations import all_relations
+from nsys2prv.report.given import reports_meant
 from nsys2prv.stored import blame_stores
 from nsys2prv.temporary import check_folder, temporary_folder
 
@@ -262,7 +263,7 @@ def open_job(reports: Sequence[str | Path] | str | Path, options: Options = DEFA
     if unknown := set(asked) - {field.name for field in fields(Options)}:
         raise UsageError(f"{', '.join(sorted(unknown))}: no such option; there are {', '.join(field.name for field in fields(Options))}")
     options = replace(options, **asked)
-    given = [reports] if isinstance(reports, str | Path) else list(reports)
+    given = reports_meant([reports] if isinstance(reports, str | Path) else reports)
     plan = Plan.of(options)
     if options.tmp:
         check_folder(Path(options.tmp))

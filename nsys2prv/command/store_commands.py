@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nsys2prv.allocator import importing
+from nsys2prv.command.mistakes import check_reports
 from nsys2prv.errors import UsageError
+from nsys2prv.report.given import reports_meant
 from nsys2prv.starting import start_workers
 
 #: Options of the conversion that say what to read, those that both halves take, and those of neither; all others say what to write.
@@ -47,12 +49,14 @@ def extract(arguments: Sequence[str]) -> int:
                      "nsys2prv extract [options] REPORT... -o STORE", arguments)
     if not given.paths:
         raise UsageError("give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)")
-    start_workers(given.paths, given.engine, given.jobs)
+    check_reports("extract", given.paths)
+    reports = reports_meant(given.paths)
+    start_workers(reports, given.engine, given.jobs)
     with importing():
         from nsys2prv.cli import as_options, warn
         from nsys2prv.storing import extract_to
 
-    warn(extract_to(given.paths, given.output, as_options(given)))
+    warn(extract_to(reports, given.output, as_options(given)))
     if not given.quiet:
         print(f"{given.output}  {given.output.stat().st_size / 1e6:.1f} MB")
     return 0
@@ -64,7 +68,7 @@ def merge(arguments: Sequence[str]) -> int:
     from nsys2prv.cli import run
     from nsys2prv.store.archive import is_archive
 
-    for path in map(Path, given.paths[:-1]):
+    for path in reports_meant(given.paths[:-1]):
         if path.exists() and not is_archive(path):
             raise UsageError(f"{path}: is no store; give stores of nsys2prv extract here, or everything to nsys2prv itself")
     return run(given)

@@ -15,7 +15,7 @@ from nsys2prv.report.launcher import distinguishing
 MOST_TOLD = 8
 
 
-def _ranks_of(infos: Sequence[ReportInfo]) -> list[set[int]]:
+def ranks_of(infos: Sequence[ReportInfo]) -> list[set[int]]:
     """The ranks of each report (in rank order): MPI's where any report tells them, else the launcher's, else their places from 0 on."""
     if any(info.ranks for info in infos):
         return [set(info.ranks.values()) for info in infos]
@@ -41,7 +41,7 @@ def wanted_reports(infos: list[ReportInfo], cut: Cut) -> list[ReportInfo]:
     """The reports that may hold something wanted. Raises Nsys2prvError where that is none, or a rank or host asked for is in none."""
     if cut.ranks:
         wanted = numbers("--ranks", cut.ranks)
-        ranks = _ranks_of(infos)
+        ranks = ranks_of(infos)
         known = set().union(*ranks)
         for word, pair in zip(cut.ranks, wanted, strict=True):
             if not any(is_among(rank, [pair]) for rank in known):

@@ -15,8 +15,8 @@ from nsys2prv.engines.pool import Pool
 from nsys2prv.errors import UsageError
 
 #: Engine -> its module here, and what it needs to be installed.
-ENGINES = {"local": ("local", ""), "processes": ("processes", ""), "threads": ("threads", ""), "dask": ("dask", "dask"),
-           "mpi": ("mpi", "mpi")}
+ENGINES = {"local": ("local", ""), "processes": ("processes", ""), "threads": ("threads", ""), "dask": ("dask", "distributed"),
+           "mpi": ("mpi", "mpi4py")}
 DEFAULT = "local"
 
 
@@ -31,11 +31,11 @@ def check(engine: str, scheduler: str | None) -> None:
 def workers(engine: str, jobs: int, scheduler: str | None = None) -> AbstractContextManager[Pool]:
     """The workers of an engine. Raises UsageError where its packages are not installed."""
     check(engine, scheduler)
-    name, extra = ENGINES[engine]
+    name, package = ENGINES[engine]
     try:
         module = import_module(f"{__name__}.{name}")
     except ImportError as error:
-        raise UsageError(f"--engine {engine} needs the package {error.name}: pip install 'nsys2prv[{extra}]'") from None
+        raise UsageError(f"--engine {engine} needs the package {error.name}: pip install {package}") from None
     return module.workers(jobs or available_cpus(), scheduler)
 
 

@@ -36,7 +36,7 @@ def need_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise MissingPackage("the page needs matplotlib: pip install 'nsys2prv[plot]'") from None
+        raise MissingPackage("the page needs matplotlib: pip install matplotlib") from None
 
 
 def draw_all(figures: list[Figure]) -> list[str]:

@@ -83,5 +83,17 @@ def _ranks(infos: Sequence[ReportInfo]) -> list[str]:
     return []
 
 
+def missing_ranks(ranks: Sequence[set[int]]) -> list[str]:
+    """A warning where a few ranks between 0 and the last have no report. ranks: of each report."""
+    found = set().union(*ranks)
+    lacking = max(found, default=-1) + 1 - len(found)
+    # Where most are missing they were left out on purpose: one rank of each host, for instance.
+    if len(ranks) < 2 or not 0 < lacking < len(found):
+        return []
+    names = _some([str(rank) for rank in range(max(found)) if rank not in found])
+    have, them = (f"ranks {names} have", "they take") if lacking > 1 else (f"rank {names} has", "it takes")
+    return [f"{have} no report: collectives that {them} part in are incomplete in the trace"]
+
+
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:FEW]) + (f" and {len(names) - FEW} more" if len(names) > FEW else "")

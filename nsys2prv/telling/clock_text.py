@@ -98,7 +98,7 @@ def plot(record: ClockRecord, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise Nsys2prvError("--plot needs matplotlib: pip install 'nsys2prv[plot]'") from None
+        raise Nsys2prvError("--plot needs matplotlib: pip install matplotlib") from None
     hosts = {name: clock.samples for name, clock in record.hosts.items() if clock.samples}
     if not hosts:
         raise Nsys2prvError("nothing to draw: the clock file holds no samples of what was observed")

@@ -61,7 +61,7 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     reports = [str(path) for path in SAMPLES["graphs"]]
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["report", *reports, "--html", str(tmp_path / "r.html")]) == 1
-    assert capsys.readouterr().err == "nsys2prv: error: the page needs matplotlib: pip install 'nsys2prv[plot]'\n"
+    assert capsys.readouterr().err == "nsys2prv: error: the page needs matplotlib: pip install matplotlib\n"
     assert main([*reports, str(tmp_path / "out.prv"), "--report"]) == 0
     assert "out.report.html (the page needs matplotlib" in capsys.readouterr().out
     assert not (tmp_path / "out.report.html").exists()

@@ -1,0 +1,112 @@
+"""Command lines that people get wrong are answered with what they probably meant; folders and patterns are reports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nsys2prv.cli import COMMANDS, main
+from nsys2prv.errors import Nsys2prvError
+from nsys2prv.report.given import reports_meant
+from nsys2prv.report.mixed import missing_ranks
+
+GRAPHS = Path(__file__).parent.parent / "sample_reports" / "graphs"
+REPORT = str(GRAPHS / "rank1.sqlite")
+
+
+@pytest.mark.parametrize(("arguments", "answers"), [
+    (["-t", REPORT, "out.prv"], ["-t takes kinds of events", "nsys2prv -t kernels,nvtx", "leave -t out"]),
+    (["-t", "kernels", "nvtx", REPORT, "out.prv"], ["join kinds by commas: -t kernels,nvtx"]),
+    ([REPORT, "a.prv", "b.prv"], ["a.prv: is a trace, not a report", "named last (here b.prv)"]),
+    ([REPORT], ["REPORT... OUTPUT"]),
+    ([REPORT, REPORT], ["add a name, as in out.prv"]),
+    (["report", "out.prv"], ["is a trace", "takes the reports that it was made of"]),
+    (["extract", "out.prv", "-o", "x.store"], ["is a trace"]),
+    (["--list", "out.prv"], ["is a trace"]),
+    (["reprot", REPORT], ["did you mean `nsys2prv report`?"]),
+    (["help", "dif"], ["did you mean `nsys2prv help diff`?"]),
+    (["help", "zzzz"], ["there are cfgs, check, clock"]),
+    (["diff", "--html", "a", "b"], ["--html is no option of nsys2prv diff", "nsys2prv report REPORT... --html FILE"]),
+    (["diff", "a"], ["nsys2prv help diff"]),
+    (["--kernel-name", "full", REPORT, "o"], ["did you mean --kernel-names?"]),
+    (["--html", "page.html", REPORT, "o"], ["nsys2prv report REPORT... --html FILE"]),
+    (["--min-duration", "kernel=10us", REPORT, "o"], ["--min-duration kernel=10us: no such kind", "is it kernels?"]),
+    (["cfgs", __file__], ["is a file; give the folder to copy the views to"]),
+])
+def test_mistakes_are_answered(arguments: list[str], answers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(answer in line for answer in answers), line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_trace_given_for_reports_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-q", REPORT, str(tmp_path / "out.prv.gz")]) == 0
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "out.prv.gz")]) == 2
+    assert capsys.readouterr().err.endswith(f"that it was made of: {REPORT}\n")
+    assert main(["cfgs", str(tmp_path / "out.prv.gz")]) == 2
+    assert f"nsys2prv cfgs --for {tmp_path / 'out.prv.gz'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        assert main(["help", *filter(None, [command])]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: nsys2prv")
+    if command in ("", "help"):
+        assert next(line for line in text.splitlines() if line.endswith(":")) == "examples:"
+        assert all(name in text for name in COMMANDS if name != "help")
+
+
+def test_folders_and_patterns_are_the_reports_in_them(tmp_path: Path) -> None:
+    for name in ("rank0.sqlite", "rank1.sqlite"):
+        shutil.copy(GRAPHS / name, tmp_path / name)
+    (tmp_path / "rank1.nsys-rep").write_bytes(b"x")
+    (tmp_path / "notes.txt").write_text("x")
+    both = [tmp_path / "rank0.sqlite", tmp_path / "rank1.sqlite"]
+    assert reports_meant([tmp_path]) == reports_meant([f"{tmp_path}/rank*.sqlite"]) == both
+    assert reports_meant(["missing.sqlite"]) == [Path("missing.sqlite")]
+    (tmp_path / "empty").mkdir()
+    for given, problem in ((tmp_path / "empty", "no reports in this folder"), (f"{tmp_path}/x*.sqlite", "no file matches")):
+        with pytest.raises(Nsys2prvError, match=problem):
+            reports_meant([given])
+
+
+def test_every_command_takes_folders_and_patterns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pattern = f"{GRAPHS}/rank*.sqlite"
+    assert main(["-q", str(GRAPHS), str(tmp_path / "a.prv")]) == main(["-q", pattern, str(tmp_path / "b.prv")]) == 0
+    assert (tmp_path / "a.prv").read_bytes() == (tmp_path / "b.prv").read_bytes()
+    assert len(json.loads((tmp_path / "a.nsys2prv.json").read_text())["inputs"]) == 2
+    assert main(["extract", "-q", pattern, "-o", str(tmp_path / "s.store")]) == 0
+    assert main(["merge", "-q", f"{tmp_path}/*.store", str(tmp_path / "c.prv")]) == 0
+    assert (tmp_path / "c.prv").read_bytes() == (tmp_path / "a.prv").read_bytes()
+    capsys.readouterr()
+    assert main(["report", "-q", pattern, "--only", "efficiencies"]) == 0
+    assert capsys.readouterr().out.startswith("2 tasks on 1 host")
+    assert main(["--list", str(GRAPHS)]) == 0
+    assert "2 reports; * marks what differs" in capsys.readouterr().out
+
+
+def test_the_list_marks_differences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", str(GRAPHS)]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.split()}
+    assert "* none in rank1.sqlite; 8 elsewhere" in lines["graphs"]
+    assert "*" not in lines["cuda_events"]
+    assert lines["rank1.sqlite"].count(" *") == 2
+
+
+@pytest.mark.parametrize(("ranks", "told"), [
+    ([{0}, {1}, {3}], "rank 2 has no report"), ([{0}, {3}, {4}, {5}], "ranks 1, 2 have no report"), ([{0}, {1}], ""), ([{5}], ""),
+    ([{0}, {8}], ""), ([{0, 1}, {2, 4}], "rank 3 has no report"), ([{0}, {1 << 40}], ""),
+])
+def test_missing_ranks_are_named(ranks: list[set[int]], told: str) -> None:
+    assert (missing_ranks(ranks) or [""])[0].startswith(told)
+    assert bool(missing_ranks(ranks)) == bool(told)
