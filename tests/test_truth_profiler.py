@@ -130,7 +130,7 @@ def test_losses_come_first_in_the_summary(tmp_path: Path, capsys: pytest.Capture
         number for number, line in enumerate(output.err.splitlines()) if "warning" in line)
     assert all(f"({len(reports)} times, in rank0.sqlite, rank1.sqlite)" in line for line in warnings)
     assert [line.strip() for line in output.out.splitlines() if "Nsight Systems:" in line] == [
-        'Nsight Systems: warning: "Scheduling information is absent." (2 times, in rank0.sqlite, rank1.sqlite)']
+        'Nsight Systems warns: "Scheduling information is absent." (2 times, in rank0.sqlite, rank1.sqlite)']
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir()).decode()
     assert "planted-user" not in written + output.err + output.out
     assert "Loaded CUPTI library: libcupti.so.13.1" in written

@@ -24,9 +24,9 @@ ALIGNED_ERROR = 1_000_000
 REFERENCES = 3
 #: Why a member's calls are not numbered: kinds of findings, and what they say.
 FEW_CALLS, AMBIGUOUS, UNRELATED = "few", "ambiguous", "unrelated"
-REASONS = {FEW_CALLS: "too few calls to tell by their ends which belong together",
-           AMBIGUOUS: "calls so regular that several ways of pairing them fit equally",
-           UNRELATED: "calls whose ends fit those of no other member"}
+REASONS = {FEW_CALLS: "too few collective calls to tell which of them belong together: not used for the alignment",
+           AMBIGUOUS: "collective calls at such regular intervals that several ways of pairing them fit: not used for the alignment",
+           UNRELATED: "collective calls that end at other times than those of all other ranks: not used for the alignment"}
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _fit(members: Sequence[Member], at: int, noise: Noise, source: int, group: i
             fits[number] = in_order if np.array_equal(found, in_order) else found
             left = int((found < 0).sum())
             if left:
-                findings.append(Finding("partial", "calls that the members they were compared with do not have", left, source, group,
+                findings.append(Finding("partial", "collective calls that the reports of the other ranks lack", left, source, group,
                                         member.member))
     return fits, findings
 

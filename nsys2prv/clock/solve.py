@@ -100,7 +100,7 @@ def solved(hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int
     left_out = frozenset(finding.clock for finding in findings if finding.kind in ("steep", "unfit"))
     doubtful = pooled.doubt > 0
     estimates = unmoved(one_way(tighten(estimates, used.of(~(doubtful[used.before] | doubtful[used.after]))), used, left_out), orders)
-    findings += [Finding("one way", "bound by others in one direction only: moved just as far as that takes, so its error is not known",
+    findings += [Finding("one way", "has messages with other hosts in one direction only: moved as far as causality demands; its error is not known",
                          clock=e.host) for e in estimates if e.method == ONE_WAY]
     offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
     sent = precedences(rows.clear(), messages, pivot)
@@ -176,7 +176,7 @@ def _network(rows: pl.DataFrame, groups: dict[int, int], hosts: int) -> tuple[ne
     net = network.solve(blocks, links, hosts)
     steep = np.flatnonzero(np.abs(net.drift) > PLAUSIBLE_DRIFT).tolist()
     if steep:
-        findings += [Finding("steep", f"a drift of {net.drift[host] * 1e6:.0f} ppm is no clock's: the host is left out",
+        findings += [Finding("steep", f"a drift of {net.drift[host] * 1e6:.0f} ppm is more than a clock's: the host is left out",
                              int(net.observations[host]), clock=host) for host in steep]
         for block in blocks:
             block.seen &= ~np.isin(block.clocks, steep)

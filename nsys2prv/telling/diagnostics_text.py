@@ -14,15 +14,15 @@ MOST = 12
 
 def lost(infos: Sequence[ReportInfo]) -> list[str]:
     """Warnings: losses first, then what was recorded otherwise than asked for, then errors."""
-    return [*_grouped(infos, lambda message: message.loss, "events may be missing"),
-            *_grouped(infos, lambda message: not message.loss and message.fallback, "recorded in another way"),
-            *_grouped(infos, lambda message: not (message.loss or message.fallback) and message.severity == ERROR, "error")]
+    return [*_grouped(infos, lambda message: message.loss, "says that events may be missing"),
+            *_grouped(infos, lambda message: not message.loss and message.fallback, "says that it recorded in another way than asked for"),
+            *_grouped(infos, lambda message: not (message.loss or message.fallback) and message.severity == ERROR, "reports an error")]
 
 
 def said(infos: Sequence[ReportInfo]) -> list[str]:
     """Notes: its other warnings, but those about libraries that a program does not use."""
     return list(map(Detail, _grouped(
-        infos, lambda message: not (message.loss or message.fallback or message.unused) and INFO < message.severity < ERROR, "warning")))
+        infos, lambda message: not (message.loss or message.fallback or message.unused) and INFO < message.severity < ERROR, "warns")))
 
 
 def _grouped(infos: Sequence[ReportInfo], wanted: Callable[[Message], bool], what: str) -> list[str]:
@@ -31,8 +31,8 @@ def _grouped(infos: Sequence[ReportInfo], wanted: Callable[[Message], bool], wha
         for message in filter(wanted, info.messages):
             count, names = found.get(message.text, (0, []))
             found[message.text] = count + message.count, [*names, *([] if info.name in names else [info.name])]
-    lines = [f'Nsight Systems: {what}: "{text}" ({_times(count)}in {_some(names)})' for text, (count, names) in found.items()]
-    return lines if len(lines) <= MOST else [*lines[:MOST], f"Nsight Systems: {what}: {len(lines) - MOST} further messages"]
+    lines = [f'Nsight Systems {what}: "{text}" ({_times(count)}in {_some(names)})' for text, (count, names) in found.items()]
+    return lines if len(lines) <= MOST else [*lines[:MOST], f"Nsight Systems {what}: {len(lines) - MOST} further messages"]
 
 
 def _times(count: int) -> str:
