@@ -121,15 +121,15 @@ def test_losses_come_first_in_the_summary(tmp_path: Path, capsys: pytest.Capture
     truth = json.loads((SAMPLES / "machine" / "truth.json").read_text())
     told = truth["ranks"][0]["additions"]["profiler"]["messages"]
     reports = [str(SAMPLES / "machine" / rank["report"]) for rank in truth["ranks"]]
-    assert main([*reports, str(tmp_path / "o.prv")]) == 0
+    assert main(["-v", *reports, str(tmp_path / "o.prv")]) == 0
     output = capsys.readouterr()
-    warnings = [line for line in output.err.splitlines() if "Nsight Systems:" in line]
+    warnings = [line for line in output.err.splitlines() if "warning: Nsight Systems" in line]
     order = [next(item["tells"] for item in told if item["begins"].strip() in line) for line in warnings]
     assert order == ["lost", "lost", "fallback", "error"]
     assert output.err.splitlines().index(warnings[0]) == next(
         number for number, line in enumerate(output.err.splitlines()) if "warning" in line)
     assert all(f"({len(reports)} times, in rank0.sqlite, rank1.sqlite)" in line for line in warnings)
-    assert [line.strip() for line in output.out.splitlines() if "Nsight Systems:" in line] == [
+    assert [line.strip() for line in output.out.splitlines() if "Nsight Systems warns" in line] == [
         'Nsight Systems warns: "Scheduling information is absent." (2 times, in rank0.sqlite, rank1.sqlite)']
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir()).decode()
     assert "planted-user" not in written + output.err + output.out

@@ -79,7 +79,8 @@ def strangers(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
         spreads = _interval_spreads(ends)
         key, group = part["key"][0], part["group"][0]
         for at in np.flatnonzero(spreads > NOISE[source].misfit * 2**0.5).tolist():
-            findings.append((key, Finding("unrelated", "collective calls that end at other times than those of all other ranks: not used for the alignment",
+            findings.append((key, Finding("unrelated",
+                            "collective calls that end at other times than those of all other ranks: not used for the alignment",
                                           int(np.isfinite(ends[:, at]).sum()), source, group, int(members[at]))))
     if findings:
         bad = pl.DataFrame({"key": [key for key, _ in findings], "member": [finding.member for _, finding in findings]},

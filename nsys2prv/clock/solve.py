@@ -100,7 +100,7 @@ def solved(hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int
     left_out = frozenset(finding.clock for finding in findings if finding.kind in ("steep", "unfit"))
     doubtful = pooled.doubt > 0
     estimates = unmoved(one_way(tighten(estimates, used.of(~(doubtful[used.before] | doubtful[used.after]))), used, left_out), orders)
-    findings += [Finding("one way", "has messages with other hosts in one direction only: moved as far as causality demands; its error is not known",
+    findings += [Finding("one way", "messages in one direction only: moved as far as causality demands; its error is not known",
                          clock=e.host) for e in estimates if e.method == ONE_WAY]
     offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
     sent = precedences(rows.clear(), messages, pivot)
