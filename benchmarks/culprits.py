@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-
-import nsys2prv
-from nsys2prv.samples import Options, generate, simulate
 from nsys2prv.samples.cluster import Group
 from nsys2prv.samples.program import Kind
 from nsys2prv.samples.timeline import Timeline
+
+import nsys2prv
+from nsys2prv.samples import Options, generate, simulate
 
 
 @dataclass(frozen=True)
