@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Ints
+from .data import KERNELS, LAUNCHES, Kernel
 from .options import Options
-from .program import GRAPH_BEGIN, GRAPH_INSTANTIATE, KERNELS, LAUNCHES, Kernel, Kind, Op, Program
+from .program import GRAPH_BEGIN, GRAPH_INSTANTIATE, Kind, Op, Program
 from .report import Column, Report, enum_label
 from .timeline import Block, Floats
 

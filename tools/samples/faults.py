@@ -64,7 +64,7 @@ def list_collectives(step: Program, before: Program, cluster: Cluster) -> list[C
     def of_mpi(program: Program) -> list[tuple[int, str, int, tuple[int, ...], int]]:
         calls = [(index, program.ops[index].mpi) for index in program.all_of(Kind.MPI)]
         return [(index, call.function, uid(ranks, call.team), ranks, 1) for index, call in calls if call.table is Table.COLLECTIVES
-                for ranks in grid.all_of(call.team)]
+                for ranks in grid.teams[call.team]]
 
     of_nccl = []
     for index in step.all_of(Kind.COLLECTIVE):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from .cluster import Cluster, Group, Stream, Thread
-from .data import DATA
+from .data import DATA, KERNELS
 from .mpi import build_grid
 from .mpi_job import MpiJob
 from .options import Options
@@ -21,7 +21,6 @@ from .program import (
     GRAPH_INSTANTIATE,
     H2D_PAGEABLE,
     H2D_PINNED,
-    KERNELS,
     P2P,
     Builder,
     Domain,

@@ -91,16 +91,12 @@ class Grid:
 
     rows: int
     columns: int
-    lonely: int = 0
-
-    @property
-    def connected(self) -> int:
-        """Number of processes that are not lonely."""
-        return self.rows * self.columns
+    lonely: int
+    teams: dict[Team, list[tuple[int, ...]]]  # every communicator of each kind: world ranks by their rank in it
 
     @property
     def size(self) -> int:
-        return self.connected + self.lonely
+        return self.rows * self.columns + self.lonely
 
     @property
     def everyone(self) -> Team:
@@ -111,31 +107,14 @@ class Grid:
         """The communicator one of this kind is made from; None for those that MPI_Init makes."""
         return {Team.WORLD: None, Team.SELF: None, Team.OWN: Team.SELF, Team.PART: Team.WORLD}.get(team, self.everyone)
 
-    def _torus(self, rank: int) -> tuple[int, int, int]:
-        """First process, rows and columns of the torus that holds ``rank``."""
-        return (0, self.rows, self.columns) if rank < self.connected else (self.connected, 1, self.lonely)
-
     def members(self, team: Team, rank: int) -> tuple[int, ...]:
-        """World ranks in the communicator of this kind that ``rank`` belongs to, by their rank in it."""
-        first, rows, columns = self._torus(rank)
-        row, column = divmod(rank - first, columns)
-        if team is Team.ROW:
-            return tuple(range(first + row * columns, first + (row + 1) * columns))
-        if team is Team.COLUMN:
-            return tuple(range(first + column, first + rows * columns, columns))
-        if team in (Team.SELF, Team.OWN):
-            return (rank,)
-        return tuple(range(self.size)) if team is Team.WORLD else tuple(range(first, first + rows * columns))
+        """The communicator of this kind that ``rank`` belongs to."""
+        return next(ranks for ranks in self.teams[team] if rank in ranks)
 
-    def all_of(self, team: Team) -> list[tuple[int, ...]]:
-        """Every communicator of one kind."""
-        return sorted({self.members(team, rank) for rank in range(self.size)})
-
-    def neighbor_of(self, rank: int, down: int, right: int) -> int:
-        """The world rank some places away on the torus."""
-        first, rows, columns = self._torus(rank)
-        row, column = divmod(rank - first, columns)
-        return first + (row + down) % rows * columns + (column + right) % columns
+    def neighbor_of(self, rank: int, team: Team, places: int) -> int:
+        """The world rank so many places further in the communicator, going round."""
+        members = self.members(team, rank)
+        return members[(members.index(rank) + places) % len(members)]
 
     def partner(self, team: Team, rank: int) -> int:
         """The world rank of the other of a pair in the communicator; -1 for one that is left over."""
@@ -148,7 +127,13 @@ def build_grid(size: int, lonely: int = 0) -> Grid:
     """The most nearly square grid of ``size`` processes, the last ``lonely`` of them apart."""
     connected = size - lonely
     rows = next(number for number in range(math.isqrt(connected), 0, -1) if connected % number == 0)
-    return Grid(rows, connected // rows, lonely)
+    every, columns = tuple(range(size)), connected // rows
+    parts = [part for part in (every[:connected], every[connected:]) if part]
+    apart = [(rank,) for rank in every[connected:]]
+    return Grid(rows, columns, lonely, {
+        Team.WORLD: [every], Team.SELF: [(rank,) for rank in every], Team.OWN: [(rank,) for rank in every], Team.TEMPORARY: parts,
+        Team.PART: parts, Team.ROW: [every[first : first + columns] for first in range(0, connected, columns)] + parts[1:],
+        Team.COLUMN: [every[first:connected:columns] for first in range(columns)] + apart})
 
 
 def handle(team: Team, rank: int) -> int:

@@ -51,7 +51,7 @@ class MpiJob:
             b.copy(H2D_PINNED, 2 * (FACE + EDGE))
         if self.grid.columns > 1:  # everybody sends to the next of its row and takes from the one before, into a buffer larger than needed
             call = b.mpi(MpiCall("MPI_Sendrecv", Table.P2P, Team.ROW), 1_900)
-            self._message(b, call, call, Team.ROW, 21, 4_096, [self.grid.neighbor_of(rank, 0, 1) for rank in self.everyone], 8_192)
+            self._message(b, call, call, Team.ROW, 21, 4_096, [self.grid.neighbor_of(rank, Team.ROW, 1) for rank in self.everyone], 8_192)
         if self.grid.rows > 1:  # pairs of a column swap equally large pieces: one row says both
             to = [self.grid.partner(Team.COLUMN, rank) for rank in self.everyone]
             calls = self._only("MPI_Sendrecv", [rank for rank in self.everyone if to[rank] >= 0])
@@ -90,12 +90,12 @@ class MpiJob:
 
     def _halo(self, b: Builder) -> None:
         """Receives are posted first; one is asked for in vain, all are waited for together."""
-        ways = [(0, 1, FACE, 101), (0, -1, FACE, 102)] if self.grid.columns > 1 else []  # down, right, bytes, tag
-        ways += [(1, 0, EDGE, 103), (-1, 0, EDGE, 104)] if self.grid.rows > 1 else []
+        ways = [(Team.ROW, 1, FACE, 101), (Team.ROW, -1, FACE, 102)] if self.grid.columns > 1 else []  # along, places, bytes, tag
+        ways += [(Team.COLUMN, 1, EDGE, 103), (Team.COLUMN, -1, EDGE, 104)] if self.grid.rows > 1 else []
         receives = [b.mpi(MpiCall("MPI_Irecv", Table.P2P, self.all, request=number), 900) for number in range(len(ways))]
         sends = [b.mpi(MpiCall("MPI_Isend", Table.P2P, self.all, request=len(ways) + number), 1_400) for number in range(len(ways))]
-        for (down, right, size, tag), send, receive in zip(ways, sends, receives, strict=True):
-            self._message(b, send, receive, self.all, tag, size, [self.grid.neighbor_of(rank, down, right) for rank in self.everyone])
+        for (team, places, size, tag), send, receive in zip(ways, sends, receives, strict=True):
+            self._message(b, send, receive, self.all, tag, size, [self.grid.neighbor_of(rank, team, places) for rank in self.everyone])
         if ways:
             b.mpi(MpiCall("MPI_Test", Table.START_WAIT, waits=(receives[0],), blocks=False), 500)
             b.mpi(MpiCall("MPI_Waitall", Table.START_WAIT, waits=(*receives, *sends)), 1_500)
@@ -112,7 +112,8 @@ class MpiJob:
     def _send_unreceived(self, b: Builder) -> None:
         """The first rank sends to the last (that is not lonely), which never receives it."""
         send = b.mpi(MpiCall("MPI_Isend", Table.P2P, self.all, request=LEAKED, by_rank=self._only("MPI_Isend", [0])), 1_400)
-        self._message(b, send, -1, self.all, UNRECEIVED_TAG, 256, [-1 if rank else self.grid.connected - 1 for rank in self.everyone])
+        last = self.grid.size - self.grid.lonely - 1
+        self._message(b, send, -1, self.all, UNRECEIVED_TAG, 256, [-1 if rank else last for rank in self.everyone])
 
     def _only(self, function: str, ranks: list[int]) -> tuple[str, ...]:
         return tuple(function if rank in ranks else "" for rank in self.everyone)

@@ -163,7 +163,7 @@ class MpiTruth:
                             kept: bool) -> None:
         for index in program.all_of(Kind.MPI):
             call = program.ops[index].mpi
-            for members in self.grid.all_of(call.team) if call.table is Table.COLLECTIVES else ():
+            for members in self.grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
                 communicator, ranks = uid(members, call.team), list(members)
                 ordinal = self._next("collectives", communicator)
                 if kept:
@@ -176,7 +176,7 @@ class MpiTruth:
     def summary(self) -> dict[str, Any]:
         """The section of the truth."""
         teams = [team for team in Team if team is not Team.OWN and (team is not Team.PART or self.grid.lonely)]
-        known = [(team, members) for team in teams for members in self.grid.all_of(team)]
+        known = [(team, members) for team in teams for members in self.grid.teams[team]]
         known += [(Team.OWN, (rank,)) for rank in range(self.options.ranks) if rank % 2]
         communicators = [{"uid": uid(members, team), "kind": team.name.lower(), "ranks": list(members),
                           "handles": [handle(team, rank) for rank in members]} for team, members in known]

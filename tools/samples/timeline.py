@@ -90,25 +90,6 @@ class Block:
         return (self.host_begin, self.host_end) if kind is Kind.MPI else (self.gpu_begin, self.gpu_end)
 
 
-@dataclass
-class _Drawn:
-    """Durations of every operation as the dice gave them, ns; axes (run, rank, operation)."""
-
-    gap: Floats
-    api: Floats
-    work: Floats
-    launch: Floats
-    pause: Floats
-
-
-@dataclass
-class _State:
-    """Where host and streams stand: end of the host's last operation, end of each stream's last work; axes (run, rank)."""
-
-    host: Floats
-    tail: dict[Stream, Floats]
-
-
 class Timeline:
     """Simulates one program on a cluster."""
 
@@ -123,74 +104,82 @@ class Timeline:
         self.api = np.array([op.api_ns for op in program.ops])
         self.work = np.array([op.work_ns for op in program.ops])
         self.sections = list(_sections(program.ops))
-        self.lag = np.array(noise.gpu_lag_ns, dtype=np.float64)
 
     def run(self, rng: Random, begin: Floats) -> Block:
         """Simulate ``len(begin)`` runs; ``begin`` (run, rank) is when each rank's host begins, ns since the run's epoch."""
+        run = _Run(self, rng, begin)
+        mpi = _MpiTiming(self.program, self.cluster, self.noise, run.block, rng)
+        for kind, first, last in self.sections:
+            run.time_host(slice(first, last))
+            if kind is None:
+                run.time_launches(range(first, last))
+            elif kind is Kind.COLLECTIVE:
+                run.time_collective(first)
+            elif kind is Kind.MPI:
+                run.host = run.block.host_end[..., first] = mpi.end_of(first, run.api[..., first], run.work[..., first])
+            else:
+                run.time_order(first)
+        return run.block
+
+
+class _Run:
+    """Runs being simulated: durations as the dice gave them (run, rank, operation), and where host and streams stand (run, rank); ns."""
+
+    def __init__(self, timeline: Timeline, rng: Random, begin: Floats) -> None:
+        self.program, self.cluster, self.noise, self.rng = timeline.program, timeline.cluster, timeline.noise, rng
         shape = (*begin.shape, len(self.program.ops))
         luck, noise = rng.random(shape), rng.random(shape)
-        latency = LAUNCH_NS + 1_400.0 * noise
-        drawn = _Drawn(gap=self.pads + self.gap * (0.85 + 0.4 * luck + 6.0 * luck**40) * self.host_speed,
-                       api=self.api * (0.8 + 0.5 * rng.random(shape)) * self.host_speed,
-                       work=self.work * (0.97 + 0.06 * noise) * self.gpu_speed, launch=latency + self.lag[None, :, None],
-                       pause=0.18 * latency)
-        host_begin, host_end, gpu_begin, gpu_end = (np.full(shape, np.nan) for _ in range(4))
-        block = Block(host_begin, host_end, gpu_begin, gpu_end, event_time=np.zeros((*begin.shape, max(self.program.events, 1))),
-                      arrival=np.full((*begin.shape, len(self.program.messages)), np.nan))
-        mpi = _MpiTiming(self.program, self.cluster, self.noise, block, rng)
-        state = _State(begin.copy(), {stream: np.zeros(begin.shape) for stream in Stream})
-        for kind, first, last in self.sections:
-            self._run_host(block, state, slice(first, last), drawn)
-            if kind is None:
-                self._run_launches(block, state, range(first, last), drawn)
-            elif kind is Kind.COLLECTIVE:
-                self._run_collective(block, state, first, drawn, rng)
-            elif kind is Kind.MPI:
-                state.host = host_end[..., first] = mpi.end_of(first, drawn.api[..., first], drawn.work[..., first])
-            else:
-                self._run_order(block, state, first, drawn)
-        return block
+        latency, self.lag = LAUNCH_NS + 1_400.0 * noise, np.array(timeline.noise.gpu_lag_ns, dtype=np.float64)
+        self.gap = timeline.pads + timeline.gap * (0.85 + 0.4 * luck + 6.0 * luck**40) * timeline.host_speed
+        self.api = timeline.api * (0.8 + 0.5 * rng.random(shape)) * timeline.host_speed
+        self.work = timeline.work * (0.97 + 0.06 * noise) * timeline.gpu_speed
+        self.launch, self.pause = latency + self.lag[None, :, None], 0.18 * latency
+        self.host = begin.copy()  # end of its last operation
+        self.tail = {stream: np.zeros(begin.shape) for stream in Stream}  # end of each stream's last work
+        self.block = Block(*(np.full(shape, np.nan) for _ in range(4)), event_time=np.zeros((*begin.shape, max(self.program.events, 1))),
+                           arrival=np.full((*begin.shape, len(self.program.messages)), np.nan))
 
-    def _run_host(self, block: Block, state: _State, span: slice, drawn: _Drawn) -> None:
+    def time_host(self, span: slice) -> None:
         """Host operations one after the other."""
-        api = drawn.api[..., span]
-        begin = state.host[..., None] + np.cumsum(drawn.gap[..., span] + api, axis=-1) - api
-        block.host_begin[..., span], block.host_end[..., span] = begin, begin + api
-        state.host = block.host_end[..., span.stop - 1].copy()
+        api = self.api[..., span]
+        begin = self.host[..., None] + np.cumsum(self.gap[..., span] + api, axis=-1) - api
+        self.block.host_begin[..., span], self.block.host_end[..., span] = begin, begin + api
+        self.host = self.block.host_end[..., span.stop - 1].copy()
 
-    def _run_launches(self, block: Block, state: _State, span: range, drawn: _Drawn) -> None:
+    def time_launches(self, span: range) -> None:
         """The i-th work of a stream begins at max(arrival_i, end_{i-1} + pause_i), as a running maximum of sums."""
         work = [index for index in span if self.program.ops[index].kind in GPU_WORK]
         for stream in sorted({self.program.ops[index].stream for index in work}):
             which = np.array([index for index in work if self.program.ops[index].stream is stream])
-            arrival = block.host_begin[..., which] + drawn.launch[..., which]
-            before = np.cumsum(drawn.pause[..., which] + drawn.work[..., which], axis=-1) - drawn.work[..., which]
+            arrival = self.block.host_begin[..., which] + self.launch[..., which]
+            before = np.cumsum(self.pause[..., which] + self.work[..., which], axis=-1) - self.work[..., which]
             ready = np.maximum.accumulate(arrival - before, axis=-1)
-            begin = before + np.maximum(ready, state.tail[stream][..., None])
-            block.gpu_begin[..., which], block.gpu_end[..., which] = begin, begin + drawn.work[..., which]
-            state.tail[stream] = block.gpu_end[..., which[-1]].copy()
+            begin = before + np.maximum(ready, self.tail[stream][..., None])
+            self.block.gpu_begin[..., which], self.block.gpu_end[..., which] = begin, begin + self.work[..., which]
+            self.tail[stream] = self.block.gpu_end[..., which[-1]].copy()
 
-    def _run_order(self, block: Block, state: _State, index: int, drawn: _Drawn) -> None:
+    def time_order(self, index: int) -> None:
         """What puts host, streams and ranks in order: events, waits and synchronisations."""
-        op, tail = self.program.ops[index], state.tail
+        op, tail = self.program.ops[index], self.tail
         if op.kind is Kind.RECORD:
-            arrival = block.host_begin[..., index] + drawn.launch[..., index]
-            block.event_time[..., op.event] = np.maximum(tail[op.stream], arrival)
+            arrival = self.block.host_begin[..., index] + self.launch[..., index]
+            self.block.event_time[..., op.event] = np.maximum(tail[op.stream], arrival)
         elif op.kind is Kind.WAIT:
-            tail[op.stream] = np.maximum(tail[op.stream], block.event_time[..., op.event])
+            tail[op.stream] = np.maximum(tail[op.stream], self.block.event_time[..., op.event])
         elif op.kind is Kind.MEET:
             for comm in self.cluster.all_of(op.payload.group):
                 ranks = list(comm.ranks)
-                state.host[:, ranks] = block.host_begin[:, ranks, index].max(axis=1, keepdims=True) + drawn.api[:, ranks, index]
+                self.host[:, ranks] = self.block.host_begin[:, ranks, index].max(axis=1, keepdims=True) + self.api[:, ranks, index]
         else:
-            done = {Kind.SYNC_STREAM: lambda: tail[op.stream], Kind.SYNC_EVENT: lambda: block.event_time[..., op.event],
+            done = {Kind.SYNC_STREAM: lambda: tail[op.stream], Kind.SYNC_EVENT: lambda: self.block.event_time[..., op.event],
                     Kind.SYNC_DEVICE: lambda: np.maximum.reduce(list(tail.values()))}[op.kind]()
-            state.host = np.maximum(state.host, done + WAKE_NS)
-        block.host_end[..., index] = state.host
+            self.host = np.maximum(self.host, done + WAKE_NS)
+        self.block.host_end[..., index] = self.host
 
-    def _run_collective(self, block: Block, state: _State, index: int, drawn: _Drawn, rng: Random) -> None:
-        op, transfer = self.program.ops[index], drawn.work[..., index]
-        begin = np.maximum(state.tail[op.stream] + 700.0, block.host_begin[..., index] + drawn.launch[..., index])
+    def time_collective(self, index: int) -> None:
+        """A collective of NCCL on all its communicators."""
+        op, transfer = self.program.ops[index], self.work[..., index]
+        begin = np.maximum(self.tail[op.stream] + 700.0, self.block.host_begin[..., index] + self.launch[..., index])
         last, end = begin.copy(), begin + transfer  # last: when the last rank that matters has begun
         for comm in self.cluster.all_of(op.payload.group):
             ranks = list(comm.ranks)
@@ -200,11 +189,11 @@ class Timeline:
             else:
                 last[:, ranks] = own.max(axis=1, keepdims=True)
             end[:, ranks] = last[:, ranks] + transfer[:, ranks[:1]]
-        end += rng.random(begin.shape) * self.noise.spread_ns[Kind.COLLECTIVE]
-        end += self.noise.lateness(Kind.COLLECTIVE, last - begin > WAITED_FROM_NS, rng)
+        end += self.rng.random(begin.shape) * self.noise.spread_ns[Kind.COLLECTIVE]
+        end += self.noise.lateness(Kind.COLLECTIVE, last - begin > WAITED_FROM_NS, self.rng)
         end += self.lag
-        block.gpu_begin[..., index], block.gpu_end[..., index] = begin, end
-        state.tail[op.stream] = end
+        self.block.gpu_begin[..., index], self.block.gpu_end[..., index] = begin, end
+        self.tail[op.stream] = end
 
 
 def _sections(ops: list[Op]) -> Iterator[tuple[Kind | None, int, int]]:
@@ -260,7 +249,7 @@ class _MpiTiming:
         """Ends of a collective whose calls begin at ``begin`` and, if nobody had to wait, end at ``end``."""
         spread = self.rng.random(begin.shape) * self.noise.spread_ns[Kind.MPI]
         met, until = end.copy(), begin.copy()  # until: when those a rank waits for have come
-        for members in self.grid.all_of(op.mpi.team):
+        for members in self.grid.teams[op.mpi.team]:
             ranks = list(members)
             price = cost[:, ranks[:1]] + spread[:, ranks]
             last = begin[:, ranks].max(axis=1, keepdims=True)
