@@ -275,8 +275,9 @@ def _cfgs(arguments: list[str]) -> int:
                   description="List the Paraver views that come with nsys2prv, or write them to DIR.")
     cfgs.add_argument("folder", nargs="?", type=Path, metavar="DIR",
                       help="where to write them, with workspaces by which Paraver offers them")
-    cfgs.add_argument("--for", dest="trace", type=Path, metavar="TRACE", help="list those that show something of a .prv or .prv.gz; with DIR: "
-                      "write them for this trace, so that views of all NVTX domains open faster")
+    cfgs.add_argument("--for", dest="trace", type=Path, metavar="TRACE",
+                      help="list those that show something of a .prv or .prv.gz; with DIR: write them for this trace, so that views of "
+                           "all NVTX domains open faster")
     cfgs.add_argument("--all", action="store_true", help="list every view, not the most important ones alone")
     options = cfgs.parse_args(arguments)
     if options.all and options.folder:

@@ -67,6 +67,21 @@ def test_same_pid_on_two_hosts_gives_two_tasks_on_two_nodes() -> None:
     assert model.tree.addresses == ["1:1:1:1", "2:1:2:1"]
 
 
+def test_a_stream_that_several_hosts_have_is_named_with_its_host() -> None:
+    pid = global_pid(111)
+    streams = [StreamKey(pid, 0, 7), StreamKey(pid, 0, 8)]
+    model = build([info("r0", host="a"), info("r1", host="b")], [0, 1], [(0, streams[0]), (0, streams[1]), (1, streams[0])])
+    assert [names for _, names in rows_of(model)] == [["CUDA-D0.S7-a", "CUDA-D0.S8"], ["CUDA-D0.S7-b"]]
+    alone = build([info("r0", host="a"), info("r1", host="a")], [0, 0], [(0, streams[0]), (1, streams[0])])
+    assert [names for _, names in rows_of(alone)] == [["CUDA-D0.S7"]] * 2, "a host behind it means another node to BasicAnalysis"
+
+
+def test_further_rows_of_a_thread_are_numbered_before_its_id() -> None:
+    pid = global_pid(100)
+    model = build([info("r", processes={pid: "app"})], [0], [(0, ThreadKey(pid | 100, lane)) for lane in (2, 0, 1)])
+    assert rows_of(model) == [("app 100", ["THREAD 1.1.1 app 100", "THREAD 1.1.2 app +1 100", "THREAD 1.1.3 app +2 100"])]
+
+
 def test_mpi_ranks_of_one_report_order_its_processes() -> None:
     first, second = global_pid(200), global_pid(100)
     report = info("r", ranks={first: 0, second: 1}, processes={first: "app", second: "app"})

@@ -122,7 +122,7 @@ def test_nodes_and_threads_have_their_names_and_no_two_rows_one_place(tmp_path: 
     trace = traced(tmp_path, {**tables, **host("alpha")}, {**tables, **host("beta", clock=5 * 10**12)})
     assert trace.names["NODE"] == ["alpha", "beta"]
     assert [node for _, node in trace.tasks] == [1, 2]
-    assert trace.names["THREAD"] == ["THREAD 1.1.1 main loop 4242", "CUDA-D0.S7", "THREAD 1.2.1 main loop 4242", "CUDA-D0.S7"]
+    assert trace.names["THREAD"] == ["THREAD 1.1.1 main loop 4242", "CUDA-D0.S7-alpha", "THREAD 1.2.1 main loop 4242", "CUDA-D0.S7-beta"]
     assert len(trace.names["CPU"]) == len(set(trace.names["CPU"]))
 
 

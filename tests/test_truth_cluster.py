@@ -71,7 +71,8 @@ def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> No
     trace, found = cluster.trace, Counter()
     for item in trace.intervals(NCCL_KERNEL):
         said = item.others
-        found[item.row[0] - 1, trace.row_name(item.row).split(".")[1], item.begin, item.end, trace.label(OPERATION, said[OPERATION]),
+        stream = re.split(r"[.-]", trace.row_name(item.row))[2]
+        found[item.row[0] - 1, stream, item.begin, item.end, trace.label(OPERATION, said[OPERATION]),
               said[BYTES], said.get(ROOT), trace.label(COMMUNICATOR, said[COMMUNICATOR]), said[RANKS], said[RANK], said[FUSED]] += 1
     assert found == expected
 

@@ -10,7 +10,7 @@ of these: POP's BasicAnalysis takes every row of a task with streams that is nei
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nsys2prv.errors import Nsys2prvError
@@ -99,6 +99,7 @@ def build(infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, Ob
     placed = _place_devices(devices, processes, by_process, machines, gpus)
 
     tasks, rows, threads = [], {}, 0
+    ambiguous = _streams_on_several_hosts(by_process, infos, gpus)
     for process in processes:
         info = infos[process.report]
         keys = sorted(by_process[process.report, process.pid], key=lambda key: _thread_order(key, process, info, gpus))
@@ -106,6 +107,8 @@ def build(infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, Ob
             rows[process.report, key] = threads + position
         task = len(tasks) + 1
         names = [_thread_name(key, info, task, position + 1, gpus.number(process.report, key)) for position, key in enumerate(keys)]
+        if info.host:
+            names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
         for device in placed.get((process.report, process.pid), ()):
             rows.update({found: threads + len(names) for found in device.found})
             names.append(device.name)
@@ -275,15 +278,33 @@ def _thread_order(key: ObjectKey, process: Ordered, info: ReportInfo, gpus: GpuN
     return (1, gpus.number(process.report, key), key.device, key.stream, key.lane)
 
 
+def _streams_on_several_hosts(by_process: Mapping[tuple[int, int], Iterable[ObjectKey]], infos: Sequence[ReportInfo],
+                              gpus: GpuNumbers) -> set[str]:
+    """Names of streams that rows of several hosts would have. Only one's host may stand behind it: POP's BasicAnalysis takes what does
+    for the node of the GPU."""
+    hosts: dict[str, set[str]] = defaultdict(set)
+    for (report, _), keys in by_process.items():
+        for key in keys:
+            if isinstance(key, StreamKey):
+                hosts[_stream_name(key, gpus.number(report, key))].add(infos[report].host or "")
+    return {name for name, found in hosts.items() if len(found) > 1}
+
+
+def _stream_name(key: StreamKey, device: int) -> str:
+    return f"CUDA-D{device}.S{key.stream}"
+
+
 def _thread_name(key: ObjectKey, info: ReportInfo, task: int, thread: int, device: int) -> str:
-    """The name of a row; those of streams are what POP's BasicAnalysis parses."""
+    """The name of a row; those of streams are what POP's BasicAnalysis parses. Further rows of a thread, for ranges that overlap, are
+    numbered: `+1`, `+2`."""
     if isinstance(key, StreamKey):
-        return f"CUDA-D{device}.S{key.stream}"
+        return _stream_name(key, device)
     if isinstance(key, QueueKey):
         return f"{key.queue} GPU{device}" if device >= 0 else f"{key.queue} GPU"
     name = info.threads.get(key.tid) or info.processes.get(key.tid & PROCESS_MASK) or ""
     label = f"THREAD 1.{task}.{thread}"
-    return f"{label} {name} {tid_of(key.tid)}" if name else f"{label} {tid_of(key.tid)}"
+    further = [f"+{key.lane}"] if key.lane else []
+    return " ".join([label, *([name] if name else []), *further, str(tid_of(key.tid))])
 
 
 def _task_name(process: Ordered, info: ReportInfo) -> str:
