@@ -19,7 +19,7 @@ from nsys2prv.command.habits import add_habits
 from nsys2prv.command.mistakes import check_command, check_conversion, check_kinds, check_reports, is_trace
 from nsys2prv.command.parsing import Parser
 from nsys2prv.command.terminal import one_line, printable
-from nsys2prv.cut.arguments import add_cut, cut_of
+from nsys2prv.cut.arguments import add_cut, cut_of, joined_kinds
 from nsys2prv.durations import parse_duration
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.report.endings import named_as_report
@@ -171,19 +171,6 @@ def _min_duration(text: str) -> tuple[str, int, str]:
         return kind if equals else "all", parse_duration(duration), text
     except ValueError:
         raise UsageError(f"--min-duration {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms") from None
-
-
-def joined_kinds(arguments: list[str]) -> list[str]:
-    """`-t -nvtx` as one word, for argparse takes `-nvtx` for an option otherwise."""
-    joined: list[str] = []
-    waiting = iter(arguments)
-    for argument in waiting:
-        if argument in ("-t", "--trace"):
-            value = next(waiting, None)
-            joined.append(argument if value is None else f"--trace={value}")
-        else:
-            joined.append(argument)
-    return joined
 
 
 def _convert(given: list[str]) -> int:

@@ -22,8 +22,9 @@ The figures are those that Paraver gives for our views on the same trace.
 nsys2prv report rank*.sqlite                       what holds the job back, and the first tables: 60 lines at most
 nsys2prv report rank*.sqlite --full                everything that was found, and every table
 nsys2prv report rank*.sqlite --only efficiencies,overlap
-nsys2prv report rank*.sqlite --region "step*"      each efficiency of each iteration of these NVTX ranges
+nsys2prv report rank*.sqlite --iterations "step*"  each efficiency of each iteration of these NVTX ranges
 nsys2prv report rank*.sqlite --rows 50 --bins 500  more rows of each printed table (5, or 20 with --full), finer maps over time (200)
+nsys2prv report rank*.sqlite --ranks 0-7 --time 10:20 -t -osrt   a part of the job; also --hosts, --devices, --cut-region
 nsys2prv report rank*.sqlite --json report.json    everything, for scripts and for later comparisons
 nsys2prv report rank*.sqlite --html report.html    everything as one page for a browser, with pictures
 nsys2prv report report.json --html report.html     the same, later and elsewhere

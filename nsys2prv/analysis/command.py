@@ -14,6 +14,8 @@ from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.rows import SAMPLED
 from nsys2prv.analysis.terminal import Style, printed
 from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json
+from nsys2prv.cut.arguments import joined_kinds, words
+from nsys2prv.cut.asked import Cut
 from nsys2prv.errors import MissingPackage, Nsys2prvError, UsageError
 from nsys2prv.job import Job
 from nsys2prv.report.endings import named_as_report
@@ -28,7 +30,9 @@ def add_analysis_options(parser: argparse.ArgumentParser) -> None:
     """What both commands take."""
     parser.add_argument("--useful", choices=("compute", "all-kernels"), default="compute",
                         help="which kernels are useful: compute (NCCL is communication, as BSC; default) or all-kernels (as TALP)")
-    parser.add_argument("--region", default="", metavar="PATTERN", help='NVTX ranges that are iterations, as in "step*"')
+    parser.add_argument("--iterations", default="", metavar="PATTERN", help='NVTX ranges that are iterations, as in "step*"')
+    # As it was called before.
+    parser.add_argument("--region", dest="iterations", help=argparse.SUPPRESS)
     parser.add_argument("--bins", type=int, default=200, metavar="N", help="bins of maps over time (200)")
     parser.add_argument("--full", action="store_true", help="print all findings and tables, not only what fits in 60 lines")
     parser.add_argument("--rows", type=int, metavar="N", help=f"rows of a table that are printed (5, or {MOST_ROWS} with --full)")
@@ -49,7 +53,8 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
     parser.add_argument("--scaling", choices=("strong", "weak"), default="strong", help="how the problem grew over the runs (strong: not)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write everything as one page for a browser too (needs matplotlib)")
     add_analysis_options(parser)
-    options = _checked(parser.parse_args(arguments), ("json", "html"))
+    _add_cut(parser)
+    options = _checked(parser.parse_args(joined_kinds(arguments)), ("json", "html"))
     if options.html:
         from nsys2prv.page.drawing import need_matplotlib
 
@@ -66,6 +71,25 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
     return printed(results.values(), heading(described), style), [str(warning) for warning in described["warnings"]]
 
 
+def _add_cut(parser: argparse.ArgumentParser) -> None:
+    """What to look at of a job: as for conversions, but that --region is called --cut-region."""
+    less = parser.add_argument_group("to look at a part of the job (docs/cutting.md)")
+    less.add_argument("-t", "--trace", action="append", default=[], metavar="KINDS", help="kinds of events, as for conversions")
+    less.add_argument("--time", default="", metavar="FROM:TO", help="this time alone, as for conversions")
+    less.add_argument("--cut-region", default="", metavar="NVTX[:N]", help="the time of these NVTX ranges, as --region of conversions")
+    for name, what in (("ranks", "ranks"), ("hosts", "hosts"), ("devices", "GPUs")):
+        less.add_argument(f"--{name}", action="append", default=[], metavar="LIST", help=f"these {what} alone, as for conversions")
+
+
+def _cut(options: argparse.Namespace) -> dict[str, object]:
+    """What is asked of a part of the job, as options of it."""
+    if "cut_region" not in options:
+        return {}
+    return {"kinds": tuple(filter(None, ",".join(options.trace).split(","))), "cut": Cut(
+        time=options.time, region=options.cut_region, ranks=words("--ranks", options.ranks), hosts=words("--hosts", options.hosts),
+        devices=words("--devices", options.devices))}
+
+
 def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, Result]]:
     """What the job is, and the analyses asked for."""
     names = [name for names in options.only for name in names.split(",") if name]
@@ -75,8 +99,8 @@ def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, 
     if first.suffix != JSON:
         with _opened(options.reports, options) as job:
             return describe(job, options.reports), _analysed(job, names, options)
-    if len(options.reports) > 1 or options.region or options.useful != "compute":
-        raise UsageError(f"{first}: its figures are made already: give it alone, without --region and --useful")
+    if len(options.reports) > 1 or options.iterations or options.useful != "compute" or _cut(options) != {"kinds": (), "cut": Cut()}:
+        raise UsageError(f"{first}: its figures are made already: give it alone, without --iterations, --useful and what cuts a job")
     described, found = _one_job(first)
     if unknown := set(names) - set(found):
         raise UsageError(f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(found)}")
@@ -146,11 +170,11 @@ def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Na
 
 def _opened(reports: Sequence[str | Path], options: argparse.Namespace) -> Opened:
     return open_job(reports, kernel_rules=options.kernel_rules, align=options.align, jobs=options.jobs, tmp=options.tmp,
-                    quiet=options.quiet)
+                    quiet=options.quiet, **_cut(options))
 
 
 def _analysed(job: Opened, names: Sequence[str], options: argparse.Namespace) -> dict[str, Result]:
-    return job.analyse(*names, useful=options.useful, region=options.region, bins=options.bins)
+    return job.analyse(*names, useful=options.useful, region=options.iterations, bins=options.bins)
 
 
 def load_run(given: str, options: argparse.Namespace) -> Run:
@@ -162,7 +186,7 @@ def load_run(given: str, options: argparse.Namespace) -> Run:
     if not reports:
         raise Nsys2prvError(f"{given}: no reports in this folder")
     with _opened(reports, options) as job:
-        return Run(describe(job, reports, given), job.analyse(useful=options.useful, region=options.region, bins=options.bins))
+        return Run(describe(job, reports, given), job.analyse(useful=options.useful, region=options.iterations, bins=options.bins))
 
 
 def describe(job: Opened, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:

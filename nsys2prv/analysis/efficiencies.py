@@ -22,10 +22,12 @@ from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, MPI, NCCL, WORK, Unit
 USEFUL = {"compute": "kernels other than NCCL's, and graphs; NCCL counts as communication (BSC)",
           "all-kernels": "all kernels, NCCL's among them, and graphs (TALP)"}
 WINDOW = ["region", "iteration"]
+#: The region that is the steady state; NVTX ranges may have any name but one with a line feed before it.
+STEADY = "\nsteady state"
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    windows = unit.question.windows
+    windows = _with_steady_state(unit)
     begin, end = windows["begin"].to_numpy(), windows["end"].to_numpy()
     devices, hosts = [], []
     for device in unit.devices:
@@ -43,11 +45,24 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     return {"devices": pl.concat(devices) if devices else pl.DataFrame(), "hosts": pl.concat(hosts) if hosts else pl.DataFrame()}
 
 
+def _with_steady_state(unit: Unit) -> pl.DataFrame:
+    """The windows of the question, and the steady state."""
+    windows, steady = unit.question.windows, unit.question.steady
+    return windows if steady is None else pl.concat([windows, pl.DataFrame(
+        [(STEADY, 0, steady.begin, steady.end)], schema=windows.schema, orient="row")])
+
+
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     tables, missing = {}, []
     devices, hosts = found["devices"], found["hosts"]
-    whole = pl.col("region") == ""
+    whole, steady = pl.col("region") == "", pl.col("region") == STEADY
     if devices.height:
+        both = _device_efficiencies(devices.filter(whole | steady), WINDOW, context)
+        if both.height > 1:
+            part = pl.when(whole).then(pl.lit("whole job")).otherwise(pl.lit("steady state")).alias("part")
+            tables["steady"] = Table("Efficiency of devices: the whole job and its steady state", both.select(
+                part, pl.exclude(*WINDOW, "devices")), "The steady state is that of the phases of `findings`.")
+        devices = devices.filter(~steady)
         per_device = _device_rows(devices, context)
         jobs = _device_efficiencies(devices, WINDOW, context)
         nodes = context.with_device(devices.filter(whole))
@@ -63,6 +78,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     else:
         missing.append(f"device efficiencies: {context.absent(tuple(WORK))}")
     if hosts.height:
+        hosts = hosts.filter(~steady)
         has_mpi, has_api = (bool(context.book.layouts & set(layouts)) for layouts in (MPI, ("cuda_api",)))
         figures = _host_efficiencies(hosts, has_mpi, has_api)
         tables["host"] = Table("Efficiency of hosts: the job", figures.filter(whole).drop(WINDOW))

@@ -23,6 +23,7 @@ from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.analysis.steady import Steady, find_steady_state
 from nsys2prv.analysis.unit import Question, Unit
 from nsys2prv.catalogue import NameSet, catalogue
+from nsys2prv.cut.plan import CutPlan
 from nsys2prv.errors import Nsys2prvError, UsageError
 from nsys2prv.events import all_kinds
 from nsys2prv.job import Job
@@ -274,6 +275,10 @@ def open_job(reports: Sequence[str | Path] | str | Path, options: Options = DEFA
         stack.enter_context(pool.ended())
         job = prepare(given, plan, folder, pool, options.quiet)
         with blame_stores(job.stores):
+            if plan.cut != CutPlan():
+                from nsys2prv.cut.stage import cut
+
+                job = cut(job, plan.cut)
             return Opened(job, stack)
     except OSError as error:
         stack.close()

@@ -32,7 +32,7 @@ def windows(book: Book, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
              for unit in units for layout in LAYOUTS if layout in book.layouts]
     ranges = pl.concat(found) if found else pl.DataFrame()
     if not ranges.height:
-        raise UsageError(f"--region {pattern}: no NVTX range has such a name")
+        raise UsageError(f"--iterations {pattern}: no NVTX range has such a name")
     task = book.rows.column("task")[ranges["thread"].to_numpy()]
     ranges = ranges.with_columns(task=task).sort("task", "begin", pl.col("end"), descending=[False, False, True], maintain_order=True)
     ranges = ranges.filter(pl.col("begin") >= pl.col("end").cum_max().shift(1).over("task").fill_null(-1))

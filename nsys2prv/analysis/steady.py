@@ -6,6 +6,7 @@ where there are none, the period of the sequence of kernels on a device. A few t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +58,12 @@ def find_steady_state(book: Book, labels: pl.DataFrame) -> Steady | None:
     kernels = {unit: _kernels(book, unit) for unit in chosen}
     kernels = {unit: frame for unit, frame in kernels.items() if frame.height}
     patterns = _patterns(labels)
-    found = [steady for unit, frame in kernels.items() if (steady := _by_ranges(book, unit, patterns, frame["begin"].to_numpy()))]
+    # Ranges that are pushed and popped before those that are started and ended anywhere.
+    for layout in LAYOUTS:
+        found = [steady for unit, frame in kernels.items()
+                 if (steady := _by_ranges(_ranges(book, unit, [layout]), patterns, frame["begin"].to_numpy()))]
+        if found:
+            break
     found = found or [steady for frame in kernels.values() if (steady := _by_kernels(frame))]
     if not found:
         return None
@@ -100,14 +106,15 @@ def _patterns(labels: pl.DataFrame) -> pl.DataFrame:
     return labels.select(range=pl.col("value").cast(pl.Int64), pattern=pl.col("label").str.replace(TAIL, "").str.replace_all(NUMBER, "#"))
 
 
-def _ranges(book: Book, unit: int) -> pl.DataFrame:
+def _ranges(book: Book, unit: int, layouts: Sequence[str] = LAYOUTS) -> pl.DataFrame:
     found = [book.begins(layout, ("range",), unit).select("begin", "end", "thread", pl.col("range").cast(pl.Int64))
-             for layout in LAYOUTS if layout in book.layouts]
+             for layout in layouts if layout in book.layouts]
     return pl.concat(found) if found else pl.DataFrame(schema=dict.fromkeys(("begin", "end", "thread", "range"), pl.Int64))
 
 
-def _by_ranges(book: Book, unit: int, patterns: pl.DataFrame, kernels: np.ndarray) -> Steady | None:
-    ranges = _ranges(book, unit).join(patterns, on="range", how="inner").sort("thread", "pattern", "begin")
+def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray) -> Steady | None:
+    """By the ranges of one task. kernels: begins of those of its device."""
+    ranges = ranges.join(patterns, on="range", how="inner").sort("thread", "pattern", "begin")
     late = (pl.col("begin").shift(-1) < pl.col("end")).over("thread", "pattern").fill_null(False)
     groups = ranges.group_by("thread", "pattern", maintain_order=True).agg(
         count=pl.len().cast(pl.Int64), covered=(pl.col("end") - pl.col("begin")).sum(), first=pl.col("begin").min(),

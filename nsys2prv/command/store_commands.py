@@ -20,7 +20,8 @@ OTHER_WORK = {"list", "kinds", "keep_going"}
 
 def _options(command: str, description: str, usage: str, arguments: Sequence[str]) -> argparse.Namespace:
     """The options of a conversion that are this half's; any other that is given is refused."""
-    from nsys2prv.cli import joined_kinds, parser
+    from nsys2prv.cli import parser
+    from nsys2prv.cut.arguments import joined_kinds
 
     options = parser()
     every = {action.dest for action in options._actions}

@@ -1,4 +1,4 @@
-"""The arguments of the command line that leave something out."""
+"""The arguments of the command line that say what of a job is wanted."""
 
 from __future__ import annotations
 
@@ -35,16 +35,30 @@ def add_cut(parser: argparse.ArgumentParser) -> None:
 
 def cut_of(options: argparse.Namespace) -> Cut:
     """What the arguments ask for."""
-    return Cut(time=options.time, region=options.region, keep_time=options.keep_time, ranks=_words("--ranks", options.ranks),
-               hosts=_words("--hosts", options.hosts), devices=_words("--devices", options.devices), arguments=not options.no_args,
+    return Cut(time=options.time, region=options.region, keep_time=options.keep_time, ranks=words("--ranks", options.ranks),
+               hosts=words("--hosts", options.hosts), devices=words("--devices", options.devices), arguments=not options.no_args,
                fields=dict(options.args), lines=not options.no_lines, rates=dict(options.sample), max_size=options.max_size)
 
 
-def _words(option: str, lists: Sequence[str]) -> tuple[str, ...]:
-    words = tuple(word.strip() for text in lists for word in text.split(","))
-    if not all(words):
+def joined_kinds(arguments: list[str]) -> list[str]:
+    """`-t -nvtx` as one word, for argparse takes `-nvtx` for an option otherwise."""
+    joined: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument in ("-t", "--trace"):
+            value = next(waiting, None)
+            joined.append(argument if value is None else f"--trace={value}")
+        else:
+            joined.append(argument)
+    return joined
+
+
+def words(option: str, lists: Sequence[str]) -> tuple[str, ...]:
+    """The entries of lists separated by commas. Raises UsageError for an empty one."""
+    found = tuple(word.strip() for text in lists for word in text.split(","))
+    if not all(found):
         raise UsageError(f"{option} {','.join(lists)}: an entry of the list is empty")
-    return words
+    return found
 
 
 def _fields(text: str) -> tuple[str, tuple[str, ...]]:

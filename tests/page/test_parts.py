@@ -75,7 +75,8 @@ def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["diff", data, data, "--json", both]) == 0
     capsys.readouterr()
     for arguments, status, said in (([both], 1, "holds the difference of two jobs"), ([data, data], 2, "give it alone"),
-                                    ([data, "--region", "x"], 2, "give it alone"), ([data, "--only", "idle"], 2, "there are kernels"),
+                                    ([data, "--iterations", "x"], 2, "give it alone"), ([data, "--ranks", "0"], 2, "give it alone"),
+                                    ([data, "--only", "idle"], 2, "there are kernels"),
                                     ([data, "--html", str(tmp_path / "no" / "x.html")], 1, "No such file or directory")):
         assert main(["report", *arguments]) == status
         error = capsys.readouterr().err

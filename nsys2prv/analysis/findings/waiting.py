@@ -158,7 +158,8 @@ def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits 
     by_segment = waits[:, rest].min(axis=1) - waits[:, mine].min(axis=1)
     cost = int(np.clip(by_segment, 0, None).sum())
     last = int(np.isin(np.argmin(waits, axis=1), mine).sum())
-    chance = binomial_tail(last, len(waits), size / count)
+    # So many groups of this size could have been the last.
+    chance = min(1.0, binomial_tail(last, len(waits), size / count) * comb(count, size))
     # The ends of the others' range are ranks that are themselves odd, or wait for one of the culprits only: its middle counts.
     spread = float(np.subtract(*np.quantile(ordered[size:], (0.9, 0.1)))) if len(rest) > 1 else 0.0
     if cost < (LEAST_SHARE + LEAST_OF_FEW / count) * length or chance > CHANCE or gaps[size - 1] < APART * spread:

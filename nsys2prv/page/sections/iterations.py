@@ -16,7 +16,7 @@ CURVES = {"parallel": "parallel_efficiency", "load balance": "load_balance_effic
 def section(material: Material) -> Section:
     rows = material.frame("efficiencies", "iterations")
     if rows is None:
-        told = [Items(["iterations: no NVTX range was named; give --region PATTERN, as in --region \"step*\""], "missing")]
+        told = [Items(["iterations: no NVTX range was named; give --iterations PATTERN, as in --iterations \"step*\""], "missing")]
         return Section("iterations", "Iterations", told if "efficiencies" in material.results else [])
     elapsed = rows["elapsed_ns"].to_numpy()
     panels = {"elapsed (ms)": {"elapsed": elapsed / 1e6}, "efficiency (%)": {

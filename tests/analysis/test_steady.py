@@ -1,0 +1,115 @@
+"""The steady state of a job, and reports of parts of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from tools.view_answers import SAMPLES
+
+import nsys2prv
+from nsys2prv.analysis import steady
+from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.text import from_json
+from nsys2prv.cli import main
+from nsys2prv.samples import generate
+
+TRAINING = list(map(str, SAMPLES["training"]))
+
+
+def kernels(names: list[int]) -> pl.DataFrame:
+    begin = 10 * np.arange(len(names))
+    return pl.DataFrame({"begin": begin, "end": begin + 9, "thread": 0, "name": names})
+
+
+def ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Ranges (begin, end, name) of one thread, and their patterns."""
+    labels = pl.DataFrame({"value": [1, 2, 3, 4], "label": ["epoch", "step 1", "step 2", "layer"]})
+    frame = pl.DataFrame(rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row")
+    return frame.with_columns(thread=pl.lit(0)), steady._patterns(labels)
+
+
+def test_the_period_of_kernels() -> None:
+    names = [9, 8, 9, 7] + [1, 2, 3, 2, 4] * 6 + [5, 6]
+    found = steady._by_kernels(kernels(names))
+    assert found is not None
+    assert found.begins == tuple(40 + 50 * number for number in range(6))
+    assert (found.begin, found.end) == (40, 40 + 300 - 1)
+
+
+def test_kernels_that_do_not_repeat() -> None:
+    assert steady._by_kernels(kernels(np.random.default_rng(1).integers(0, 50, 200).tolist())) is None
+    assert steady._by_kernels(kernels(list(range(30)))) is None
+    assert steady._by_kernels(kernels([])) is None
+
+
+def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
+    steps = [(100 + 10 * number, 109 + 10 * number, 2 + number % 2) for number in range(6)]
+    layers = [(begin + part, begin + part + 2, 4) for begin, _, _ in steps for part in (0, 4)]
+    table = ranges([(0, 400, 1), *steps, *layers])
+    found = steady._by_ranges(*table, np.arange(100, 160))
+    assert found is not None
+    assert found.found_by == "NVTX ranges step #"
+    assert found.begins == tuple(range(100, 160, 10))
+    assert (found.begin, found.end) == (100, 159)
+    # Most kernels run elsewhere.
+    assert steady._by_ranges(*table, np.arange(200, 400)) is None
+
+
+def test_a_long_first_iteration_is_warm_up() -> None:
+    steps = [(0, 59, 2), *((60 + 10 * number, 69 + 10 * number, 2) for number in range(9))]
+    found = steady._by_ranges(*ranges(steps), np.arange(0, 150))
+    assert found is not None
+    assert found.begin == 60
+    assert found.count == 9
+
+
+def test_start_up_of_any_length_changes_no_finding(tmp_path: Path) -> None:
+    """The steady state's figures stand beside those of the whole job."""
+    generate(tmp_path, ranks=2, hosts=1, steps=6, layers=2)
+    with nsys2prv.open([tmp_path / f"rank{rank}.sqlite" for rank in range(2)]) as job:
+        assert job.steady is not None
+        assert job.steady.count == 6
+        phases = job.analyse("findings")["findings"].tables["phases"].frame
+        assert phases["phase"].to_list() == ["start-up", "steady state", "shutdown"]
+        assert phases["time_ns"].sum() == job.duration
+        assert "init" in phases["doing"][0]
+        rows = job.analyse("efficiencies")["efficiencies"].tables["steady"].frame
+        whole, part = rows.row(0, named=True), rows.row(1, named=True)
+        begin, end = job.steady.begin, job.steady.end
+        compute = job.frame("cuda_kernel").filter((pl.col("begin") < end) & (pl.col("end") > begin))
+        assert part["elapsed_ns"] == end - begin
+        assert part["useful_ns"] <= (compute["end"] - compute["begin"]).sum()
+        assert part["parallel_efficiency"] == pytest.approx(part["useful_ns"] / 2 / (end - begin))
+        assert part["parallel_efficiency"] > 2 * whole["parallel_efficiency"]
+
+
+def test_a_report_of_a_part(tmp_path: Path) -> None:
+    def described(*arguments: str) -> tuple[dict[str, object], dict[str, Result]]:
+        path = tmp_path / "part.json"
+        assert main(["report", *TRAINING, "-q", "--only", "efficiencies,kernels", "--json", str(path), *arguments]) == 0
+        return from_json(path)
+
+    job, _ = described("--ranks", "0-1")
+    assert job["ranks"] == job["devices"] == 2
+    job, _ = described("--time", "170ms:172ms")
+    assert job["duration_ns"] == 2_000_000
+    job, _ = described("-t", "kernels")
+    assert "cuda_kernel" in job["records"]
+    assert "osrt" not in job["records"]
+    _, whole = described("--iterations", "iteration*")
+    span = whole["efficiencies"].tables["iterations"].frame.row(1, named=True)
+    job, _ = described("--cut-region", "iteration 1")
+    assert job["duration_ns"] == span["elapsed_ns"]
+
+
+def test_the_old_name_of_iterations(tmp_path: Path) -> None:
+    for number, option in enumerate(("--iterations", "--region")):
+        written = str(tmp_path / f"{number}.json")
+        assert main(["report", *TRAINING, "-q", "--only", "efficiencies", option, "iteration*", "--json", written]) == 0
+    first, second = (json.loads((tmp_path / f"{number}.json").read_text()) for number in range(2))
+    assert first == second
+    assert len(first["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"]) == 3
