@@ -241,7 +241,9 @@ def _list(paths: list[str]) -> int:
 
     signals.raise_ended()
     check_reports("--list", paths)
-    print(printable(described(reports_meant(paths))))
+    text, warnings = described(reports_meant(paths))
+    print(printable(text))
+    warn(warnings)
     return 0
 
 

@@ -21,7 +21,7 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord
 from nsys2prv.columns import OPEN
-from nsys2prv.cut.reports import ranks_of, wanted_reports
+from nsys2prv.cut.reports import wanted_reports
 from nsys2prv.engines import alone
 from nsys2prv.engines.pool import Pool, is_worth
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, Unreadable
@@ -37,6 +37,7 @@ from nsys2prv.progress import Progress
 from nsys2prv.reading import derive, extract, inspection
 from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.facts import FactBook
+from nsys2prv.relations.absent_members import absent_members
 from nsys2prv.report import mixed
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.sqlite import has_log
@@ -106,14 +107,15 @@ def _prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool
         reading.results += reading.run(derive.run_task, derive.plan(results, found.plan.selection.kinds, folder), found.workers.pool.jobs)
         job = _prepared(reading)
     job.stores = stores
-    job.warnings, job.unread = [*found.warnings, *far_rows(found.infos, results), *job.warnings], found.unread
+    job.warnings, job.unread = [*found.missing, *found.warnings, *far_rows(found.infos, results), *job.warnings], found.unread
     return job
 
 
 @dataclass
 class Opened:
     """What is known before reading. infos: the reports, in rank order. stored: of reports that are in stores, by number, which one and
-    where in it. unread: what is wrong with reports that cannot be opened."""
+    where in it. unread: what is wrong with reports that cannot be opened.
+    missing: ranks of the job of which there is no report, for people."""
 
     infos: list[ReportInfo]
     plan: Plan
@@ -121,6 +123,7 @@ class Opened:
     warnings: list[str]
     stored: dict[int, tuple[Path, stored.Held]]
     unread: list[str]
+    missing: list[str] = field(default_factory=list)
 
 
 def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool) -> Opened:
@@ -151,12 +154,13 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
     places = {id(report.info): (path, report) for path, report in held}
     with stored.blame_stores(list(stores)):
         infos = object_model.order_reports([*infos, *(report.info for _, report in held)])
-        warnings += mixed.missing_ranks(ranks_of(infos))
+        missing = mixed.missing_ranks(infos)
         infos = wanted_reports(infos, plan.cut.cut)
         rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
         warnings += mixed.warnings(infos)
     return Opened(infos, plan, Workers(pool if is_worth(pool.jobs, rows, SMALL_JOB_ROWS) else alone(), progress, lookers.spent),
-                  warnings, {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}, unread)
+                  warnings, {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}, unread,
+                  missing)
 
 
 def read_all(found: Opened, folder: Path, read: Callable[[Any], Extracted]) -> Iterator[tuple[int, Extracted]]:
@@ -201,6 +205,9 @@ def _prepared(reading: _Reading) -> Job:
     hosts = [placement.machine for placement in placed.placements]
     book = _facts(reading, model, placed.clocks, hosts, comparable(placed, reading.infos))
     related = relate.related(book, reading.folder, reading.run)
+    # One warning is enough where the launcher's environment tells it, and none is due of ranks that are not wanted.
+    if not mixed.missing_ranks(reading.infos) and not (reading.plan.cut.cut.ranks or reading.plan.cut.cut.hosts):
+        small = [*small, *absent_members(book)]
     if gpus:
         number = 1 + max(result.task for result in (*reading.results, *related))
         reading.results += reading.run(device_states.run_task, device_states.plan(

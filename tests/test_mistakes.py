@@ -12,7 +12,6 @@ import pytest
 from nsys2prv.cli import COMMANDS, main
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.report.given import reports_meant
-from nsys2prv.report.mixed import missing_ranks
 
 GRAPHS = Path(__file__).parent.parent / "sample_reports" / "graphs"
 REPORT = str(GRAPHS / "rank1.sqlite")
@@ -101,12 +100,3 @@ def test_the_list_marks_differences(capsys: pytest.CaptureFixture[str]) -> None:
     assert "* none in rank1.sqlite; 8 elsewhere" in lines["graphs"]
     assert "*" not in lines["cuda_events"]
     assert lines["rank1.sqlite"].count(" *") == 2
-
-
-@pytest.mark.parametrize(("ranks", "told"), [
-    ([{0}, {1}, {3}], "rank 2 has no report"), ([{0}, {3}, {4}, {5}], "ranks 1, 2 have no report"), ([{0}, {1}], ""), ([{5}], ""),
-    ([{0}, {8}], ""), ([{0, 1}, {2, 4}], "rank 3 has no report"), ([{0}, {1 << 40}], ""),
-])
-def test_missing_ranks_are_named(ranks: list[set[int]], told: str) -> None:
-    assert (missing_ranks(ranks) or [""])[0].startswith(told)
-    assert bool(missing_ranks(ranks)) == bool(told)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events import all_kinds
+from nsys2prv.report import mixed
 from nsys2prv.report.info import ReportInfo, inspect, pid_of
 from nsys2prv.report.opening import open_source
 from nsys2prv.report.prepare import prepared
@@ -36,11 +37,13 @@ class _Held:
     kinds: dict[str, tuple[int, tuple[str, ...]]]
 
 
-def described(paths: Sequence[Path]) -> str:
-    """The reports, for people. Raises Nsys2prvError for what is none."""
+def described(paths: Sequence[Path]) -> tuple[str, list[str]]:
+    """The reports, for people, and warnings of ranks that are missing or there twice. Raises Nsys2prvError for what is no report."""
     held = [_looked_at(path) for path in paths]
     differ = f"; {MARK} marks what differs between them" if len(held) > 1 else ""
-    return "\n".join([f"{plural(len(held), 'report')}{differ}:", *_reports(held), "", *_kinds(held), *_untranslated(held)])
+    text = "\n".join([f"{plural(len(held), 'report')}{differ}:", *_reports(held), "", *_kinds(held), *_untranslated(held)])
+    infos = [one.info for one in held]
+    return text, [*mixed.missing_ranks(infos), *mixed.warnings(infos)] if len(infos) > 1 else []
 
 
 def _looked_at(path: Path) -> _Held:
@@ -156,8 +159,13 @@ def _gpus(info: ReportInfo) -> str:
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in names.items()) or "none named"
 
 
+def _of_how_many(info: ReportInfo) -> str:
+    sizes = sorted(set(info.launcher_sizes.values()))
+    return f" of {' or '.join(map(str, sizes))}" if sizes else ""
+
+
 def _rank(info: ReportInfo) -> str:
     if info.ranks:
-        return f"{some(list(map(str, sorted(info.ranks.values()))), 4)} (MPI)"
+        return f"{some(list(map(str, sorted(info.ranks.values()))), 4)} (MPI){_of_how_many(info)}"
     name, rank = next(iter(info.launcher_ranks.items()), ("", "unknown"))
-    return f"{rank} ({name})" if name else rank
+    return f"{rank} ({name}){_of_how_many(info)}" if name else rank

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nsys2prv.report.capture import Capture, capture_of
 from nsys2prv.report.diagnostics import Message, messages
-from nsys2prv.report.launcher import launcher_job, launcher_ranks
+from nsys2prv.report.launcher import launcher_job, launcher_ranks, launcher_sizes
 from nsys2prv.report.opening import open_source
 from nsys2prv.report.source import TIME_LIMIT, Part, Source
 
@@ -40,7 +40,7 @@ class ReportInfo:
     parts: the rows of every table that has any. ranks: MPI rank of a process. launcher_ranks: rank by
     each variable of the launcher's environment.
     cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported. messages: of Nsight Systems about losses and the like. job: tells
-    the launcher's jobs apart.
+    the launcher's jobs apart. launcher_sizes: number of ranks by each variable of that environment.
     """
 
     path: Path
@@ -64,6 +64,7 @@ class ReportInfo:
     categories: dict[tuple[int, int, int], str] = field(default_factory=dict)
     messages: tuple[Message, ...] = ()
     job: str = ""
+    launcher_sizes: dict[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -134,6 +135,7 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         ranks={tid & PROCESS_MASK: rank for tid, rank in database.small("MPI_RANKS", "globalTid", "rank")
                if isinstance(tid, int) and isinstance(rank, int)},
         launcher_ranks=launcher_ranks(database),
+        launcher_sizes=launcher_sizes(database),
         gpus=_gpus(database),
         cuda_gpus=_cuda_gpus(database),
         domains=domains,

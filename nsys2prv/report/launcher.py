@@ -14,6 +14,9 @@ from nsys2prv.report.source import Source
 
 #: In the order of trust: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+#: Variable of ranks -> that of their number.
+SIZE_VARIABLES = {"RANK": "WORLD_SIZE", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMI_RANK": "PMI_SIZE",
+                  "SLURM_PROCID": "SLURM_NTASKS"}
 #: Ids of a job. A heterogeneous job has one for all its parts.
 JOB_VARIABLES = ("SLURM_HET_JOB_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "PJM_JOBID", "COBALT_JOBID")
 
@@ -24,16 +27,26 @@ def launcher_ranks(database: Source) -> dict[str, int]:
     META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`, with a value `NAME="text"`. A variable with
     several values (several processes launched) tells nothing.
     """
+    return _numbers(database, RANK_VARIABLES)
+
+
+def launcher_sizes(database: Source) -> dict[str, int]:
+    """The number of ranks by each of :data:`SIZE_VARIABLES` that the launch environment holds."""
+    return _numbers(database, tuple(SIZE_VARIABLES.values()))
+
+
+def _numbers(database: Source, names: Sequence[str]) -> dict[str, int]:
+    """The values of variables that are numbers, in the order of their names; a variable with several values is left out."""
     if not database.has("META_DATA_CAPTURE", "name", "value"):
         return {}
-    wanted = " OR ".join(f"value GLOB '{name}=*'" for name in RANK_VARIABLES)
+    wanted = " OR ".join(f"value GLOB '{name}=*'" for name in names)
     rows = database.query(f"SELECT value FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})")
     found: dict[str, set[int]] = {}
     for (value,) in rows:
         match = re.fullmatch(r'(\w+)="?([0-9]{1,9})"?\s*', str(value))
         if match:
             found.setdefault(match[1], set()).add(int(match[2]))
-    return {name: found[name].pop() for name in RANK_VARIABLES if len(found.get(name, ())) == 1}
+    return {name: found[name].pop() for name in names if len(found.get(name, ())) == 1}
 
 
 def launcher_job(database: Source) -> str:

@@ -9,15 +9,41 @@ from pathlib import Path
 
 from nsys2prv.report.capture import Capture
 from nsys2prv.report.info import ReportInfo
+from nsys2prv.report.launcher import RANK_VARIABLES, SIZE_VARIABLES, distinguishing
 
 #: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns) were recorded one after the other.
 GAP = 60 * 1_000_000_000
 FEW = 3
+#: Jobs of more ranks than anybody runs are not counted through.
+MOST_RANKS = 10_000_000
 
 
 def warnings(infos: Sequence[ReportInfo]) -> list[str]:
     """What makes it doubtful, each in one line."""
-    return [*_copies(infos), *_jobs(infos), *_one_after_the_other(infos), *_ranks(infos)]
+    return [*_copies(infos), *_jobs(infos), *_one_after_the_other(infos), *(_ranks(infos) or _launched(infos))]
+
+
+def missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
+    """A warning where the launcher started more ranks than there are reports of. infos: all that were given."""
+    for name, size_name in SIZE_VARIABLES.items():
+        sizes = {info.launcher_sizes.get(size_name) for info in infos}
+        if len(sizes) != 1 or (size := sizes.pop()) is None:
+            continue
+        # Ranks of MPI where they are known, as a report may hold several processes.
+        ranks = [set(info.ranks.values()) or {info.launcher_ranks.get(name)} for info in infos]
+        present = set().union(*ranks)
+        if None in present or len(present) < len(infos) or not 0 < size <= MOST_RANKS or max(present) >= size:
+            continue
+        missing = sorted(set(range(size)) - present)
+        if missing:
+            return [f"the job has {size} ranks ({size_name}), and there is no report of {_numbered(missing)}: what they took part in is "
+                    "incomplete"]
+        return []
+    return []
+
+
+def _numbered(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {_some(list(map(str, ranks)))}"
 
 
 def _copies(infos: Sequence[ReportInfo]) -> list[str]:
@@ -83,16 +109,31 @@ def _ranks(infos: Sequence[ReportInfo]) -> list[str]:
     return []
 
 
-def missing_ranks(ranks: Sequence[set[int]]) -> list[str]:
-    """A warning where a few ranks between 0 and the last have no report. ranks: of each report."""
-    found = set().union(*ranks)
-    lacking = max(found, default=-1) + 1 - len(found)
-    # Where most are missing they were left out on purpose: one rank of each host, for instance.
-    if len(ranks) < 2 or not 0 < lacking < len(found):
+def _launched(infos: Sequence[ReportInfo]) -> list[str]:
+    """Ranks by the launcher's environment that several reports claim, where no variable tells all reports apart."""
+    if any(info.ranks for info in infos) or distinguishing([info.launcher_ranks for info in infos]) is not None:
         return []
-    names = _some([str(rank) for rank in range(max(found)) if rank not in found])
-    have, them = (f"ranks {names} have", "they take") if lacking > 1 else (f"rank {names} has", "it takes")
-    return [f"{have} no report: collectives that {them} part in are incomplete in the trace"]
+    copies = {info.given for seen in _sessions(infos).values() for info in seen[1:]}
+    for name in RANK_VARIABLES:
+        seen: dict[int, ReportInfo] = {}
+        values = {info.launcher_ranks.get(name) for info in infos}
+        # Inside of a batch step that starts mpirun it is 0 for all.
+        if None in values or (name == "SLURM_PROCID" and values == {0}):
+            continue
+        for info in infos:
+            first = seen.setdefault(info.launcher_ranks[name], info)
+            if first is not info and info.given not in copies:
+                return [f"rank {info.launcher_ranks[name]} ({name}) is in {first.name} and in {info.name}: are they of one job?"]
+    return []
+
+
+def _sessions(infos: Sequence[ReportInfo]) -> dict[Hashable, list[ReportInfo]]:
+    """Reports of one session, which are copies."""
+    found: dict[Hashable, list[ReportInfo]] = {}
+    for info in infos:
+        if (begun := session(info)) is not None:
+            found.setdefault(begun, []).append(info)
+    return found
 
 
 def _some(names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ ALL_RANKS, LEAST_SEGMENTS = 0.9, 5
 EQUAL_SEGMENTS = 40
 #: A persistent culprit costs this share of the time, and of few ranks, which differ by more without a cause, so much more divided by their
 #: number; is last so often that chance has less than this probability, ...
-LEAST_SHARE, LEAST_OF_FEW, CHANCE = 0.02, 0.06, 0.002
+LEAST_SHARE, LEAST_OF_FEW, CHANCE = 0.02, 0.12, 0.005
 #: ... and is as far from the others as they are from each other, times this.
 APART = 1.0
 #: A single event costs this share of the time, and this many times what is usual of one segment.
@@ -158,8 +158,8 @@ def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits 
     by_segment = waits[:, rest].min(axis=1) - waits[:, mine].min(axis=1)
     cost = int(np.clip(by_segment, 0, None).sum())
     last = int(np.isin(np.argmin(waits, axis=1), mine).sum())
-    # So many groups of this size could have been the last.
-    chance = min(1.0, binomial_tail(last, len(waits), size / count) * comb(count, size))
+    # Each of the ranks could have been the one.
+    chance = min(1.0, binomial_tail(last, len(waits), size / count) * count)
     # The ends of the others' range are ranks that are themselves odd, or wait for one of the culprits only: its middle counts.
     spread = float(np.subtract(*np.quantile(ordered[size:], (0.9, 0.1)))) if len(rest) > 1 else 0.0
     if cost < (LEAST_SHARE + LEAST_OF_FEW / count) * length or chance > CHANCE or gaps[size - 1] < APART * spread:
