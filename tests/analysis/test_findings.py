@@ -18,7 +18,7 @@ from nsys2prv import views
 from nsys2prv.analysis.findings import device_time, job_wide, rank_wise
 from nsys2prv.analysis.findings.finding import KINDS, Finding
 from nsys2prv.analysis.findings.told import NOTHING, finding_lines
-from nsys2prv.analysis.findings.waiting import LEAST_SEGMENTS, Segments, binomial_tail, blame
+from nsys2prv.analysis.findings.waiting import LEAST_SEGMENTS, Segments, binomial_tail, blame, chance_of_mean
 from nsys2prv.analysis.unit import Question, Unit
 from nsys2prv.cli import main
 from nsys2prv.page.markup import SECTION_OF
@@ -86,6 +86,10 @@ def test_chance() -> None:
     assert binomial_tail(10, 10, 0.5) == pytest.approx(2**-10)
     assert binomial_tail(9, 10, 0.5) == pytest.approx(11 * 2**-10)
     assert binomial_tail(1500, 2000, 0.5) < 1e-9
+    # Student's t of 10 degrees of freedom beyond 2.764 is 1 %.
+    values = np.array([-1.0, 1.0] * 5 + [0.0])
+    assert chance_of_mean(values + 2.764 * values.std(ddof=1) / 11**0.5) == pytest.approx(0.01, rel=0.1)
+    assert chance_of_mean(-1 - values) == 1
 
 
 @pytest.mark.parametrize("fault", ["slow GPU", "slow code", "slow link", "hiccup", "balanced"])

@@ -8,7 +8,7 @@ exposed wait of each rank. The culprits wait least, by a gap from all others. Wh
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import comb
+from math import comb, erfc, log1p
 
 import numpy as np
 import polars as pl
@@ -158,13 +158,23 @@ def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits 
     by_segment = waits[:, rest].min(axis=1) - waits[:, mine].min(axis=1)
     cost = int(np.clip(by_segment, 0, None).sum())
     last = int(np.isin(np.argmin(waits, axis=1), mine).sum())
-    # Each of the ranks could have been the one.
-    chance = min(1.0, binomial_tail(last, len(waits), size / count) * count)
+    # By how often they are the last, or by how much they wait less; each of the ranks could have been the one.
+    differences = waits[:, rest].mean(axis=1) - waits[:, mine].mean(axis=1)
+    chance = min(1.0, count * min(binomial_tail(last, len(waits), size / count), chance_of_mean(differences)))
     # The ends of the others' range are ranks that are themselves odd, or wait for one of the culprits only: its middle counts.
     spread = float(np.subtract(*np.quantile(ordered[size:], (0.9, 0.1)))) if len(rest) > 1 else 0.0
     if cost < (LEAST_SHARE + LEAST_OF_FEW / count) * length or chance > CHANCE or gaps[size - 1] < APART * spread:
         return None
     return Culprits(segments.tasks[mine].tolist(), cost, last, len(waits), chance, float(np.median(by_segment)))
+
+
+def chance_of_mean(values: np.ndarray) -> float:
+    """The probability that values of mean 0 have so great a mean: Student's t, in the normal approximation of its tail."""
+    spread = float(values.std(ddof=1))
+    if spread == 0:
+        return 1.0
+    freedom, t = len(values) - 1, float(values.mean()) / (spread / len(values) ** 0.5)
+    return 1.0 if t <= 0 else 0.5 * erfc((freedom * log1p(t * t / freedom) / 2) ** 0.5)
 
 
 def binomial_tail(least: int, count: int, probability: float) -> float:
