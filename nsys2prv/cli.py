@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsys2prv import __version__, signals
+from nsys2prv import signals
 from nsys2prv.allocator import check_address_space, importing, keep_freed_memory
 from nsys2prv.command import store_commands
 from nsys2prv.command.habits import add_habits
@@ -53,6 +53,16 @@ installed. A folder stands for all reports in it, and a quoted pattern ('run/ran
 
 Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 the reports hold nothing to write,
 130 interrupted, 128 + n ended by signal n."""
+
+
+class _Version(argparse.Action):
+    """Prints the version."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from nsys2prv.command.version import version_text
+
+        print(version_text())
+        parser.exit()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -111,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
                       help="analyse the job too: print tables as `nsys2prv report` does, and write OUTPUT.report.json and .html")
     tell.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary; warnings and errors only")
     tell.add_argument("-v", "--verbose", action="store_true", help="tell everything that was noticed, and all events by kind")
-    tell.add_argument("--version", action="version", version=f"nsys2prv {__version__}")
+    tell.add_argument("--version", action=_Version, nargs=0, help="the version and, in a checkout, its commit")
     add_habits(main)
     return main
 

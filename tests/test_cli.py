@@ -13,7 +13,9 @@ import pytest
 from tools.commands import wait_for
 from tools.exports import KERNEL, kernel, make_export, strings
 
+from nsys2prv import __version__
 from nsys2prv.cli import main
+from nsys2prv.command.version import version_text
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 RANKS = sorted(map(str, (SAMPLES / "graphs").glob("rank*.sqlite")))
@@ -203,3 +205,18 @@ def test_interrupted_runs_leave_nothing(number: int, status: int, tmp_path: Path
     assert process.returncode == status
     assert "Traceback" not in errors
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nsys", "nsys.begun", "r.nsys-rep"]
+
+
+def test_the_version_has_the_commit_of_a_checkout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert version_text(tmp_path / "site-packages" / "nsys2prv") == f"nsys2prv {__version__}"
+    checkout = tmp_path / "checkout"
+    (checkout / "nsys2prv").mkdir(parents=True)
+    (checkout / "pyproject.toml").write_text("")
+    git = ["git", "-C", str(checkout), "-c", "user.name=n", "-c", "user.email=n@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:12]
+    assert version_text(checkout / "nsys2prv") == f"nsys2prv {__version__} (commit {commit} in {checkout})"
+    with pytest.raises(SystemExit):
+        run("--version")
+    assert capsys.readouterr().out.startswith(f"nsys2prv {__version__}")
