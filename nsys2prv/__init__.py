@@ -3,9 +3,9 @@
     from nsys2prv import convert, Options
     summary = convert(["rank0.sqlite", "rank1.sqlite"], "out.prv", Options())
 
-    with nsys2prv.open(["rank0.sqlite", "rank1.sqlite"]) as job:
-        kernels = job.frame("cuda_kernel")
-        results = job.analyse("efficiencies", "overlap")
+    with nsys2prv.open("run/rank*.sqlite") as job:                # files, folders of reports, patterns
+        kernels = job.frame("cuda_kernel")                        # polars; begin and end in ns, int64
+        results = job.analyse("efficiencies", "overlap")          # name -> Result with tables
 
 A trace flows one way through eight rooms: :mod:`nsys2prv.report` opens an export, :mod:`nsys2prv.events` reads one kind of event into the
 normal form, :mod:`nsys2prv.relations` compares the ranks, :mod:`nsys2prv.states` makes states of ranges, :mod:`nsys2prv.clock` places the
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from nsys2prv.analysis.opened import Opened
     from nsys2prv.analysis.opened import open_job as open  # noqa: F401  what __getattr__ gives; not for `import *`
     from nsys2prv.conversion import Options, Summary, convert
+
+
+def __dir__() -> list[str]:
+    """What completion offers: also what is imported on first use."""
+    return sorted({*globals(), *__all__, "open"})
 
 
 def __getattr__(name: str) -> object:

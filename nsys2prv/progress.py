@@ -1,4 +1,4 @@
-"""Progress on standard error: bars on a terminal, nothing elsewhere or when quiet."""
+"""Progress: bars on a terminal's standard error and in notebooks, nothing elsewhere or when quiet."""
 
 from __future__ import annotations
 
@@ -14,22 +14,27 @@ T = TypeVar("T")
 
 class Progress:
     def __init__(self, quiet: bool) -> None:
-        self._off = quiet or not sys.stderr.isatty()
+        self._notebook = "ipykernel" in sys.modules
+        self._off = quiet or not (self._notebook or sys.stderr.isatty())
 
     def bar(self, what: str, total: int, unit: str) -> tqdm | _NoBar:
         """A bar to update by hand."""
         if self._off:
             return _NoBar()
-        from tqdm import tqdm
-
-        return tqdm(total=total, desc=what, unit=f" {unit}", unit_scale=True, file=sys.stderr, leave=False)
+        return self._tqdm()(total=total, desc=what, unit=f" {unit}", unit_scale=True, file=sys.stderr, leave=False)
 
     def over(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
         if self._off or total < 2:
             return items
-        from tqdm import tqdm
+        return self._tqdm()(items, desc=what, total=total, file=sys.stderr, leave=False)
 
-        return tqdm(items, desc=what, total=total, file=sys.stderr, leave=False)
+    def _tqdm(self) -> type[tqdm]:
+        """The bar that fits: tqdm.auto finds that of notebooks, and takes longer to import."""
+        if self._notebook:
+            from tqdm.auto import tqdm
+        else:
+            from tqdm import tqdm
+        return tqdm
 
 
 class _NoBar:

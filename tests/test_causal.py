@@ -120,7 +120,7 @@ def test_what_was_done_is_said_in_summary_trace_and_clock_file(job: Moved) -> No
     largest = moves[most]["largest_ns"]
     offsets = [host["offset_ns"] for host in job.truth["hosts"]]
     assert 1_000_000 < largest < max(offsets) - min(offsets) + 1_000_000
-    said = "\n".join(job.summary.clocks)
+    said = "\n".join(job.summary.clock_lines)
     assert f"of {causal['before']['checked']:,} ends {causal['before']['violated']:,} violated" in said
     assert "0 violated after" in said
     assert f"{len(moves)} of {len(job.reports)} ranks moved, by up to {largest / 1000:,.1f} us ({most})" in said

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import nsys2prv
 from nsys2prv import Options, Summary, convert
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.placement import Placement
 from nsys2prv.clock.record import ClockRecord, HostClock
 from nsys2prv.cut.asked import Cut
 from nsys2prv.notes import Detail
+from nsys2prv.progress import Progress
 from nsys2prv.telling.clock_summary import clock_lines
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
@@ -77,6 +81,32 @@ def test_clocks_of_hosts_are_told_in_a_line() -> None:
     aligned, alone = clocks(reference, ends, utc)
     assert aligned.startswith("2 of 3 hosts aligned by")
     assert alone.startswith("1 host not aligned with the others (n2): placed by UTC")
+    placed = HostClock(method="host clock + UTC")
+    assert clocks(placed, placed) == ["2 hosts not aligned (n0, n1): placed by UTC, which may be wrong by milliseconds"]
     assert clocks(HostClock(3), HostClock(4)) == ["2 hosts corrected as the given clock file says"]
     (both,) = clock_lines(None, [Placement(0, ClockMap(0), "UTC"), Placement(1, ClockMap(0), "UTC")], 2)
     assert "UTC alone" in both
+
+
+def test_it_can_be_looked_at_in_notebooks(summary: Summary) -> None:
+    assert repr(summary).startswith("<Summary of ")
+    assert "4 tasks on 2 hosts" in repr(summary)
+    assert "\n" not in repr(summary)
+    page = summary._repr_html_()
+    assert all(f"<b>{part.rstrip(':')}</b>" in page for part in PARTS)
+
+
+def test_the_package_shows_what_it_offers() -> None:
+    assert {"convert", "open", "Options", "Summary", "Opened"} <= set(dir(nsys2prv))
+    with nsys2prv.open(SAMPLES / "graphs") as job:
+        assert repr(job).startswith("<job of 2 reports: 2 tasks on 1 host, 2 GPUs")
+        assert "<td>cuda_kernel</td>" in job._repr_html_()
+
+
+def test_bars_of_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    made: list[dict] = []
+    monkeypatch.setattr("tqdm.auto.tqdm", lambda *_, **given: made.append(given))
+    Progress(quiet=False).bar("reading", 5, "rows")
+    Progress(quiet=True).bar("reading", 5, "rows")
+    assert [given["total"] for given in made] == [5]

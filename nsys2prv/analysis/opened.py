@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import cached_property, partial
+from html import escape
 from pathlib import Path
 from types import TracebackType
 
@@ -33,6 +34,7 @@ from nsys2prv.plan import Plan
 from nsys2prv.preparation import prepare
 from nsys2prv.relations import all_relations
 from nsys2prv.report.given import reports_meant
+from nsys2prv.sizes import plural
 from nsys2prv.stored import blame_stores
 from nsys2prv.temporary import check_folder, temporary_folder
 
@@ -58,6 +60,15 @@ class Opened:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return (f"<job of {plural(len(self._job.infos), 'report')}: {plural(self._job.model.ranks, 'task')} on "
+                f"{plural(len(self._job.model.tree.nodes), 'host')}, {plural(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
+                f"{sum(self.layouts.values()):,} events; .layouts, .frame(LAYOUT), .analyse()>")
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><td>{escape(name)}</td><td>{count:,}</td></tr>" for name, count in self.layouts.items())
+        return f"<p>{escape(repr(self)[1:-1])}</p><table><tr><th>layout</th><th>events</th></tr>{rows}</table>"
 
     def close(self) -> None:
         """Remove the temporary files."""

@@ -18,11 +18,16 @@ SLIGHT = 1_000
 
 def clock_lines(record: ClockRecord | None, placements: Sequence[Placement], hosts: int) -> list[str]:
     """Lines for people: how many hosts were aligned by what and how well, then what is wrong, if anything is."""
-    if record is None or hosts < 2:
+    if record is None or hosts < 2 or any(placement.method == AS_THEY_ARE for placement in placements):
         return [_without_alignment(placements, hosts)]
-    alone = [name for name, clock in record.hosts.items() if not clock.sure or clock.method == UTC]
+    alone = [name for name, clock in record.hosts.items() if not _is_aligned(clock)]
     aligned = [clock for name, clock in record.hosts.items() if name not in alone]
     return [*_aligned(aligned, hosts), *_not_aligned(alone, bool(aligned)), *_violated(record)]
+
+
+def _is_aligned(clock: HostClock) -> bool:
+    """Whether its times can be compared with those of others, by what was observed or by a clock file that was given."""
+    return clock.sure and clock.method != UTC and (not clock.method or clock.observations > 0 or clock.bound_ns is not None)
 
 
 def _aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html import escape
 from typing import TYPE_CHECKING
 
 from nsys2prv.catalogue import catalogue
@@ -23,13 +24,30 @@ ORDERS = {"MPI ranks": "in the order of their MPI ranks", "launcher's environmen
 
 def closing_text(summary: Summary, verbose: bool = False) -> str:
     """The summary for people. verbose: with all events by kind, every note and where the time went."""
+    parts = closing_parts(summary, verbose)
+    return "\n".join(line for title, lines in parts.items() for line in (f"{title}:", *(f"  {line}" for line in lines)))
+
+
+def closing_html(summary: Summary) -> str:
+    """The summary for notebooks, with its warnings first."""
+    parts = {"warnings": summary.warnings, **closing_parts(summary)}
+    return "".join(f"<b>{escape(title)}</b><ul style='list-style: none'>{''.join(f'<li>{_html_line(line)}</li>' for line in lines)}</ul>"
+                   for title, lines in parts.items() if lines)
+
+
+def _html_line(line: str) -> str:
+    return escape(line.strip()).replace("  ", " &nbsp;")
+
+
+def closing_parts(summary: Summary, verbose: bool = False) -> dict[str, list[str]]:
+    """The lines of each part, by its title."""
     parts = {"the job": _job(summary),
              "its clocks": [*summary.clock_lines, *(summary.clocks if verbose else [])],
              "what was written": [*_files(summary), *(_all_events if verbose else _main_events)(summary), *_noted(summary, verbose)],
              "what to look at now": _next(summary)}
     if verbose:
         parts["where the reports were placed, and where the time went"] = [line.strip() for line in summary.details().splitlines()]
-    return "\n".join(line for title, lines in parts.items() for line in (f"{title}:", *(f"  {line}" for line in lines)))
+    return parts
 
 
 def _job(summary: Summary) -> list[str]:

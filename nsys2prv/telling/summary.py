@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from nsys2prv.catalogue import catalogue
 from nsys2prv.clock.placement import UNPLACED
-from nsys2prv.sizes import some
+from nsys2prv.sizes import plural, some
 from nsys2prv.telling import absent
 from nsys2prv.telling.clock_summary import clock_lines
 from nsys2prv.telling.clock_text import MOST, causal_lines, table
-from nsys2prv.telling.closing import closing_text
+from nsys2prv.telling.closing import closing_html, closing_text
 from nsys2prv.telling.diagnostics_text import lost, said
 from nsys2prv.telling.ledger import Ledger, accounts, ledger
 from nsys2prv.telling.loading import Load
@@ -104,13 +104,13 @@ class Summary:
         return cls(
             ranks=model.ranks, hosts=len(model.tree.nodes), devices=model.devices, threads=model.tree.threads,
             duration=job.duration, lines=written.lines, order=model.ranked,
-            clock_lines=clock_lines(placed.record, placements, len(model.tree.nodes)), is_cut=job.is_cut,
+            clock_lines=[*clock_lines(placed.record, placements, len(model.tree.nodes)), *causal_lines(placed.causal)], is_cut=job.is_cut,
             events={name: count for name, count in written.events.items() if name in catalogue().layouts}, dropped=dropped,
             repaired=repaired, left_out=dict(written.left_out), ledger=balance, sizes=written.sizes, types=written.types,
             load=written.load, cpu=job.workers.spent.text(), unread=job.unread,
             notes=[*(note for result in results for note in result.notes), *said(infos), *absent.unasked(infos, job.selection), *job.notes],
             placed=_placed(infos, placements),
-            clocks=[*(table(placed.record, MOST) if placed.record else []), *causal_lines(placed.causal)],
+            clocks=table(placed.record, MOST) if placed.record else [],
             warnings=[*job.warnings, *lost(infos), *placed.warnings, *_warnings(infos, placements, job.selection, results),
                       *_too_long(job.duration), *(f"{name}: {count:,} rows or records are not accounted for: a mistake of nsys2prv's"
                                                   for name, count in balance.missing.items())])
@@ -118,6 +118,14 @@ class Summary:
     def details(self) -> str:
         """Where each report was placed, and where the time went."""
         return "\n".join([*self.placed, *([f"  {self.cpu}"] if self.cpu else [])])
+
+    def __repr__(self) -> str:
+        trace = next((str(path) for path in self.sizes if ".prv" in path.suffixes), "")
+        return (f"<Summary of {trace}: {plural(self.ranks, 'task')} on {plural(self.hosts, 'host')}, {self.duration / 1e9:.3f} s, "
+                f"{self.lines:,} lines, {plural(len(self.warnings), 'warning')}; .text() tells all>")
+
+    def _repr_html_(self) -> str:
+        return closing_html(self)
 
     def text(self, verbose: bool = False) -> str:
         """The closing summary; verbose: with everything that was noticed."""
