@@ -10,6 +10,7 @@ what a profiler would have seen.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,12 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from nsys2prv.samples.cluster import Group
-from nsys2prv.samples.program import Kind
-from nsys2prv.samples.timeline import Timeline
 
 import nsys2prv
-from nsys2prv.samples import Options, generate, simulate
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+from samples import Options, generate, simulate
+from samples.cluster import Group
+from samples.program import Kind
+from samples.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -93,16 +96,15 @@ def faulty(fault: Fault) -> type[Timeline]:
                 self.number += len(begin)
             return super().run(rng, begin)
 
-        def _collective_end(self, op, begin, transfer, rng):
-            members = self.cluster.members(op.payload.group)
+        def transfer_times(self, op, transfer):
             if fault.kind == "slow_link" and op.payload.function != "SendRecv":
-                slow = [ranks for ranks in members if set(ranks.tolist()) == set(fault.ranks)]
+                slow = [list(comm.ranks) for comm in self.cluster.all_of(op.payload.group) if set(comm.ranks) == set(fault.ranks)]
                 for ranks in slow:
                     transfer = transfer.copy()
                     transfer[:, ranks] *= fault.amount
             elif fault.kind == "exposed" and op.payload.group is Group.WORLD and op.payload.function != "SendRecv":
                 transfer = transfer * fault.amount
-            return super()._collective_end(op, begin, transfer, rng)
+            return transfer
 
     return Faulty
 

@@ -63,10 +63,11 @@ SCENES = (
         "basics/kernel_class", "views/idle_gaps", "analysis/kernels-inflight")),
     Scene("training", 4, ("kernels", "memory", "nccl"), 0, 1, (
         "analysis/kernel-class-time_2dh", "analysis/gpu_useful_sumtime_2dh", "analysis/overlap-communication-compute-2dh-timeline",
+        "analysis/nccl-exposed-2dh", "analysis/nccl_late_by_task_2dh", "analysis/nccl_wait_by_task_2dh",
         "analysis/gpu_active", "analysis/nccl_bw_mbs", "model/Device_State", "model/GPU_LB",
         "model/relevant_tot_time_2dh")),
     Scene("training", 1, ("kernels", "memory", "nccl"), 0, 1, (
-        "analysis/kernel_time_2dh", "analysis/nccl_time_2dh", "analysis/memory_bytes_2dh")),
+        "analysis/kernel_time_2dh", "analysis/gemm_without_tensor_cores_2dh", "analysis/nccl_time_2dh", "analysis/memory_bytes_2dh")),
     Scene("training", 1, ("cuda_api_trace",), 0, 1, ("analysis/api_time_2dh",)),
     Scene("cluster", 4, ("mpi",), 0.83, 1, ("views/mpi_messages",)),
     Scene("cluster", 2, ("kernels", "gpu_metrics", "nic_metrics"), 0.86, 0.98, (

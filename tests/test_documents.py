@@ -8,6 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tools.paramedir import need_paramedir, run_paramedir
+
+from nsys2prv import Options, convert
+from nsys2prv.paraver.cfg.catalogue import FILE, menus
+from nsys2prv.views import folder
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -74,3 +79,29 @@ def test_links_of_documents_lead_to_files() -> None:
     for page in (DOCS.parent / "README.md", *DOCS.glob("*.md")):
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).exists(), (page.name, link)
+
+
+def test_the_tutorial_names_entries_of_menus() -> None:
+    entries = re.findall(r"^Hints > nsys2prv (.+) > \*\*(.+)\*\*$", (DOCS / "tutorial.md").read_text(encoding="utf-8"), re.M)
+    titles = {menu: [view.title for view in group] for menu, group in menus(folder() / FILE).items()}
+    assert len(entries) == 3
+    assert [entry for menu, entry in entries if entry not in titles[menu]] == []
+    named = ("Waiting in NCCL by task", "NCCL waiting", "NCCL exposed as a share of NCCL", "Tensor cores by GEMM")
+    assert {title for group in titles.values() for title in group} >= set(named)
+
+
+def test_the_tutorial_has_the_figures_of_paraver(tmp_path: Path) -> None:
+    need_paramedir()
+    convert(sorted((DOCS.parent / "sample_reports" / "training").glob("*.sqlite")), tmp_path / "t.prv", Options(jobs=1, quiet=True))
+    views = ("nccl_late_by_task_2dh", "gemm_without_tensor_cores_2dh", "nccl-exposed-2dh", "nccl-overlap-2dh")
+    asked = [word for view in views for word in (folder() / "analysis" / f"{view}.cfg", tmp_path / view)]
+    assert run_paramedir(tmp_path, tmp_path / "t.prv", *asked)[0] == "done"
+    text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    for view, row, column in zip(views, ("rank 0", "CUDA-D0.S7", "rank 2", "rank 2"), (0, 0, 0, 0), strict=True):
+        cells = next(line.split("\t")[1:] for line in (tmp_path / view).read_text().splitlines() if line.startswith(row))
+        figure = float(cells[column])
+        assert (f"{figure:,.0f} ns" if figure > 100 else f"{figure:.2f} %") in text, view
+    lines = (tmp_path / views[0]).read_text().splitlines()[1:5]
+    late = [float(line.split("\t")[1]) for line in lines]
+    assert late[0] == max(late)
+    assert 7 < late[0] / late[2] < 8

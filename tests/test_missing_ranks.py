@@ -7,12 +7,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from samples import generate
 
 from nsys2prv.cli import main
 from nsys2prv.relations.absent_members import _told
 from nsys2prv.report import mixed
 from nsys2prv.report.info import ReportInfo
-from nsys2prv.samples import generate
 
 
 @pytest.fixture(scope="module")

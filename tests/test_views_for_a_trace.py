@@ -372,6 +372,15 @@ def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
             assert types & held, name
 
 
+def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(installed: tuple[Path, list[str]]) -> None:
+    target, written = installed
+    for name in written:
+        space = _imported(target / name)[0].find("workspace")
+        types = {int(item.text) for item in space.iterfind("autoTypes/item")}
+        assert (not types & {KERNEL, API, GRAPH, 63000062}) == (space.findtext("name")[len("nsys2prv "):] in (
+            "7 GPU metrics", "8 CPU and host")), name
+
+
 def test_names_are_written_as_xml_and_not_twice() -> None:
     kernels = VIEWS["basics/cuda_kernels.cfg"]
     odd = workspace_text(Workspace("a & b", (1,), (replace(kernels, title="1 < 2"),)))

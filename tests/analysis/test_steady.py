@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from samples import generate
 from tools.view_answers import SAMPLES
 
 import nsys2prv
@@ -15,7 +16,6 @@ from nsys2prv.analysis import steady
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import from_json
 from nsys2prv.cli import main
-from nsys2prv.samples import generate
 
 TRAINING = list(map(str, SAMPLES["training"]))
 

@@ -121,11 +121,16 @@ class Timeline:
                 run.time_order(first)
         return run.block
 
+    def transfer_times(self, op: Op, transfer: Floats) -> Floats:
+        """How long an NCCL operation transfers once all have begun (run, rank; ns): as the dice gave it, unless a link is slow."""
+        return transfer
+
 
 class _Run:
     """Runs being simulated: durations as the dice gave them (run, rank, operation), and where host and streams stand (run, rank); ns."""
 
     def __init__(self, timeline: Timeline, rng: Random, begin: Floats) -> None:
+        self.timeline = timeline
         self.program, self.cluster, self.noise, self.rng = timeline.program, timeline.cluster, timeline.noise, rng
         shape = (*begin.shape, len(self.program.ops))
         luck, noise = rng.random(shape), rng.random(shape)
@@ -178,7 +183,8 @@ class _Run:
 
     def time_collective(self, index: int) -> None:
         """A collective of NCCL on all its communicators."""
-        op, transfer = self.program.ops[index], self.work[..., index]
+        op = self.program.ops[index]
+        transfer = self.timeline.transfer_times(op, self.work[..., index])
         begin = np.maximum(self.tail[op.stream] + 700.0, self.block.host_begin[..., index] + self.launch[..., index])
         last, end = begin.copy(), begin + transfer  # last: when the last rank that matters has begun
         for comm in self.cluster.all_of(op.payload.group):

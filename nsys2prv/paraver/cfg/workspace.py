@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from xml.sax.saxutils import escape
 
+from nsys2prv.catalogue import catalogue
 from nsys2prv.paraver.cfg.catalogue import View
+from nsys2prv.paraver.cfg.fits import why_empty
 from nsys2prv.paraver.cfg.model import CfgError, Single
+from nsys2prv.paraver.contents import Contents
 
 SUFFIX = ".ws"
 SEPARATOR = "============="
 #: The archive version of Paraver's own workspaces.xml, and the version of the class.
 ARCHIVE, CLASS = 17, 1
+#: Event types of CUDA's calls and work, which nearly every trace has.
+OF_CUDA = frozenset(range(63_000_000, 63_001_000))
 
 
 @dataclass(frozen=True)
@@ -32,12 +37,26 @@ class Workspace:
 
 
 def workspace(name: str, views: Sequence[View], known: Collection[int]) -> Workspace:
-    """A workspace of views, offered on traces with any event type that they show; known: what types there are."""
-    types: set[int] = set()
-    for window in (window for view in views for window in view.cfg.windows if isinstance(window, Single)):
-        numbers = [int(code) for code in window.types.values]
-        types.update(numbers if window.types.condition != "[x,y]" else (code for code in known if numbers[0] <= code <= numbers[1]))
+    """A workspace of views, offered on traces with an event type that tells that one of them shows something; known: all types."""
+    types = {code for view in views for code in _telling_types(view, frozenset(known))}
     return Workspace(name, tuple(sorted(types)), tuple(views))
+
+
+def _telling_types(view: View, known: frozenset[int]) -> set[int]:
+    """All event types of a view; but of one that shows nothing without others than CUDA's, those others alone."""
+    found = [_types_of(window, known) for window in view.cfg.windows if isinstance(window, Single)]
+    needed = [types for types in found if types and why_empty(view.cfg, _holding(known - types), {})]
+    return set().union(*([types for types in needed if not types <= OF_CUDA] or found))
+
+
+def _types_of(window: Single, known: frozenset[int]) -> set[int]:
+    numbers = [int(code) for code in window.types.values]
+    return set(numbers) if window.types.condition != "[x,y]" else {code for code in known if numbers[0] <= code <= numbers[1]}
+
+
+def _holding(types: frozenset[int]) -> Contents:
+    """What a trace holds that has these event types and lines of any kind."""
+    return Contents(types, types, frozenset(line.tag or 0 for line in catalogue().lines.values()))
 
 
 def workspace_text(space: Workspace) -> str:
