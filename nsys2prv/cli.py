@@ -16,7 +16,15 @@ from nsys2prv import signals
 from nsys2prv.allocator import check_address_space, importing, keep_freed_memory
 from nsys2prv.command import store_commands
 from nsys2prv.command.habits import add_habits
-from nsys2prv.command.mistakes import check_command, check_conversion, check_kinds, check_reports, is_trace
+from nsys2prv.command.mistakes import (
+    check_command,
+    check_conversion,
+    check_folder_of_views,
+    check_kinds,
+    check_reports,
+    check_traces,
+    is_trace,
+)
 from nsys2prv.command.parsing import Parser
 from nsys2prv.command.terminal import one_line, printable
 from nsys2prv.cut.arguments import add_cut, cut_of, joined_kinds
@@ -196,7 +204,8 @@ def run(options: argparse.Namespace) -> int:
         return _list(options.paths)
     if len(options.paths) < 2:
         version = "; --version tells the version" if options.verbose and not options.paths else ""
-        raise UsageError(f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT (more with --help){version}")
+        example = f", as in `nsys2prv {options.paths[0]} out.prv`" if options.paths and not is_trace(options.paths[0]) else ""
+        raise UsageError(f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example} (more with --help){version}")
     check_conversion(options.paths, options.trace)
     *given, output = options.paths
     if named_as_report(Path(output)) or is_archive(Path(output)):
@@ -281,11 +290,13 @@ def _cfgs(arguments: list[str]) -> int:
     options = cfgs.parse_args(arguments)
     if options.all and options.folder:
         raise UsageError("--all is for lists; DIR gets all views anyway")
-    if options.folder and options.folder.is_file():
-        instead = f"; `nsys2prv cfgs --for {options.folder}` lists the views for a trace" if is_trace(str(options.folder)) else ""
-        raise UsageError(f"{options.folder}: is a file; give the folder to write the views to, as in `nsys2prv cfgs views`{instead}")
+    if options.folder:
+        check_folder_of_views(options.folder)
+    if options.trace:
+        check_traces("cfgs --for", [str(options.trace)])
     if options.trace and not options.folder:
-        print("\n".join(views.listed(options.trace, views.fitting(options.trace), options.all)))
+        print("
+".join(views.listed(options.trace, views.fitting(options.trace), options.all)))
     elif options.folder:
         copied, workspaces = views.copy_to(options.folder, options.trace)
         print(f"{len(copied)} views written to {options.folder}")
@@ -304,6 +315,8 @@ def _clock(arguments: list[str]) -> int:
     clock.add_argument("file", type=Path, metavar="FILE.clock.yaml")
     clock.add_argument("--plot", type=Path, metavar="FILE.png", help="draw what was observed, before and after (needs matplotlib)")
     options = clock.parse_args(arguments)
+    if is_trace(str(options.file)):
+        raise UsageError(f"{options.file}: is a trace; its clock file, if it has several hosts, ends in .clock.yaml")
     if options.plot:
         check_not_read([options.plot], [options.file])
     record = load(options.file)
@@ -324,6 +337,7 @@ def _check(arguments: list[str]) -> int:
     asked.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
     asked.add_argument("--json", action="store_true", help="print a JSON list with an object for each trace")
     options = asked.parse_args(arguments)
+    check_traces("check", options.traces)
     results = []
     for trace in options.traces:
         results.append(check(trace))

@@ -21,7 +21,7 @@ REPORT = str(GRAPHS / "rank1.sqlite")
     (["-t", REPORT, "out.prv"], ["-t takes kinds of events", "nsys2prv -t kernels,nvtx", "leave -t out"]),
     (["-t", "kernels", "nvtx", REPORT, "out.prv"], ["join kinds by commas: -t kernels,nvtx"]),
     ([REPORT, "a.prv", "b.prv"], ["a.prv: is a trace, not a report", "named last (here b.prv)"]),
-    ([REPORT], ["REPORT... OUTPUT"]),
+    ([REPORT], ["REPORT... OUTPUT", f"as in `nsys2prv {REPORT} out.prv`"]),
     ([REPORT, REPORT], ["add a name, as in out.prv"]),
     (["report", "out.prv"], ["is a trace", "takes the reports that it was made of"]),
     (["extract", "out.prv", "-o", "x.store"], ["is a trace"]),
@@ -34,7 +34,14 @@ REPORT = str(GRAPHS / "rank1.sqlite")
     (["--kernel-name", "full", REPORT, "o"], ["did you mean --kernel-names?"]),
     (["--html", "page.html", REPORT, "o"], ["nsys2prv report REPORT... --html FILE"]),
     (["--min-duration", "kernel=10us", REPORT, "o"], ["--min-duration kernel=10us: no such kind", "is it kernels?"]),
-    (["cfgs", __file__], ["is a file; give the folder to copy the views to"]),
+    (["cfgs", __file__], ["is the name of a file; give the folder to copy the views to"]),
+    (["cfgs", "README.md"], ["is the name of a file; give the folder to copy the views to"]),
+    (["list", REPORT], ["write `nsys2prv --list REPORT...`"]),
+    (["convert", REPORT, "out.prv"], ["write `nsys2prv REPORT... OUTPUT`"]),
+    (["-o", "out.prv", REPORT], ["-o is no option of nsys2prv: the trace to write is the last argument"]),
+    (["check", REPORT], ["is a report; nsys2prv check takes the trace"]),
+    (["cfgs", "--for", REPORT], ["is a report"]),
+    (["clock", "out.prv"], ["ends in .clock.yaml"]),
 ])
 def test_mistakes_are_answered(arguments: list[str], answers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,3 +107,11 @@ def test_the_list_marks_differences(capsys: pytest.CaptureFixture[str]) -> None:
     assert "* none in rank1.sqlite; 8 elsewhere" in lines["graphs"]
     assert "*" not in lines["cuda_events"]
     assert lines["rank1.sqlite"].count(" *") == 2
+
+
+def test_reports_of_two_jobs_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training = GRAPHS.parent / "training"
+    assert main(["-q", str(GRAPHS), str(training), str(tmp_path / "out.prv")]) == 0
+    assert "are they of one job?" in capsys.readouterr().err
+    assert main(["-q", str(training), str(tmp_path / "out.prv")]) == 0
+    assert "are they of one job?" not in capsys.readouterr().err

@@ -11,6 +11,10 @@ from nsys2prv.errors import UsageError
 from nsys2prv.report.endings import named_as_report
 
 TRACES = (".prv", ".prv.gz")
+#: Words that people take for commands, and what does it.
+WORDS = {"list": "nsys2prv --list REPORT...", "convert": "nsys2prv REPORT... OUTPUT", "kinds": "nsys2prv --kinds",
+         "version": "nsys2prv --version", "views": "nsys2prv cfgs", "compare": "nsys2prv diff", "analyse": "nsys2prv report",
+         "analyze": "nsys2prv report", "stats": "nsys2prv report", "export": "nsys2prv REPORT... OUTPUT"}
 #: Reports named in one message.
 MOST = 3
 
@@ -19,6 +23,8 @@ def check_command(word: str, commands: Collection[str]) -> None:
     """Raise UsageError for a first argument that is nearly a command, and neither an option nor a file."""
     if word.startswith("-") or set(word) & set("./*?[") or Path(word).exists():
         return
+    if word in WORDS:
+        raise UsageError(f"{word}: there is no such command and no such file; write `{WORDS[word]}`")
     if near := get_close_matches(word.lower(), commands, 1):
         raise UsageError(f"{word}: there is no such command and no such file; did you mean `nsys2prv {near[0]}`?")
 
@@ -51,6 +57,21 @@ def _kinds_among(paths: Sequence[str]) -> list[str]:
 
     known = set(kinds())
     return [name for name in names if name.lstrip("-") in known]
+
+
+def check_folder_of_views(folder: Path) -> None:
+    """Raise UsageError where the name is that of a file."""
+    if is_trace(str(folder)):
+        raise UsageError(f"{folder}: is a trace; `nsys2prv cfgs --for {folder}` lists the views that show something of it")
+    if folder.is_file() or (folder.suffix[1:].isalpha() and not folder.exists()):
+        raise UsageError(f"{folder}: is the name of a file; give the folder to copy the views to, as in `nsys2prv cfgs views`")
+
+
+def check_traces(command: str, paths: Sequence[str]) -> None:
+    """Raise UsageError where a report is given to a command that takes traces."""
+    for path in paths:
+        if named_as_report(Path(path)):
+            raise UsageError(f"{path}: is a report; nsys2prv {command} takes the trace that is made of it, as in out.prv")
 
 
 def check_reports(command: str, paths: Sequence[str]) -> None:

@@ -18,11 +18,13 @@ ELSEWHERE = {
         "--plot": "`nsys2prv clock FILE.clock.yaml --plot FILE.png` draws",
         "--output": "the trace to write is the last argument",
         "--out": "the trace to write is the last argument",
+        "-o": "the trace to write is the last argument",
     },
     "nsys2prv report": {
         "--trace": "report reads all that it needs",
         "--time": "`nsys2prv --time A:B REPORT... OUTPUT` cuts a trace",
         "--output": "--json FILE and --html FILE write what is found",
+        "-o": "--json FILE and --html FILE write what is found",
     },
     "nsys2prv diff": {"--html": "--json FILE writes what it finds; `nsys2prv report REPORT... --html FILE` makes a page of one job"},
     "nsys2prv cfgs": {"--trace": "`nsys2prv cfgs --for TRACE` lists the views of a trace"},
@@ -51,7 +53,8 @@ class Parser(argparse.ArgumentParser):
             if argument == "--":
                 return
             name = argument.partition("=")[0]
-            if name.startswith("--") and name not in self._option_string_actions:
+            known = name in self._option_string_actions
+            if not known and (name.startswith("--") or name in ELSEWHERE.get(self.prog, {})):
                 raise UsageError(f"{name} is no option of {self.prog}: {self._instead(name)}")
 
     def _instead(self, name: str) -> str:
