@@ -295,8 +295,7 @@ def _cfgs(arguments: list[str]) -> int:
     if options.trace:
         check_traces("cfgs --for", [str(options.trace)])
     if options.trace and not options.folder:
-        print("
-".join(views.listed(options.trace, views.fitting(options.trace), options.all)))
+        print("\n".join(views.listed(options.trace, views.fitting(options.trace), options.all)))
     elif options.folder:
         copied, workspaces = views.copy_to(options.folder, options.trace)
         print(f"{len(copied)} views written to {options.folder}")
