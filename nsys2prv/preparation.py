@@ -155,7 +155,8 @@ def opened(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, 
     with stored.blame_stores(list(stores)):
         infos = object_model.order_reports([*infos, *(report.info for _, report in held)])
         missing = mixed.missing_ranks(infos)
-        infos = wanted_reports(infos, plan.cut.cut)
+        # What is not wanted is read all the same: clocks are aligned and ranks related before anything is cut.
+        wanted_reports(infos, plan.cut.cut)
         rows = sum(part.last - part.first + 1 for info in infos for part in _wanted_parts(info, plan.selection.kinds))
         warnings += mixed.warnings(infos)
     return Opened(infos, plan, Workers(pool if is_worth(pool.jobs, rows, SMALL_JOB_ROWS) else alone(), progress, lookers.spent),
@@ -205,8 +206,8 @@ def _prepared(reading: _Reading) -> Job:
     hosts = [placement.machine for placement in placed.placements]
     book = _facts(reading, model, placed.clocks, hosts, comparable(placed, reading.infos))
     related = relate.related(book, reading.folder, reading.run)
-    # One warning is enough where the launcher's environment tells it, and none is due of ranks that are not wanted.
-    if not mixed.missing_ranks(reading.infos) and not (reading.plan.cut.cut.ranks or reading.plan.cut.cut.hosts):
+    # One warning is enough where the launcher's environment tells it.
+    if not mixed.missing_ranks(reading.infos):
         small = [*small, *absent_members(book)]
     if gpus:
         number = 1 + max(result.task for result in (*reading.results, *related))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsys2prv.cut.asked import Cut, numbers
-from nsys2prv.cut.reports import is_among
+from nsys2prv.cut.reports import is_among, wanted_reports
 from nsys2prv.errors import Nsys2prvError
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.model.objects import OF_GPU, GpuNumbers, ObjectModel, build
@@ -28,9 +28,9 @@ class Kept:
 
 def kept_rows(cut: Cut, infos: list[ReportInfo], machines: list[int], model: ObjectModel) -> Kept | None:
     """The rows that stay; None where these are all. Raises Nsys2prvError where none does."""
-    if not (cut.ranks or cut.devices):
+    if not (cut.ranks or cut.hosts or cut.devices):
         return None
-    keys = list(model.rows)
+    keys = _of_reports(list(model.rows), set(wanted_reports(infos, cut)), machines)
     if cut.ranks:
         keys = _of_ranks(keys, infos, model, numbers("--ranks", cut.ranks))
     if cut.devices:
@@ -44,6 +44,13 @@ def kept_rows(cut: Cut, infos: list[ReportInfo], machines: list[int], model: Obj
     for key, row in smaller.rows.items():
         place[model.rows[key]] = row
     return Kept(smaller, place)
+
+
+def _of_reports(keys: list[tuple[int, ObjectKey]], wanted: set[int], machines: list[int]) -> list[tuple[int, ObjectKey]]:
+    """Without the rows of other reports. What is sampled of a machine may stand in any of its reports."""
+    near = {machines[report] for report in wanted}
+    return [(report, key) for report, key in keys
+            if report in wanted or (isinstance(key, DeviceKey) and machines[report] in near)]
 
 
 def _of_ranks(keys: list[tuple[int, ObjectKey]], infos: list[ReportInfo], model: ObjectModel,

@@ -1,9 +1,8 @@
-"""Which reports a cut wants: by rank and by host. The others are not read."""
+"""Which reports a cut wants: by rank and by host."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from nsys2prv.cut.asked import Cut, numbers
@@ -23,22 +22,14 @@ def ranks_of(infos: Sequence[ReportInfo]) -> list[set[int]]:
     return [{rank} for rank in (range(len(infos)) if launched is None else launched)]
 
 
-def _with_those_ranks(infos: Sequence[ReportInfo]) -> list[ReportInfo]:
-    """The reports with that alone of the launcher's ranks which tells all of them apart: among fewer another might."""
-    launched = None if any(info.ranks for info in infos) else distinguishing([info.launcher_ranks for info in infos])
-    if launched is None:
-        return [replace(info, launcher_ranks={}) for info in infos]
-    return [replace(info, launcher_ranks={name: rank for name, rank in info.launcher_ranks.items() if rank == own})
-            for info, own in zip(infos, launched, strict=True)]
-
-
 def is_among(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
     """Whether a rank is in one of the ranges."""
     return rank is not None and any(first <= rank <= last for first, last in wanted)
 
 
-def wanted_reports(infos: list[ReportInfo], cut: Cut) -> list[ReportInfo]:
-    """The reports that may hold something wanted. Raises Nsys2prvError where that is none, or a rank or host asked for is in none."""
+def wanted_reports(infos: list[ReportInfo], cut: Cut) -> list[int]:
+    """The numbers (in rank order) of the reports that may hold something wanted. Raises Nsys2prvError where that is none, or a rank or host
+    asked for is in none."""
     if cut.ranks:
         wanted = numbers("--ranks", cut.ranks)
         ranks = ranks_of(infos)
@@ -57,8 +48,7 @@ def wanted_reports(infos: list[ReportInfo], cut: Cut) -> list[ReportInfo]:
         chosen = [index for index in chosen if any(fnmatchcase(infos[index].host or "unknown-host", pattern) for pattern in cut.hosts)]
     if not chosen:
         raise Nsys2prvError(f"none of the {len(infos)} reports is of both a rank and a host asked for")
-    fixed = _with_those_ranks(infos) if len(chosen) < len(infos) else infos
-    return [fixed[index] for index in chosen]
+    return chosen
 
 
 def _told(names: Sequence[str]) -> str:
