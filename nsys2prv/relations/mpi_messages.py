@@ -26,7 +26,7 @@ from nsys2prv.clock.observations import MPI as SOURCE
 from nsys2prv.clock.observations import Messages
 from nsys2prv.columns import OPEN
 from nsys2prv.events.mpi import EITHER, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
-from nsys2prv.notes import Detail
+from nsys2prv.notes import ClockNote, Detail
 from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.facts import batches, read_fact
 from nsys2prv.relations.blocks import Block, by_group, write_blocks
@@ -220,7 +220,7 @@ def _notes(fates: Counter[tuple[int, str]], either: int, unfinished: int, early:
     if unfinished:
         notes.append(f"MPI messages: {unfinished:,} receives not complete when the report ends")
     if early[False]:
-        notes.append(f"MPI messages: {early[False]:,} received before they were sent, so the clocks of some hosts do not agree")
+        notes.append(ClockNote(f"MPI messages: {early[False]:,} received before they were sent, so the clocks of some hosts do not agree"))
     if early[True]:
         notes.append(f"MPI messages: {early[True]:,} received before they were sent on one host, whose reports have one clock: "
                      "some calls are not in the reports, or wrong")

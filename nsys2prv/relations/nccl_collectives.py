@@ -27,7 +27,7 @@ import polars as pl
 
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.events.nccl_kernels import KERNELS
-from nsys2prv.notes import Detail
+from nsys2prv.notes import ClockNote, Detail
 from nsys2prv.reading.extracted import Extracted
 from nsys2prv.reading.facts import read_fact
 from nsys2prv.relations import nccl_clocks
@@ -190,14 +190,14 @@ def _apart(found: Sequence[Found]) -> list[str]:
     which clocks that agree would not show of these collectives."""
     unplaced = sum(part.unplaced for part in found)
     if unplaced:
-        return [f"NCCL: {plural(unplaced, 'collective')} on hosts whose clocks could not be aligned: the trace has no late arrivals, "
-                "waits, transfers and bandwidths for them", *_apart([replace(part, unplaced=0) for part in found])]
+        return [ClockNote(f"NCCL: {plural(unplaced, 'collective')} on hosts whose clocks could not be aligned: the trace has no late "
+                          "arrivals, waits, transfers and bandwidths for them"), *_apart([replace(part, unplaced=0) for part in found])]
     apart = sum(part.apart for part in found)
     if not apart:
         return []
     far = f"{max(part.gap for part in found) / 1000:,.1f} us"
-    return [f"NCCL: in {plural(apart, 'collective')} a rank ends before the last one begins, by up to {far}: the clocks of the reports do "
-            "not agree, and late arrivals and waits are wrong by as much"]
+    return [ClockNote(f"NCCL: in {plural(apart, 'collective')} a rank ends before the last one begins, by up to {far}: the clocks of the "
+                      "reports do not agree, and late arrivals and waits are wrong by as much")]
 
 
 RELATIONS = (Relation(NAME, "NCCL collectives across ranks", NCCL, (KERNELS, COMMUNICATORS), (LAYOUT, TRANSFER), divided=divided,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsys2prv.catalogue import catalogue
 from nsys2prv.model.devices import TWICE
-from nsys2prv.notes import Detail
+from nsys2prv.notes import ClockNote, Detail
 from nsys2prv.sizes import plural, size_text
 from nsys2prv.telling.routine import is_routine
 
@@ -42,7 +42,8 @@ def _html_line(line: str) -> str:
 def closing_parts(summary: Summary, verbose: bool = False) -> dict[str, list[str]]:
     """The lines of each part, by its title."""
     parts = {"the job": _job(summary),
-             "its clocks": [*summary.clock_lines, *(summary.clocks if verbose else [])],
+             "its clocks": [*summary.clock_lines, *(note for note in summary.notes if isinstance(note, ClockNote)),
+                            *(summary.clocks if verbose else [])],
              "what was written": [*_files(summary), *(_all_events if verbose else _main_events)(summary), *_noted(summary, verbose)],
              "what to look at now": _next(summary)}
     if verbose:
@@ -77,7 +78,7 @@ def _all_events(summary: Summary) -> list[str]:
 
 def _noted(summary: Summary, verbose: bool) -> list[str]:
     """What is not in the trace, or changed there, and what was noticed: what asks for something, or everything."""
-    noted = [*_reasons(summary), *((isinstance(note, Detail), note) for note in summary.notes)]
+    noted = [*((isinstance(note, Detail), note) for note in summary.notes if not isinstance(note, ClockNote)), *_reasons(summary)]
     loud = [line for routine, line in noted if verbose or not routine]
     shown = loud if verbose or len(loud) <= MOST_LINES else loud[:MOST_LINES - 1]
     if len(shown) < len(loud):

@@ -76,7 +76,7 @@ def test_releases_of_what_is_not_known_and_addresses_taken_twice(tmp_path: Path)
     assert totals(trace) == [(10, 100), (20, 30), (30, 0), (50, 1)]
     assert [note for note in summary.notes if "memory" in note] == [
         "memory in use: 2 releases of memory whose allocation is not in the reports, left out",
-        "memory in use: 1 allocations at addresses in use, whose releases are not in the reports; taken for released"]
+        "memory in use: 1 allocations at addresses in use, whose releases are not in the reports: counted as released"]
 
 
 def test_rows_that_say_too_little_or_too_much(tmp_path: Path) -> None:
