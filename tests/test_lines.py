@@ -14,7 +14,7 @@ from nsys2prv import Options, convert
 from nsys2prv.paraver import compiled
 from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Text
 from nsys2prv.paraver.merging import merged
-from nsys2prv.paraver.padded import BLOCK
+from nsys2prv.paraver.plain import WINDOW
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 LIMITS = [0, 1, 9, 10, 99, 9_999, 10_000, 10_001, 99_999_999, 100_000_000, 10**12 - 1, 10**12, 123_456_789_012_345, 10**16 - 1, 10**16,
@@ -27,10 +27,10 @@ def _text(batches: list[Batch]) -> str:
     return b"".join(bytes(piece) for piece in merged(batches)).decode()
 
 
-@pytest.fixture(params=["compiled", "padded"])
+@pytest.fixture(params=["compiled", "plain"])
 def text_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Write:
     """The text of batches by each of the two writers."""
-    if request.param == "padded":
+    if request.param == "plain":
         monkeypatch.setattr(compiled, "AVAILABLE", False)
     elif not compiled.AVAILABLE:
         pytest.skip("installed without a compiler")
@@ -116,7 +116,7 @@ def test_a_shape_takes_however_many_lines_at_once(text_of: Write) -> None:
     names = (b"a:", b"bcdef:")
     shape = LineShape([Choice(names), Number(), Text(b":end\n")])
     random = np.random.default_rng(5)
-    for count in (3, 1, 40, BLOCK - 1, 2 * BLOCK + 7, 5):
+    for count in (3, 1, 40, 8191, WINDOW + 7, 5):
         chosen, numbers = random.integers(0, 2, count), random.integers(0, 10**8, count)
         expected = "".join(f"{names[which].decode()}{number}:end\n" for which, number in zip(chosen, numbers, strict=True))
         assert text_of([Batch(shape, np.arange(count), [chosen, numbers])]) == expected

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -41,14 +40,10 @@ Piece = Text | Choice | Number
 
 
 class LineShape:
-    """A line as a sequence of pieces; the columns to format are those of its choices and numbers, in order.
-
-    layouts: what :mod:`nsys2prv.paraver.padded` makes of it, by the numbers' widths.
-    """
+    """A line as a sequence of pieces; the columns to format are those of its choices and numbers, in order."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces = tuple(pieces)
-        self.layouts: dict[tuple[int, ...], Any] = {}
 
     @cached_property
     def program(self) -> tuple[tuple, ...]:

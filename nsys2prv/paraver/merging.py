@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from nsys2prv.paraver import compiled, padded
+from nsys2prv.paraver import compiled, plain
 from nsys2prv.paraver.lines import Batch
 
 
@@ -22,7 +22,7 @@ def merged(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
     order = _order(times)
     owner = np.repeat(np.arange(len(batches), dtype=np.uint16), [len(batch.times) for batch in batches])
     _break_ties(order, times, owner, batches)
-    yield from (compiled if compiled.AVAILABLE else padded).texts(batches, owner, order)
+    yield from (compiled if compiled.AVAILABLE else plain).texts(batches, owner, order)
 
 
 def _order(times: np.ndarray) -> np.ndarray:
