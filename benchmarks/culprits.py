@@ -123,7 +123,7 @@ def judged(case: Case, folder: Path) -> Case:
     """The case with what is found in its job."""
     with machine_with(case.fault):
         generate(folder, case.options)
-    reports = [folder / simulate.report_name(rank) for rank in range(case.options.ranks)]
+    reports = [folder / f"rank{rank}.sqlite" for rank in range(case.options.ranks)]
     with nsys2prv.open(reports, jobs=1, quiet=True) as job:
         case.found = job.findings()
     return case
