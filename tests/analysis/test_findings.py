@@ -133,8 +133,8 @@ def test_views_of_findings_are_there() -> None:
 
 def _views(source: str) -> set[str]:
     """What stands in a tuple of texts that name views."""
-    tuples = re.findall(r'\(((?:"[\w-]+"(?:, )?)+)\)', source)
-    return {name for found in tuples for name in re.findall(r'"([\w-]+)"', found) if name.startswith(("nccl", "gpu-", "gemms", "memory_b"))}
+    tuples = re.findall(r'(?<!\w)\(((?:"[\w-]+"(?:, )?)+)\)', source)
+    return {name for found in tuples for name in re.findall(r'"([\w-]+)"', found) if name.startswith(("nccl", "gpu-", "gemm_", "memory_b", "tensor_"))}
 
 
 def test_findings_everywhere_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ def _exposed(people: People) -> Iterator[Finding]:
                             f"times, median transfer {duration(row['transfer'])}{speed}")
     yield Finding("exposed_communication", f"GPUs only communicate for {share:.1%} of the time, and compute nothing meanwhile.", share, (),
                   (), tuple(evidence), "start collectives earlier so that computation hides them, make fewer and larger ones, or move less",
-                  ("nccl-exposed-2dh", "overlap-of-communication-2dh"))
+                  ("nccl-exposed-2dh", "nccl-overlap-2dh"))
 
 
 def _copies(people: People) -> Iterator[Finding]:
@@ -68,7 +68,7 @@ def _copies(people: People) -> Iterator[Finding]:
         yield Finding("exposed_copies", f"GPUs only copy or set memory for {share:.1%} of the time.", share, (), (),
                       (f"{duration(float(people.devices['memory'].mean()))} of each GPU in the mean",),
                       "copy asynchronously from pinned memory on a stream of its own, beside kernels",
-                      ("memory_bandwidth", "memory-overlap-2dh"))
+                      ("memory_bandwidth_2dh", "memory-overlap-2dh"))
 
 
 def _idle(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
@@ -99,4 +99,4 @@ def _tensor_cores(people: People) -> Iterator[Finding]:
         yield Finding("no_tensor_cores", f"Matrix products without tensor cores take {share:.1%} of the time.", share, (), (),
                       (f"{duration(float(people.devices['without_tensor_cores'].mean()))} of each GPU in the mean",),
                       "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
-                      ("gemms", "tensor_cores_time_2dh"))
+                      ("gemm_without_tensor_cores_2dh", "tensor_cores_time_2dh"))

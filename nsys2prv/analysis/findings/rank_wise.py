@@ -16,7 +16,7 @@ from nsys2prv.analysis.unit import labels_of
 
 #: Waits that are nobody's fault cost this share of the time at least.
 LEAST_IMBALANCE = 0.03
-VIEWS = ("nccl_late_arrival", "nccl_wait", "nccl_late_by_task_2dh")
+VIEWS = ("nccl_late_by_task_2dh", "nccl_wait", "nccl_wait_by_task_2dh")
 #: Parts of a device's time that may make its rank late -> what is said of a rank that has more of it.
 PARTS = {"compute": "its GPU computes longer", "transfer": "it moves data longer", "memory": "it copies memory longer",
          "idle_unknown": "its GPU is idle while its host computes", "idle_launch": "its GPU is idle while its host is in CUDA calls",
@@ -68,7 +68,7 @@ def of_link(people: People, link: Link) -> Finding:
     where = f"within host {host}" if host else "across hosts"
     return Finding("slow_link", f"NCCL among {people.name(link.tasks)}, {where}, is {link.transfer / link.usual:.1f} x slower than among "
                    "its peers.", link.cost / people.length, people.ranks(link.tasks), people.labels(link.tasks), evidence,
-                   ADVICE["transfer"], ("nccl_bus_bandwidth", "nccl_transfer_2dh"))
+                   ADVICE["transfer"], ("nccl_bw_mbs", "nccl_traffic_2dh"))
 
 
 def of_event(people: People, event: Event) -> Finding:
