@@ -71,8 +71,9 @@ def test_nobody_is_told_to_install_from_the_index() -> None:
 
 
 def test_every_page_is_in_the_index() -> None:
-    index = (DOCS / "index.md").read_text()
+    index, site = (DOCS / "index.md").read_text(), (DOCS.parent / "mkdocs.yml").read_text()
     assert [page.name for page in DOCS.glob("*.md") if page.name != "index.md" and f"]({page.name}" not in index] == []
+    assert [page.name for page in DOCS.glob("*.md") if f": {page.name}\n" not in site] == []
 
 
 def test_links_of_documents_lead_to_files() -> None:
