@@ -303,7 +303,7 @@ def test_a_gpu_that_no_rank_uses_is_in_the_first_task_of_its_host(tmp_path: Path
     third = {**host("c"), "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active"]), "GPU_METRICS": sample(0, 5, {0: 40})}
     trace, _, _ = traced(tmp_path, first, second, third)
     assert trace.tasks == [(1, 1), (2, 2), (1, 3)]
-    assert trace.names["THREAD"] == ["CUDA-D0.S7", "CUDA-D0.S7", "Metrics GPU1", "Metrics GPU0"]
+    assert trace.names["THREAD"] == ["CUDA-D0.S7-a", "CUDA-D0.S7-b", "Metrics GPU1", "Metrics GPU0"]
     assert trace.names["TASK"][2] == "devices of c"
 
 
@@ -360,7 +360,7 @@ def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> N
     trace, summary, _ = traced(tmp_path, rank("a", 1), rank("a", 2), rank("b", 3))
     assert trace.names["TASK"] == ["1", "2", "3", "devices of a", "devices of b"]
     assert trace.tasks == [(1, 1), (1, 1), (1, 2), (4, 1), (2, 2)]
-    assert trace.names["THREAD"] == ["CUDA-D0.S7", "CUDA-D0.S7", "CUDA-D0.S7",
+    assert trace.names["THREAD"] == ["CUDA-D0.S7-a", "CUDA-D0.S7-a", "CUDA-D0.S7-b",
                                      "NIC 0x9 port 1", "NIC mlx5_0 port 1", "Switch leaf1", "Switch leaf1 port 3",
                                      "NIC 0x9 port 1", "NIC mlx5_0 port 1"]
     counts = Counter(record.row for record in trace.samples)
