@@ -14,7 +14,9 @@ from nsys2prv.command.parsing import Parser
 
 HEAD = """# Command line
 
-Made from the parsers by `python docs/make_command_line.py`. `nsys2prv help COMMAND` prints the same.
+Made from the parsers by `python docs/make_command_line.py`. `nsys2prv help COMMAND` prints the same, and `man nsys2prv` where the folder
+`share/man` of the installation is on the `MANPATH`. Completion for bash and zsh: `source completions/nsys2prv` in a checkout; installed it
+is `share/bash-completion/completions/nsys2prv`.
 """
 STATUS = """## Exit status
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,18 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     if command in ("", "help"):
         assert next(line for line in text.splitlines() if line.endswith(":")) == "examples:"
         assert all(name in text for name in COMMANDS if name != "help")
+
+
+@pytest.mark.parametrize(("words", "among"), [(["rep"], {"report"}), (["help", "di"], {"diff"}), (["--kernel-n"], {"--kernel-names"}),
+                                             (["cfgs", "--fo"], {"--for"}), (["x.sqlite", ""], set())])
+def test_completion(words: list[str], among: set[str]) -> None:
+    """By the shell itself, with this command on its path."""
+    script = GRAPHS.parents[1] / "completions" / "nsys2prv"
+    line = " ".join(f"'{word}'" for word in ["nsys2prv", *words])
+    done = subprocess.run(["bash", "-c", f"nsys2prv() {{ '{sys.executable}' -m nsys2prv \"$@\"; }}; . '{script}'; COMP_WORDS=({line}); "
+                           f"COMP_CWORD={len(words)}; _nsys2prv; printf '%s\\n' \"${{COMPREPLY[@]}}\""], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {word for word in done.stdout.split("\n") if word} == among
 
 
 def test_folders_and_patterns_are_the_reports_in_them(tmp_path: Path) -> None:
