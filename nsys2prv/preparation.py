@@ -25,6 +25,7 @@ from nsys2prv.cut.reports import wanted_reports
 from nsys2prv.engines import alone
 from nsys2prv.engines.pool import Pool, is_worth
 from nsys2prv.errors import NothingToWrite, Nsys2prvError, Unreadable
+from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
 from nsys2prv.job import Job, Workers, threads_of, trace_duration
 from nsys2prv.model import devices as device_model
@@ -42,6 +43,7 @@ from nsys2prv.report import mixed
 from nsys2prv.report.info import ReportInfo
 from nsys2prv.report.sqlite import has_log
 from nsys2prv.report.unchanged import unchanged
+from nsys2prv.selection import Selection
 from nsys2prv.starting import worth_workers
 from nsys2prv.states import stage
 from nsys2prv.store.fractions import scale_fractions
@@ -50,6 +52,8 @@ from nsys2prv.store.span import within
 from nsys2prv.store.unsampled import mark_unsampled
 from nsys2prv.telling.far_rows import far_rows
 
+#: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.
+OBSERVING = frozenset({"cuda_api_trace", "graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"})
 #: So many rows one process reads and writes while others start.
 SMALL_JOB_ROWS = 250_000
 
@@ -103,12 +107,36 @@ def _prepare(reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool
     stores = list(dict.fromkeys(path for path, _ in found.stored.values()))
     with stored.blame_stores(stores):
         clocks = [ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute) for info in found.infos]
-        reading = _Reading(found.infos, place(clocks), found.plan, folder, found.workers, results)
+        reading = _Reading(found.infos, place(clocks), _with_clocks(found, place(clocks), folder), folder, found.workers, results)
         reading.results += reading.run(derive.run_task, derive.plan(results, found.plan.selection.kinds, folder), found.workers.pool.jobs)
         job = _prepared(reading)
     job.stores = stores
     job.warnings, job.unread = [*found.missing, *found.warnings, *far_rows(found.infos, results), *job.warnings], found.unread
     return job
+
+
+def _with_clocks(found: Opened, placements: list[Placement], folder: Path) -> Plan:
+    """The plan; where it leaves out kinds of events by which clocks of hosts are aligned, these are read for that alone, so that the same
+    reports have the same clocks whatever is asked for."""
+    plan, kinds = found.plan, tuple(kind for kind in all_kinds() if kind.name in OBSERVING)
+    left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
+    several = len(host_clocks(found.infos, placements)[1]) > 1
+    if isinstance(plan.method, ClockRecord) or plan.method in (UTC, NONE) or not several or found.stored \
+            or not any(part.last >= part.first for info in found.infos for part in _wanted_parts(info, left_out)):
+        return plan
+    part = folder / "observed"
+    part.mkdir()
+    observing = replace(found, plan=replace(plan, selection=Selection(kinds, frozenset()), settings=replace(plan.settings, least={})))
+    results = [result for _, result in read_all(observing, part, stored.run_task)]
+    reading = _Reading(found.infos, placements, observing.plan, part, found.workers, results)
+    reading.results += reading.run(derive.run_task, derive.plan(results, kinds, part), found.workers.pool.jobs)
+    if not any(result.runs for result in results):
+        return plan
+    machines = [placement.machine for placement in placements]
+    model = object_model.build(found.infos, machines, [(result.report, key) for result in reading.results for key in result.objects])
+    record = _align(reading, model).record
+    shutil.rmtree(part, ignore_errors=True)
+    return plan if record is None else replace(plan, method=record)
 
 
 @dataclass

@@ -338,3 +338,17 @@ def test_reports_that_name_no_host_have_clocks_of_their_own(tmp_path: Path) -> N
     for host, clock in list(zip(truth["hosts"], clocks.values(), strict=True))[1:]:
         assert clock["offset_ns"] == pytest.approx(first["offset_ns"] - host["offset_ns"], abs=2_000_000)
         assert abs(first["offset_ns"] - host["offset_ns"]) > 3_000_000
+
+
+@pytest.mark.parametrize("kinds", [("osrt",), ("kernels",), ("-cuda_api_trace",), ("nvtx",)])
+def test_clocks_are_the_same_whatever_is_asked_for(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    """What tells of clocks is read also where it is not written."""
+    reports = sorted((Path(__file__).parent.parent / "sample_reports" / "training").glob("rank*.sqlite"))
+    convert(reports, tmp_path / "all.prv")
+    summary = convert(reports, tmp_path / "some.prv", Options(kinds=kinds))
+    whole, some = (yaml.safe_load((tmp_path / f"{name}.clock.yaml").read_text())["hosts"] for name in ("all", "some"))
+    assert not [line for line in summary.warnings if "clocks:" in line]
+    for host, clock in whole.items():
+        # How sure one is depends on how long the trace is.
+        assert {key: value for key, value in clock.items() if "bound" not in key} == {
+            key: value for key, value in some[host].items() if "bound" not in key}
