@@ -60,7 +60,7 @@ EPILOG = """A report is a .sqlite file or a folder of Parquet files, as `nsys ex
 installed. A folder stands for all reports in it, and a quoted pattern ('run/rank*.sqlite') for all that match.
 
 Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 the reports hold nothing to write,
-130 interrupted, 128 + n ended by signal n."""
+4 the second job is slower (diff --fail-above), 130 interrupted, 128 + n ended by signal n."""
 
 
 class _Version(argparse.Action):
@@ -360,10 +360,10 @@ def _report(arguments: list[str]) -> int:
 def _diff(arguments: list[str]) -> int:
     from nsys2prv.analysis.command import diff
 
-    return _analysed(diff, Parser(
-        "nsys2prv diff", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Two jobs side by side: what got faster and slower.\n\nexamples:\n  nsys2prv diff before/ after/\n"
-                    "  nsys2prv diff before.json after.json     (as `nsys2prv report --json` writes them)"), arguments)
+    text, status = diff(_Parser("nsys2prv diff", allow_abbrev=False, description="Two jobs side by side: what got faster and slower."),
+                        arguments)
+    print(printable(text))
+    return status
 
 
 def _analysed(command: Callable[..., tuple[str, list[str]]], parser: Parser, arguments: list[str]) -> int:

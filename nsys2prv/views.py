@@ -134,7 +134,13 @@ def first_views(types: Collection[int]) -> list[str]:
 
 def shown_by(view: str) -> str:
     """What a view shows: the first sentence of its description."""
-    _, cfg = next(_read(folder(), [view]))
+    root = folder()
+    if (root / view).is_file():
+        _, cfg = next(_read(root, [view]))
+    else:
+        from nsys2prv.paraver.cfg.catalogue import FILE, load
+
+        cfg = next(found.cfg for found in load(root / FILE) if found.path == view)
     sentence, _, _ = cfg.description.replace("\n", " ").partition(". ")
     sentence = sentence.partition(" Unit: ")[0].rstrip(".")
     if len(sentence) <= MOST_SENTENCE:

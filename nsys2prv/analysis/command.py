@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nsys2prv import signals
-from nsys2prv.analysis.comparison import Run, difference, scaling
+from nsys2prv.analysis.comparison import Run, difference, scaling, slowdown
 from nsys2prv.analysis.opened import Opened, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.rows import SAMPLED
@@ -24,6 +24,8 @@ from nsys2prv.sizes import plural
 from nsys2prv.temporary import check_not_read, write_whole
 
 JSON = ".json"
+#: Exit status of a difference where the second job is slower by more than is allowed.
+SLOWER = 4
 
 
 def add_analysis_options(parser: argparse.ArgumentParser) -> None:
@@ -122,8 +124,11 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
     write_whole(path, page(described, results))
 
 
-def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Runs `diff`; returns the text and the warnings."""
+def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, int]:
+    """Runs `diff`; returns the text and the exit status."""
+    parser.add_argument("--fail-above", type=_percent, metavar="SHARE",
+                        help=f"exit status {SLOWER} where B takes longer than A by more than this, as in 5%%: an iteration where those "
+                             "are found, else the job")
     parser.add_argument("runs", nargs=2, metavar="RUN", help="two jobs: a report, a folder of reports, or a file that report --json wrote")
     add_analysis_options(parser)
     options = _checked(parser.parse_args(arguments), ("json",))
@@ -131,7 +136,20 @@ def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str
     results = difference(first, second)
     if options.json:
         write_whole(options.json, as_json({result.name: result for result in results}, {"name": f"{options.runs[0]}, {options.runs[1]}"}))
-    return printed(results, (), Style.of_output(options.full, options.rows)), []
+    more, headline = slowdown(first, second)
+    status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
+    return printed(results, [headline], Style.of_output(options.full, options.rows)), status
+
+
+def _percent(text: str) -> float:
+    """A share as in 5% or 0.05."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise UsageError(f"--fail-above {text}: give a share, as in 5% or 0.05")
+    return share
 
 
 def beside(job: Job, reports: Sequence[str | Path], path: Path, paths: bool = True) -> str:

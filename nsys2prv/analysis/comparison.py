@@ -9,6 +9,7 @@ import polars as pl
 
 from nsys2prv.analysis.efficiencies import scalability
 from nsys2prv.analysis.result import Result, Table, ratio
+from nsys2prv.analysis.text import duration
 
 #: Tables of two jobs that are compared: analysis, table, key columns, what counts executions, what is compared.
 COMPARED = (
@@ -47,6 +48,42 @@ def scaling(runs: Sequence[Run], strong: bool) -> Result:
     frame = frame.with_columns(global_efficiency=pl.col("parallel_efficiency") * pl.col("computation_scalability"))
     kind = "strong scaling: the same problem on more devices" if strong else "weak scaling: a problem that grows with the devices"
     return Result("scaling", "Scalability", {"scaling": Table(f"Runs relative to the first ({kind})", frame)})
+
+
+def elapsed(run: Run) -> tuple[float, str]:
+    """The time (ns) by which two runs are compared, and of what: a mean iteration of the steady state, else the job."""
+    table = _table(run, "findings", "phases")
+    steady = None if table is None else table.frame.filter((pl.col("phase") == "steady state") & (pl.col("iterations") > 0))
+    if steady is not None and steady.height:
+        return steady["time_ns"][0] / steady["iterations"][0], "an iteration"
+    return float(str(run.job["duration_ns"])), "the job"
+
+
+def slowdown(first: Run, second: Run) -> tuple[float, str]:
+    """By how much longer the second run takes (0.22: by 22 %; negative: shorter), and a sentence that says so, and what changed most."""
+    times = elapsed(first), elapsed(second)
+    if times[0][1] != times[1][1]:
+        times = tuple((float(str(run.job["duration_ns"])), "the job") for run in (first, second))
+    (before, what), (after, _) = times
+    ratio_of = after / before if before else 1.0
+    how = f"{ratio_of:.2f} x slower" if ratio_of > 1.005 else f"{1 / ratio_of:.2f} x faster" if ratio_of < 0.995 else "as fast as"
+    head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {what} takes {duration(after)}, {duration(before)} in A"
+    changes = [f"{name} {'+' if change > 0 else '-'}{duration(abs(change))}" for name, change in _changes(first, second)]
+    return ratio_of - 1, head + (f"; of all GPUs: {', '.join(changes)}" if changes else "")
+
+
+def _changes(first: Run, second: Run) -> list[tuple[str, float]]:
+    """What changed most in the time of all devices (ns): exposed NCCL, and classes of kernels."""
+    found = []
+    exposed = [_table(run, "overlap", "operations") for run in (first, second)]
+    if None not in exposed:
+        found.append(("exposed communication", float(exposed[1].frame["exposed_ns"].sum() - exposed[0].frame["exposed_ns"].sum())))
+    classes = [_table(run, "kernels", "classes") for run in (first, second)]
+    if None not in classes:
+        joined = _joined(classes[0].frame, classes[1].frame, ("class",), "count", "time_ns")
+        rows = joined.filter(pl.col("class") != "Communication").select("class", "change_ns").rows()
+        found += [(f"kernels of class {name}", float(change)) for name, change in rows]
+    return sorted((item for item in found if item[1]), key=lambda item: -abs(item[1]))[:3]
 
 
 def difference(first: Run, second: Run) -> list[Result]:

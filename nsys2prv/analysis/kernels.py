@@ -17,7 +17,7 @@ from nsys2prv.analysis.distributions import RULE, histograms, spill, statistics
 from nsys2prv.analysis.intervals import total_within
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
 from nsys2prv.analysis.steps import steps
-from nsys2prv.analysis.unit import GEMM, GRAPH, MEMORY, TENSOR_YES, Unit, columns_of, labels_of
+from nsys2prv.analysis.unit import GEMM, GRAPH, MEMORY, NCCL, TENSOR_YES, Unit, columns_of, labels_of
 
 BY = ["what", "name", "class", "tensor"]
 #: Of so many kernels of greatest time the distribution of durations is given, in so many bins.
@@ -93,7 +93,8 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         sums = _labelled(sums.with_columns(what=pl.lit(0))).sort("iteration", "class").filter(pl.col("time_ns") > 0)
         tables["classes_by_iteration"] = Table("Classes of kernels by iteration (kernels' time in it, of all devices)", sums.select(
             "region", "iteration", "class", "time_ns"))
-    two = named.filter("two_modes")
+    # Those of NCCL last as long as ranks wait for each other: no mode of theirs.
+    two = named.filter(pl.col("two_modes") & (pl.col("what") != NCCL))
     if two.height:
         tables["two_modes"] = Table("Kernels whose durations have two modes", two.select(
             "kernel", "count", "time_ns", "low_ns", "high_ns", "high_share"), RULE)

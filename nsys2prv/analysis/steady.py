@@ -29,7 +29,8 @@ ALIKE = 0.9
 #: Periods that are tried.
 MOST_PERIODS = 40
 KERNELS = ("cuda_kernel", "nccl_kernel")
-SCHEMA = {"phase": pl.String, "begin_ns": pl.Int64, "time_ns": pl.Int64, "time_share": pl.Float64, "doing": pl.String}
+SCHEMA = {"phase": pl.String, "begin_ns": pl.Int64, "time_ns": pl.Int64, "time_share": pl.Float64, "iterations": pl.Int64,
+          "doing": pl.String}
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def find_steady_state(book: Book, labels: pl.DataFrame) -> Steady | None:
 
 
 def phases(book: Book, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
-    """The job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`, `time_share` of the job, and `doing`: the outermost
-    NVTX ranges of the first task that took most of it."""
+    """The job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`, `time_share` of the job, `iterations` (of the
+    steady state), and `doing`: by what these were found, else the NVTX ranges of the first task that took most of it."""
     unit = int(book.rows.units[0]) if len(book.rows.units) else 0
     ranges = _ranges(book, unit).join(_patterns(labels), on="range", how="inner")
     rows = []
@@ -87,8 +88,9 @@ def phases(book: Book, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
             inside = ranges.with_columns(part=pl.min_horizontal("end", pl.lit(end)) - pl.max_horizontal("begin", pl.lit(begin)))
             most = inside.filter(pl.col("part") > 0).group_by("pattern").agg(pl.col("part").sum()).sort(
                 ["part", "pattern"], descending=[True, False]).head(2)
-            doing = f"{steady.count} iterations ({steady.found_by})" if name == "steady state" else ", ".join(most["pattern"].to_list())
-            rows.append((name, begin, end - begin, (end - begin) / max(book.duration, 1), doing))
+            repeats = name == "steady state"
+            doing = steady.found_by if repeats else ", ".join(most["pattern"].to_list())
+            rows.append((name, begin, end - begin, (end - begin) / max(book.duration, 1), steady.count if repeats else None, doing))
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +114,23 @@ def test_the_old_name_of_iterations(tmp_path: Path) -> None:
     first, second = (json.loads((tmp_path / f"{number}.json").read_text()) for number in range(2))
     assert first == second
     assert len(first["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"]) == 3
+
+
+def test_a_slower_job_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the time of an iteration, not that of start-up; status 4 from the share on that is asked for."""
+    for name, layers in (("a", 2), ("b", 4)):
+        generate(tmp_path / name, ranks=2, hosts=1, steps=4, layers=layers)
+        assert main(["report", *(str(tmp_path / name / f"rank{rank}.sqlite") for rank in range(2)), "-q", "--json",
+                     str(tmp_path / f"{name}.json")]) == 0
+    a, b = str(tmp_path / "a.json"), str(tmp_path / "b.json")
+    capsys.readouterr()
+    assert main(["diff", a, b, "--fail-above", "5%"]) == 4
+    headline = " ".join(capsys.readouterr().out.split())
+    assert re.match(r"B is [12]\.[0-9]+ x slower than A: an iteration takes [\d.]+ ms, [\d.]+ ms in A; of all GPUs: .*\+", headline)
+    assert main(["diff", a, b, "--fail-above", "500%"]) == 0
+    assert main(["diff", b, a, "--fail-above", "0"]) == 0
+    assert " x faster than A: " in capsys.readouterr().out
+    assert main(["diff", a, a, "--fail-above", "0"]) == 0
+    assert capsys.readouterr().out.startswith("B is as fast as A: ")
+    assert main(["diff", a, b, "--fail-above", "much"]) == 2
+    assert "--fail-above much: give a share" in capsys.readouterr().err

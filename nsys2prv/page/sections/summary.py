@@ -46,5 +46,5 @@ def _hosts(material: Material) -> Factor | None:
         if row.get("offload_efficiency") is not None else []))
     if row.get("host_parallel_efficiency") is not None:
         return Factor("Parallel efficiency of hosts", row["host_parallel_efficiency"], "time outside MPI and the CUDA API / (tasks x "
-                      "elapsed time)", parts)
+                      "elapsed time); low is as it should be where GPUs do the work and hosts wait for them", parts)
     return parts[0] if parts else None
