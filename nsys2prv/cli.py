@@ -49,8 +49,8 @@ examples:
 commands (`nsys2prv help COMMAND` tells more):
   nsys2prv REPORT... OUTPUT     convert
   nsys2prv --list REPORT...     what the reports hold, in one table
-  nsys2prv report REPORT...     efficiencies, overlap, late ranks, kernels and idle time in tables
-  nsys2prv diff A B             two jobs side by side
+  nsys2prv report REPORT...     what holds the job back, and by whom; then tables; --full, --json FILE, --html FILE
+  nsys2prv diff A B             two jobs side by side; --fail-above 5% for scripts
   nsys2prv cfgs [DIR]           list the Paraver views that come with nsys2prv, or write them; --for TRACE: those that show something of it
   nsys2prv check TRACE...       whether anything in a trace, whoever wrote it, would crash or mislead Paraver
   nsys2prv clock FILE           how the clocks of the hosts were aligned
@@ -350,28 +350,34 @@ def _check(arguments: list[str]) -> int:
 def _report(arguments: list[str]) -> int:
     from nsys2prv.analysis.command import report
 
-    return _analysed(report, Parser(
+    options = Parser(
         "nsys2prv report", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Efficiencies, overlap, late ranks, kernels, operations, idle time and metrics of a job, in tables.\n\n"
+        description="What holds a job back, and by whom; then efficiencies, overlap, late ranks, kernels, operations, idle time and "
+                    "metrics, in tables.\n\n"
                     "examples:\n  nsys2prv report rank*.sqlite\n  nsys2prv report run/ --html run.html\n"
-                    "  nsys2prv report run/ --only efficiencies,overlap --json run.json"), arguments)
+                    "  nsys2prv report run/ --only efficiencies,overlap --json run.json")
+    _check_reports(options, arguments)
+    text, warnings = report(options, arguments)
+    warn(warnings)
+    print(printable(text))
+    return 0
 
 
 def _diff(arguments: list[str]) -> int:
     from nsys2prv.analysis.command import diff
 
-    text, status = diff(_Parser("nsys2prv diff", allow_abbrev=False, description="Two jobs side by side: what got faster and slower."),
-                        arguments)
+    options = Parser(
+        "nsys2prv diff", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Two jobs side by side: what got faster and slower.\n\nexamples:\n  nsys2prv diff before/ after/\n"
+                    "  nsys2prv diff before.json after.json     (as `nsys2prv report --json` writes them)")
+    _check_reports(options, arguments)
+    text, status = diff(options, arguments)
     print(printable(text))
     return status
 
 
-def _analysed(command: Callable[..., tuple[str, list[str]]], parser: Parser, arguments: list[str]) -> int:
-    check_reports(parser.prog.partition(" ")[2], [one for one in arguments if not one.startswith("-")])
-    text, warnings = command(parser, arguments)
-    warn(warnings)
-    print(printable(text))
-    return 0
+def _check_reports(options: Parser, arguments: list[str]) -> None:
+    check_reports(options.prog.partition(" ")[2], [one for one in arguments if not one.startswith("-")])
 
 
 def _help(arguments: list[str]) -> int:
