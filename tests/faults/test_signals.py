@@ -13,7 +13,7 @@ from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, arguments, content
 from nsys2prv.engines.processes import ProcessExecutor
 
 #: Of which there is nothing to warn.
-QUIET = SAMPLES / "training" / "rank0.sqlite"
+QUIET = SAMPLES / "training"
 INTERRUPTED = "nsys2prv: error: interrupted; nothing was written\n"
 #: Interrupts the command as it imports a module, in a place where exceptions get lost.
 WHILE_IMPORTING = """
