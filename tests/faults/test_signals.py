@@ -105,7 +105,8 @@ rmtree = shutil.rmtree
 shutil.rmtree = lambda *given, **more: (signal.raise_signal(signal.SIGINT), rmtree(*given, **more))
 sys.exit(main(["-q", {str(QUIET)!r}, {str(tmp_path / "out.prv")!r}]))
 """) == (0, "", "")
-    assert sorted(content(tmp_path)) == ["out.nsys2prv.json", "out.pcf", "out.prv", "out.row"]
+    assert sorted(content(tmp_path)) == [
+        "out.clock.yaml", "out.nsys2prv.json", "out.pcf", "out.prv", "out.row"]
 
 
 def test_signals_that_are_ignored_stay_so() -> None:
