@@ -1,6 +1,7 @@
-"""Compiles the reader of tables and the writer of lines while the package is built. Where that cannot be, the package does without.
+"""Compiles the reader of tables and the writer of lines while the package is built. Where that
+cannot be, the package does without.
 
-    python hatch_build.py      puts it into the checkout, as `pip install -e .` does
+python hatch_build.py      puts it into the checkout, as `pip install -e .` does
 """
 
 from __future__ import annotations
@@ -19,19 +20,25 @@ try:
 except ImportError:  # run by itself
     BuildHookInterface = object  # type: ignore[assignment, misc]
 
-SOURCES = Path("nsys2prv/native")
+SOURCES = Path("nsys2prv/_util/native")
 MODULE = "_core"
 
 
 def compiled(root: Path, folder: Path) -> Path:
-    """The extension module, made in this folder. Raises OSError or CalledProcessError where there is no compiler, or no Python.h."""
+    """The extension module, made in this folder. Raises OSError or CalledProcessError where there
+    is no compiler, or no Python.h.
+    """
     made = folder / (MODULE + sysconfig.get_config_var("EXT_SUFFIX"))
     linker = shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")
     if os.environ.get("CC"):
         linker[:1] = shlex.split(os.environ["CC"])
     sources = sorted(map(str, (root / SOURCES).glob("*.c")))
-    subprocess.run([*linker, "-O3", "-fPIC", f"-I{sysconfig.get_path('include')}", *sources, "-o", str(made)],
-                   check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    subprocess.run(
+        [*linker, "-O3", "-fPIC", f"-I{sysconfig.get_path('include')}", *sources, "-o", str(made)],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+    )
     return made
 
 
@@ -42,11 +49,15 @@ class Compile(BuildHookInterface):
         root = Path(self.root)
         self._folder = tempfile.TemporaryDirectory()
         try:
-            made = compiled(root, root / SOURCES if version == "editable" else Path(self._folder.name))
+            made = compiled(
+                root, root / SOURCES if version == "editable" else Path(self._folder.name)
+            )
         except (OSError, subprocess.CalledProcessError) as error:
             told = getattr(error, "stderr", None) or str(error).encode()
-            self.app.display_warning("installed without what is compiled, conversions take longer: "
-                                     + told.decode(errors="replace").strip().splitlines()[0])
+            self.app.display_warning(
+                "installed without what is compiled, conversions take longer: "
+                + told.decode(errors="replace").strip().splitlines()[0]
+            )
             return
         build_data["pure_python"], build_data["infer_tag"] = False, True
         build_data["force_include"][str(made)] = str(SOURCES / made.name)

@@ -1,10 +1,11 @@
-"""Whether `job.findings()` names the right culprit: jobs of the sample generator with one fault put in each.
+"""Whether `job.findings()` names the right culprit: jobs of the sample generator with one fault put
+in each.
 
     python benchmarks/culprits.py                 some jobs of each fault (about a minute)
     python benchmarks/culprits.py --seeds 20      more of them
 
-A fault changes what the simulated machine does (its GPU, its host, its links, one moment of it), never the reports: what is recorded is
-what a profiler would have seen.
+A fault changes what the simulated machine does (its GPU, its host, its links, one moment of it),
+never the reports: what is recorded is what a profiler would have seen.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class Case:
 
     @property
     def hit(self) -> bool:
-        """Whether who is named first is the culprit; of faults that are nobody's, whether the cause comes first and nobody is named."""
+        """Whether who is named first is the culprit; of faults that are nobody's, whether the cause
+        comes first and nobody is named.
+        """
         named = [finding for finding in self.found if finding.ranks]
         if not self.fault.ranks:
             return not named and (not self.right or self.first)
@@ -82,9 +85,12 @@ def faulty(fault: Fault) -> type[Timeline]:
             if fault.kind in ("slow_gpu", "slow_host"):
                 self.gpu_speed[:, ranks] *= fault.amount
             elif fault.kind == "slow_code" and self.is_step:
-                # Python that computes before it launches the work of a step, as a slow data loader does.
+                # Python that computes before it launches the work of a step, as a slow data loader
+                # does.
                 self.gap = np.repeat(self.gap[None, None, :], len(cluster.ranks), 1)
-                self.gap[:, ranks, np.flatnonzero([op.kind is Kind.SYNC_STREAM for op in program.ops])] += fault.amount
+                self.gap[
+                    :, ranks, np.flatnonzero([op.kind is Kind.SYNC_STREAM for op in program.ops])
+                ] += fault.amount
                 self.gap[:, ranks, 1] += fault.amount
 
         def run(self, rng, begin):
@@ -98,11 +104,19 @@ def faulty(fault: Fault) -> type[Timeline]:
 
         def transfer_times(self, op, transfer):
             if fault.kind == "slow_link" and op.payload.function != "SendRecv":
-                slow = [list(comm.ranks) for comm in self.cluster.all_of(op.payload.group) if set(comm.ranks) == set(fault.ranks)]
+                slow = [
+                    list(comm.ranks)
+                    for comm in self.cluster.all_of(op.payload.group)
+                    if set(comm.ranks) == set(fault.ranks)
+                ]
                 for ranks in slow:
                     transfer = transfer.copy()
                     transfer[:, ranks] *= fault.amount
-            elif fault.kind == "exposed" and op.payload.group is Group.WORLD and op.payload.function != "SendRecv":
+            elif (
+                fault.kind == "exposed"
+                and op.payload.group is Group.WORLD
+                and op.payload.function != "SendRecv"
+            ):
                 transfer = transfer * fault.amount
             return transfer
 
@@ -131,38 +145,67 @@ def judged(case: Case, folder: Path) -> Case:
 
 def _job(rng: np.random.Generator, ranks: int, **more: object) -> Options:
     hosts = max(2, ranks // 8) if ranks > 2 else 2
-    return Options(ranks=ranks, hosts=hosts, steps=int(rng.integers(10, 24)), layers=2, seed=int(rng.integers(1 << 30)),
-                   skew_us=float(rng.choice([20.0, 60.0, 250.0])), **more)
+    return Options(
+        ranks=ranks,
+        hosts=hosts,
+        steps=int(rng.integers(10, 24)),
+        layers=2,
+        seed=int(rng.integers(1 << 30)),
+        skew_us=float(rng.choice([20.0, 60.0, 250.0])),
+        **more,
+    )
 
 
 def _slow_gpu(rng: np.random.Generator, ranks: int) -> Case:
-    return Case(_job(rng, ranks), Fault("slow_gpu", (int(rng.integers(ranks)),), rng.uniform(1.2, 1.7)), ("straggler",))
+    return Case(
+        _job(rng, ranks),
+        Fault("slow_gpu", (int(rng.integers(ranks)),), rng.uniform(1.2, 1.7)),
+        ("straggler",),
+    )
 
 
 def _slow_code(rng: np.random.Generator, ranks: int) -> Case:
-    return Case(_job(rng, ranks), Fault("slow_code", (int(rng.integers(ranks)),), rng.uniform(4e5, 2e6)), ("straggler",))
+    return Case(
+        _job(rng, ranks),
+        Fault("slow_code", (int(rng.integers(ranks)),), rng.uniform(4e5, 2e6)),
+        ("straggler",),
+    )
 
 
 def _slow_host(rng: np.random.Generator, ranks: int) -> Case:
     options = _job(rng, ranks)
     host, each = int(rng.integers(options.hosts)), options.gpus_per_host
-    return Case(options, Fault("slow_host", tuple(range(host * each, (host + 1) * each)), rng.uniform(1.2, 1.7)), ("slow_host",))
+    return Case(
+        options,
+        Fault("slow_host", tuple(range(host * each, (host + 1) * each)), rng.uniform(1.2, 1.7)),
+        ("slow_host",),
+    )
 
 
 def _slow_link(rng: np.random.Generator, ranks: int) -> Case:
     options = _job(rng, ranks)
     host, each = int(rng.integers(options.hosts)), options.gpus_per_host
-    return Case(options, Fault("slow_link", tuple(range(host * each, (host + 1) * each)), rng.uniform(6, 12)), ("slow_link",))
+    return Case(
+        options,
+        Fault("slow_link", tuple(range(host * each, (host + 1) * each)), rng.uniform(6, 12)),
+        ("slow_link",),
+    )
 
 
 def _hiccup(rng: np.random.Generator, ranks: int) -> Case:
     options = _job(rng, ranks)
     step = int(rng.integers(2, options.steps - 1))
-    return Case(options, Fault("hiccup", (int(rng.integers(ranks)),), rng.uniform(1e7, 4e7), (step,)), ("hiccup",))
+    return Case(
+        options,
+        Fault("hiccup", (int(rng.integers(ranks)),), rng.uniform(1e7, 4e7), (step,)),
+        ("hiccup",),
+    )
 
 
 def _exposed(rng: np.random.Generator, ranks: int) -> Case:
-    return Case(_job(rng, ranks), Fault("exposed", (), rng.uniform(60, 100)), ("exposed_communication",))
+    return Case(
+        _job(rng, ranks), Fault("exposed", (), rng.uniform(60, 100)), ("exposed_communication",)
+    )
 
 
 def _balanced(rng: np.random.Generator, ranks: int) -> Case:
@@ -177,14 +220,27 @@ def _start_up(rng: np.random.Generator, ranks: int) -> Case:
 
 
 CASES: dict[str, Callable[[np.random.Generator, int], Case]] = {
-    "slow GPU": _slow_gpu, "slow code": _slow_code, "slow host": _slow_host, "slow link": _slow_link, "hiccup": _hiccup,
-    "exposed phase": _exposed, "balanced": _balanced, "start-up": _start_up}
+    "slow GPU": _slow_gpu,
+    "slow code": _slow_code,
+    "slow host": _slow_host,
+    "slow link": _slow_link,
+    "hiccup": _hiccup,
+    "exposed phase": _exposed,
+    "balanced": _balanced,
+    "start-up": _start_up,
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="jobs of each fault and size")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8], metavar="N", help="sizes of jobs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="jobs of each fault and size"
+    )
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", default=[4, 8], metavar="N", help="sizes of jobs"
+    )
     parser.add_argument("--first", type=int, default=1, metavar="SEED", help="the first seed")
     parser.add_argument("--only", choices=CASES, help="one fault alone")
     parser.add_argument("-v", "--verbose", action="store_true", help="print every finding")
@@ -195,13 +251,19 @@ def main() -> None:
         for ranks in options.ranks:
             for seed in range(options.first, options.first + options.seeds):
                 with tempfile.TemporaryDirectory() as folder:
-                    case = judged(CASES[name](np.random.default_rng([seed, ranks]), ranks), Path(folder))
+                    case = judged(
+                        CASES[name](np.random.default_rng([seed, ranks]), ranks), Path(folder)
+                    )
                 right, count = right + case.hit, count + 1
                 firsts += case.first or not case.right
                 if options.verbose or not case.hit:
-                    print(f"  {'right' if case.hit else 'WRONG'}: {ranks} ranks, seed {seed}, {case.fault}")
+                    print(
+                        f"  {'right' if case.hit else 'WRONG'}: {ranks} ranks, seed {seed}, {case.fault}"
+                    )
                     for finding in case.found[:3]:
-                        print(f"    {finding.kind} {finding.share:.1%} {finding.ranks}: {finding.title}")
+                        print(
+                            f"    {finding.kind} {finding.share:.1%} {finding.ranks}: {finding.title}"
+                        )
         hits, total = hits + right, total + count
         print(f"{name}: {right} of {count} ({time.perf_counter() - began:.0f} s)", flush=True)
     print(f"the right one named first: {hits} of {total}; nothing costs more: {firsts} of {total}")

@@ -1,7 +1,8 @@
-"""The floors of a conversion: the bytes of its inputs read, and the bytes of its trace written; nothing else.
+"""The floors of a conversion: the bytes of its inputs read, and the bytes of its trace written;
+nothing else.
 
-    floors.py read REPORT...            prints bytes, CPU seconds and wall seconds, without those of starting Python
-    floors.py write BYTES FILE          the same of a new file
+floors.py read REPORT...            prints bytes, CPU seconds and wall seconds, without those of
+starting Python floors.py write BYTES FILE          the same of a new file
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ def write(size: int, path: Path) -> int:
 def main() -> None:
     what, *given = sys.argv[1:]
     wall, begun = time.perf_counter(), time.process_time()
-    amount = read([Path(name) for name in given]) if what == "read" else write(int(given[0]), Path(given[1]))
+    amount = (
+        read([Path(name) for name in given])
+        if what == "read"
+        else write(int(given[0]), Path(given[1]))
+    )
     print(amount, time.process_time() - begun, time.perf_counter() - wall)
 
 

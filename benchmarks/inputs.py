@@ -1,4 +1,6 @@
-"""Inputs of the benchmark: generated jobs of a number of rows and ranks, and the same tables as Parquet."""
+"""Inputs of the benchmark: generated jobs of a number of rows and ranks, and the same tables as
+Parquet.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 #: The largest tables, whose rows are counted.
-TABLES = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET",
-          "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "NVTX_EVENTS", "GPU_METRICS", "OSRT_API")
+TABLES = (
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+    "NVTX_EVENTS",
+    "GPU_METRICS",
+    "OSRT_API",
+)
 #: Rows that the generator writes for each that it is asked for: GPU metrics come on top.
 ROWS_PER_ASKED = 1.5
 #: About so much of a SQLite file, and of everything made from it at one time, is a row (bytes).
@@ -51,10 +61,27 @@ class Job:
 def generate(folder: Path, rows: int, ranks: int) -> Job:
     """About so many rows in all, in one report for each rank; a folder that has them is used again."""
     if not (folder / "truth.json").exists():
-        subprocess.run([sys.executable, "-m", "tools.samples", str(folder), "--ranks", str(ranks), "--hosts", str(_hosts(ranks)),
-                        "--events-per-rank", str(max(1, int(rows / ranks / ROWS_PER_ASKED))), "--gpu-metrics"],
-                       check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-    reports = sorted(folder.glob("rank*.sqlite"), key=lambda path: int(path.stem.removeprefix("rank")))
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "tools.samples",
+                str(folder),
+                "--ranks",
+                str(ranks),
+                "--hosts",
+                str(_hosts(ranks)),
+                "--events-per-rank",
+                str(max(1, int(rows / ranks / ROWS_PER_ASKED))),
+                "--gpu-metrics",
+            ],
+            check=True,
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+        )
+    reports = sorted(
+        folder.glob("rank*.sqlite"), key=lambda path: int(path.stem.removeprefix("rank"))
+    )
     return Job(reports, sum(map(_counts, reports), Counter()))
 
 
@@ -65,8 +92,16 @@ def _hosts(ranks: int) -> int:
 
 def _counts(report: Path) -> Counter[str]:
     with closing(sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)) as connection:
-        present = {name for name, in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        return Counter({table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in present.intersection(TABLES)})
+        present = {
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
+        return Counter(
+            {
+                table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+                for table in present.intersection(TABLES)
+            }
+        )
 
 
 def parquet(reports: list[Path], folder: Path) -> list[Path]:

@@ -12,7 +12,12 @@ from inputs import ROOT, Job
 from processes import Taken, take
 
 #: Ways of converting: options, by the name that the table shows.
-WAYS = {"-j 2": ("-j", "2"), "-j 1": ("-j", "1"), "-z -j 2": ("-z", "-j", "2"), "threads": ("--engine", "threads", "-j", "2")}
+WAYS = {
+    "-j 2": ("-j", "2"),
+    "-j 1": ("-j", "1"),
+    "-z -j 2": ("-z", "-j", "2"),
+    "threads": ("--engine", "threads", "-j", "2"),
+}
 PARQUET, STORES = "Parquet -j 2", "extract + merge"
 _SPENT = re.compile(r"CPU seconds: (.*)")
 
@@ -35,7 +40,10 @@ class Way:
 
     def stage_medians(self) -> dict[str, float]:
         names = list(dict.fromkeys(name for stages in self.stages for name in stages))
-        return {name: statistics.median(stages.get(name, 0.0) for stages in self.stages) for name in names}
+        return {
+            name: statistics.median(stages.get(name, 0.0) for stages in self.stages)
+            for name in names
+        }
 
 
 @dataclass
@@ -49,11 +57,15 @@ class Cell:
 
     def floors(self, which: int) -> float:
         """Median of both floors together: CPU seconds (0) or wall (1)."""
-        return sum(statistics.median(run[which] for run in runs) for runs in (self.read, self.write))
+        return sum(
+            statistics.median(run[which] for run in runs) for runs in (self.read, self.write)
+        )
 
 
 def measure(job: Job, tables: list[Path], folder: Path, runs: int, chosen: list[str]) -> Cell:
-    """tables: of the same job as Parquet, which may be none. folder: for traces. chosen: of WAYS, PARQUET and STORES."""
+    """tables: of the same job as Parquet, which may be none. folder: for traces. chosen: of WAYS,
+    PARQUET and STORES.
+    """
     cell = Cell(job, {name: Way() for name in chosen if name != PARQUET or tables})
     for _ in range(runs):
         for name, way in cell.ways.items():
@@ -71,25 +83,45 @@ def _round(name: str, way: Way, inputs: list[Path], folder: Path) -> None:
         store = folder / "job.store"
         reading = _command("extract", "-q", *inputs, "-o", store, folder=folder)
         writing = _command("merge", "-v", store, output, folder=folder)
-        way.runs.append(Taken(reading.wall + writing.wall, reading.cpu + writing.cpu, max(reading.peak, writing.peak), None, writing.out))
+        way.runs.append(
+            Taken(
+                reading.wall + writing.wall,
+                reading.cpu + writing.cpu,
+                max(reading.peak, writing.peak),
+                None,
+                writing.out,
+            )
+        )
         store.unlink()
     else:
-        way.runs.append(_command("-v", *WAYS.get(name, ("-j", "2")), *inputs, output, folder=folder))
+        way.runs.append(
+            _command("-v", *WAYS.get(name, ("-j", "2")), *inputs, output, folder=folder)
+        )
     out = way.runs[-1].out
     way.bytes = output.stat().st_size
     way.lines = int(re.findall(r"\.prv(?:\.gz)?  .*, ([\d,]+) lines", out)[-1].replace(",", ""))
     if spent := _SPENT.findall(out):
-        way.stages.append({stage: float(seconds) for seconds, stage in (part.split(" ", 1) for part in spent[-1].split(", "))})
+        way.stages.append(
+            {
+                stage: float(seconds)
+                for seconds, stage in (part.split(" ", 1) for part in spent[-1].split(", "))
+            }
+        )
     output.unlink()
 
 
 def _command(*words: str | Path, folder: Path) -> Taken:
     """Of a run of nsys2prv, from this folder's package."""
+
     def begun() -> bool:
         # The trace grows in a folder of its own until it is complete.
         return any(trace.stat().st_size for trace in folder.glob(".nsys2prv-*/out.prv*"))
 
-    return take([sys.executable, "-m", "nsys2prv", *words], environment={"PYTHONPATH": str(ROOT)}, begun=begun)
+    return take(
+        [sys.executable, "-m", "nsys2prv", *words],
+        environment={"PYTHONPATH": str(ROOT)},
+        begun=begun,
+    )
 
 
 def floor(*words: str | Path) -> tuple[float, float]:

@@ -1,6 +1,8 @@
-"""A stand-in for `nsys stats`, for peers that ask it for the calls of CUDA's API: the report `cuda_api_trace` as CSV, by SQL.
+"""A stand-in for `nsys stats`, for peers that ask it for the calls of CUDA's API: the report
+`cuda_api_trace` as CSV, by SQL.
 
-    nsys_stats.py stats -r cuda_api_trace --timeunit nsec -f csv -o BASE FILE.sqlite      writes BASE_cuda_api_trace.csv
+nsys_stats.py stats -r cuda_api_trace --timeunit nsec -f csv -o BASE FILE.sqlite      writes
+BASE_cuda_api_trace.csv
 """
 
 from __future__ import annotations
@@ -20,11 +22,23 @@ CALLS = """
     LEFT JOIN StringIds AS thread ON thread.id = of.nameId
     ORDER BY call.start
 """
-HEAD = ("Start (ns)", "Duration (ns)", "Name", "Result", "CorrID", "Pid", "Tid", "T-Pri", "Thread Name")
+HEAD = (
+    "Start (ns)",
+    "Duration (ns)",
+    "Name",
+    "Result",
+    "CorrID",
+    "Pid",
+    "Tid",
+    "T-Pri",
+    "Thread Name",
+)
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("command", choices=["stats"])
     options.add_argument("-r", dest="reports", required=True)
     options.add_argument("--timeunit", choices=["nsec"])

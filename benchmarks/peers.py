@@ -19,7 +19,8 @@ from processes import Taken, take
 NSYS2PRV = "nsys2prv==0.5.8"
 #: nCompass' converter to Chrome traces is a program inside of this package.
 NCOMPASS = "ncompass==0.1.15"
-#: Kinds of events that all converters know, as each calls them. NCCL is left out: nsys2prv's search there is quadratic.
+#: Kinds of events that all converters know, as each calls them. NCCL is left out: nsys2prv's search
+#: there is quadratic.
 OURS = ("-t", "kernels,memory,cuda_api_trace,nvtx_pushpop_trace,gpu_metrics")
 THEIRS = "cuda_api_trace,nvtx_pushpop_trace,gpu_metrics"
 #: Tables that hold these kinds, and those of them that nsys-chrome reads.
@@ -31,7 +32,9 @@ _CALL = b":63000000:"
 
 @dataclass(frozen=True)
 class Peer:
-    """A converter's runs on a report. rows: that it reads. kernel_bytes: see below; None where it writes no Paraver trace."""
+    """A converter's runs on a report. rows: that it reads. kernel_bytes: see below; None where it
+    writes no Paraver trace.
+    """
 
     name: str
     runs: list[Taken]
@@ -45,7 +48,9 @@ class Peer:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Converters on one report. floors: CPU and wall seconds of reading its bytes and of writing those of our trace, of each round."""
+    """Converters on one report. floors: CPU and wall seconds of reading its bytes and of writing
+    those of our trace, of each round.
+    """
 
     job: Job
     peers: list[Peer]
@@ -53,7 +58,9 @@ class Comparison:
 
 
 def installed(folder: Path) -> tuple[Path, Path | None]:
-    """Commands nsys2prv and nsys-chrome (None where the package has no program for this machine), from the package index."""
+    """Commands nsys2prv and nsys-chrome (None where the package has no program for this machine),
+    from the package index.
+    """
     home = folder / "peers"
     command = home / "bin" / "nsys2prv"
     if not command.exists():
@@ -62,7 +69,10 @@ def installed(folder: Path) -> tuple[Path, Path | None]:
     program = home / "ncompass" / "bin" / "nsys-chrome"
     if not program.exists():
         wheels = home / "wheels"
-        subprocess.run([home / "bin" / "pip", "download", "-q", "--no-deps", "-d", str(wheels), NCOMPASS], check=True)
+        subprocess.run(
+            [home / "bin" / "pip", "download", "-q", "--no-deps", "-d", str(wheels), NCOMPASS],
+            check=True,
+        )
         with zipfile.ZipFile(next(wheels.glob("*.whl"))) as wheel:
             wheel.extract("ncompass/bin/nsys-chrome", home)
         program.chmod(0o755)
@@ -71,11 +81,21 @@ def installed(folder: Path) -> tuple[Path, Path | None]:
 
 
 def kernel_bytes(prv: Path, job: Job) -> tuple[float, float]:
-    """Bytes of a kernel's own records, and together with the call that launched it and the line from this to that (means)."""
+    """Bytes of a kernel's own records, and together with the call that launched it and the line
+    from this to that (means).
+    """
     sizes, lines = [0, 0, 0], 0
     with prv.open("rb") as file:
         for line in file:
-            which = 2 if line.startswith(b"3:") else 0 if _KERNEL.search(line) else 1 if _CALL in line else None
+            which = (
+                2
+                if line.startswith(b"3:")
+                else 0
+                if _KERNEL.search(line)
+                else 1
+                if _CALL in line
+                else None
+            )
             if which is not None:
                 sizes[which] += len(line)
                 lines += which == 2
@@ -84,12 +104,16 @@ def kernel_bytes(prv: Path, job: Job) -> tuple[float, float]:
 
 
 def measure(job: Job, folder: Path, runs: int) -> Comparison:
-    """Convert one report with ours (`-j 1` and the default), nsys2prv and nsys-chrome, one after the other in each round."""
+    """Convert one report with ours (`-j 1` and the default), nsys2prv and nsys-chrome, one after
+    the other in each round.
+    """
     nsys2prv, chrome = installed(folder)
-    report, = job.reports
+    (report,) = job.reports
     nsys = folder / "nsys" / "bin" / "nsys"
     nsys.parent.mkdir(parents=True, exist_ok=True)
-    nsys.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).with_name("nsys_stats.py")}" "$@"\n')
+    nsys.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).with_name("nsys_stats.py")}" "$@"\n'
+    )
     nsys.chmod(0o755)
     work = folder / "peer"
     work.mkdir(exist_ok=True)
@@ -110,13 +134,28 @@ def measure(job: Job, folder: Path, runs: int) -> Comparison:
     floors = []
     for _ in range(runs):
         for name, command in commands.items():
-            # Where PYTHONPATH leads here, the peer of the same name would find this package in the place of its own.
-            environment = {"NSYS_HOME": str(nsys.parents[1]), "PYTHONPATH": ""} if name.startswith("nsys2prv") else {"PYTHONPATH": root}
+            # Where PYTHONPATH leads here, the peer of the same name would find this package in the
+            # place of its own.
+            environment = (
+                {"NSYS_HOME": str(nsys.parents[1]), "PYTHONPATH": ""}
+                if name.startswith("nsys2prv")
+                else {"PYTHONPATH": root}
+            )
             taken[name].append(take(command, work, environment))
-        parts = floor("read", report), floor("write", (work / "ours.prv").stat().st_size, work / "floor")
+        parts = (
+            floor("read", report),
+            floor("write", (work / "ours.prv").stat().st_size, work / "floor"),
+        )
         (work / "floor").unlink()
         floors.append(tuple(map(sum, zip(*parts, strict=True))))
     sizes = {"nsys2prv 0.5.8": "theirs.prv", "ours -j 1": "ours.prv", "ours": "ours.prv"}
-    found = [Peer(name, runs, sum(job.counts[table] for table in (ALL if name in sizes else CHROME)),
-                  kernel_bytes(work / sizes[name], job) if name in sizes else None) for name, runs in taken.items()]
+    found = [
+        Peer(
+            name,
+            runs,
+            sum(job.counts[table] for table in (ALL if name in sizes else CHROME)),
+            kernel_bytes(work / sizes[name], job) if name in sizes else None,
+        )
+        for name, runs in taken.items()
+    ]
     return Comparison(job, found, floors)

@@ -9,14 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Between looks at memory, which cost some ms each; and between looks at whether the command has ended, or begun to write.
+#: Between looks at memory, which cost some ms each; and between looks at whether the command has
+#: ended, or begun to write.
 SAMPLE_SECONDS, LOOK_SECONDS = 0.2, 0.01
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Of a command and all processes that it started. wall, cpu (user and system): seconds. peak: bytes, the sum of proportional
-    sizes (PSS) when it was largest. first: seconds until `begun` was true, None where it never was. out: what it printed."""
+    """Of a command and all processes that it started. wall, cpu (user and system): seconds. peak:
+    bytes, the sum of proportional sizes (PSS) when it was largest. first: seconds until `begun` was
+    true, None where it never was. out: what it printed.
+    """
 
     wall: float
     cpu: float
@@ -25,12 +28,24 @@ class Taken:
     out: str
 
 
-def take(command: Sequence[str | Path], cwd: Path | None = None, environment: Mapping[str, str] | None = None,
-         begun: Callable[[], bool] | None = None) -> Taken:
+def take(
+    command: Sequence[str | Path],
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    begun: Callable[[], bool] | None = None,
+) -> Taken:
     """Run a command to its end. begun: asked again and again, whether its first byte is there."""
     started = time.perf_counter()
-    process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=cwd,
-                               env={**os.environ, **(environment or {})}, text=True, errors="replace", bufsize=-1)
+    process = subprocess.Popen(
+        [*map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        text=True,
+        errors="replace",
+        bufsize=-1,
+    )
     os.set_blocking(process.stdout.fileno(), False)
     peak, first, looked, said = 0, None, 0.0, []
     while True:
@@ -48,7 +63,9 @@ def take(command: Sequence[str | Path], cwd: Path | None = None, environment: Ma
     process.returncode = os.waitstatus_to_exitcode(status)
     out = "".join(said)
     if process.returncode:
-        raise SystemExit(f"{' '.join(map(str, command[:6]))} ... failed with exit status {process.returncode}:\n{out[-2000:]}")
+        raise SystemExit(
+            f"{' '.join(map(str, command[:6]))} ... failed with exit status {process.returncode}:\n{out[-2000:]}"
+        )
     return Taken(now, usage.ru_utime + usage.ru_stime, peak, first, out)
 
 
@@ -77,5 +94,7 @@ def _memory(root: int) -> int:
             rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except OSError:
             continue
-        total += sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
+        total += sum(
+            int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:")
+        )
     return total

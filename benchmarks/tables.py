@@ -30,24 +30,48 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.ljust(width) if number == 0 else cell.rjust(width)
-                                 for number, (cell, width) in enumerate(zip(cells, widths, strict=True))) + " |"
+        return (
+            "| "
+            + " | ".join(
+                cell.ljust(width) if number == 0 else cell.rjust(width)
+                for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            )
+            + " |"
+        )
 
-    rule = "|" + "|".join("-" * (width + 2) if number == 0 else "-" * (width + 1) + ":" for number, width in enumerate(widths)) + "|"
+    rule = (
+        "|"
+        + "|".join(
+            "-" * (width + 2) if number == 0 else "-" * (width + 1) + ":"
+            for number, width in enumerate(widths)
+        )
+        + "|"
+    )
     return "\n".join([line(head), rule, *map(line, rows)])
 
 
 def conditions() -> str:
     """The machine, its load, and the versions of what matters."""
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")),
-                 platform.machine())
+    model = next(
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "polars", "adbc-driver-sqlite", "isal"))
+    packages = ", ".join(
+        f"{name} {metadata.version(name)}"
+        for name in ("numpy", "polars", "adbc-driver-sqlite", "isal")
+    )
     writer = "compiled" if any((ROOT / "nsys2prv" / "paraver").glob("_lines.*.so")) else "numpy"
-    return (f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC; {len(os.sched_getaffinity(0))} CPUs ({model}), {memory:.0f} GiB; "
-            f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {packages}; lines by the {writer} writer; "
-            f"Linux {platform.release()}; "
-            f"load of the machine as it began: {os.getloadavg()[0]:.1f}")
+    return (
+        f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC; {len(os.sched_getaffinity(0))} CPUs ({model}), {memory:.0f} GiB; "
+        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {packages}; lines by the {writer} writer; "
+        f"Linux {platform.release()}; "
+        f"load of the machine as it began: {os.getloadavg()[0]:.1f}"
+    )
 
 
 def cell_text(cell: Cell) -> str:
@@ -57,35 +81,82 @@ def cell_text(cell: Cell) -> str:
     rows = []
     for name, way in cell.ways.items():
         wall, cpu = way.median("wall"), way.median("cpu")
-        rows.append([name, f"{wall:.2f}", f"{cpu:.2f}", f"{job.rows / wall / 1e6:.2f}", f"{way.lines / wall / 1e6:.2f}",
-                     f"{way.bytes / wall / 1e6:.0f}", f"{cpu / job.rows * 1e6:.2f}", f"{cpu / cell.floors(0):.2f}",
-                     f"{way.peak / 2**20:.0f}", f"{way.bytes / job.kernels:.0f}"])
+        rows.append(
+            [
+                name,
+                f"{wall:.2f}",
+                f"{cpu:.2f}",
+                f"{job.rows / wall / 1e6:.2f}",
+                f"{way.lines / wall / 1e6:.2f}",
+                f"{way.bytes / wall / 1e6:.0f}",
+                f"{cpu / job.rows * 1e6:.2f}",
+                f"{cpu / cell.floors(0):.2f}",
+                f"{way.peak / 2**20:.0f}",
+                f"{way.bytes / job.kernels:.0f}",
+            ]
+        )
     for name, runs in (("floor: bytes in", cell.read), ("floor: bytes out", cell.write)):
         cpu, wall = (statistics.median(run[which] for run in runs) for which in (0, 1))
         rows.append([name, f"{wall:.2f}", f"{cpu:.2f}", *[""] * 7])
-    head = ["", "wall s", "CPU s", "M rows/s", "M lines/s", "MB/s", "CPU µs/row", "CPU / floors", "peak MiB", "trace B/kernel"]
-    text = [f"### {job.rows:,} rows of {len(job.reports):,} ranks", "",
-            f"{job.kernels:,} kernels, {job.size / 1e6:,.0f} MB of SQLite; {first.lines:,} lines; medians of {len(first.runs)} rounds, "
-            "peak memory the largest.", "", table(head, rows)]
+    head = [
+        "",
+        "wall s",
+        "CPU s",
+        "M rows/s",
+        "M lines/s",
+        "MB/s",
+        "CPU µs/row",
+        "CPU / floors",
+        "peak MiB",
+        "trace B/kernel",
+    ]
+    text = [
+        f"### {job.rows:,} rows of {len(job.reports):,} ranks",
+        "",
+        f"{job.kernels:,} kernels, {job.size / 1e6:,.0f} MB of SQLite; {first.lines:,} lines; medians of {len(first.runs)} rounds, "
+        "peak memory the largest.",
+        "",
+        table(head, rows),
+    ]
     stages = {name: way.stage_medians() for name, way in cell.ways.items() if way.stages}
     if stages:
         names = list(dict.fromkeys(stage for found in stages.values() for stage in found))
-        text += ["", "CPU seconds by stage (of extract + merge: of merge):", "",
-                 table(["", *names], [[name, *(f"{found.get(stage, 0.0):.2f}" for stage in names)] for name, found in stages.items()])]
+        text += [
+            "",
+            "CPU seconds by stage (of extract + merge: of merge):",
+            "",
+            table(
+                ["", *names],
+                [
+                    [name, *(f"{found.get(stage, 0.0):.2f}" for stage in names)]
+                    for name, found in stages.items()
+                ],
+            ),
+        ]
     return "\n".join([*text, "", *_ratios(cell)])
 
 
 def _ratios(cell: Cell) -> list[str]:
     ways = cell.ways
     ratios = []
-    for what, over, under in (("one process over two", "-j 1", "-j 2"), (".prv.gz over .prv", "-z -j 2", "-j 2"),
-                              ("threads over processes", "threads", "-j 2"), ("Parquet over SQLite", "Parquet -j 2", "-j 2"),
-                              ("extract and merge over one conversion", "extract + merge", "-j 2")):
+    for what, over, under in (
+        ("one process over two", "-j 1", "-j 2"),
+        (".prv.gz over .prv", "-z -j 2", "-j 2"),
+        ("threads over processes", "threads", "-j 2"),
+        ("Parquet over SQLite", "Parquet -j 2", "-j 2"),
+        ("extract and merge over one conversion", "extract + merge", "-j 2"),
+    ):
         if over in ways and under in ways:
-            values = [ways[over].median(name) / ways[under].median(name) for name in ("wall", "cpu")]
-            ratios.append(f"* {what}: {values[0]:.2f} of the wall time, {values[1]:.2f} of the CPU time")
+            values = [
+                ways[over].median(name) / ways[under].median(name) for name in ("wall", "cpu")
+            ]
+            ratios.append(
+                f"* {what}: {values[0]:.2f} of the wall time, {values[1]:.2f} of the CPU time"
+            )
     if "-j 2" in ways:
-        ratios.append(f"* first byte of the .prv after {ways['-j 2'].median('first'):.2f} s of {ways['-j 2'].median('wall'):.2f} s (-j 2)")
+        ratios.append(
+            f"* first byte of the .prv after {ways['-j 2'].median('first'):.2f} s of {ways['-j 2'].median('wall'):.2f} s (-j 2)"
+        )
     return ratios
 
 
@@ -94,9 +165,21 @@ def growth_text(cells: Sequence[Cell]) -> str:
     rows = []
     for cell in cells:
         way, rows_read = next(iter(cell.ways.values())), cell.job.rows
-        rows.append([f"{rows_read:,} rows, {len(cell.job.reports):,} ranks", f"{way.median('cpu') / rows_read * 1e6:.2f}",
-                     f"{cell.floors(0) / rows_read * 1e6:.2f}", f"{way.peak / 2**20:.0f}"])
-    return "\n".join([f"### Over jobs ({next(iter(cells[0].ways))})", "", table(["", "CPU µs/row", "floors µs/row", "peak MiB"], rows)])
+        rows.append(
+            [
+                f"{rows_read:,} rows, {len(cell.job.reports):,} ranks",
+                f"{way.median('cpu') / rows_read * 1e6:.2f}",
+                f"{cell.floors(0) / rows_read * 1e6:.2f}",
+                f"{way.peak / 2**20:.0f}",
+            ]
+        )
+    return "\n".join(
+        [
+            f"### Over jobs ({next(iter(cells[0].ways))})",
+            "",
+            table(["", "CPU µs/row", "floors µs/row", "peak MiB"], rows),
+        ]
+    )
 
 
 def peers_text(found: Comparison) -> str:
@@ -105,13 +188,53 @@ def peers_text(found: Comparison) -> str:
     rows = []
     for peer in found.peers:
         wall, cpu = peer.median("wall"), peer.median("cpu")
-        rows.append([peer.name, f"{peer.rows:,}", f"{wall:.2f}", f"{cpu:.2f}", f"{peer.rows / wall:,.0f}",
-                     f"{wall / ours.median('wall'):.1f}", f"{cpu / ours.median('cpu'):.1f}", f"{peer.median('peak') / 2**20:.0f}",
-                     *([f"{size:.0f}" for size in peer.kernel_bytes] if peer.kernel_bytes else ["", ""])])
+        rows.append(
+            [
+                peer.name,
+                f"{peer.rows:,}",
+                f"{wall:.2f}",
+                f"{cpu:.2f}",
+                f"{peer.rows / wall:,.0f}",
+                f"{wall / ours.median('wall'):.1f}",
+                f"{cpu / ours.median('cpu'):.1f}",
+                f"{peer.median('peak') / 2**20:.0f}",
+                *([f"{size:.0f}" for size in peer.kernel_bytes] if peer.kernel_bytes else ["", ""]),
+            ]
+        )
     cpu, wall = (statistics.median(floors[which] for floors in found.floors) for which in (0, 1))
-    rows.append(["floor: bytes in, bytes out", "", f"{wall:.2f}", f"{cpu:.2f}", "", f"{wall / ours.median('wall'):.2f}",
-                 f"{cpu / ours.median('cpu'):.2f}", "", "", ""])
-    head = ["", "rows read", "wall s", "CPU s", "rows/s", "wall / ours", "CPU / ours", "peak MiB", "B/kernel", "with call, line"]
-    return "\n".join([f"### Converters on the same report: {found.job.rows:,} rows, {found.job.size / 1e6:,.0f} MB, one rank", "",
-                      f"Medians of {len(ours.runs)} rounds of whole commands. The last columns: bytes of the Paraver trace for a "
-                      "kernel's own records, and with its launching call's and the line between them.", "", table(head, rows)])
+    rows.append(
+        [
+            "floor: bytes in, bytes out",
+            "",
+            f"{wall:.2f}",
+            f"{cpu:.2f}",
+            "",
+            f"{wall / ours.median('wall'):.2f}",
+            f"{cpu / ours.median('cpu'):.2f}",
+            "",
+            "",
+            "",
+        ]
+    )
+    head = [
+        "",
+        "rows read",
+        "wall s",
+        "CPU s",
+        "rows/s",
+        "wall / ours",
+        "CPU / ours",
+        "peak MiB",
+        "B/kernel",
+        "with call, line",
+    ]
+    return "\n".join(
+        [
+            f"### Converters on the same report: {found.job.rows:,} rows, {found.job.size / 1e6:,.0f} MB, one rank",
+            "",
+            f"Medians of {len(ours.runs)} rounds of whole commands. The last columns: bytes of the Paraver trace for a "
+            "kernel's own records, and with its launching call's and the line between them.",
+            "",
+            table(head, rows),
+        ]
+    )

@@ -1,4 +1,6 @@
-"""Write ``command-line.md`` and the man page ``nsys2prv.1`` beside this file from the parsers: ``python docs/make_command_line.py``."""
+"""Write ``command-line.md`` and the man page ``nsys2prv.1`` beside this file from the parsers:
+``python docs/make_command_line.py``.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from nsys2prv import cli
-from nsys2prv.command.parsing import Parser
+from nsys2prv.cli import main
+from nsys2prv.cli.parsing import Parser
 
 HEAD = """# Command line
 
@@ -35,14 +37,19 @@ Warnings do not change it. [faults.md](faults.md) tells what happens on full dis
 
 def parsers() -> Iterator[Parser]:
     """The parser of every command, as its help is asked for."""
-    yield cli.parser()
-    for command in cli.COMMANDS:
+    yield main.parser()
+    for command in main.COMMANDS:
         if command == "help":
             continue
         met: list[Parser] = []
-        with mock.patch.object(Parser, "print_help", lambda self, file=None, met=met: met.append(self)), \
-                contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-            cli.COMMANDS[command](["--help"])
+        with (
+            mock.patch.object(
+                Parser, "print_help", lambda self, file=None, met=met: met.append(self)
+            ),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.suppress(SystemExit),
+        ):
+            main.COMMANDS[command](["--help"])
         yield met[0]
 
 
@@ -52,7 +59,11 @@ def options(parser: Parser) -> Iterator[tuple[str, str]]:
         if action.help is argparse.SUPPRESS or action.dest == "help":
             continue
         choices = "{" + ",".join(map(str, action.choices or ())) + "}"
-        value = "" if action.nargs == 0 else action.metavar or (choices if action.choices else action.dest.upper())
+        value = (
+            ""
+            if action.nargs == 0
+            else action.metavar or (choices if action.choices else action.dest.upper())
+        )
         names = ", ".join(action.option_strings)
         yield f"{names} {value}".strip(), " ".join((action.help or "").replace("%%", "%").split())
 
@@ -61,16 +72,29 @@ def usage(parser: Parser) -> str:
     """How the command is written, in one line."""
     if parser.usage:
         return parser.usage
-    return " ".join([parser.prog, "[options]", *(str(action.metavar) for action in parser._actions if not action.option_strings)])
+    return " ".join(
+        [
+            parser.prog,
+            "[options]",
+            *(str(action.metavar) for action in parser._actions if not action.option_strings),
+        ]
+    )
 
 
 def page() -> str:
     """The reference in Markdown."""
     parts = [HEAD]
     for parser in parsers():
-        parts.append(f"## {parser.prog}\n\n```\n{usage(parser)}\n\n{(parser.description or '').strip()}\n```\n")
-        parts.append("| argument | meaning |\n|---|---|\n" + "".join(
-            f"| `{name}` | {told.replace('|', chr(92) + '|')} |\n" for name, told in options(parser)))
+        parts.append(
+            f"## {parser.prog}\n\n```\n{usage(parser)}\n\n{(parser.description or '').strip()}\n```\n"
+        )
+        parts.append(
+            "| argument | meaning |\n|---|---|\n"
+            + "".join(
+                f"| `{name}` | {told.replace('|', chr(92) + '|')} |\n"
+                for name, told in options(parser)
+            )
+        )
         if parser.epilog:
             parts.append(f"{parser.epilog.strip()}\n")
     return "\n".join([*parts, STATUS])
@@ -79,14 +103,20 @@ def page() -> str:
 def roff(text: str) -> str:
     """Text as troff reads it: no line is a request, dashes and backslashes are themselves."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
-    return "\n".join(f"\\&{line}" if line.startswith((".", "'")) else line for line in escaped.splitlines())
+    return "\n".join(
+        f"\\&{line}" if line.startswith((".", "'")) else line for line in escaped.splitlines()
+    )
 
 
 def man_page() -> str:
     """The man page, of all commands."""
     found = list(parsers())
-    lines = ['.TH NSYS2PRV 1 "" "nsys2prv" "User Commands"', ".SH NAME",
-             roff("nsys2prv - one Paraver trace of a parallel GPU job, from its Nsight Systems reports"), ".SH SYNOPSIS"]
+    lines = [
+        '.TH NSYS2PRV 1 "" "nsys2prv" "User Commands"',
+        ".SH NAME",
+        roff("nsys2prv - one Paraver trace of a parallel GPU job, from its Nsight Systems reports"),
+        ".SH SYNOPSIS",
+    ]
     for parser in found:
         lines += [roff(usage(parser)), ".br"]
     for parser in found:
@@ -94,7 +124,10 @@ def man_page() -> str:
         lines += [f'.SH "{roff(title)}"', ".nf", roff((parser.description or "").strip()), ".fi"]
         for name, told in options(parser):
             lines += [".TP", f".B {roff(name)}", roff(told)]
-    lines += [".SH EXIT STATUS", roff(" ".join((found[0].epilog or "").split("Exit status: ")[-1].split()))]
+    lines += [
+        ".SH EXIT STATUS",
+        roff(" ".join((found[0].epilog or "").split("Exit status: ")[-1].split())),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -7,26 +7,49 @@
         kernels = job.frame("cuda_kernel")                        # polars; begin and end in ns, int64
         results = job.analyse("efficiencies", "overlap")          # name -> Result with tables
 
-A trace flows one way through eight rooms: :mod:`nsys2prv.report` opens an export, :mod:`nsys2prv.events` reads one kind of event into the
-normal form, :mod:`nsys2prv.relations` compares the ranks, :mod:`nsys2prv.states` makes states of ranges, :mod:`nsys2prv.clock` places the
-reports on one timeline, :mod:`nsys2prv.cut` leaves out what is not wanted, :mod:`nsys2prv.model` numbers objects and names, and
-:mod:`nsys2prv.paraver` knows the trace's formats. :mod:`nsys2prv.preparation` is the road up to what is written,
-:mod:`nsys2prv.conversion` the whole of it; :mod:`nsys2prv.analysis` takes what is prepared and writes no trace.
+docs/development.md is a tour of the rooms of this package.
 All times are nanoseconds.
 """
 
 from __future__ import annotations
 
-#: For type checkers; to import `typing` for it would make a fourth of the time until the command can be interrupted.
+from nsys2prv._util.version import __version__
+
+#: For type checkers; to import `typing` for it would make a fourth of the time until the command
+#: can be interrupted.
 TYPE_CHECKING = False
-__version__ = "1.0.0.dev0"
-__all__ = ["Finding", "Opened", "Options", "Summary", "__version__", "convert"]
+__all__ = ["Finding", "OpenJob", "Options", "Summary", "__version__", "convert"]
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from nsys2prv.analysis.findings.finding import Finding
-    from nsys2prv.analysis.opened import Opened
-    from nsys2prv.analysis.opened import open_job as open  # noqa: F401  what __getattr__ gives; not for `import *`
-    from nsys2prv.conversion import Options, Summary, convert
+    from nsys2prv.analysis.job import OpenJob
+    from nsys2prv.analysis.job import open_job as open  # noqa: F401  what __getattr__ gives; not for `import *`
+    from nsys2prv.conversion.options import Options
+    from nsys2prv.conversion.summary import Summary
+
+
+def convert(
+    reports: Sequence[str | Path] | str | Path, output: str | Path, options: Options | None = None
+) -> Summary:
+    """Write the trace of these reports to `output` (.prv or .prv.gz, with .pcf and .row beside it).
+
+    reports: files, folders of reports, or patterns. Raises Nsys2prvError with one line for people
+    when a report cannot be read or the trace cannot be written, NothingToWrite when there is no
+    event of the kinds asked for. Files under the final names are replaced only by complete ones.
+    """
+    from nsys2prv.conversion.convert import convert
+    from nsys2prv.conversion.options import DEFAULTS
+
+    return convert(reports, output, options or DEFAULTS, _write_report)
+
+
+def _write_report(*given: object, **more: object) -> str:
+    from nsys2prv.cli.report import write_report_files
+
+    return write_report_files(*given, **more)
 
 
 def __dir__() -> list[str]:
@@ -37,13 +60,13 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> object:
     """Imported on first use, so that ``nsys2prv --help`` does not wait for polars."""
     if name in {"Options", "Summary", "convert"}:
-        from nsys2prv import conversion
+        from nsys2prv.conversion import convert as conversion
 
         return getattr(conversion, name)
-    if name in {"Opened", "open"}:
-        from nsys2prv.analysis import opened
+    if name in {"OpenJob", "open"}:
+        from nsys2prv.analysis import job
 
-        return opened.Opened if name == "Opened" else opened.open_job
+        return job.OpenJob if name == "OpenJob" else job.open_job
     if name == "Finding":
         from nsys2prv.analysis.findings.finding import Finding
 

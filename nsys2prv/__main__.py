@@ -2,13 +2,13 @@
 
 import sys
 
-from nsys2prv import signals
+from nsys2prv._util import signals
 
 
 def main() -> int:
     """Run the command; returns the exit status."""
     signals.end_at_once()
-    from nsys2prv import cli
+    from nsys2prv.cli import main as cli
 
     return cli.main()
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tools.corpus import EXPORTS
 
-from nsys2prv import Options, Summary, conversion
-from nsys2prv.check import Severity, check
-from nsys2prv.options import DEFAULTS
+from nsys2prv import Options, Summary
+from nsys2prv.conversion import convert
+from nsys2prv.conversion.options import DEFAULTS
+from nsys2prv.paraver.check import Severity, check
 from nsys2prv.paraver.output import trace_paths
 
 if TYPE_CHECKING:
@@ -23,11 +24,16 @@ if TYPE_CHECKING:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
-#: Findings that are true of traces that tests ask for: rule -> the tests (all, if none is named). Clocks of hosts that a test leaves as
-#: they are; exports of different months in one trace, or of damaged times.
+#: Findings that are true of traces that tests ask for: rule -> the tests (all, if none is named).
+#: Clocks of hosts that a test leaves as they are; exports of different months in one trace, or of
+#: damaged times.
 TRUE: dict[str, tuple[str, ...]] = {
     "received-before-sent": (),
-    "time-inexact": ("test_counts_and_durations_add_up_over_exports", "test_anything_in_the_columns", "test_years_in_one_report"),
+    "time-inexact": (
+        "test_counts_and_durations_add_up_over_exports",
+        "test_anything_in_the_columns",
+        "test_years_in_one_report",
+    ),
 }
 
 
@@ -41,11 +47,19 @@ def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
     """A conversion whose trace is checked once it is written."""
 
     @wraps(write)
-    def wrapper(job: object, output: str | Path, options: Options = DEFAULTS, **asked: object) -> Summary:
+    def wrapper(
+        job: object, output: str | Path, options: Options = DEFAULTS, **asked: object
+    ) -> Summary:
         summary = write(job, output, options, **asked)
         trace = trace_paths(output, options.compress)[0]
-        findings = [finding for finding in check(trace).findings if finding.severity is not Severity.REMARK]
-        wrong = [f"{found.file}:{found.line} ({found.count}) {found.rule}: {found.message}" for found in findings if not _true(found.rule)]
+        findings = [
+            finding for finding in check(trace).findings if finding.severity is not Severity.REMARK
+        ]
+        wrong = [
+            f"{found.file}:{found.line} ({found.count}) {found.rule}: {found.message}"
+            for found in findings
+            if not _true(found.rule)
+        ]
         assert not wrong, "\n".join(wrong)
         return summary
 
@@ -54,19 +68,29 @@ def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests whose parameter is a real export: `-m corpus` means them, and the default run leaves them out."""
+    """Mark the tests whose parameter is a real export: `-m corpus` means them, and the default run
+    leaves them out.
+    """
     exports = set(EXPORTS)
     for item in items:
-        if exports and hasattr(item, "callspec") and any(
-                isinstance(value, Path) and value in exports for value in item.callspec.params.values()):
+        if (
+            exports
+            and hasattr(item, "callspec")
+            and any(
+                isinstance(value, Path) and value in exports
+                for value in item.callspec.params.values()
+            )
+        ):
             item.add_marker(pytest.mark.corpus)
 
 
 # Every trace that a test has this process write is checked, whatever for and through which door.
-conversion.write_job = _checked(conversion.write_job)
+convert.write_job = _checked(convert.write_job)
 
 
-@pytest.fixture(scope="module", params=sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
+@pytest.fixture(
+    scope="module", params=sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
+)
 def answers(request: pytest.FixtureRequest) -> Answers:
     """Every view that has its events in a sample, as paramedir reads it."""
     from tools.view_answers import ask

@@ -7,8 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from nsys2prv.clock.maps import ClockMap, Shifts
-from nsys2prv.clock.placement import UNPLACED, ReportClock, place
+from nsys2prv.clock.maps import UNPLACED, ClockMap, ReportClock, Shifts, place
 
 SECOND = 1_000_000_000
 UTC = 1_780_000_000 * SECOND
@@ -20,12 +19,18 @@ def offsets(*reports: ReportClock) -> list[int]:
 
 def test_one_host_is_placed_by_its_own_clock() -> None:
     # UTC was stepped by 3 ms between the two captures; the monotonic clock was not.
-    first, second = ReportClock("a", UTC, 100 * SECOND), ReportClock("a", UTC + 5 * SECOND + 3_000_000, 105 * SECOND)
+    first, second = (
+        ReportClock("a", UTC, 100 * SECOND),
+        ReportClock("a", UTC + 5 * SECOND + 3_000_000, 105 * SECOND),
+    )
     assert offsets(first, second) == [UTC, UTC + 5 * SECOND]
 
 
 def test_hosts_are_placed_by_utc() -> None:
-    assert offsets(ReportClock("a", UTC, 100), ReportClock("b", UTC + 7, 900 * SECOND)) == [UTC, UTC + 7]
+    assert offsets(ReportClock("a", UTC, 100), ReportClock("b", UTC + 7, 900 * SECOND)) == [
+        UTC,
+        UTC + 7,
+    ]
 
 
 def test_containers_of_one_name_on_two_machines_stay_apart() -> None:
@@ -35,11 +40,17 @@ def test_containers_of_one_name_on_two_machines_stay_apart() -> None:
 
 
 def test_absolute_times_stay_as_they_are() -> None:
-    assert offsets(ReportClock("a", UTC, 1, absolute=True), ReportClock("b", UTC + 9, None)) == [0, UTC + 9]
+    assert offsets(ReportClock("a", UTC, 1, absolute=True), ReportClock("b", UTC + 9, None)) == [
+        0,
+        UTC + 9,
+    ]
 
 
 def test_a_report_without_a_clock_is_left_to_the_caller() -> None:
-    assert [placement.method for placement in place([ReportClock("", None, None), ReportClock("b", UTC, None)])] == [UNPLACED, "UTC"]
+    assert [
+        placement.method
+        for placement in place([ReportClock("", None, None), ReportClock("b", UTC, None)])
+    ] == [UNPLACED, "UTC"]
 
 
 @pytest.mark.parametrize("drift", [0.0, 5e-5, -5e-5, 1e-9])
@@ -48,13 +59,18 @@ def test_maps_are_monotone_and_invert(drift: float) -> None:
     local = np.arange(0, 10**13, 99_999_999_977, dtype=np.int64)
     moved = clock.to_global(local)
     assert (np.diff(moved) > 0).all()
-    assert all(abs(clock.to_local(int(time)) - int(before)) <= 2 for time, before in zip(moved, local, strict=True))
+    assert all(
+        abs(clock.to_local(int(time)) - int(before)) <= 2
+        for time, before in zip(moved, local, strict=True)
+    )
     exact = local - 12_345 + (local - 1_000) * drift
     assert np.abs(moved - exact).max() <= 2
 
 
 #: Grows by 5,000 within 20,000 ns, fades by one in a hundred, leaps by 300 in 10, and ends at 7.
-KNOTS = Shifts(np.array([10_000, 30_000, 430_000, 430_010, 459_410]), np.array([0, 5_000, 1_000, 1_300, 7]))
+KNOTS = Shifts(
+    np.array([10_000, 30_000, 430_000, 430_010, 459_410]), np.array([0, 5_000, 1_000, 1_300, 7])
+)
 
 
 @pytest.mark.parametrize("drift", [0.0, 5e-5, -5e-5])
@@ -65,11 +81,18 @@ def test_shifts_move_along_lines_and_invert(drift: float) -> None:
     before, after = plain.to_global(local), clock.to_global(local)
     assert np.abs(after - before - np.interp(before, KNOTS.times, KNOTS.shifts)).max() <= 1
     exact = np.isin(before, KNOTS.times)
-    assert (after[exact] == before[exact] + KNOTS.shifts[np.searchsorted(KNOTS.times, before[exact])]).all()
+    assert (
+        after[exact] == before[exact] + KNOTS.shifts[np.searchsorted(KNOTS.times, before[exact])]
+    ).all()
     assert (np.diff(after) >= 0).all()
     assert (clock.shifted(77).to_global(local) == after + 77).all()
     assert plain.slack < clock.slack
     for time in range(int(after[0]), int(after[-1]), 997):
-        # What is at that time or later is found from there on, and what is earlier is not left out before there.
+        # What is at that time or later is found from there on, and what is earlier is not left out
+        # before there.
         at = clock.to_local(time)
-        assert int(clock.to_global(np.int64(at - clock.slack))) < time <= int(clock.to_global(np.int64(at + clock.slack)))
+        assert (
+            int(clock.to_global(np.int64(at - clock.slack)))
+            < time
+            <= int(clock.to_global(np.int64(at + clock.slack)))
+        )

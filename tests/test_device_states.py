@@ -1,4 +1,6 @@
-"""States of physical GPUs, and the figures of the views that show them: those of counting nanoseconds, or of SQL on the reports."""
+"""States of physical GPUs, and the figures of the views that show them: those of counting
+nanoseconds, or of SQL on the reports.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from tools.shared_gpus import COMPUTE, GRAPHS, MEMORY, MEMSET, NCCL, SharedGpus,
 from tools.trace import Row, Trace
 from tools.view_answers import SAMPLES, Answers, ask
 
-from nsys2prv.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.conversion.device_states import Sweep
 from nsys2prv.store import windows
-from nsys2prv.store.states import Sweep
 
 STATE = 63000070
 #: Event type of operations -> their bit.
@@ -36,8 +38,8 @@ def _states(trace: Trace) -> dict[Row, np.ndarray]:
     """What each GPU's row says of every ns."""
     found: dict[Row, np.ndarray] = defaultdict(lambda: np.zeros(trace.duration, np.int64))
     for one in trace.intervals(STATE):
-        assert not found[one.row][one.begin:one.end].any()
-        found[one.row][one.begin:one.end] = one.value
+        assert not found[one.row][one.begin : one.end].any()
+        found[one.row][one.begin : one.end] = one.value
     return dict(found)
 
 
@@ -46,8 +48,15 @@ def _states(trace: Trace) -> dict[Row, np.ndarray]:
 def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None:
     random = np.random.default_rng(seed)
     length, sweep = 400, Sweep()
-    operations = [(int(bit), int(begin), int(min(begin + lasting, length))) for bit, begin, lasting in zip(
-        random.choice([1, 2, 4], 60), random.integers(0, length - 1, 60), random.choice([0, 1, 3, 10, 90], 60), strict=True)]
+    operations = [
+        (int(bit), int(begin), int(min(begin + lasting, length)))
+        for bit, begin, lasting in zip(
+            random.choice([1, 2, 4], 60),
+            random.integers(0, length - 1, 60),
+            random.choice([0, 1, 3, 10, 90], 60),
+            strict=True,
+        )
+    ]
     expected, found = np.zeros((2, length), np.int64)
     for bit, begin, end in operations:
         expected[begin:end] |= bit
@@ -55,39 +64,68 @@ def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None
     ranges = []
     for first, last in zip(cuts, [*cuts[1:], None], strict=True):
         inside = [one for one in operations if first <= one[1] and (last is None or one[1] < last)]
-        classes = {bit: tuple(np.array([one[place] for one in inside if one[0] == bit], np.int64) for place in (1, 2)) for bit in (1, 2, 4)}
-        ranges += list(zip(*(column.tolist() for column in sweep.until(classes, last)), strict=True))
+        classes = {
+            bit: tuple(
+                np.array([one[place] for one in inside if one[0] == bit], np.int64)
+                for place in (1, 2)
+            )
+            for bit in (1, 2, 4)
+        }
+        ranges += list(
+            zip(*(column.tolist() for column in sweep.until(classes, last)), strict=True)
+        )
     for begin, end, state in ranges:
         assert begin < end
         found[begin:end] = state
     assert (found == expected).all()
     assert ranges == sorted(ranges)
     # As few as can be: a range ends where the state is another one.
-    assert len(ranges) == sum(1 for before, now in zip([0, *expected.tolist()], expected.tolist(), strict=False) if now and now != before)
+    assert len(ranges) == sum(
+        1
+        for before, now in zip([0, *expected.tolist()], expected.tolist(), strict=False)
+        if now and now != before
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------ traces
 @pytest.mark.parametrize("window", [None, 7])
-def test_shared_gpus_are_one_row_each(job: SharedGpus, window: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_gpus_are_one_row_each(
+    job: SharedGpus, window: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if window:
         monkeypatch.setattr(windows, "WINDOW_RECORDS", window)
         monkeypatch.setattr(windows, "RECORDS_PER_RUN", 0)
     trace, summary = convert_and_read(job.exports, tmp_path / "t.prv", align="utc")
     states = _states(trace)
     assert trace.duration == job.duration
-    rows = {("node1", "11111111-aaaa"): (1, "Metrics GPU1"), ("node1", "22222222-bbbb"): (2, "Metrics GPU0"),
-            ("node2", "11111111-cccc"): (3, "Metrics GPU1")}
+    rows = {
+        ("node1", "11111111-aaaa"): (1, "Metrics GPU1"),
+        ("node1", "22222222-bbbb"): (2, "Metrics GPU0"),
+        ("node2", "11111111-cccc"): (3, "Metrics GPU1"),
+    }
     found = {(row[0], trace.row_name(row)): bits for row, bits in states.items()}
     assert set(found) == set(rows.values())
     for gpu, row in rows.items():
-        assert (found[row] == job.doing[gpu][job.first:job.first + job.duration]).all(), gpu
+        assert (found[row] == job.doing[gpu][job.first : job.first + job.duration]).all(), gpu
     assert summary.events["device_state"] == len(trace.intervals(STATE))
     assert trace.labels.values[STATE][5] == "Computation and NCCL kernels"
 
 
-@pytest.mark.parametrize(("kinds", "written"), [((), True), (("all",), True), (("cuda",), True), (("kernels",), True), (ASKED, True),
-                                                (("memory",), False), (("-device_state",), False)])
-def test_states_are_written_where_gpus_are_shared(job: SharedGpus, kinds: tuple[str, ...], written: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "written"),
+    [
+        ((), True),
+        (("all",), True),
+        (("cuda",), True),
+        (("kernels",), True),
+        (ASKED, True),
+        (("memory",), False),
+        (("-device_state",), False),
+    ],
+)
+def test_states_are_written_where_gpus_are_shared(
+    job: SharedGpus, kinds: tuple[str, ...], written: bool, tmp_path: Path
+) -> None:
     trace, summary = convert_and_read(job.exports, tmp_path / "t.prv", align="utc", kinds=kinds)
     assert bool(trace.intervals(STATE)) == written
     assert any(name.startswith("Metrics GPU") for name in trace.names["THREAD"]) == written
@@ -95,21 +133,39 @@ def test_states_are_written_where_gpus_are_shared(job: SharedGpus, kinds: tuple[
 
 
 def _on_the_only_gpu(ordinal: int) -> dict[str, list]:
-    """An export that names one GPU, which has number 3, and does not say what CUDA's ordinals stand for."""
-    memory = {"globalPid": global_pid(), "deviceId": ordinal, "address": 1, "bytes": 64, "memKind": 2}
-    return {KERNEL: [kernel(10, 30, deviceId=ordinal), kernel(40, 50, deviceId=ordinal)], "StringIds": strings("k"),
-            "TARGET_INFO_GPU": [{"id": 3, "name": "GPU", "uuid": "GPU-abc", "busLocation": "0000:03:00.0"}],
-            "CUDA_GPU_MEMORY_USAGE_EVENTS": [{"start": start, "memoryOperationType": operation, **memory} for start, operation in
-                                             ((5, 0), (60, 1))]}
+    """An export that names one GPU, which has number 3, and does not say what CUDA's ordinals stand
+    for.
+    """
+    memory = {
+        "globalPid": global_pid(),
+        "deviceId": ordinal,
+        "address": 1,
+        "bytes": 64,
+        "memKind": 2,
+    }
+    return {
+        KERNEL: [kernel(10, 30, deviceId=ordinal), kernel(40, 50, deviceId=ordinal)],
+        "StringIds": strings("k"),
+        "TARGET_INFO_GPU": [
+            {"id": 3, "name": "GPU", "uuid": "GPU-abc", "busLocation": "0000:03:00.0"}
+        ],
+        "CUDA_GPU_MEMORY_USAGE_EVENTS": [
+            {"start": start, "memoryOperationType": operation, **memory}
+            for start, operation in ((5, 0), (60, 1))
+        ],
+    }
 
 
 def test_a_report_that_does_not_tie_ordinals_has_one_gpu(tmp_path: Path) -> None:
     """Rows of streams, states and memory in use are of one and the same."""
-    trace, _ = convert_and_read([make_export(tmp_path / "r.sqlite", _on_the_only_gpu(0))], tmp_path / "t.prv", kinds=ASKED)
+    trace, _ = convert_and_read(
+        [make_export(tmp_path / "r.sqlite", _on_the_only_gpu(0))], tmp_path / "t.prv", kinds=ASKED
+    )
     (gpu,) = (name for name in trace.names["THREAD"] if name.startswith("Metrics"))
     assert gpu == "Metrics GPU3"
-    assert [(trace.row_name(one.row), one.begin, one.end, one.value) for one in trace.intervals(STATE)] == [
-        (gpu, 5, 25, COMPUTE), (gpu, 35, 45, COMPUTE)]
+    assert [
+        (trace.row_name(one.row), one.begin, one.end, one.value) for one in trace.intervals(STATE)
+    ] == [(gpu, 5, 25, COMPUTE), (gpu, 35, 45, COMPUTE)]
     assert {trace.row_name(sample.row) for sample in trace.samples} == {gpu}
     assert {trace.row_name(one.row) for one in trace.intervals(63000006)} == {"CUDA-D3.S7"}
 
@@ -117,17 +173,31 @@ def test_a_report_that_does_not_tie_ordinals_has_one_gpu(tmp_path: Path) -> None
 def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
     tables = _on_the_only_gpu(1)
     tables[KERNEL].append(kernel(12, 20))
-    trace, _ = convert_and_read([make_export(tmp_path / "r.sqlite", tables)], tmp_path / "t.prv", kinds=ASKED)
-    begins = {trace.row_name(one.row): one.begin for one in sorted(trace.intervals(63000006), key=lambda one: -one.begin)}
+    trace, _ = convert_and_read(
+        [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "t.prv", kinds=ASKED
+    )
+    begins = {
+        trace.row_name(one.row): one.begin
+        for one in sorted(trace.intervals(63000006), key=lambda one: -one.begin)
+    }
     assert begins == {"CUDA-D3.S7": 7, "CUDA-D1.S7": 5}
-    assert Counter(trace.row_name(one.row) for one in trace.intervals(STATE)) == {"Metrics GPU3": 1, "Metrics GPU1": 2}
+    assert Counter(trace.row_name(one.row) for one in trace.intervals(STATE)) == {
+        "Metrics GPU3": 1,
+        "Metrics GPU1": 2,
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", sorted(SAMPLES))
-@pytest.mark.parametrize("options", [{"align": "utc"}, {"align": "auto"}, {"align": "auto", "causal": True}], ids=str)
-def test_states_follow_from_the_operations_on_the_rows(sample: str, options: dict, tmp_path: Path) -> None:
-    """Whatever is done to the clocks. Each task of a sample has one GPU of its own, so states are written only if asked for."""
+@pytest.mark.parametrize(
+    "options", [{"align": "utc"}, {"align": "auto"}, {"align": "auto", "causal": True}], ids=str
+)
+def test_states_follow_from_the_operations_on_the_rows(
+    sample: str, options: dict, tmp_path: Path
+) -> None:
+    """Whatever is done to the clocks. Each task of a sample has one GPU of its own, so states are
+    written only if asked for.
+    """
     plain, _ = convert_and_read(SAMPLES[sample], tmp_path / "t.prv", **options)
     assert not plain.intervals(STATE)
     trace, _ = convert_and_read(SAMPLES[sample], tmp_path / "t.prv", kinds=ASKED, **options)
@@ -163,28 +233,50 @@ def _times(operations: Iterable[tuple[int, int, int]]) -> Counter[int]:
     return +times
 
 
-@pytest.mark.parametrize(("listed", "rows", "busy"), [(0, 3, 10 + 15 + 10), (1, 2, 20 + 10), (2, 3, 10 + 15 + 10)])
-def test_gpus_known_by_ordinals_alone_are_their_processes_own(listed: int, rows: int, busy: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("listed", "rows", "busy"), [(0, 3, 10 + 15 + 10), (1, 2, 20 + 10), (2, 3, 10 + 15 + 10)]
+)
+def test_gpus_known_by_ordinals_alone_are_their_processes_own(
+    listed: int, rows: int, busy: int, tmp_path: Path
+) -> None:
     """Unless the report lists but one, which is the first of each process."""
-    kernels = [kernel(10, 20, globalPid=global_pid(1)), kernel(15, 30, globalPid=global_pid(2)),
-               kernel(40, 50, globalPid=global_pid(2), deviceId=1)]
-    gpus = [{"id": number, "name": "H200", "uuid": f"{number}-1", "busLocation": ""} for number in range(listed)]
-    export = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: kernels, "TARGET_INFO_GPU": gpus})
+    kernels = [
+        kernel(10, 20, globalPid=global_pid(1)),
+        kernel(15, 30, globalPid=global_pid(2)),
+        kernel(40, 50, globalPid=global_pid(2), deviceId=1),
+    ]
+    gpus = [
+        {"id": number, "name": "H200", "uuid": f"{number}-1", "busLocation": ""}
+        for number in range(listed)
+    ]
+    export = make_export(
+        tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: kernels, "TARGET_INFO_GPU": gpus}
+    )
     trace, _ = convert_and_read([export], tmp_path / "t.prv")
     assert len(_states(trace)) == rows
     assert sum(one.end - one.begin for one in trace.intervals(STATE)) == busy
 
 
-@pytest.mark.parametrize("corpus_export", EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus")
+@pytest.mark.parametrize(
+    "corpus_export", EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus"
+)
 def test_real_exports(corpus_export: Path, tmp_path: Path) -> None:
-    """Against SQL: in exports that do not tie ordinals to GPUs, and in those whose processes use one each, a GPU is a process's device."""
+    """Against SQL: in exports that do not tie ordinals to GPUs, and in those whose processes use
+    one each, a GPU is a process's device.
+    """
     by_device: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
     with sqlite3.connect(f"file:{corpus_export}?mode=ro", uri=True) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        for table, name in ((KERNEL, "(SELECT value FROM StringIds WHERE id = demangledName)"), (GRAPHS, "''"), (MEMCPY, "NULL"),
-                            (MEMSET, "NULL")):
+        for table, name in (
+            (KERNEL, "(SELECT value FROM StringIds WHERE id = demangledName)"),
+            (GRAPHS, "''"),
+            (MEMCPY, "NULL"),
+            (MEMSET, "NULL"),
+        ):
             if table in tables:
-                for pid, device, begin, end, text in connection.execute(f"SELECT globalPid, deviceId, start, end, {name} FROM {table}"):
+                for pid, device, begin, end, text in connection.execute(
+                    f"SELECT globalPid, deviceId, start, end, {name} FROM {table}"
+                ):
                     bit = MEMORY if text is None else NCCL if text.startswith("nccl") else COMPUTE
                     by_device[pid, device].append((bit, begin, max(end, begin + 1)))
     connection.close()
@@ -197,7 +289,8 @@ def test_real_exports(corpus_export: Path, tmp_path: Path) -> None:
     for one in trace.intervals(STATE):
         shown[one.row][one.value] += one.end - one.begin
     assert sorted(map(sorted, (times.items() for times in shown.values()))) == sorted(
-        sorted(_times(operations).items()) for operations in by_device.values())
+        sorted(_times(operations).items()) for operations in by_device.values()
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------- views
@@ -207,12 +300,18 @@ def answers() -> Answers:
 
 
 @pytest.mark.parametrize(("before", "useful"), [("", BSC), ("talp_", TALP)], ids=["BSC", "TALP"])
-def test_efficiencies_of_physical_gpus(answers: Answers, job: SharedGpus, before: str, useful: int) -> None:
+def test_efficiencies_of_physical_gpus(
+    answers: Answers, job: SharedGpus, before: str, useful: int
+) -> None:
     times = [int(np.count_nonzero(bits & useful)) for bits in job.doing.values()]
     active = [int(np.count_nonzero(bits & ALL)) for bits in job.doing.values()]
     total, mean = job.duration * len(times), sum(times) / len(times)
-    for name, expected in {"parallel_efficiency": sum(times) / total, "load_balance": mean / max(times), "communication_efficiency":
-                           max(times) / max(active), "orchestration_efficiency": max(active) / job.duration}.items():
+    for name, expected in {
+        "parallel_efficiency": sum(times) / total,
+        "load_balance": mean / max(times),
+        "communication_efficiency": max(times) / max(active),
+        "orchestration_efficiency": max(active) / job.duration,
+    }.items():
         prefix = "" if name.startswith("orchestration") else before
         ((cell,),) = answers.rows(f"model/{prefix}physical_gpu_{name}.cfg")
         assert cell == pytest.approx(100 * expected, rel=1e-9), name
@@ -220,20 +319,27 @@ def test_efficiencies_of_physical_gpus(answers: Answers, job: SharedGpus, before
     assert shares["Average"] == [pytest.approx(100 * sum(times) / total, rel=1e-9)]
     assert shares["Maximum"] == [pytest.approx(100 * max(times) / job.duration, rel=1e-9)]
     assert shares["Avg/Max"] == [pytest.approx(mean / max(times), rel=1e-8)]
-    assert answers.totals("model/physical_gpu_active_2dh.cfg")["Maximum"] == [pytest.approx(100 * max(active) / job.duration, rel=1e-9)]
+    assert answers.totals("model/physical_gpu_active_2dh.cfg")["Maximum"] == [
+        pytest.approx(100 * max(active) / job.duration, rel=1e-9)
+    ]
 
 
 def test_tables_of_physical_gpus(answers: Answers, job: SharedGpus) -> None:
     labels = answers.trace().labels.values[STATE]
-    counts = [Counter(labels[bits] for bits in each.tolist() if bits) for each in job.doing.values()]
+    counts = [
+        Counter(labels[bits] for bits in each.tolist() if bits) for each in job.doing.values()
+    ]
     assert [row for row in answers.by_row("model/physical_gpu_state_2dh.cfg") if row] == counts
     alone = [int(np.isin(bits, (1, 2, 3)).sum()) for bits in job.doing.values()]
     both = [int(np.isin(bits, (5, 6, 7)).sum()) for bits in job.doing.values()]
     assert [row for row in answers.by_row("model/physical_gpu_overlap_2dh.cfg") if row] == [
-        {"1": first, "2": second} for first, second in zip(alone, both, strict=True)]
+        {"1": first, "2": second} for first, second in zip(alone, both, strict=True)
+    ]
 
 
 def test_per_task_views_count_shared_gpus_more_than_once(answers: Answers) -> None:
     """What the views of physical GPUs are for."""
-    physical, by_task = (answers.rows(f"model/{name}_parallel_efficiency.cfg") for name in ("physical_gpu", "device"))
+    physical, by_task = (
+        answers.rows(f"model/{name}_parallel_efficiency.cfg") for name in ("physical_gpu", "device")
+    )
     assert physical[0][0] != pytest.approx(by_task[0][0], rel=0.02)

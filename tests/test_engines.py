@@ -21,13 +21,15 @@ from pathlib import Path
 import pytest
 from tools.commands import ENVIRONMENT, wait_for
 
-from nsys2prv import Options, convert, engines, preparation
-from nsys2prv.engines import cpus
-from nsys2prv.engines.local import SerialExecutor
-from nsys2prv.engines.pool import MOST_THREADS, Pool
-from nsys2prv.engines.processes import ProcessExecutor, Worker, WorkerLost
-from nsys2prv.engines.worker import receive, send
-from nsys2prv.errors import Nsys2prvError, UsageError
+from nsys2prv import Options, convert
+from nsys2prv._util import engines
+from nsys2prv._util.engines import cpus
+from nsys2prv._util.engines.local import SerialExecutor
+from nsys2prv._util.engines.pool import MOST_THREADS, Pool
+from nsys2prv._util.engines.processes import ProcessExecutor, Worker, WorkerLost
+from nsys2prv._util.engines.worker import receive, send
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv.conversion import prepare
 from nsys2prv.paraver.output import Parts, Placed
 
 SAMPLES = sorted((Path(__file__).parents[1] / "sample_reports" / "training").glob("rank*.sqlite"))
@@ -35,7 +37,7 @@ SAMPLES = sorted((Path(__file__).parents[1] / "sample_reports" / "training").glo
 
 @pytest.fixture
 def every_job_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "SMALL_JOB_ROWS", 0)
+    monkeypatch.setattr(prepare, "SMALL_JOB_ROWS", 0)
 
 
 def trace(folder: Path, **options: object) -> list[bytes]:
@@ -49,8 +51,11 @@ def trace(folder: Path, **options: object) -> list[bytes]:
 def test_engines_give_the_same_bytes(tmp_path: Path) -> None:
     alone = trace(tmp_path / "alone")
     assert len(alone) == 5
-    for name, options in {"processes": {"engine": "processes", "jobs": 3}, "threads": {"engine": "threads", "jobs": 3},
-                          "dask": {"engine": "dask", "jobs": 2}}.items():
+    for name, options in {
+        "processes": {"engine": "processes", "jobs": 3},
+        "threads": {"engine": "threads", "jobs": 3},
+        "dask": {"engine": "dask", "jobs": 2},
+    }.items():
         assert trace(tmp_path / name, **options) == alone, name
 
 
@@ -61,22 +66,25 @@ def test_a_running_dask_cluster(tmp_path: Path) -> None:
 
     alone = trace(tmp_path / "alone")
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        assert trace(tmp_path / "cluster", engine="dask", scheduler=cluster.scheduler_address) == alone
+        assert (
+            trace(tmp_path / "cluster", engine="dask", scheduler=cluster.scheduler_address) == alone
+        )
     assert not list(tmp_path.glob("*/.*"))
 
 
-#: Starts workers early, converts, and tells how many of them hold files of the working folder as it is removed.
+#: Starts workers early, converts, and tells how many of them hold files of the working folder as it
+#: is removed.
 EARLY = """
 import os, shutil, sys
-from nsys2prv import starting
-from nsys2prv.engines import processes
+from nsys2prv.conversion import startup as starting
+from nsys2prv._util.engines import processes
 starting.SMALL_JOB_BYTES = 0
 begun, open_files, rmtree = [], [], shutil.rmtree
 
 def start(jobs, count, first, start=processes.start):
-    begun.append((count > 1, "nsys2prv.conversion" in sys.modules))
+    begun.append((count > 1, "nsys2prv.conversion.convert" in sys.modules))
     start(jobs, count, first)
-    from nsys2prv import preparation
+    from nsys2prv.conversion import prepare as preparation
     preparation.SMALL_JOB_ROWS = 0
 
 def removed(folder, **options):
@@ -92,7 +100,7 @@ def removed(folder, **options):
 
 if __name__ == "__main__":
     processes.start, shutil.rmtree = start, removed
-    from nsys2prv.cli import main
+    from nsys2prv.cli.main import main
     status = main(["-q", "-j", "5", *sys.argv[1:]])
     print(status, begun, processes._ahead, open_files)
 """
@@ -105,49 +113,86 @@ def test_workers_start_before_the_imports_and_are_gone_before_the_folder(tmp_pat
     (tmp_path / "early").mkdir()
     script = tmp_path / "early.py"
     script.write_text(EARLY)
-    done = subprocess.run([sys.executable, str(script), *map(str, SAMPLES), str(tmp_path / "early" / "out.prv")], capture_output=True,
-                          text=True, env=ENVIRONMENT, check=True)
+    done = subprocess.run(
+        [sys.executable, str(script), *map(str, SAMPLES), str(tmp_path / "early" / "out.prv")],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=True,
+    )
     assert done.stdout.split("\n")[-2] == "0 [(True, False)] {} []", done.stderr
     assert [path.read_bytes() for path in sorted((tmp_path / "early").iterdir())] == alone
 
 
 def test_no_dask_scheduler_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nsys2prv.engines import dask
+    from nsys2prv._util.engines import dask
 
     monkeypatch.setattr(dask, "TIMEOUT", "0.2s")
     with pytest.raises(Nsys2prvError, match="no Dask scheduler answers there"):
-        convert(SAMPLES, tmp_path / "out.prv", Options(engine="dask", scheduler="tcp://127.0.0.1:9"))
+        convert(
+            SAMPLES, tmp_path / "out.prv", Options(engine="dask", scheduler="tcp://127.0.0.1:9")
+        )
 
 
 @pytest.mark.skipif(shutil.which("mpiexec") is None, reason="no MPI here")
 def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
-    pytest.importorskip("mpi4py.MPI", reason="no mpi4py that fits the MPI here", exc_type=ImportError)
+    pytest.importorskip(
+        "mpi4py.MPI", reason="no mpi4py that fits the MPI here", exc_type=ImportError
+    )
     alone = trace(tmp_path / "alone")
-    program = ("import nsys2prv.preparation as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli import main; "
-               "sys.exit(main(['-q', '--engine', 'mpi', '-m', *sys.argv[1:]]))")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMPI_ALLOW_RUN_AS_ROOT": "1",
-                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    program = (
+        "import nsys2prv.conversion.prepare as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli.main import main; "
+        "sys.exit(main(['-q', '--engine', 'mpi', '-m', *sys.argv[1:]]))"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
     (tmp_path / "ranks").mkdir()
-    subprocess.run(["mpiexec", "-n", "3", sys.executable, "-c", program, *map(str, SAMPLES), str(tmp_path / "ranks" / "out.prv")],
-                   env=environment, check=True, timeout=120, capture_output=True)
+    subprocess.run(
+        [
+            "mpiexec",
+            "-n",
+            "3",
+            sys.executable,
+            "-c",
+            program,
+            *map(str, SAMPLES),
+            str(tmp_path / "ranks" / "out.prv"),
+        ],
+        env=environment,
+        check=True,
+        timeout=120,
+        capture_output=True,
+    )
     assert [path.read_bytes() for path in sorted((tmp_path / "ranks").iterdir())] == alone
 
 
-@pytest.mark.parametrize(("engine", "scheduler", "problem"), [
-    ("spark", None, "none of local, processes, threads, dask, mpi"), ("threads", "tcp://here:1", "--scheduler is where --engine dask")])
-def test_engines_that_there_are_not(engine: str, scheduler: str | None, problem: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("engine", "scheduler", "problem"),
+    [
+        ("spark", None, "none of local, processes, threads, dask, mpi"),
+        ("threads", "tcp://here:1", "--scheduler is where --engine dask"),
+    ],
+)
+def test_engines_that_there_are_not(
+    engine: str, scheduler: str | None, problem: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=problem):
         convert(SAMPLES, tmp_path / "out.prv", Options(engine=engine, scheduler=scheduler))
 
 
 def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nsys2prv.engines.dask", None)
+    monkeypatch.setitem(sys.modules, "nsys2prv._util.engines.dask", None)
     with pytest.raises(UsageError, match="pip install distributed"):
         engines.workers("dask", 1)
 
 
 def in_a_worker() -> bool:
-    return "nsys2prv.engines.worker" in " ".join(sys.orig_argv)
+    return "nsys2prv._util.engines.worker" in " ".join(sys.orig_argv)
 
 
 def die_once(marks: Path, task: int) -> int:
@@ -169,13 +214,18 @@ def die(task: int) -> int:
 @pytest.mark.slow
 def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
     with engines.workers("processes", 2) as pool:
-        assert list(pool.in_order(partial(die_once, tmp_path), range(8), 4)) == [task * task for task in range(8)]
+        assert list(pool.in_order(partial(die_once, tmp_path), range(8), 4)) == [
+            task * task for task in range(8)
+        ]
     assert {path.name.split()[0] for path in tmp_path.iterdir()} == {*"01234567", "died"}
 
 
 @pytest.mark.slow
 def test_a_task_that_kills_every_worker_is_named() -> None:
-    with engines.workers("processes", 2) as pool, pytest.raises(Nsys2prvError, match=r"^report 2: a worker process ended at it"):
+    with (
+        engines.workers("processes", 2) as pool,
+        pytest.raises(Nsys2prvError, match=r"^report 2: a worker process ended at it"),
+    ):
         list(pool.in_order(die, range(8), 4, lambda task: f"report {task}"))
 
 
@@ -202,7 +252,12 @@ def test_what_fails_ends_threads_after_their_work() -> None:
 
 
 def test_few_workers_are_threads_and_many_are_processes() -> None:
-    kinds = {1: SerialExecutor, 2: ThreadPoolExecutor, MOST_THREADS: ThreadPoolExecutor, MOST_THREADS + 1: ProcessExecutor}
+    kinds = {
+        1: SerialExecutor,
+        2: ThreadPoolExecutor,
+        MOST_THREADS: ThreadPoolExecutor,
+        MOST_THREADS + 1: ProcessExecutor,
+    }
     for jobs, kind in kinds.items():
         with engines.workers("local", jobs) as pool:
             assert isinstance(pool.executor, kind)
@@ -228,7 +283,10 @@ def test_workers_that_cannot_be_started() -> None:
     def start() -> Worker:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    with ProcessExecutor(2, start=start) as executor, pytest.raises(WorkerLost, match="temporarily unavailable"):
+    with (
+        ProcessExecutor(2, start=start) as executor,
+        pytest.raises(WorkerLost, match="temporarily unavailable"),
+    ):
         executor.submit(abs, 1).result(60)
 
 
@@ -240,7 +298,10 @@ def test_workers_end_while_a_forked_process_has_their_pipes() -> None:
         signal.pause()
     try:
         executor.shutdown(wait=False)
-        wait_for(lambda: not any(thread.is_alive() for thread in executor._threads), "a worker that does not end")
+        wait_for(
+            lambda: not any(thread.is_alive() for thread in executor._threads),
+            "a worker that does not end",
+        )
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -294,7 +355,9 @@ def test_parts_follow_one_another(kind: type, compress: bool, tmp_path: Path) ->
         output.put(number, [b"part %d\n" % number * 100_000, b"", b"."])
         output.collect(number)
     found = (tmp_path / "file").read_bytes()
-    assert (gzip.decompress(found) if compress else found) == b"head\n" + b"".join(b"part %d\n" % n * 100_000 + b"." for n in range(3))
+    assert (gzip.decompress(found) if compress else found) == b"head\n" + b"".join(
+        b"part %d\n" % n * 100_000 + b"." for n in range(3)
+    )
 
 
 def test_a_part_after_one_that_failed_is_not_waited_for(tmp_path: Path) -> None:
@@ -320,14 +383,31 @@ def test_parts_of_a_file_that_is_not_wanted_any_more_do_not_wait(tmp_path: Path)
         output.put(1, [b"y"])
 
 
-@pytest.mark.parametrize(("membership", "files", "most"), [
-    ("0::/job/step\n", {"job/cpu.max": "150000 100000\n", "job/step/cpu.max": "max 100000\n"}, 1),
-    ("0::/job\n", {"job/cpu.max": "50000 100000\n"}, 1),
-    ("4:cpu,cpuacct:/job\n", {"cpu/job/cpu.cfs_quota_us": "100000\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, 1),
-    ("4:cpu,cpuacct:/job\n", {"cpu/job/cpu.cfs_quota_us": "-1\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, 10_000),
-    ("0::/\n", {}, 10_000),
-])
-def test_processors_of_a_control_group(membership: str, files: dict[str, str], most: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("membership", "files", "most"),
+    [
+        (
+            "0::/job/step\n",
+            {"job/cpu.max": "150000 100000\n", "job/step/cpu.max": "max 100000\n"},
+            1,
+        ),
+        ("0::/job\n", {"job/cpu.max": "50000 100000\n"}, 1),
+        (
+            "4:cpu,cpuacct:/job\n",
+            {"cpu/job/cpu.cfs_quota_us": "100000\n", "cpu/job/cpu.cfs_period_us": "100000\n"},
+            1,
+        ),
+        (
+            "4:cpu,cpuacct:/job\n",
+            {"cpu/job/cpu.cfs_quota_us": "-1\n", "cpu/job/cpu.cfs_period_us": "100000\n"},
+            10_000,
+        ),
+        ("0::/\n", {}, 10_000),
+    ],
+)
+def test_processors_of_a_control_group(
+    membership: str, files: dict[str, str], most: int, tmp_path: Path
+) -> None:
     for name, text in files.items():
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(text)

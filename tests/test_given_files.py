@@ -7,28 +7,45 @@ from pathlib import Path
 
 import pytest
 
-from nsys2prv import given_files
-from nsys2prv.cli import main
-from nsys2prv.errors import Nsys2prvError
-from nsys2prv.given_files import read_given
+from nsys2prv._util import files
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import read_given
+from nsys2prv.cli.main import main
 
 OPTIONS = ("--kernel-rules", "--nvtx-rules", "--base-pcf", "--align")
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_a_pipe_is_refused_and_not_waited_for(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_is_refused_and_not_waited_for(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert main([option, str(tmp_path / "pipe"), str(tmp_path / "r.sqlite"), str(tmp_path / "out.prv")]) == 1
-    assert capsys.readouterr().err == f"nsys2prv: error: {tmp_path}/pipe: is not a regular file; give the name of a file\n"
+    assert (
+        main(
+            [option, str(tmp_path / "pipe"), str(tmp_path / "r.sqlite"), str(tmp_path / "out.prv")]
+        )
+        == 1
+    )
+    assert (
+        capsys.readouterr().err
+        == f"nsys2prv: error: {tmp_path}/pipe: is not a regular file; give the name of a file\n"
+    )
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_a_huge_file_is_refused(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_huge_file_is_refused(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with (tmp_path / "huge").open("wb") as file:
-        file.truncate(given_files.LARGEST_PCF + 1)
+        file.truncate(files.LARGEST_PCF + 1)
     if option == "--base-pcf":
         pytest.skip("reads as much as the largest .pcf has")
-    assert main([option, str(tmp_path / "huge"), str(tmp_path / "r.sqlite"), str(tmp_path / "out.prv")]) == 1
+    assert (
+        main(
+            [option, str(tmp_path / "huge"), str(tmp_path / "r.sqlite"), str(tmp_path / "out.prv")]
+        )
+        == 1
+    )
     assert "is larger than 32.0 MB" in capsys.readouterr().err
 
 

@@ -1,4 +1,6 @@
-"""The command on paths, folders and streams that are not as they should be: one line, a documented status, nothing left behind."""
+"""The command on paths, folders and streams that are not as they should be: one line, a documented
+status, nothing left behind.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,16 @@ SAMPLE = Path(__file__).parent.parent / "sample_reports" / "graphs" / "rank0.sql
 
 
 def command(folder: Path, *arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "nsys2prv", *map(os.fspath, map(str, arguments))], cwd=folder, text=True, errors="replace",
-                          stderr=subprocess.PIPE, timeout=60, check=False, **{"stdout": subprocess.PIPE, **more})
+    return subprocess.run(
+        [sys.executable, "-m", "nsys2prv", *map(os.fspath, map(str, arguments))],
+        cwd=folder,
+        text=True,
+        errors="replace",
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+        **{"stdout": subprocess.PIPE, **more},
+    )
 
 
 def one_line(done: subprocess.CompletedProcess[str], status: int) -> None:
@@ -71,7 +81,14 @@ def test_file_names_that_are_not_text(tmp_path: Path) -> None:
 
 
 def test_an_output_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
-    done = command(tmp_path, "-t", "kernels", SAMPLE, "o\u00fct", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    done = command(
+        tmp_path,
+        "-t",
+        "kernels",
+        SAMPLE,
+        "o\u00fct",
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -83,7 +100,14 @@ def test_a_full_standard_output_is_no_traceback(arguments: list[object], tmp_pat
 
 
 def test_a_list_of_an_export_whose_ranges_have_no_kind(tmp_path: Path) -> None:
-    make_export(tmp_path / "r.sqlite", {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)], "NVTX_EVENTS": [{"start": 1, "end": 5}]})
+    make_export(
+        tmp_path / "r.sqlite",
+        {
+            "StringIds": strings("kern"),
+            KERNEL: [kernel(1, 5)],
+            "NVTX_EVENTS": [{"start": 1, "end": 5}],
+        },
+    )
     done = command(tmp_path, "--list", "r.sqlite")
     assert done.returncode == 0, done.stderr
 
@@ -97,11 +121,23 @@ def test_a_folder_for_temporary_files_that_is_not_there_is_named(tmp_path: Path)
 def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """As in README, on a job large enough for worker processes."""
     make_export(tmp_path / "r.sqlite", {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
-    (tmp_path / "script.py").write_text("import nsys2prv.preparation as preparation\npreparation.SMALL_JOB_ROWS = 0\n"
-                                        "from nsys2prv import Options, convert\nconvert(['r.sqlite'], 'out.prv', Options())\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SAMPLE.parents[2]), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60,
-                          check=False)
+    (tmp_path / "script.py").write_text(
+        "import nsys2prv.conversion.prepare as preparation\npreparation.SMALL_JOB_ROWS = 0\n"
+        "from nsys2prv import Options, convert\nconvert(['r.sqlite'], 'out.prv', Options())\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SAMPLE.parents[2]), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-400:]
     assert (tmp_path / "out.prv").exists()
 
@@ -114,12 +150,35 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, None), (signal.SIGKILL, None)])
-def test_no_process_outlives_the_command(number: int, status: int | None, large: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, None), (signal.SIGKILL, None)],
+)
+def test_no_process_outlives_the_command(
+    number: int, status: int | None, large: Path, tmp_path: Path
+) -> None:
     """Nor, where the signal can be handled, a temporary file."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests run under nohup would hand on that it is ignored
-    child = subprocess.Popen([sys.executable, "-m", "nsys2prv", "-q", "--engine", "processes", "-j", "2", str(large), "out.prv"],
-                             cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # tests run under nohup would hand on that it is ignored
+    child = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "nsys2prv",
+            "-q",
+            "--engine",
+            "processes",
+            "-j",
+            "2",
+            str(large),
+            "out.prv",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         deadline = time.monotonic() + 20
         while len(group(child.pid)) < 2 and time.monotonic() < deadline:

@@ -9,31 +9,56 @@ import pytest
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, RUNTIME, call, kernel, make_export, strings
 
-from nsys2prv.store import lanes
+from nsys2prv.store import overlaps
 
 KERNELS = 63000006
 
 
 def intervals(trace, code: int = KERNELS) -> list[tuple[int, int, int, str]]:
     """(thread, begin, end, label) of every interval of a type, in order."""
-    return sorted((item.row[1], item.begin, item.end, trace.label(code, item.value)) for item in trace.intervals(code))
+    return sorted(
+        (item.row[1], item.begin, item.end, trace.label(code, item.value))
+        for item in trace.intervals(code)
+    )
 
 
 def test_overlapping_kernels_get_rows_of_their_own(tmp_path: Path) -> None:
-    rows = [kernel(100, 200, demangledName=1), kernel(150, 180, demangledName=3), kernel(160, 250, demangledName=4),
-            kernel(200, 220, demangledName=1), kernel(250, 260, demangledName=3)]
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": strings("a", "cudaLaunchKernel", "b", "c")})
+    rows = [
+        kernel(100, 200, demangledName=1),
+        kernel(150, 180, demangledName=3),
+        kernel(160, 250, demangledName=4),
+        kernel(200, 220, demangledName=1),
+        kernel(250, 260, demangledName=3),
+    ]
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {KERNEL: rows, "StringIds": strings("a", "cudaLaunchKernel", "b", "c")},
+    )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    assert intervals(trace) == [(1, 0, 100, "a"), (1, 100, 120, "a"), (1, 150, 160, "b"), (2, 50, 80, "b"), (3, 60, 150, "c")]
+    assert intervals(trace) == [
+        (1, 0, 100, "a"),
+        (1, 100, 120, "a"),
+        (1, 150, 160, "b"),
+        (2, 50, 80, "b"),
+        (3, 60, 150, "c"),
+    ]
     assert trace.names["THREAD"] == ["CUDA-D0.S7"] * 3
 
 
 def test_lines_lead_to_the_lane_of_their_kernel(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {
-        KERNEL: [kernel(100, 200, correlationId=1), kernel(150, 260, correlationId=2)],
-        RUNTIME: [call(10, 20, 1), call(30, 40, 2)], "StringIds": strings("a", "cudaLaunchKernel_v7000")})
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            KERNEL: [kernel(100, 200, correlationId=1), kernel(150, 260, correlationId=2)],
+            RUNTIME: [call(10, 20, 1), call(30, 40, 2)],
+            "StringIds": strings("a", "cudaLaunchKernel_v7000"),
+        },
+    )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    assert sorted((line.send, line.receiver[1], line.receive) for line in trace.comms) == [(0, 2, 90), (20, 3, 140)]
+    assert sorted((line.send, line.receiver[1], line.receive) for line in trace.comms) == [
+        (0, 2, 90),
+        (20, 3, 140),
+    ]
 
 
 def naive_first_fit(begin: np.ndarray, end: np.ndarray) -> list[int]:
@@ -42,7 +67,7 @@ def naive_first_fit(begin: np.ndarray, end: np.ndarray) -> list[int]:
     result = []
     for start, stop in zip(begin.tolist(), end.tolist(), strict=True):
         lane = next((number for number, time in enumerate(free) if time <= start), len(free))
-        free[lane:lane + 1] = [stop]
+        free[lane : lane + 1] = [stop]
         result.append(lane)
     return result
 
@@ -56,7 +81,9 @@ def test_first_fit_over_chunks_is_first_fit(seed: int) -> None:
     begin, end = begin[order], end[order]
     found, ends = [], {}
     for piece in np.array_split(np.arange(120), random.integers(1, 5)):
-        lane, crowded = lanes.first_free(np.zeros(len(piece), np.int64), begin[piece], end[piece], ends)
+        lane, crowded = overlaps.first_free(
+            np.zeros(len(piece), np.int64), begin[piece], end[piece], ends
+        )
         assert not crowded
         found += lane.tolist()
     assert found == naive_first_fit(begin, end)

@@ -1,4 +1,6 @@
-"""What the summary says of opening a trace in Paraver, against the trace's own lines and against paramedir."""
+"""What the summary says of opening a trace in Paraver, against the trace's own lines and against
+paramedir.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from tools.exports import make_large
 from tools.paramedir import PARAMEDIR, TIMELINE, need_paramedir
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv.cut.asked import Cut
-from nsys2prv.telling.loading import Load
+from nsys2prv.conversion.cut.asked import CutOptions
+from nsys2prv.conversion.paraver_memory import MemoryEstimate
 
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
 
@@ -40,7 +42,9 @@ def test_what_is_counted_is_what_is_written(name: str, states: bool, tmp_path: P
     load = converted(name, tmp_path / "all.prv", states=states).load
     assert (load.pairs, load.states, load.lines) == counted(tmp_path / "all.prv")
     assert bool(load.states) == states
-    bare = converted(name, tmp_path / "bare.prv", states=states, cut=Cut(arguments=False)).load
+    bare = converted(
+        name, tmp_path / "bare.prv", states=states, cut=CutOptions(arguments=False)
+    ).load
     assert (load.bare, load.states, load.lines) == counted(tmp_path / "bare.prv")
     assert bare.pairs == bare.bare == load.bare < load.pairs
 
@@ -50,22 +54,38 @@ def test_small_traces_open_at_once(tmp_path: Path) -> None:
 
 
 def test_what_is_said_of_large_traces() -> None:
-    many = Load(pairs=20_000_000, bare=4_000_000, states=1_000_000, lines=1_000_000)
+    many = MemoryEstimate(pairs=20_000_000, bare=4_000_000, states=1_000_000, lines=1_000_000)
     # 1.8 * (20 * 32 + 64 + 312) and 1.8 * (4 * 32 + 64 + 312) MB; 20 * 0.4 + 0.6 + 2.5 s.
-    assert many.text() == "to open it Paraver needs about 1.8 GB of memory and 11 s; 0.9 GB with --no-args"
-    assert "--no-args" not in Load(pairs=20_000_000, bare=19_000_000).text()
-    assert Load(pairs=100_000, bare=100_000).text() == ""
+    assert (
+        many.text()
+        == "to open it Paraver needs about 1.8 GB of memory and 11 s; 0.9 GB with --no-args"
+    )
+    assert "--no-args" not in MemoryEstimate(pairs=20_000_000, bare=19_000_000).text()
+    assert MemoryEstimate(pairs=100_000, bare=100_000).text() == ""
 
 
 def test_the_memory_that_paraver_takes(tmp_path: Path) -> None:
-    """Within half and twice of what is said: how its arrays grow depends on how the records lie on the rows."""
+    """Within half and twice of what is said: how its arrays grow depends on how the records lie on
+    the rows.
+    """
     need_paramedir()
-    load = convert([make_large(tmp_path / "r.sqlite", 300_000)], tmp_path / "out.prv", Options(jobs=1)).load
+    load = convert(
+        [make_large(tmp_path / "r.sqlite", 300_000)], tmp_path / "out.prv", Options(jobs=1)
+    ).load
     (tmp_path / "view.cfg").write_text(TIMELINE)
-    # The greatest memory of a child counts what its parent had when it was started: a small parent stands between.
-    between = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
-               "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
-    done = subprocess.run([sys.executable, "-c", between, str(PARAMEDIR), "out.prv", "view.cfg", "view.csv"], cwd=tmp_path, text=True,
-                          env={**os.environ, "HOME": str(tmp_path)}, stdout=subprocess.PIPE, check=True)
+    # The greatest memory of a child counts what its parent had when it was started: a small parent
+    # stands between.
+    between = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", between, str(PARAMEDIR), "out.prv", "view.cfg", "view.csv"],
+        cwd=tmp_path,
+        text=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     assert load.memory / 2 < int(done.stdout) * 1024 < load.memory * 2
     assert load.memory > 100_000_000

@@ -1,4 +1,6 @@
-"""Ranges shorter than a least duration are dropped and counted, and what they tell beside their own time is not lost."""
+"""Ranges shorter than a least duration are dropped and counted, and what they tell beside their own
+time is not lost.
+"""
 
 from __future__ import annotations
 
@@ -7,55 +9,105 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read, found
-from tools.exports import KERNEL, PID, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export, os_call, strings
+from tools.exports import (
+    KERNEL,
+    PID,
+    RUNTIME,
+    Row,
+    call,
+    global_pid,
+    global_tid,
+    kernel,
+    make_export,
+    os_call,
+    strings,
+)
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Summary
-from nsys2prv.catalogue import catalogue
-from nsys2prv.cli import main
-from nsys2prv.errors import NothingToWrite, UsageError
+from nsys2prv._util.errors import NothingToWrite, UsageError
+from nsys2prv.cli.main import main
 from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.report.source import NULL
-from nsys2prv.selection import least_durations
+from nsys2prv.events.selection import least_durations
+from nsys2prv.nsight.source import NULL
 
-OSRT, PTHREAD, API, KERNELS, EVENTS, PUSHPOP, MARKS = 66400000, 61000000, 63000000, 63000006, 63000050, 9600, 9620
+OSRT, PTHREAD, API, KERNELS, EVENTS, PUSHPOP, MARKS = (
+    66400000,
+    61000000,
+    63000000,
+    63000006,
+    63000050,
+    9600,
+    9620,
+)
 NAMES = strings("read", "pthread_mutex_lock", "open", "poll", "k", "cudaLaunchKernel_v7000")
 READ, LOCK, OPEN, POLL, K, LAUNCH = range(1, 7)
 
 
-def converted(folder: Path, rows: list[Row], more: dict[str, list[Row]] | None = None, **options: object) -> tuple[Trace, Summary]:
+def converted(
+    folder: Path, rows: list[Row], more: dict[str, list[Row]] | None = None, **options: object
+) -> tuple[Trace, Summary]:
     """The trace, without violations, and the summary of an export with these rows of OSRT_API."""
-    report = make_export(folder / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES, **(more or {})})
+    report = make_export(
+        folder / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES, **(more or {})}
+    )
     return convert_and_read([report], folder / "o.prv", **options)
 
 
 def test_short_calls_are_dropped_and_counted(tmp_path: Path) -> None:
-    rows = [os_call(0, 2_000, OPEN), os_call(100, 1_099, READ, level=1), os_call(1_100, 1_101, LOCK, level=1), os_call(3_000, 3_000),
-            os_call(5_000, 6_000, POLL, tid=PID + 1), os_call(5_000, 5_100, tid=PID + 2), os_call(9_000, None, OPEN),
-            os_call(None, 7, OPEN)]
+    rows = [
+        os_call(0, 2_000, OPEN),
+        os_call(100, 1_099, READ, level=1),
+        os_call(1_100, 1_101, LOCK, level=1),
+        os_call(3_000, 3_000),
+        os_call(5_000, 6_000, POLL, tid=PID + 1),
+        os_call(5_000, 5_100, tid=PID + 2),
+        os_call(9_000, None, OPEN),
+        os_call(None, 7, OPEN),
+    ]
     trace, summary = converted(tmp_path, rows, min_duration={"osrt": 1_000})
     assert found(trace, OSRT) == [("open", 0, 2_000), ("poll", 5_000, 6_000)]
     assert found(trace, PTHREAD) == [("pthread_mutex_lock", 1_100, 1_101)]
-    assert summary.dropped == {("osrt", "shorter than 1 us"): 3, ("osrt", "rows without usable times"): 2}
+    assert summary.dropped == {
+        ("osrt", "shorter than 1 us"): 3,
+        ("osrt", "rows without usable times"): 2,
+    }
     assert "3 rows of osrt left out: shorter than 1 us" in summary.text()
     assert "read" not in trace.labels.values[OSRT].values()
     assert summary.threads == 2
 
 
 def test_samples_take_no_least_duration() -> None:
-    """Their intervals are those of the sampling, which a least duration would thin out, or drop altogether."""
+    """Their intervals are those of the sampling, which a least duration would thin out, or drop
+    altogether.
+    """
     layouts = catalogue().layouts
-    sampling = {kind.name: kind.lasting for kind in all_kinds() if any(not layouts[layout].fields for layout in kind.layouts)}
+    sampling = {
+        kind.name: kind.lasting
+        for kind in all_kinds()
+        if any(not layouts[layout].fields for layout in kind.layouts)
+    }
     # Those of NVTX are numbers of ranges, which last.
-    assert {name for name, lasting in sampling.items() if lasting} == {"nvtx_payloads", "nvtx_values"}
+    assert {name for name, lasting in sampling.items() if lasting} == {
+        "nvtx_payloads",
+        "nvtx_values",
+    }
     assert {"gpu_metrics", "nic_metrics", "generic_events", "cpu_counters"} <= set(sampling)
 
 
 def test_short_api_calls_still_launch(tmp_path: Path) -> None:
-    more = {RUNTIME: [call(0, 10, 1, nameId=LAUNCH), call(20, 900, 2, nameId=LAUNCH)],
-            KERNEL: [kernel(100, 200, correlationId=1, demangledName=K), kernel(1_000, 1_500, correlationId=2, demangledName=K)]}
-    trace, summary = converted(tmp_path, [os_call(0, 5)], more, min_duration={"cuda_api_trace": 500})
+    more = {
+        RUNTIME: [call(0, 10, 1, nameId=LAUNCH), call(20, 900, 2, nameId=LAUNCH)],
+        KERNEL: [
+            kernel(100, 200, correlationId=1, demangledName=K),
+            kernel(1_000, 1_500, correlationId=2, demangledName=K),
+        ],
+    }
+    trace, summary = converted(
+        tmp_path, [os_call(0, 5)], more, min_duration={"cuda_api_trace": 500}
+    )
     assert found(trace, API) == [("cudaLaunchKernel", 20, 900)]
     assert len(found(trace, KERNELS)) == 2
     assert sorted((line.send, line.receive) for line in trace.comms) == [(0, 100), (20, 1_000)]
@@ -69,8 +121,12 @@ def test_short_api_calls_still_launch(tmp_path: Path) -> None:
 
 def test_events_last_as_long_as_the_calls_that_record_them(tmp_path: Path) -> None:
     event = {"deviceId": 0, "contextId": 1, "streamId": 7, "globalPid": global_pid(), "eventId": 3}
-    more = {RUNTIME: [call(0, 10, 1, nameId=LAUNCH), call(20, 900, 2, nameId=LAUNCH)],
-            "CUPTI_ACTIVITY_KIND_CUDA_EVENT": [{**event, "correlationId": number, "timestamp": 500 * number} for number in (1, 2)]}
+    more = {
+        RUNTIME: [call(0, 10, 1, nameId=LAUNCH), call(20, 900, 2, nameId=LAUNCH)],
+        "CUPTI_ACTIVITY_KIND_CUDA_EVENT": [
+            {**event, "correlationId": number, "timestamp": 500 * number} for number in (1, 2)
+        ],
+    }
     trace, summary = converted(tmp_path, [os_call(0, 5)], more, min_duration={"cuda_events": 500})
     assert [(item.begin, item.end) for item in trace.intervals(EVENTS)] == [(20, 900)]
     assert summary.events["cuda_event_completion"] == 2
@@ -78,9 +134,25 @@ def test_events_last_as_long_as_the_calls_that_record_them(tmp_path: Path) -> No
 
 
 def test_open_ranges_and_marks_are_never_short(tmp_path: Path) -> None:
-    rows = [{"start": start, "end": end, "eventType": kind, "text": text, "globalTid": global_tid(PID), "domainId": 0}
-            for start, end, kind, text in ((0, None, 59, "open"), (10, 20, 59, "short"), (30, 60, 59, "long"), (40, None, 34, "mark"))]
-    trace, summary = converted(tmp_path, [os_call(0, 100)], {"NVTX_EVENTS": rows}, min_duration={"nvtx": 30, "all": 50})
+    rows = [
+        {
+            "start": start,
+            "end": end,
+            "eventType": kind,
+            "text": text,
+            "globalTid": global_tid(PID),
+            "domainId": 0,
+        }
+        for start, end, kind, text in (
+            (0, None, 59, "open"),
+            (10, 20, 59, "short"),
+            (30, 60, 59, "long"),
+            (40, None, 34, "mark"),
+        )
+    ]
+    trace, summary = converted(
+        tmp_path, [os_call(0, 100)], {"NVTX_EVENTS": rows}, min_duration={"nvtx": 30, "all": 50}
+    )
     assert [label for label, _, _ in found(trace, PUSHPOP)] == ["open", "long"]
     assert [label for label, _, _ in found(trace, MARKS)] == ["mark"]
     assert summary.dropped == {("nvtx_pushpop_trace", "shorter than 30 ns"): 1}
@@ -102,7 +174,16 @@ def test_durations_at_the_ends_of_time() -> None:
     last = np.iinfo(np.int64).max
     begin = np.array([0, 0, NULL, 0, -last, last, 5, NULL])
     end = np.array([9, 10, 5, NULL, last, -last, 4, NULL])
-    assert extraction.long_enough(begin, end).tolist() == [False, True, True, True, True, False, False, True]
+    assert extraction.long_enough(begin, end).tolist() == [
+        False,
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
     assert extraction.account.dropped == {"shorter than 10 ns": 3}
 
 
@@ -115,29 +196,66 @@ def test_a_kinds_own_name_goes_before_groups_and_these_before_all() -> None:
     assert least_durations({}) == {}
 
 
-@pytest.mark.parametrize(("given", "message"), [
-    ({"nonsense": 5}, "no such kind"), ({"nvtx_marks": 5}, "points in time"), ({"osrt": -1}, "no duration"),
-    ({"osrt": 1 << 63}, "no duration"),
-])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"nonsense": 5}, "no such kind"),
+        ({"nvtx_marks": 5}, "points in time"),
+        ({"osrt": -1}, "no duration"),
+        ({"osrt": 1 << 63}, "no duration"),
+    ],
+)
 def test_least_durations_that_cannot_be(given: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         least_durations(given)
 
 
-@pytest.mark.parametrize(("text", "kept"), [
-    ("osrt=2000", 2), ("osrt=2us", 2), ("osrt=2.001us", 1), ("osrt=0.002ms", 2), ("osrt=0.000002s", 2), ("osrt=2000ns", 2), ("osrt=0", 3),
-])
-def test_durations_on_the_command_line(text: str, kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [os_call(0, 2_000), os_call(3_000, 6_000), os_call(7_000, 7_001), os_call(8_000, 8_001, LOCK)]
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("osrt=2000", 2),
+        ("osrt=2us", 2),
+        ("osrt=2.001us", 1),
+        ("osrt=0.002ms", 2),
+        ("osrt=0.000002s", 2),
+        ("osrt=2000ns", 2),
+        ("osrt=0", 3),
+    ],
+)
+def test_durations_on_the_command_line(
+    text: str, kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        os_call(0, 2_000),
+        os_call(3_000, 6_000),
+        os_call(7_000, 7_001),
+        os_call(8_000, 8_001, LOCK),
+    ]
     report = make_export(tmp_path / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})
-    assert main(["--min-duration", text, "--min-duration", "pthread=1", str(report), str(tmp_path / "o.prv")]) == 0
+    assert (
+        main(
+            [
+                "--min-duration",
+                text,
+                "--min-duration",
+                "pthread=1",
+                str(report),
+                str(tmp_path / "o.prv"),
+            ]
+        )
+        == 0
+    )
     assert ("left out: shorter than" in capsys.readouterr().out) == (kept < 3)
     trace = read_trace(tmp_path / "o.prv")
     assert (len(found(trace, OSRT)), len(found(trace, PTHREAD))) == (kept, 1)
 
 
-@pytest.mark.parametrize("text", ["osrt", "osrt=", "osrt=10m", "osrt=-5", "=5", "osrt=1e3", "nonsense=5"])
-def test_what_is_no_duration_is_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "text", ["osrt", "osrt=", "osrt=10m", "osrt=-5", "=5", "osrt=1e3", "nonsense=5"]
+)
+def test_what_is_no_duration_is_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--min-duration", text, str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv")]) == 2
     error = capsys.readouterr().err
     assert error.startswith("nsys2prv: error: ")

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 from samples import generate
 
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
+from nsys2prv.nsight import job_checks
+from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.relations.absent_members import _told
-from nsys2prv.report import mixed
-from nsys2prv.report.info import ReportInfo
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +24,22 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def _warned(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return [line.removeprefix("nsys2prv: warning: ") for line in capsys.readouterr().err.splitlines() if "rank" in line]
+    return [
+        line.removeprefix("nsys2prv: warning: ")
+        for line in capsys.readouterr().err.splitlines()
+        if "rank" in line
+    ]
 
 
-def test_a_rank_without_a_report(reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_without_a_report(
+    reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*reports, str(tmp_path / "x.prv"), "-q"]) == 0
     assert _warned(capsys) == []
     assert main([*reports[:2], reports[3], str(tmp_path / "x.prv"), "-q"]) == 0
-    expected = ["the job has 4 ranks (WORLD_SIZE), and there is no report of rank 2: what they took part in is incomplete"]
+    expected = [
+        "the job has 4 ranks (WORLD_SIZE), and there is no report of rank 2: what they took part in is incomplete"
+    ]
     assert _warned(capsys) == expected
     assert main(["--list", *reports[:2], reports[3]]) == 0
     assert _warned(capsys) == expected
@@ -40,51 +48,79 @@ def test_a_rank_without_a_report(reports: list[str], tmp_path: Path, capsys: pyt
     assert _warned(capsys) == []
 
 
-def test_a_rank_without_a_report_where_only_nccl_tells(reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_without_a_report_where_only_nccl_tells(
+    reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copies = []
     for path in (*reports[:2], reports[3]):
         copies.append(str(tmp_path / Path(path).name))
         Path(copies[-1]).write_bytes(Path(path).read_bytes())
         with sqlite3.connect(copies[-1]) as database:
-            database.execute("DELETE FROM META_DATA_CAPTURE WHERE value LIKE '%SIZE=%' OR value LIKE '%NTASKS=%'")
+            database.execute(
+                "DELETE FROM META_DATA_CAPTURE WHERE value LIKE '%SIZE=%' OR value LIKE '%NTASKS=%'"
+            )
     assert main([*copies, str(tmp_path / "x.prv"), "-q"]) == 0
-    assert _warned(capsys) == ["an NCCL communicator has 4 ranks, and there are reports of 3 of them; there is none of its rank 2"]
+    assert _warned(capsys) == [
+        "an NCCL communicator has 4 ranks, and there are reports of 3 of them; there is none of its rank 2"
+    ]
 
 
-def test_two_reports_of_one_rank(reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_reports_of_one_rank(
+    reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     generate(tmp_path / "other", ranks=2, hosts=1, steps=1, layers=1, seed=9)
-    assert main([reports[0], str(tmp_path / "other" / "rank0.sqlite"), str(tmp_path / "x.prv"), "-q"]) == 0
-    assert "rank 0 (RANK) is in rank0.sqlite and in rank0.sqlite: are they of one job?" in _warned(capsys)
+    assert (
+        main([reports[0], str(tmp_path / "other" / "rank0.sqlite"), str(tmp_path / "x.prv"), "-q"])
+        == 0
+    )
+    assert "rank 0 (RANK) is in rank0.sqlite and in rank0.sqlite: are they of one job?" in _warned(
+        capsys
+    )
 
 
-def _info(name: str, launched: dict[str, int], sizes: dict[str, int], ranks: dict[int, int] | None = None) -> ReportInfo:
+def _info(
+    name: str, launched: dict[str, int], sizes: dict[str, int], ranks: dict[int, int] | None = None
+) -> ReportInfo:
     return ReportInfo(Path(name), launcher_ranks=launched, launcher_sizes=sizes, ranks=ranks or {})
 
 
 def test_what_does_not_prove_that_ranks_are_missing() -> None:
-    for infos in ([_info("a", {"RANK": 0}, {}), _info("b", {"RANK": 1}, {})],
-                  [_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}), _info("b", {"RANK": 1}, {"WORLD_SIZE": 8})],
-                  [_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}), _info("b", {"RANK": 0}, {"WORLD_SIZE": 4})],
-                  # One report of all processes of a node, which the launcher started once.
-                  [_info("a", {"RANK": 0}, {"WORLD_SIZE": 2}, {1: 0, 2: 1})],
-                  # The size of another launcher: ranks go beyond it.
-                  [_info("a", {"RANK": 7}, {"WORLD_SIZE": 4})]):
-        assert mixed.missing_ranks(infos) == []
-    assert mixed.missing_ranks([_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
-        "the job has 8 ranks (WORLD_SIZE), and there is no report of ranks 0, 1, 2 and 4 more: what they took part in is incomplete"]
+    for infos in (
+        [_info("a", {"RANK": 0}, {}), _info("b", {"RANK": 1}, {})],
+        [_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}), _info("b", {"RANK": 1}, {"WORLD_SIZE": 8})],
+        [_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}), _info("b", {"RANK": 0}, {"WORLD_SIZE": 4})],
+        # One report of all processes of a node, which the launcher started once.
+        [_info("a", {"RANK": 0}, {"WORLD_SIZE": 2}, {1: 0, 2: 1})],
+        # The size of another launcher: ranks go beyond it.
+        [_info("a", {"RANK": 7}, {"WORLD_SIZE": 4})],
+    ):
+        assert job_checks.missing_ranks(infos) == []
+    assert job_checks.missing_ranks([_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
+        "the job has 8 ranks (WORLD_SIZE), and there is no report of ranks 0, 1, 2 and 4 more: what they took part in is incomplete"
+    ]
 
 
 def test_ranks_that_a_batch_step_gives_to_all() -> None:
-    assert mixed.warnings([_info("a", {"SLURM_PROCID": 0}, {}), _info("b", {"SLURM_PROCID": 0}, {})]) == []
+    assert (
+        job_checks.warnings(
+            [_info("a", {"SLURM_PROCID": 0}, {}), _info("b", {"SLURM_PROCID": 0}, {})]
+        )
+        == []
+    )
 
 
 def test_members_of_communicators() -> None:
     def told(*rows: tuple[int, int, int, int]) -> list[str]:
-        return _told(pl.DataFrame(rows, schema=["communicator", "task", "ranks", "rank"], orient="row"))
+        return _told(
+            pl.DataFrame(rows, schema=["communicator", "task", "ranks", "rank"], orient="row")
+        )
 
     assert told((7, 0, 2, 0), (7, 1, 2, 1)) == []
     assert told((7, 0, 2, 0), (7, 0, 2, 1)) == [], "one process with two GPUs"
     assert told((0, 0, 4, 0)) == []
     assert told((7, 0, 4, 3), (7, 1, 4, 0), (8, 0, 2, 0)) == [
-        "an NCCL communicator has 4 ranks, and there are reports of 2 of them; there is none of its ranks 1, 2"]
-    assert told((7, 0, 4, -1), (7, 1, 4, -1)) == ["an NCCL communicator has 4 ranks, and there are reports of 2 of them"]
+        "an NCCL communicator has 4 ranks, and there are reports of 2 of them; there is none of its ranks 1, 2"
+    ]
+    assert told((7, 0, 4, -1), (7, 1, 4, -1)) == [
+        "an NCCL communicator has 4 ranks, and there are reports of 2 of them"
+    ]

@@ -1,4 +1,6 @@
-"""Views of NVTX ranges on GPU streams: what paramedir makes of them is what SQL finds in the reports."""
+"""Views of NVTX ranges on GPU streams: what paramedir makes of them is what SQL finds in the
+reports.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,18 @@ from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.catalogue import catalogue
+from nsys2prv.events.catalogue import catalogue
 
 ROOT = Path(__file__).parent.parent
-REPORTS = [ROOT / "sample_reports" / sample / "rank0.sqlite" for sample in ("training", "graphs", "cluster")]
+REPORTS = [
+    ROOT / "sample_reports" / sample / "rank0.sqlite"
+    for sample in ("training", "graphs", "cluster")
+]
 REPORTS += [path for path in EXPORTS if "h100" in path.name]
 PARAMEDIR = shutil.which("paramedir")
-pytestmark = pytest.mark.skipif(PARAMEDIR is None, reason="paramedir, Paraver's command line program, is not on the PATH")
+pytestmark = pytest.mark.skipif(
+    PARAMEDIR is None, reason="paramedir, Paraver's command line program, is not on the PATH"
+)
 WORK = ("kernel", "nccl_kernel", "memory", "graph")
 
 
@@ -38,34 +45,63 @@ class Asked:
 
     def ask(self, view: str) -> str:
         """What paramedir says of a view."""
-        said = subprocess.run([PARAMEDIR, "o.prv", file_of(f"{view}.cfg"), "out"], cwd=self.folder, check=True, capture_output=True,
-                              text=True)
+        said = subprocess.run(
+            [PARAMEDIR, "o.prv", file_of(f"{view}.cfg"), "out"],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         assert "rror" not in said.stdout + said.stderr
         assert "abort" not in said.stdout + said.stderr
-        [written] = [path for path in (self.folder / "out", self.folder / "out.csv") if path.exists()]
+        [written] = [
+            path for path in (self.folder / "out", self.folder / "out.csv") if path.exists()
+        ]
         text = written.read_text()
         written.unlink()
         return text
 
-    def busy(self, row: tuple[int, str], begin: int, end: int, kinds: tuple[str, ...] = WORK) -> Iterator[tuple[str, int]]:
+    def busy(
+        self, row: tuple[int, str], begin: int, end: int, kinds: tuple[str, ...] = WORK
+    ) -> Iterator[tuple[str, int]]:
         """Name and length of what runs on a row within a time."""
         for kind, pid, name, label, start, stop in self.work:
             if (pid, name) == row and kind in kinds and start < end and begin < stop:
                 yield label, min(stop, end) - max(start, begin)
 
 
-@pytest.fixture(scope="module", params=REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}"[:30])
-def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+@pytest.fixture(
+    scope="module", params=REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}"[:30]
+)
+def asked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Asked]:
     folder = tmp_path_factory.mktemp("views")
     truth = Truth(request.param)
-    convert([request.param], folder / "o.prv", Options(("cuda", "nvtx"), full_kernel_names=True, demanded=("nvtx_on_gpu",),
-                                                       nvtx_rules="none", align="none"))
+    convert(
+        [request.param],
+        folder / "o.prv",
+        Options(
+            ("cuda", "nvtx"),
+            full_kernel_names=True,
+            demanded=("nvtx_on_gpu",),
+            nvtx_rules="none",
+            align="none",
+        ),
+    )
     trace = read_trace(folder / "o.prv")
-    rows = {item.row for code, label in trace.labels.types.items() if label.startswith("NVTX on GPU") for item in trace.intervals(code)}
+    rows = {
+        item.row
+        for code, label in trace.labels.types.items()
+        if label.startswith("NVTX on GPU")
+        for item in trace.intervals(code)
+    }
     places = Counter((trace.task_name(row), trace.row_name(row)) for row in rows)
     assert set(places.values()) == {1}, "all ranges of a stream nest on its row"
-    work = truth.rows("SELECT kind, process >> 24 & 0xFFFFFF, row, name, start - :base, end - :base FROM event WHERE row LIKE 'CUDA%'",
-                      base=truth.base())
+    work = truth.rows(
+        "SELECT kind, process >> 24 & 0xFFFFFF, row, name, start - :base, end - :base FROM event WHERE row LIKE 'CUDA%'",
+        base=truth.base(),
+    )
     yield Asked(trace, projected(truth), work, folder)
     truth.close()
 
@@ -82,7 +118,9 @@ def columns(table: str) -> dict[str, float]:
 
 
 def times(asked: Asked, known: bool = False) -> list[tuple]:
-    return list(on_top(one for one in asked.ranges if not known or one.domain in catalogue().domains))
+    return list(
+        on_top(one for one in asked.ranges if not known or one.domain in catalogue().domains)
+    )
 
 
 def test_time_by_range(asked: Asked) -> None:
@@ -96,7 +134,9 @@ def test_work_by_range(asked: Asked) -> None:
     expected: Counter[str] = Counter()
     for row, begin, end, name, _ in times(asked):
         expected[name] += sum(length for _, length in asked.busy(row, begin, end))
-    assert columns(asked.ask("extra/analysis/nvtx_on_gpu_work_2dh")) == {name: time for name, time in expected.items() if time}
+    assert columns(asked.ask("extra/analysis/nvtx_on_gpu_work_2dh")) == {
+        name: time for name, time in expected.items() if time
+    }
 
 
 def test_kernels_by_range(asked: Asked) -> None:
@@ -106,21 +146,37 @@ def test_kernels_by_range(asked: Asked) -> None:
             expected[name][kernel] += length
     found = {}
     for plane in asked.ask("extra/analysis/nvtx_on_gpu_kernels_3dh").split("Avg/Max")[:-1]:
-        name, _, table = (plane if not found else plane.split("\n\n", 1)[1]).lstrip("\n").partition("\n")
+        name, _, table = (
+            (plane if not found else plane.split("\n\n", 1)[1]).lstrip("\n").partition("\n")
+        )
         found[name] = columns(table)
     assert found == {name: dict(kernels) for name, kernels in expected.items()}
 
 
-@pytest.mark.parametrize(("view", "known", "field"), [
-    ("views/nvtx_on_gpu", False, 3), ("extra/basics/nvtx_on_gpu", None, 3), ("extra/views/nvtx_on_gpu_depth", True, 4)])
+@pytest.mark.parametrize(
+    ("view", "known", "field"),
+    [
+        ("views/nvtx_on_gpu", False, 3),
+        ("extra/basics/nvtx_on_gpu", None, 3),
+        ("extra/views/nvtx_on_gpu_depth", True, 4),
+    ],
+)
 def test_timelines(asked: Asked, view: str, known: bool | None, field: int) -> None:
-    stretches = times(asked, bool(known)) if known is not None else list(on_top(one for one in asked.ranges if not one.domain))
+    stretches = (
+        times(asked, bool(known))
+        if known is not None
+        else list(on_top(one for one in asked.ranges if not one.domain))
+    )
     expected: Counter[object] = Counter()
     for stretch in stretches:
         expected[stretch[field]] += stretch[2] - stretch[1]
     found: Counter[object] = Counter()
-    labels = {value: label for code, values in asked.trace.labels.values.items()
-              if asked.trace.labels.types[code].startswith("NVTX on GPU") for value, label in values.items()}
+    labels = {
+        value: label
+        for code, values in asked.trace.labels.values.items()
+        if asked.trace.labels.types[code].startswith("NVTX on GPU")
+        for value, label in values.items()
+    }
     for line in asked.ask(view).splitlines():
         _, _, length, value = line.split("\t")
         if float(value) and float(length):

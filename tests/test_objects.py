@@ -7,15 +7,23 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, RUNTIME, call, global_pid, global_tid, kernel, make_export, strings
+from tools.exports import (
+    KERNEL,
+    RUNTIME,
+    call,
+    global_pid,
+    global_tid,
+    kernel,
+    make_export,
+    strings,
+)
 
-from nsys2prv.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.text import natural_key
 from nsys2prv.events.extraction import StreamKey, ThreadKey
-from nsys2prv.model.natural import natural_key
-from nsys2prv.model.objects import build, order_reports
-from nsys2prv.report.info import Gpu, ReportInfo
-from nsys2prv.report.launcher import distinguishing, launcher_ranks
-from nsys2prv.report.sqlite import Database
+from nsys2prv.nsight.info import Gpu, ReportInfo, distinguishing, launcher_ranks
+from nsys2prv.nsight.sqlite import Database
+from nsys2prv.paraver.object_model import build, order_reports
 
 
 def info(name: str, **more: object) -> ReportInfo:
@@ -27,28 +35,46 @@ def rows_of(model) -> list[tuple[str, list[str]]]:
 
 
 def test_natural_order() -> None:
-    assert sorted(["rank10", "rank2", "rank1", "a"], key=natural_key) == ["a", "rank1", "rank2", "rank10"]
+    assert sorted(["rank10", "rank2", "rank1", "a"], key=natural_key) == [
+        "a",
+        "rank1",
+        "rank2",
+        "rank10",
+    ]
 
 
 def test_reports_without_ranks_go_by_name() -> None:
-    assert [report.name for report in order_reports([info("rank10.sqlite"), info("rank2.sqlite")])] == ["rank2.sqlite", "rank10.sqlite"]
+    assert [
+        report.name for report in order_reports([info("rank10.sqlite"), info("rank2.sqlite")])
+    ] == ["rank2.sqlite", "rank10.sqlite"]
 
 
 def test_ranks_go_before_names_unless_they_repeat() -> None:
-    ranked = [info("a.sqlite", launcher_ranks={"RANK": 1}), info("b.sqlite", launcher_ranks={"RANK": 0})]
+    ranked = [
+        info("a.sqlite", launcher_ranks={"RANK": 1}),
+        info("b.sqlite", launcher_ranks={"RANK": 0}),
+    ]
     assert [report.name for report in order_reports(ranked)] == ["b.sqlite", "a.sqlite"]
-    repeated = [info("b.sqlite", launcher_ranks={"RANK": 0}), info("a.sqlite", launcher_ranks={"RANK": 0})]
+    repeated = [
+        info("b.sqlite", launcher_ranks={"RANK": 0}),
+        info("a.sqlite", launcher_ranks={"RANK": 0}),
+    ]
     assert [report.name for report in order_reports(repeated)] == ["a.sqlite", "b.sqlite"]
 
 
-@pytest.mark.parametrize(("rows", "rank"), [
-    (['RANK="3"', 'SLURM_PROCID="0"', 'SECRET="RANK=9"'], 3),
-    (['SLURM_PROCID="0"', 'OMPI_COMM_WORLD_RANK="5"'], 5),
-    (["PMI_RANK=7"], 7),
-    (['RANK="x"', 'RANK=""'], None),
-    (['LOCAL_RANK="2"', 'MY_RANK="4"'], None),
-])
-def test_rank_from_the_launchers_environment(rows: list[str], rank: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rows", "rank"),
+    [
+        (['RANK="3"', 'SLURM_PROCID="0"', 'SECRET="RANK=9"'], 3),
+        (['SLURM_PROCID="0"', 'OMPI_COMM_WORLD_RANK="5"'], 5),
+        (["PMI_RANK=7"], 7),
+        (['RANK="x"', 'RANK=""'], None),
+        (['LOCAL_RANK="2"', 'MY_RANK="4"'], None),
+    ],
+)
+def test_rank_from_the_launchers_environment(
+    rows: list[str], rank: int | None, tmp_path: Path
+) -> None:
     capture = [{"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": row} for row in rows]
     capture.append({"name": "COMMAND", "value": "RANK=1"})
     with Database(make_export(tmp_path / "r.sqlite", {"META_DATA_CAPTURE": capture})) as database:
@@ -56,13 +82,20 @@ def test_rank_from_the_launchers_environment(rows: list[str], rank: int | None, 
 
 
 def test_the_variable_that_tells_reports_apart_counts() -> None:
-    reports = [info(f"{name}.sqlite", launcher_ranks={"RANK": 0, "OMPI_COMM_WORLD_RANK": rank}) for name, rank in (("a", 1), ("b", 0))]
+    reports = [
+        info(f"{name}.sqlite", launcher_ranks={"RANK": 0, "OMPI_COMM_WORLD_RANK": rank})
+        for name, rank in (("a", 1), ("b", 0))
+    ]
     assert [report.name for report in order_reports(reports)] == ["b.sqlite", "a.sqlite"]
 
 
 def test_same_pid_on_two_hosts_gives_two_tasks_on_two_nodes() -> None:
     pid = global_pid(111)
-    model = build([info("r0", host="a"), info("r1", host="b")], [0, 1], [(0, ThreadKey(pid | 111)), (1, ThreadKey(pid | 111))])
+    model = build(
+        [info("r0", host="a"), info("r1", host="b")],
+        [0, 1],
+        [(0, ThreadKey(pid | 111)), (1, ThreadKey(pid | 111))],
+    )
     assert [(task.node, len(task.threads)) for task in model.tree.tasks] == [(0, 1), (1, 1)]
     assert model.tree.addresses == ["1:1:1:1", "2:1:2:1"]
 
@@ -70,30 +103,56 @@ def test_same_pid_on_two_hosts_gives_two_tasks_on_two_nodes() -> None:
 def test_a_stream_that_several_hosts_have_is_named_with_its_host() -> None:
     pid = global_pid(111)
     streams = [StreamKey(pid, 0, 7), StreamKey(pid, 0, 8)]
-    model = build([info("r0", host="a"), info("r1", host="b")], [0, 1], [(0, streams[0]), (0, streams[1]), (1, streams[0])])
-    assert [names for _, names in rows_of(model)] == [["CUDA-D0.S7-a", "CUDA-D0.S8"], ["CUDA-D0.S7-b"]]
-    alone = build([info("r0", host="a"), info("r1", host="a")], [0, 0], [(0, streams[0]), (1, streams[0])])
-    assert [names for _, names in rows_of(alone)] == [["CUDA-D0.S7"]] * 2, "a host behind it means another node to BasicAnalysis"
+    model = build(
+        [info("r0", host="a"), info("r1", host="b")],
+        [0, 1],
+        [(0, streams[0]), (0, streams[1]), (1, streams[0])],
+    )
+    assert [names for _, names in rows_of(model)] == [
+        ["CUDA-D0.S7-a", "CUDA-D0.S8"],
+        ["CUDA-D0.S7-b"],
+    ]
+    alone = build(
+        [info("r0", host="a"), info("r1", host="a")], [0, 0], [(0, streams[0]), (1, streams[0])]
+    )
+    assert [names for _, names in rows_of(alone)] == [["CUDA-D0.S7"]] * 2, (
+        "a host behind it means another node to BasicAnalysis"
+    )
 
 
 def test_further_rows_of_a_thread_are_numbered_before_its_id() -> None:
     pid = global_pid(100)
-    model = build([info("r", processes={pid: "app"})], [0], [(0, ThreadKey(pid | 100, lane)) for lane in (2, 0, 1)])
-    assert rows_of(model) == [("app 100", ["THREAD 1.1.1 app 100", "THREAD 1.1.2 app +1 100", "THREAD 1.1.3 app +2 100"])]
+    model = build(
+        [info("r", processes={pid: "app"})],
+        [0],
+        [(0, ThreadKey(pid | 100, lane)) for lane in (2, 0, 1)],
+    )
+    assert rows_of(model) == [
+        ("app 100", ["THREAD 1.1.1 app 100", "THREAD 1.1.2 app +1 100", "THREAD 1.1.3 app +2 100"])
+    ]
 
 
 def test_mpi_ranks_of_one_report_order_its_processes() -> None:
     first, second = global_pid(200), global_pid(100)
     report = info("r", ranks={first: 0, second: 1}, processes={first: "app", second: "app"})
     model = build([report], [0], [(0, ThreadKey(second | 100)), (0, ThreadKey(first | 200))])
-    assert rows_of(model) == [("rank 0 app 200", ["THREAD 1.1.1 app 200"]), ("rank 1 app 100", ["THREAD 1.2.1 app 100"])]
+    assert rows_of(model) == [
+        ("rank 0 app 200", ["THREAD 1.1.1 app 200"]),
+        ("rank 1 app 100", ["THREAD 1.2.1 app 100"]),
+    ]
 
 
 def test_isolated_ranks_have_the_physical_gpus_numbers() -> None:
     gpus = {number: Gpu(number, uuid=f"u{number}") for number in range(4)}
-    reports = [info(f"r{rank}", host="a", gpus=gpus, cuda_gpus={(10 + rank, 0): rank}) for rank in range(4)]
-    model = build(reports, [0] * 4, [(rank, StreamKey(global_pid(10 + rank), 0, 7)) for rank in range(4)])
-    assert [task.threads[0].name for task in model.tree.tasks] == [f"CUDA-D{rank}.S7" for rank in range(4)]
+    reports = [
+        info(f"r{rank}", host="a", gpus=gpus, cuda_gpus={(10 + rank, 0): rank}) for rank in range(4)
+    ]
+    model = build(
+        reports, [0] * 4, [(rank, StreamKey(global_pid(10 + rank), 0, 7)) for rank in range(4)]
+    )
+    assert [task.threads[0].name for task in model.tree.tasks] == [
+        f"CUDA-D{rank}.S7" for rank in range(4)
+    ]
     assert model.devices == 4
 
 
@@ -105,12 +164,26 @@ def test_too_many_rows_are_one_clear_error() -> None:
 
 
 def test_two_gpus_of_one_process_have_rows_of_their_own(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {
-        KERNEL: [kernel(0, 10), kernel(5, 20, deviceId=1), kernel(30, 40, globalPid=global_pid(77), correlationId=1)],
-        RUNTIME: [call(1, 2, 1), call(25, 28, 1, globalTid=global_tid(77, 77))],
-        "StringIds": strings("k", "cudaLaunchKernel")})
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            KERNEL: [
+                kernel(0, 10),
+                kernel(5, 20, deviceId=1),
+                kernel(30, 40, globalPid=global_pid(77), correlationId=1),
+            ],
+            RUNTIME: [call(1, 2, 1), call(25, 28, 1, globalTid=global_tid(77, 77))],
+            "StringIds": strings("k", "cudaLaunchKernel"),
+        },
+    )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     # The process of the lower pid is task 1.
-    assert sorted((interval.row, interval.begin) for interval in trace.intervals(63000006)) == [((1, 2), 30), ((2, 2), 0), ((2, 3), 5)]
+    assert sorted((interval.row, interval.begin) for interval in trace.intervals(63000006)) == [
+        ((1, 2), 30),
+        ((2, 2), 0),
+        ((2, 3), 5),
+    ]
     # Both processes have a call with correlation id 1; only the second's launched the kernel.
-    assert [(comm.sender, comm.receiver, comm.send) for comm in trace.comms] == [((1, 1), (1, 2), 25)]
+    assert [(comm.sender, comm.receiver, comm.send) for comm in trace.comms] == [
+        ((1, 1), (1, 2), 25)
+    ]

@@ -1,7 +1,8 @@
-"""Paraver itself shows in a trace what SQL finds in the export, where its ``paramedir`` is on the PATH.
+"""Paraver itself shows in a trace what SQL finds in the export, where its ``paramedir`` is on the
+PATH.
 
-The exports are those of NSYS2PRV_CORPUS that hold the most of something. paramedir reports success even when it refuses a
-record or a view, so its messages and its output files are what is judged.
+The exports are those of NSYS2PRV_CORPUS that hold the most of something. paramedir reports success
+even when it refuses a record or a view, so its messages and its output files are what is judged.
 """
 
 from __future__ import annotations
@@ -88,7 +89,11 @@ def rows_of(path: Path, sql: str) -> int:
 def varied_exports() -> list[Path]:
     queries = [f"SELECT count(*) FROM {table}" for table in MOST_OF]
     queries.append("SELECT count(DISTINCT globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL")
-    return sorted({max(EXPORTS, key=lambda path: rows_of(path, sql)) for sql in queries}) if EXPORTS else []
+    return (
+        sorted({max(EXPORTS, key=lambda path: rows_of(path, sql)) for sql in queries})
+        if EXPORTS
+        else []
+    )
 
 
 @dataclass
@@ -100,9 +105,13 @@ class Asked:
     trace: Trace
     truth: Truth
 
-    def timeline(self, code: int, composed: str = "As Is") -> Iterator[tuple[tuple[int, str], str, int, int]]:
+    def timeline(
+        self, code: int, composed: str = "As Is"
+    ) -> Iterator[tuple[tuple[int, str], str, int, int]]:
         """Row as the truth names it, label, begin and length of every burst that is not 0."""
-        for line in ask(self.home, self.prv, TIMELINE.format(code=code, composed=composed)).splitlines():
+        for line in ask(
+            self.home, self.prv, TIMELINE.format(code=code, composed=composed)
+        ).splitlines():
             address, *numbers = line.split("\t")
             _, task, thread = map(int, address.split("."))
             begin, length, value = (int(float(number)) for number in numbers)
@@ -119,19 +128,28 @@ class Asked:
         return dict(sums)
 
     def by_partner(self, statistic: str) -> dict[tuple, int]:
-        """Row of the sender and row of the receiver, as the truth names them -> the statistic of the lines."""
+        """Row of the sender and row of the receiver, as the truth names them -> the statistic of
+        the lines.
+        """
         _, cells = self._histogram(next(iter(self.trace.events)), "Communication", statistic, 0, 1)
-        rows = [place(self.trace, task, thread) for task, (threads, _) in enumerate(self.trace.tasks, 1)
-                for thread in range(1, threads + 1)]
+        rows = [
+            place(self.trace, task, thread)
+            for task, (threads, _) in enumerate(self.trace.tasks, 1)
+            for thread in range(1, threads + 1)
+        ]
         sums: Counter[tuple] = Counter()
         for (row, column), cell in cells.items():
             sums[rows[row], rows[column]] += cell
         return dict(sums)
 
-    def _histogram(self, code: int, accumulator: str, statistic: str, first: int, last: int) -> tuple[list[str], dict]:
+    def _histogram(
+        self, code: int, accumulator: str, statistic: str, first: int, last: int
+    ) -> tuple[list[str], dict]:
         """Labels of the columns, and the cells that are not 0 by row and column from 0."""
         view = TIMELINE.format(code=code, composed="As Is")
-        view += HISTOGRAM.format(accumulator=accumulator, statistic=statistic, first=first, last=last)
+        view += HISTOGRAM.format(
+            accumulator=accumulator, statistic=statistic, first=first, last=last
+        )
         head, *lines = ask(self.home, self.prv, view).split("\n\n")[0].splitlines()
         cells = {}
         for row, line in enumerate(lines):
@@ -163,15 +181,23 @@ def ask(home: Path, prv: Path, view: str) -> str:
     return written.read_text(errors="replace")
 
 
-@pytest.fixture(scope="module", params=varied_exports() or [None], ids=lambda path: path.stem if path else "corpus")
-def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+@pytest.fixture(
+    scope="module",
+    params=varied_exports() or [None],
+    ids=lambda path: path.stem if path else "corpus",
+)
+def asked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Asked]:
     if PARAMEDIR is None:
         pytest.skip("paramedir is not on the PATH")
     if request.param is None:
         pytest.skip(NO_CORPUS)
     folder = tmp_path_factory.mktemp("paraver")
     prv = folder / "out.prv"
-    convert([request.param], prv, Options(("cuda", "nvtx"), full_kernel_names=True, nvtx_rules="none"))
+    convert(
+        [request.param], prv, Options(("cuda", "nvtx"), full_kernel_names=True, nvtx_rules="none")
+    )
     trace, truth = read_trace(prv), Truth(request.param)
     ask(folder, prv, TIMELINE.format(code=next(iter(trace.events)), composed="As Is"))
     preferences = folder / ".paraver" / "paraver.xml"
@@ -210,7 +236,10 @@ def test_timelines(asked: Asked, code: int, kind: str) -> None:
     """Every kernel and every memory operation is a burst on its own row, at its time."""
     found = Counter()
     if asked.trace.intervals(code):
-        found.update((*row, "", label, begin, begin + length) for row, label, begin, length in asked.timeline(code))
+        found.update(
+            (*row, "", label, begin, begin + length)
+            for row, label, begin, length in asked.timeline(code)
+        )
     assert found == asked.truth.ranges(kind)
 
 
@@ -222,7 +251,9 @@ def test_histograms(asked: Asked, code: int, kind: str) -> None:
         assert not expected
         return
     assert asked.by_value(code, "Time") == {name: total for name, (_, total) in expected.items()}
-    assert asked.by_value(code, "# Bursts") == {name: count for name, (count, _) in expected.items()}
+    assert asked.by_value(code, "# Bursts") == {
+        name: count for name, (count, _) in expected.items()
+    }
 
 
 @pytest.mark.parametrize(("code", "kind"), NESTED)
@@ -232,7 +263,9 @@ def test_nested_ranges(asked: Asked, code: int, kind: str) -> None:
     if asked.trace.intervals(code):
         for row, label, _, length in asked.timeline(code, "Stacked Val"):
             found[(*row, label)] += length
-    assert found == self_times(Counter({key: count for key, count in asked.truth.ranges(kind).items() if key[2] == ""}))
+    assert found == self_times(
+        Counter({key: count for key, count in asked.truth.ranges(kind).items() if key[2] == ""})
+    )
 
 
 def test_lines(asked: Asked) -> None:

@@ -1,4 +1,6 @@
-"""What other converters of Nsight Systems exports got wrong on real reports, each as a small export, where no other test has it."""
+"""What other converters of Nsight Systems exports got wrong on real reports, each as a small
+export, where no other test has it.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,38 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read, found
-from tools.exports import KERNEL, MEMCPY, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export, os_call, strings
+from tools.exports import (
+    KERNEL,
+    MEMCPY,
+    RUNTIME,
+    Row,
+    call,
+    global_pid,
+    global_tid,
+    kernel,
+    make_export,
+    os_call,
+    strings,
+)
 from tools.trace import Trace
 
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
 
-NVTX, GRAPHS, EVENTS = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+NVTX, GRAPHS, EVENTS = (
+    "NVTX_EVENTS",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
+)
 START, ENV = "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"
-CALLS, BYTES, KERNELS, GRAPH, PUSHPOP, STARTEND, SMS = 63000000, 63000002, 63000006, 63000008, 9600, 9610, 9403
+CALLS, BYTES, KERNELS, GRAPH, PUSHPOP, STARTEND, SMS = (
+    63000000,
+    63000002,
+    63000006,
+    63000008,
+    9600,
+    9610,
+    9403,
+)
 OTHER_MPI, NESMIK = 50000003, 81000
 UTC = 1_780_000_000_000_000_000
 LAUNCH = strings("k", "cudaLaunchKernel_v7000")
@@ -26,26 +52,55 @@ Tables = Mapping[str, Sequence[Row]]
 
 def traced(folder: Path, *reports: Tables) -> Trace:
     """The trace of rank0, rank1... made of these tables, without violations."""
-    paths = [make_export(folder / f"rank{number}.sqlite", tables) for number, tables in enumerate(reports)]
+    paths = [
+        make_export(folder / f"rank{number}.sqlite", tables)
+        for number, tables in enumerate(reports)
+    ]
     return convert_and_read(paths, folder / "o.prv")[0]
 
 
 def host(name: str, utc: int = UTC, clock: int = 10**12) -> dict[str, list[Row]]:
-    return {ENV: [{"name": "Hostname", "value": name}], START: [{"utcEpochNs": utc, "systemClockNs": clock}]}
+    return {
+        ENV: [{"name": "Hostname", "value": name}],
+        START: [{"utcEpochNs": utc, "systemClockNs": clock}],
+    }
 
 
-def nvtx(start: int, end: int | None, text: str | None, kind: int = 59, tid: int = 4242, **more: object) -> Row:
-    return {"start": start, "end": end, "eventType": kind, "text": text, "globalTid": global_tid(tid), "domainId": 0, **more}
+def nvtx(
+    start: int, end: int | None, text: str | None, kind: int = 59, tid: int = 4242, **more: object
+) -> Row:
+    return {
+        "start": start,
+        "end": end,
+        "eventType": kind,
+        "text": text,
+        "globalTid": global_tid(tid),
+        "domainId": 0,
+        **more,
+    }
 
 
 # ---- silently wrong ------------------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 @pytest.mark.parametrize("locale", ["de_DE.UTF-8", "es_ES.UTF-8", "xx_YY.unknown", "C"])
 def test_the_locale_changes_nothing(locale: str, tmp_path: Path) -> None:
-    copy = {"start": 10, "end": 20, "deviceId": 0, "streamId": 7, "globalPid": global_pid(), "bytes": 1_234_567, "copyKind": 1}
+    copy = {
+        "start": 10,
+        "end": 20,
+        "deviceId": 0,
+        "streamId": 7,
+        "globalPid": global_pid(),
+        "bytes": 1_234_567,
+        "copyKind": 1,
+    }
     report = make_export(tmp_path / "r.sqlite", {MEMCPY: [copy]})
-    done = subprocess.run([sys.executable, "-m", "nsys2prv", "-q", "-j", "1", str(report), str(tmp_path / "o.prv")],
-                          env={**os.environ, "LC_ALL": locale, "LANG": locale}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "nsys2prv", "-q", "-j", "1", str(report), str(tmp_path / "o.prv")],
+        env={**os.environ, "LC_ALL": locale, "LANG": locale},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert f":{BYTES}:1234567" in (tmp_path / "o.prv").read_text()
 
@@ -54,17 +109,33 @@ def test_reports_of_one_name_in_two_folders_are_both_read(tmp_path: Path) -> Non
     paths = []
     for number in range(2):
         (tmp_path / str(number)).mkdir()
-        paths.append(make_export(tmp_path / str(number) / "report.sqlite", {
-            KERNEL: [kernel(10, 20 + number)], "StringIds": strings(f"kernel{number}"), **host(f"node{number}")}))
+        paths.append(
+            make_export(
+                tmp_path / str(number) / "report.sqlite",
+                {
+                    KERNEL: [kernel(10, 20 + number)],
+                    "StringIds": strings(f"kernel{number}"),
+                    **host(f"node{number}"),
+                },
+            )
+        )
     trace, _ = convert_and_read(paths, tmp_path / "o.prv")
-    assert [(label, end - begin) for label, begin, end in found(trace, KERNELS)] == [("kernel0", 10), ("kernel1", 11)]
+    assert [(label, end - begin) for label, begin, end in found(trace, KERNELS)] == [
+        ("kernel0", 10),
+        ("kernel1", 11),
+    ]
 
 
 def test_a_call_named_like_mpi_init_moves_no_rank(tmp_path: Path) -> None:
-    """MPI_Initialized is asked a second earlier on one rank than on the other; both end MPI_Init together."""
+    """MPI_Initialized is asked a second earlier on one rank than on the other; both end MPI_Init
+    together.
+    """
+
     def calls(asked: int) -> dict[str, list[Row]]:
-        rows = [{"start": start, "end": end, "globalTid": global_tid(4242), "textId": name}
-                for name, start, end in ((1, asked, asked + 5), (2, 2_000_000_000, 2_000_000_100))]
+        rows = [
+            {"start": start, "end": end, "globalTid": global_tid(4242), "textId": name}
+            for name, start, end in ((1, asked, asked + 5), (2, 2_000_000_000, 2_000_000_100))
+        ]
         return {"MPI_OTHER_EVENTS": rows, "StringIds": strings("MPI_Initialized", "MPI_Init")}
 
     trace = traced(tmp_path, {**calls(0), **host("a")}, {**calls(1_000_000_000), **host("b")})
@@ -75,18 +146,34 @@ def test_a_call_named_like_mpi_init_moves_no_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize("last", ["kernel", "metric", "osrt"])
 def test_the_trace_is_as_long_as_its_last_event(last: str, tmp_path: Path) -> None:
     source = 1 << 56 | 1 << 48 | 2 << 32
-    tables = {"kernel": {KERNEL: [kernel(500, 900)]},
-              "osrt": {"OSRT_API": [os_call(500, 900)]},
-              "metric": {"GPU_METRICS": [{"timestamp": 900, "typeId": source, "metricId": 1, "value": 7}],
-                         "TARGET_INFO_GPU_METRICS": [{"typeId": source, "metricId": 1, "metricName": "SMs Active [Throughput %]"}]}}[last]
+    tables = {
+        "kernel": {KERNEL: [kernel(500, 900)]},
+        "osrt": {"OSRT_API": [os_call(500, 900)]},
+        "metric": {
+            "GPU_METRICS": [{"timestamp": 900, "typeId": source, "metricId": 1, "value": 7}],
+            "TARGET_INFO_GPU_METRICS": [
+                {"typeId": source, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
+            ],
+        },
+    }[last]
     trace = traced(tmp_path, {RUNTIME: [call(0, 10, 1)], "StringIds": LAUNCH, **tables})
     assert trace.duration == 900
 
 
-@pytest.mark.parametrize("mode", [None, "CUDA_GRAPH_TRACE_OPTIONS:MODE", "PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE"])
+@pytest.mark.parametrize(
+    "mode", [None, "CUDA_GRAPH_TRACE_OPTIONS:MODE", "PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE"]
+)
 def test_graphs_need_no_option_in_the_capture(mode: str | None, tmp_path: Path) -> None:
-    graph = {"start": 10, "end": 20, "deviceId": 0, "streamId": 7, "globalPid": global_pid(), "correlationId": 1, "graphId": 3,
-             "graphExecId": 5}
+    graph = {
+        "start": 10,
+        "end": 20,
+        "deviceId": 0,
+        "streamId": 7,
+        "globalPid": global_pid(),
+        "correlationId": 1,
+        "graphId": 3,
+        "graphExecId": 5,
+    }
     capture = {"META_DATA_CAPTURE": [{"name": mode, "value": "Graph"}]} if mode else {}
     trace = traced(tmp_path, {GRAPHS: [graph], **capture})
     assert found(trace, GRAPH) == [("CUDA graph exec 5", 0, 10)]
@@ -94,51 +181,114 @@ def test_graphs_need_no_option_in_the_capture(mode: str | None, tmp_path: Path) 
 
 def test_domains_named_by_registered_string_and_created_on_two_threads(tmp_path: Path) -> None:
     created = [nvtx(0, None, None, 75, tid=tid, domainId=1, textId=1) for tid in (4242, 4243)]
-    trace = traced(tmp_path, {NVTX: [*created, nvtx(5, 9, "work", domainId=1)], "StringIds": strings("own domain")})
-    [code] = [code for code, label in trace.labels.types.items() if label == "NVTX pushpop ranges own domain"]
+    trace = traced(
+        tmp_path,
+        {NVTX: [*created, nvtx(5, 9, "work", domainId=1)], "StringIds": strings("own domain")},
+    )
+    [code] = [
+        code
+        for code, label in trace.labels.types.items()
+        if label == "NVTX pushpop ranges own domain"
+    ]
     assert found(trace, code) == [("work", 0, 4)]
 
 
 def test_ranges_of_nesmik_have_the_type_that_its_views_ask_for(tmp_path: Path) -> None:
     created = nvtx(0, None, "neSmiK", 75, domainId=1)
-    trace = traced(tmp_path, {NVTX: [created, nvtx(5, 9, "timestep", domainId=1), nvtx(6, 8, "other")]})
-    assert (found(trace, NESMIK), found(trace, PUSHPOP)) == ([("timestep", 0, 4)], [("other", 1, 3)])
+    trace = traced(
+        tmp_path, {NVTX: [created, nvtx(5, 9, "timestep", domainId=1), nvtx(6, 8, "other")]}
+    )
+    assert (found(trace, NESMIK), found(trace, PUSHPOP)) == (
+        [("timestep", 0, 4)],
+        [("other", 1, 3)],
+    )
 
 
 def test_overloads_of_one_short_name_are_told_apart(tmp_path: Path) -> None:
     names = strings("void scale<float>(float*)", "scale", "void scale<double>(double*)")
-    trace = traced(tmp_path, {KERNEL: [kernel(0, 5, shortName=2), kernel(10, 15, demangledName=3, shortName=2)], "StringIds": names})
+    trace = traced(
+        tmp_path,
+        {
+            KERNEL: [kernel(0, 5, shortName=2), kernel(10, 15, demangledName=3, shortName=2)],
+            "StringIds": names,
+        },
+    )
     assert len({label for label, *_ in found(trace, KERNELS)}) == 2
 
 
 def test_a_kernel_with_nccl_in_its_name_is_none_of_nccl(tmp_path: Path) -> None:
-    trace = traced(tmp_path, {KERNEL: [kernel(0, 5)], "StringIds": strings("pack_for_nccl_kernel(float*)")})
+    trace = traced(
+        tmp_path, {KERNEL: [kernel(0, 5)], "StringIds": strings("pack_for_nccl_kernel(float*)")}
+    )
     assert [(begin, end) for _, begin, end in found(trace, KERNELS)] == [(0, 5)]
 
 
 def test_nodes_and_threads_have_their_names_and_no_two_rows_one_place(tmp_path: Path) -> None:
-    tables = {RUNTIME: [call(0, 10, 1)], KERNEL: [kernel(5, 9, correlationId=1)], "StringIds": [*LAUNCH, {"id": 3, "value": "main loop"}],
-              "ThreadNames": [{"globalTid": global_tid(4242), "nameId": 3, "priority": 1}]}
-    trace = traced(tmp_path, {**tables, **host("alpha")}, {**tables, **host("beta", clock=5 * 10**12)})
+    tables = {
+        RUNTIME: [call(0, 10, 1)],
+        KERNEL: [kernel(5, 9, correlationId=1)],
+        "StringIds": [*LAUNCH, {"id": 3, "value": "main loop"}],
+        "ThreadNames": [{"globalTid": global_tid(4242), "nameId": 3, "priority": 1}],
+    }
+    trace = traced(
+        tmp_path, {**tables, **host("alpha")}, {**tables, **host("beta", clock=5 * 10**12)}
+    )
     assert trace.names["NODE"] == ["alpha", "beta"]
     assert [node for _, node in trace.tasks] == [1, 2]
-    assert trace.names["THREAD"] == ["THREAD 1.1.1 main loop 4242", "CUDA-D0.S7-alpha", "THREAD 1.2.1 main loop 4242", "CUDA-D0.S7-beta"]
+    assert trace.names["THREAD"] == [
+        "THREAD 1.1.1 main loop 4242",
+        "CUDA-D0.S7-alpha",
+        "THREAD 1.2.1 main loop 4242",
+        "CUDA-D0.S7-beta",
+    ]
     assert len(trace.names["CPU"]) == len(set(trace.names["CPU"]))
 
 
 def test_processes_on_one_device_number_keep_rows_of_their_own(tmp_path: Path) -> None:
-    trace = traced(tmp_path, {KERNEL: [kernel(0, 10), kernel(0, 7, globalPid=global_pid(77))], "StringIds": strings("k")})
-    assert sorted((item.row, item.end) for item in trace.intervals(KERNELS)) == [((1, 1), 7), ((2, 1), 10)]
+    trace = traced(
+        tmp_path,
+        {
+            KERNEL: [kernel(0, 10), kernel(0, 7, globalPid=global_pid(77))],
+            "StringIds": strings("k"),
+        },
+    )
+    assert sorted((item.row, item.end) for item in trace.intervals(KERNELS)) == [
+        ((1, 1), 7),
+        ((2, 1), 10),
+    ]
 
 
 def test_every_sample_of_a_gpu_is_there_beside_a_gpu_that_no_process_uses(tmp_path: Path) -> None:
     source = [1 << 56 | 1 << 48 | 2 << 32 | gpu for gpu in range(2)]
-    samples = [{"timestamp": 100 * step + 10 * gpu, "typeId": source[gpu], "metricId": 1, "value": 10 * step + gpu + 1}
-               for step in range(20) for gpu in (1, 0)]
-    names = [{"typeId": kind, "metricId": 1, "metricName": "SMs Active [Throughput %]"} for kind in source]
-    trace = traced(tmp_path, {"GPU_METRICS": samples, "TARGET_INFO_GPU_METRICS": names, KERNEL: [kernel(0, 5)], "StringIds": strings("k")})
+    samples = [
+        {
+            "timestamp": 100 * step + 10 * gpu,
+            "typeId": source[gpu],
+            "metricId": 1,
+            "value": 10 * step + gpu + 1,
+        }
+        for step in range(20)
+        for gpu in (1, 0)
+    ]
+    names = [
+        {"typeId": kind, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
+        for kind in source
+    ]
+    trace = traced(
+        tmp_path,
+        {
+            "GPU_METRICS": samples,
+            "TARGET_INFO_GPU_METRICS": names,
+            KERNEL: [kernel(0, 5)],
+            "StringIds": strings("k"),
+        },
+    )
     for gpu in range(2):
-        on_gpu = [sample.numbers for sample in trace.samples if trace.row_name(sample.row) == f"Metrics GPU{gpu}"]
+        on_gpu = [
+            sample.numbers
+            for sample in trace.samples
+            if trace.row_name(sample.row) == f"Metrics GPU{gpu}"
+        ]
         values = [numbers[SMS] for numbers in on_gpu if SMS in numbers]
         assert values[:20] == [10 * step + gpu + 1 for step in range(20)]
 
@@ -149,9 +299,32 @@ ALONE: dict[str, Tables] = {
     "calls": {RUNTIME: [call(0, 5, 1)], "StringIds": LAUNCH},
     "ranges": {NVTX: [nvtx(0, 5, "r")]},
     "os calls": {"OSRT_API": [os_call(0, 5)], "StringIds": strings("read")},
-    "events": {EVENTS: [{"globalPid": global_pid(), "correlationId": 1, "eventId": 2, "deviceId": 0, "streamId": 7, "contextId": 1}],
-               RUNTIME: [call(0, 5, 1)], "StringIds": strings("", "cudaEventRecord_v3020")},
-    "graphs": {GRAPHS: [{"start": 0, "end": 5, "deviceId": 0, "streamId": 7, "globalPid": global_pid(), "correlationId": 1}]},
+    "events": {
+        EVENTS: [
+            {
+                "globalPid": global_pid(),
+                "correlationId": 1,
+                "eventId": 2,
+                "deviceId": 0,
+                "streamId": 7,
+                "contextId": 1,
+            }
+        ],
+        RUNTIME: [call(0, 5, 1)],
+        "StringIds": strings("", "cudaEventRecord_v3020"),
+    },
+    "graphs": {
+        GRAPHS: [
+            {
+                "start": 0,
+                "end": 5,
+                "deviceId": 0,
+                "streamId": 7,
+                "globalPid": global_pid(),
+                "correlationId": 1,
+            }
+        ]
+    },
 }
 
 
@@ -165,48 +338,101 @@ def test_events_of_one_kind_need_no_other_table(alone: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("lacking", [NVTX, KERNEL, RUNTIME])
 def test_one_report_of_several_may_lack_a_table(lacking: str, tmp_path: Path) -> None:
-    whole = {NVTX: [nvtx(0, 50, "r")], KERNEL: [kernel(20, 30, correlationId=1)], RUNTIME: [call(5, 10, 1)], "StringIds": LAUNCH}
-    trace = traced(tmp_path, {**whole, **host("a")}, {**{name: rows for name, rows in whole.items() if name != lacking}, **host("b")})
+    whole = {
+        NVTX: [nvtx(0, 50, "r")],
+        KERNEL: [kernel(20, 30, correlationId=1)],
+        RUNTIME: [call(5, 10, 1)],
+        "StringIds": LAUNCH,
+    }
+    trace = traced(
+        tmp_path,
+        {**whole, **host("a")},
+        {**{name: rows for name, rows in whole.items() if name != lacking}, **host("b")},
+    )
     counts = {code: len(trace.intervals(code)) for code in (PUSHPOP, KERNELS, CALLS)}
-    assert counts == {PUSHPOP: 1 + (lacking != NVTX), KERNELS: 1 + (lacking != KERNEL), CALLS: 1 + (lacking != RUNTIME)}
+    assert counts == {
+        PUSHPOP: 1 + (lacking != NVTX),
+        KERNELS: 1 + (lacking != KERNEL),
+        CALLS: 1 + (lacking != RUNTIME),
+    }
 
 
 def test_start_end_ranges_of_several_reports(tmp_path: Path) -> None:
-    trace = traced(tmp_path, {NVTX: [nvtx(0, 50, "a", 60)], **host("a")}, {NVTX: [nvtx(0, 40, "b", 60)], **host("b")})
+    trace = traced(
+        tmp_path,
+        {NVTX: [nvtx(0, 50, "a", 60)], **host("a")},
+        {NVTX: [nvtx(0, 40, "b", 60)], **host("b")},
+    )
     assert found(trace, STARTEND) == [("a", 0, 50), ("b", 0, 40)]
 
 
 def test_metrics_of_a_gpu_with_two_contexts(tmp_path: Path) -> None:
     source = 1 << 56 | 1 << 48 | 2 << 32
     contexts = [{"processId": 4242, "deviceId": 0, "contextId": number} for number in (1, 2)]
-    trace = traced(tmp_path, {
-        "TARGET_INFO_CUDA_CONTEXT_INFO": contexts, KERNEL: [kernel(0, 5), kernel(5, 9, contextId=2)], "StringIds": strings("k"),
-        "GPU_METRICS": [{"timestamp": time, "typeId": source, "metricId": 1, "value": time} for time in (1, 2, 3)],
-        "TARGET_INFO_GPU_METRICS": [{"typeId": source, "metricId": 1, "metricName": "SMs Active [Throughput %]"}]})
-    assert [sample.numbers[SMS] for sample in trace.samples if SMS in sample.numbers][:3] == [1, 2, 3]
+    trace = traced(
+        tmp_path,
+        {
+            "TARGET_INFO_CUDA_CONTEXT_INFO": contexts,
+            KERNEL: [kernel(0, 5), kernel(5, 9, contextId=2)],
+            "StringIds": strings("k"),
+            "GPU_METRICS": [
+                {"timestamp": time, "typeId": source, "metricId": 1, "value": time}
+                for time in (1, 2, 3)
+            ],
+            "TARGET_INFO_GPU_METRICS": [
+                {"typeId": source, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
+            ],
+        },
+    )
+    assert [sample.numbers[SMS] for sample in trace.samples if SMS in sample.numbers][:3] == [
+        1,
+        2,
+        3,
+    ]
     assert trace.names["THREAD"] == ["CUDA-D0.S7", "Metrics GPU0"]
 
 
 def test_one_process_id_on_two_nodes_with_mpi(tmp_path: Path) -> None:
     def rank(number: int) -> Tables:
-        return {"MPI_RANKS": [{"globalTid": global_tid(4242), "rank": number}] * 2, **host("ab"[number]),
-                "MPI_OTHER_EVENTS": [{"start": 5, "end": 15 + number, "globalTid": global_tid(4242), "textId": 1}],
-                "StringIds": strings("MPI_Init")}
+        return {
+            "MPI_RANKS": [{"globalTid": global_tid(4242), "rank": number}] * 2,
+            **host("ab"[number]),
+            "MPI_OTHER_EVENTS": [
+                {"start": 5, "end": 15 + number, "globalTid": global_tid(4242), "textId": 1}
+            ],
+            "StringIds": strings("MPI_Init"),
+        }
 
     trace = traced(tmp_path, rank(1), rank(0))
     assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "0"], ["rank", "1"]]
-    assert [(item.row, item.end - item.begin) for item in sorted(trace.intervals(OTHER_MPI))] == [((1, 1), 10), ((2, 1), 11)]
+    assert [(item.row, item.end - item.begin) for item in sorted(trace.intervals(OTHER_MPI))] == [
+        ((1, 1), 10),
+        ((2, 1), 11),
+    ]
 
 
 def test_kernels_of_a_process_without_calls_beside_one_that_has_them(tmp_path: Path) -> None:
-    trace = traced(tmp_path, {RUNTIME: [call(0, 5, 1)], "StringIds": LAUNCH,
-                              KERNEL: [kernel(10, 20, correlationId=1), kernel(10, 20, correlationId=1, globalPid=global_pid(77))]})
+    trace = traced(
+        tmp_path,
+        {
+            RUNTIME: [call(0, 5, 1)],
+            "StringIds": LAUNCH,
+            KERNEL: [
+                kernel(10, 20, correlationId=1),
+                kernel(10, 20, correlationId=1, globalPid=global_pid(77)),
+            ],
+        },
+    )
     assert len(trace.intervals(KERNELS)) == 2
     assert [(line.sender[0], line.receiver[0]) for line in trace.comms] == [(2, 2)]
 
 
 @pytest.mark.parametrize("kind", ["openacc", "openmp", "graphs", "mpi_event_trace", "nic_metrics"])
-def test_kinds_that_the_report_lacks_stop_nothing(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kinds_that_the_report_lacks_stop_nothing(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     report = make_export(tmp_path / "r.sqlite", ALONE["kernels"])
-    assert main(["-q", "-j", "1", "-t", f"kernels,{kind}", str(report), str(tmp_path / "o.prv")]) == 0
+    assert (
+        main(["-q", "-j", "1", "-t", f"kernels,{kind}", str(report), str(tmp_path / "o.prv")]) == 0
+    )
     assert "warning" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Slices of runs, and what records of several runs mean together, against the same one record at a time."""
+"""Slices of runs, and what records of several runs mean together, against the same one record at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nsys2prv._util.columns import OPEN
 from nsys2prv.clock.maps import ClockMap, RowClocks, Shifts
-from nsys2prv.columns import OPEN
 from nsys2prv.store import runs as run_files
-from nsys2prv.store.runs import BEGIN, END, LINE, RESOLVED, SAMPLE, TRACE, Run, Shape, SpillReader, SpillWriter, pairs
-from nsys2prv.writing.meanings import Lookup, Meanings
-from nsys2prv.writing.pieces import Pieces
+from nsys2prv.store.runs import (
+    BEGIN,
+    END,
+    LINE,
+    RESOLVED,
+    SAMPLE,
+    TRACE,
+    Run,
+    Shape,
+    SpillReader,
+    SpillWriter,
+    pairs,
+)
+from nsys2prv.store.window_records import GlobalIds, IdTable, WindowRecords
 
 SHAPE = Shape(END, "cuda_api")
 RANGES = Shape(BEGIN, "nvtx_pushpop", present=1)
@@ -37,10 +50,17 @@ def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
     random = np.random.default_rng(rows * spread)
     times = np.sort(random.integers(100, 100 + spread, rows))
     if spread == 50:
-        times[-rows // 3:] = OPEN
+        times[-rows // 3 :] = OPEN
     run, reader = _stored(tmp_path, times), SpillReader()
-    near = [run.first, run.until, *run.samples.tolist(), *random.choice(times, min(rows, 20)).tolist()]
-    bounds = sorted({0, *(int(time) + offset for time in near for offset in (-1, 0, 1) if time != OPEN)})
+    near = [
+        run.first,
+        run.until,
+        *run.samples.tolist(),
+        *random.choice(times, min(rows, 20)).tolist(),
+    ]
+    bounds = sorted(
+        {0, *(int(time) + offset for time in near for offset in (-1, 0, 1) if time != OPEN)}
+    )
     for first in bounds:
         for last in (*bounds[:: max(1, len(bounds) // 12)], None):
             expected = np.flatnonzero((times >= first) & (True if last is None else times < last))
@@ -55,17 +75,35 @@ def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
 
 
 def _bare(stream: str, name: str, present: int = 1) -> Run:
-    return Run(Shape(stream, name, present), Path("none"), 0, 9, 0, 0, 0, 0, 0, np.zeros(1, np.int64))
+    return Run(
+        Shape(stream, name, present), Path("none"), 0, 9, 0, 0, 0, 0, 0, np.zeros(1, np.int64)
+    )
 
 
 def test_ends_follow_their_begins() -> None:
     """Every list in which one of them stands elsewhere, or nowhere, is refused."""
-    shapes = [(BEGIN, "cuda_api", 1), (END, "cuda_api", 1), (LINE, "launch", 0), (BEGIN, "cuda_api", 3), (END, "cuda_api", 3),
-              (BEGIN, "nvtx_pushpop", 3), (END, "nvtx_pushpop", 3)]
+    shapes = [
+        (BEGIN, "cuda_api", 1),
+        (END, "cuda_api", 1),
+        (LINE, "launch", 0),
+        (BEGIN, "cuda_api", 3),
+        (END, "cuda_api", 3),
+        (BEGIN, "nvtx_pushpop", 3),
+        (END, "nvtx_pushpop", 3),
+    ]
     runs = [_bare(*shape) for shape in shapes]
-    assert list(pairs(runs)) == [(runs[0], runs[1]), (runs[2], None), (runs[3], runs[4]), (runs[5], runs[6])]
+    assert list(pairs(runs)) == [
+        (runs[0], runs[1]),
+        (runs[2], None),
+        (runs[3], runs[4]),
+        (runs[5], runs[6]),
+    ]
     for order in permutations(range(len(runs))):
-        kept = [place for place, number in enumerate(order) if number in (0, 3, 5) and order[place + 1:place + 2] == (number + 1,)]
+        kept = [
+            place
+            for place, number in enumerate(order)
+            if number in (0, 3, 5) and order[place + 1 : place + 2] == (number + 1,)
+        ]
         if len(kept) < 3:
             with pytest.raises(ValueError, match="ends of"):
                 list(pairs([runs[number] for number in order]))
@@ -75,7 +113,10 @@ def test_ends_follow_their_begins() -> None:
 
 
 def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [_stored(tmp_path, np.arange(number, number + 9), f"runs-{number}.bin") for number in range(6)]
+    runs = [
+        _stored(tmp_path, np.arange(number, number + 9), f"runs-{number}.bin")
+        for number in range(6)
+    ]
     monkeypatch.setattr(run_files, "OPEN_FILES", 2)
     reader = SpillReader()
     for _ in range(2):
@@ -84,8 +125,13 @@ def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyP
     reader.close()
 
 
-def test_a_system_that_allows_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [_stored(tmp_path, np.arange(number, number + 9), f"runs-{number}.bin") for number in range(6)]
+def test_a_system_that_allows_few_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [
+        _stored(tmp_path, np.arange(number, number + 9), f"runs-{number}.bin")
+        for number in range(6)
+    ]
     reader, opened = SpillReader(), Path.open
 
     def few(path: Path, *how: object, **more: object) -> object:
@@ -106,9 +152,13 @@ def test_a_run_that_is_cut_short_is_named(tmp_path: Path) -> None:
         SpillReader().between(run, 0, None)
 
 
-MAPS = [ClockMap(1000), ClockMap(-5), ClockMap(70, -3e-4, 12_345),
-        ClockMap(90, 2e-5, 4_000, Shifts(np.array([2000, 30_000]), np.array([5, 900]))),
-        ClockMap(3, 0.0, 0, Shifts(np.array([100, 5000]), np.array([0, -700])))]
+MAPS = [
+    ClockMap(1000),
+    ClockMap(-5),
+    ClockMap(70, -3e-4, 12_345),
+    ClockMap(90, 2e-5, 4_000, Shifts(np.array([2000, 30_000]), np.array([5, 900]))),
+    ClockMap(3, 0.0, 0, Shifts(np.array([100, 5000]), np.array([0, -700]))),
+]
 
 
 @pytest.mark.parametrize("chosen", [[0, 1], [0, 2, 0], [3, 1, 4, 2], [4, 4, 3]])
@@ -117,41 +167,73 @@ def test_rows_of_several_clocks(chosen: list[int]) -> None:
     maps = [MAPS[number] for number in chosen]
     which, local = random.integers(0, len(maps), 4000), random.integers(0, 60_000, 4000)
     clocks = RowClocks(maps, which)
-    assert clocks.to_global(local).tolist() == [int(maps[k].to_global(np.array([time]))[0]) for k, time in zip(which, local, strict=True)]
+    assert clocks.to_global(local).tolist() == [
+        int(maps[k].to_global(np.array([time]))[0]) for k, time in zip(which, local, strict=True)
+    ]
     assert clocks.slack == max(clock.slack for clock in maps)
 
 
-@pytest.mark.parametrize("chosen", [[0], [0, 1], [2], [2, 2, 0], [3, 4, 1, 2, 0], [TRACE], [TRACE, 3, TRACE, 0]])
+@pytest.mark.parametrize(
+    "chosen", [[0], [0, 1], [2], [2, 2, 0], [3, 4, 1, 2, 0], [TRACE], [TRACE, 3, TRACE, 0]]
+)
 @pytest.mark.parametrize("window", [None, (0, None), (9_000, 30_000), (20_000, None)])
 def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | None] | None) -> None:
     """Of each report, sources of their own number objects, domains and names anew."""
     random = np.random.default_rng(len(chosen))
     sources, duration = 4, 10**6
     lookups = [[random.integers(0, 10**9, 50) for _ in range(sources)] for _ in range(3)]
-    meant = Meanings([*MAPS, ClockMap()], duration, *map(Lookup.of, lookups[:2]), {"nvtx": Lookup.of(lookups[2])})
+    meant = GlobalIds(
+        [*MAPS, ClockMap()],
+        duration,
+        *map(IdTable.of, lookups[:2]),
+        {"nvtx": IdTable.of(lookups[2])},
+    )
     pieces, expected = [], []
     for number, report in enumerate(chosen):
         records = np.zeros(300, RANGES.dtype)
         records["time"] = np.sort(random.integers(0, 40_000, 300))
-        records["end"] = np.where(random.random(300) < 0.1, OPEN, records["time"] + random.integers(1, 40, 300))
+        records["end"] = np.where(
+            random.random(300) < 0.1, OPEN, records["time"] + random.integers(1, 40, 300)
+        )
         for name in records.dtype.names[2:]:
             records[name] = random.integers(0, 50, 300)
         source = RESOLVED if report == TRACE else number % sources
-        pieces.append((Run(RANGES, Path("none"), 0, 300, report, source, 0, 0, 0, np.zeros(1, np.int64)), records))
+        pieces.append(
+            (
+                Run(RANGES, Path("none"), 0, 300, report, source, 0, 0, 0, np.zeros(1, np.int64)),
+                records,
+            )
+        )
         clock = meant.clocks[report]
         for time, end, *indices in records.tolist():
             placed = int(clock.to_global(np.array([time]))[0])
             ended = OPEN if end == OPEN else int(clock.to_global(np.array([end]))[0])
             if clock.slack and ended <= placed and placed > 0:
                 placed -= 1
-            if window is None or not clock.slack or (placed >= window[0] and (window[1] is None or placed < window[1])):
-                expected.append((placed, ended, *(index if source == RESOLVED else int(lookup[source][index])
-                                                  for lookup, index in zip(lookups, indices, strict=True))))
+            if (
+                window is None
+                or not clock.slack
+                or (placed >= window[0] and (window[1] is None or placed < window[1]))
+            ):
+                expected.append(
+                    (
+                        placed,
+                        ended,
+                        *(
+                            index if source == RESOLVED else int(lookup[source][index])
+                            for lookup, index in zip(lookups, indices, strict=True)
+                        ),
+                    )
+                )
     if window is not None and not any(meant.clocks[report].slack for report in chosen):
         window = None  # runs of such clocks are given cut already
     elif window is not None:
-        expected = [row for row in expected if row[0] >= window[0] and (window[1] is None or row[0] < window[1])]
-    found = Pieces(RANGES, meant, pieces, window)
+        expected = [
+            row
+            for row in expected
+            if row[0] >= window[0] and (window[1] is None or row[0] < window[1])
+        ]
+    found = WindowRecords(RANGES, meant, pieces, window)
     assert RANGES.dtype.names == ("time", "end", "object", "domain", "range")
     columns = [found.times, *(found.column(name) for name in RANGES.dtype.names[1:])]
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected

@@ -17,7 +17,7 @@ from tools.sql_truth import label
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.report.sqlite import Database
+from nsys2prv.nsight.sqlite import Database
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 SECRET = b"planted-secret"
@@ -38,9 +38,13 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_kernels_are_those_put_in(training: Path) -> None:
     trace = read_trace(training)
     assert not trace.violations, trace.violations
-    for number, rank in enumerate(json.loads((SAMPLES / "training" / "truth.json").read_text())["ranks"], 1):
-        expected = {label(name): (kernel["rows"], kernel["ns"])
-                    for name, kernel in rank["tables"]["CUPTI_ACTIVITY_KIND_KERNEL"]["by_name"].items()}
+    for number, rank in enumerate(
+        json.loads((SAMPLES / "training" / "truth.json").read_text())["ranks"], 1
+    ):
+        expected = {
+            label(name): (kernel["rows"], kernel["ns"])
+            for name, kernel in rank["tables"]["CUPTI_ACTIVITY_KIND_KERNEL"]["by_name"].items()
+        }
         count: Counter[str] = Counter()
         time: Counter[str] = Counter()
         for code in KERNEL_TYPES:
@@ -52,14 +56,21 @@ def test_kernels_are_those_put_in(training: Path) -> None:
 
 
 def test_ranks_of_one_host_keep_their_true_distance(training: Path) -> None:
-    """Each rank's first kernel, against the true capture starts: exact within a host but for its drift."""
+    """Each rank's first kernel, against the true capture starts: exact within a host but for its
+    drift.
+    """
     truth = json.loads((SAMPLES / "training" / "truth.json").read_text())
     trace = read_trace(training)
     starts = {}
     for number, rank in enumerate(truth["ranks"], 1):
         with Database(SAMPLES / "training" / rank["report"]) as report:
             local = report.query("SELECT min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL")[0][0]
-        first = min(interval.begin for code in KERNEL_TYPES for interval in trace.intervals(code) if interval.row[0] == number)
+        first = min(
+            interval.begin
+            for code in KERNEL_TYPES
+            for interval in trace.intervals(code)
+            if interval.row[0] == number
+        )
         starts[rank["host"], number] = first - local - rank["capture_start_true_ns"]
     for host, drift in ((host["name"], host["drift_ppm"]) for host in truth["hosts"]):
         errors = [error for (name, _), error in starts.items() if name == host]
@@ -67,10 +78,14 @@ def test_ranks_of_one_host_keep_their_true_distance(training: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["training", "graphs"])
-def test_no_secret_of_the_environment_leaks(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from nsys2prv.cli import main
+def test_no_secret_of_the_environment_leaks(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nsys2prv.cli.main import main
 
-    assert any(SECRET in path.read_bytes() for path in reports(name)), "the sample must hold the secret"
+    assert any(SECRET in path.read_bytes() for path in reports(name)), (
+        "the sample must hold the secret"
+    )
     assert main(["-v", *map(str, reports(name)), str(tmp_path / "out.prv")]) == 0
     assert main(["--list", *map(str, reports(name))]) == 0
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
@@ -82,23 +97,52 @@ def test_no_secret_of_the_environment_leaks(name: str, tmp_path: Path, capsys: p
 def test_the_form_of_payloads_changes_nothing(tmp_path: Path) -> None:
     """Each form is compared with the truth in the tests of collectives."""
     for form in ("json", "binary", "dynamic", "mixed"):
-        generate(tmp_path / form, SampleOptions(ranks=2, hosts=1, steps=2, layers=1, payload=form, nccl_rooted=True, nccl_groups=True))
+        generate(
+            tmp_path / form,
+            SampleOptions(
+                ranks=2,
+                hosts=1,
+                steps=2,
+                layers=1,
+                payload=form,
+                nccl_rooted=True,
+                nccl_groups=True,
+            ),
+        )
         convert(sorted((tmp_path / form).glob("rank*.sqlite")), tmp_path / f"{form}.prv")
     with Database(tmp_path / "dynamic" / "rank1.sqlite") as report:
-        assert report.query("SELECT count(jsonText), count(binaryData) FROM NVTX_EVENTS") == [(0, 0)]
+        assert report.query("SELECT count(jsonText), count(binaryData) FROM NVTX_EVENTS") == [
+            (0, 0)
+        ]
     for ending in (".prv", ".pcf"):
-        assert len({(tmp_path / f"{form}{ending}").read_bytes() for form in ("json", "binary", "dynamic", "mixed")}) == 1
+        assert (
+            len(
+                {
+                    (tmp_path / f"{form}{ending}").read_bytes()
+                    for form in ("json", "binary", "dynamic", "mixed")
+                }
+            )
+            == 1
+        )
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
 def test_committed_samples_come_out_of_the_generator(name: str, tmp_path: Path) -> None:
-    """By the commands of their README; the header of a SQLite file has the version of the library that wrote it."""
-    command = re.search(rf"`python -m tools\.samples sample_reports/{name} (.*?)`", (SAMPLES / "README.md").read_text(encoding="utf-8"))
+    """By the commands of their README; the header of a SQLite file has the version of the library
+    that wrote it.
+    """
+    command = re.search(
+        rf"`python -m tools\.samples sample_reports/{name} (.*?)`",
+        (SAMPLES / "README.md").read_text(encoding="utf-8"),
+    )
     assert command
     write_sample([str(tmp_path), *command[1].split()])
     assert (tmp_path / "truth.json").read_bytes() == (SAMPLES / name / "truth.json").read_bytes()
     for report in reports(name):
-        with closing(sqlite3.connect(tmp_path / report.name)) as made, closing(sqlite3.connect(report)) as committed:
+        with (
+            closing(sqlite3.connect(tmp_path / report.name)) as made,
+            closing(sqlite3.connect(report)) as committed,
+        ):
             assert list(made.iterdump()) == list(committed.iterdump())
 
 

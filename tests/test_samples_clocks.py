@@ -1,4 +1,6 @@
-"""Sample reports for judging clocks: what the options promise, by plain SQL on the reports and by their truth."""
+"""Sample reports for judging clocks: what the options promise, by plain SQL on the reports and by
+their truth.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ import pytest
 from samples import Options, generate
 
 START = "SELECT utcEpochNs, systemClockNs FROM TARGET_INFO_SESSION_START_TIME"
-NCCL_KERNELS = ("SELECT k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName "
-                "WHERE s.value LIKE 'nccl%' ORDER BY k.start")
+NCCL_KERNELS = (
+    "SELECT k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName "
+    "WHERE s.value LIKE 'nccl%' ORDER BY k.start"
+)
 
 
 def ask(report: Path, sql: str) -> list[tuple[Any, ...]]:
@@ -24,10 +28,12 @@ def ask(report: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 def tables(report: Path) -> set[str]:
-    return {name for name, in ask(report, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return {name for (name,) in ask(report, "SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
-def rank_events(folder: Path, truth: dict[str, Any]) -> Iterable[tuple[dict[str, Any], dict[str, Any], Path]]:
+def rank_events(
+    folder: Path, truth: dict[str, Any]
+) -> Iterable[tuple[dict[str, Any], dict[str, Any], Path]]:
     """Rank, its host and its report."""
     hosts = truth["hosts"]
     for rank in truth["ranks"]:
@@ -35,8 +41,8 @@ def rank_events(folder: Path, truth: dict[str, Any]) -> Iterable[tuple[dict[str,
 
 
 def true_time(host: dict[str, Any], epoch: int, start: tuple[int, int], local: int) -> Fraction:
-    """The true time of an event, from its local time and the host's clock as the truth describes it: UTC on this clock is
-    epoch + offset + true * (1 + drift).
+    """The true time of an event, from its local time and the host's clock as the truth describes
+    it: UTC on this clock is epoch + offset + true * (1 + drift).
     """
     utc, system = start
     shown = system + local + host["utc_minus_system_clock_ns"]
@@ -45,8 +51,17 @@ def true_time(host: dict[str, Any], epoch: int, start: tuple[int, int], local: i
 
 
 def test_the_truth_tells_every_clocks_error_at_every_instant(tmp_path: Path) -> None:
-    truth = generate(tmp_path, ranks=6, hosts=3, steps=6, layers=1, seed=5, clock_offset_range_ms=50.0, clock_drift_range_ppm=50.0,
-                     pace_ms=2_000.0)
+    truth = generate(
+        tmp_path,
+        ranks=6,
+        hosts=3,
+        steps=6,
+        layers=1,
+        seed=5,
+        clock_offset_range_ms=50.0,
+        clock_drift_range_ppm=50.0,
+        pace_ms=2_000.0,
+    )
     expected: dict[int, list[tuple[int, int]]] = {rank["rank"]: [] for rank in truth["ranks"]}
     assert truth["collectives_of_every_nth_step"] == 1
     for found in truth["collectives"]:
@@ -55,15 +70,29 @@ def test_the_truth_tells_every_clocks_error_at_every_instant(tmp_path: Path) -> 
     for rank, host, report in rank_events(tmp_path, truth):
         start = ask(report, START)[0]
         assert start == (rank["utcEpochNs"], rank["systemClockNs"])
-        times = [[true_time(host, truth["epoch_utc_ns"], start, local) for local in row] for row in ask(report, NCCL_KERNELS)]
+        times = [
+            [true_time(host, truth["epoch_utc_ns"], start, local) for local in row]
+            for row in ask(report, NCCL_KERNELS)
+        ]
         assert len(times) == len(expected[rank["rank"]]) > 0
         for own, told in zip(times, sorted(expected[rank["rank"]]), strict=True):
             assert all(abs(one - other) <= 2 for one, other in zip(own, told, strict=True))
-        assert abs(true_time(host, truth["epoch_utc_ns"], start, 0) - rank["capture_start_true_ns"]) <= 1
+        assert (
+            abs(true_time(host, truth["epoch_utc_ns"], start, 0) - rank["capture_start_true_ns"])
+            <= 1
+        )
 
 
 def test_clock_ranges_hold_for_every_host(tmp_path: Path) -> None:
-    truth = generate(tmp_path, ranks=24, hosts=24, steps=1, layers=1, clock_offset_range_ms=50.0, clock_drift_range_ppm=40.0)
+    truth = generate(
+        tmp_path,
+        ranks=24,
+        hosts=24,
+        steps=1,
+        layers=1,
+        clock_offset_range_ms=50.0,
+        clock_drift_range_ppm=40.0,
+    )
     offsets = [host["offset_ns"] for host in truth["hosts"]]
     drifts = [host["drift_ppm"] for host in truth["hosts"]]
     assert max(map(abs, offsets)) <= 50e6
@@ -73,18 +102,40 @@ def test_clock_ranges_hold_for_every_host(tmp_path: Path) -> None:
 
 
 def test_pace_stretches_a_job_without_more_events(tmp_path: Path) -> None:
-    slow, fast = (generate(tmp_path / str(pace), ranks=2, hosts=2, steps=5, layers=1, pace_ms=pace) for pace in (4_000.0, 0.0))
+    slow, fast = (
+        generate(tmp_path / str(pace), ranks=2, hosts=2, steps=5, layers=1, pace_ms=pace)
+        for pace in (4_000.0, 0.0)
+    )
     for one, other in zip(slow["ranks"], fast["ranks"], strict=True):
         assert one["event_rows"] == other["event_rows"]
         assert one["capture_end_true_ns"] - other["capture_end_true_ns"] == 5 * 4_000_000_000
-    spans = [row[0] for row in ask(tmp_path / "4000.0" / "rank0.sqlite", "SELECT max(end) - min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL")]
+    spans = [
+        row[0]
+        for row in ask(
+            tmp_path / "4000.0" / "rank0.sqlite",
+            "SELECT max(end) - min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL",
+        )
+    ]
     assert spans[0] > 16e9
 
 
 @pytest.mark.parametrize(("waited", "jitter"), [((0.0,), 0.0), ((5.0,), 1.0), ((4.0, 30.0), 3.0)])
-def test_ends_of_nccl_kernels_differ_as_asked(tmp_path: Path, waited: tuple[float, ...], jitter: float) -> None:
-    """Two ranks: of a kernel the last to begin is not late, the other is by one of the modes if it waited."""
-    truth = generate(tmp_path, ranks=2, hosts=2, steps=60, layers=1, skew_us=600.0, waited_us=waited, end_jitter_us=jitter)
+def test_ends_of_nccl_kernels_differ_as_asked(
+    tmp_path: Path, waited: tuple[float, ...], jitter: float
+) -> None:
+    """Two ranks: of a kernel the last to begin is not late, the other is by one of the modes if it
+    waited.
+    """
+    truth = generate(
+        tmp_path,
+        ranks=2,
+        hosts=2,
+        steps=60,
+        layers=1,
+        skew_us=600.0,
+        waited_us=waited,
+        end_jitter_us=jitter,
+    )
     differences = []
     for found in truth["collectives"]:
         begins, ends = found["begin"], found["end"]
@@ -92,18 +143,34 @@ def test_ends_of_nccl_kernels_differ_as_asked(tmp_path: Path, waited: tuple[floa
         if begins[late] - begins[early] > 20_100:
             differences.append(ends[early] - ends[late])
     assert len(differences) > 30
-    modes = [[one for one in differences if abs(one - mode * 1e3) <= jitter * 1e3 + 1] for mode in waited]
+    modes = [
+        [one for one in differences if abs(one - mode * 1e3) <= jitter * 1e3 + 1] for mode in waited
+    ]
     assert all(modes)
     assert sum(map(len, modes)) == len(differences)
 
 
 def test_ends_of_mpi_calls_differ_as_asked(tmp_path: Path) -> None:
-    truth = generate(tmp_path, ranks=2, hosts=2, steps=40, layers=1, nccl=False, mpi=True, skew_us=600.0, waited_us=(5.0, 40.0),
-                     end_jitter_us=2.0)
+    truth = generate(
+        tmp_path,
+        ranks=2,
+        hosts=2,
+        steps=40,
+        layers=1,
+        nccl=False,
+        mpi=True,
+        skew_us=600.0,
+        waited_us=(5.0, 40.0),
+        end_jitter_us=2.0,
+    )
     differences = []
     for found in truth["mpi"]["collectives"]:
         begins, ends = found["begin"], found["end"]
-        if found["function"] in ("MPI_Allreduce", "MPI_Barrier") and found["step"] is not None and len(begins) == 2:
+        if (
+            found["function"] in ("MPI_Allreduce", "MPI_Barrier")
+            and found["step"] is not None
+            and len(begins) == 2
+        ):
             early, late = (0, 1) if begins[0] < begins[1] else (1, 0)
             if begins[late] - begins[early] > 20_100:
                 differences.append(ends[early] - ends[late])
@@ -115,20 +182,38 @@ def test_ends_of_mpi_calls_differ_as_asked(tmp_path: Path) -> None:
 
 
 def test_no_message_arrives_before_it_was_sent_whatever_the_noise(tmp_path: Path) -> None:
-    truth = generate(tmp_path, ranks=4, hosts=2, steps=5, layers=1, mpi=True, end_jitter_us=20.0, waited_us=(0.0, 20.0), gpu_lag_us=6.0)
+    truth = generate(
+        tmp_path,
+        ranks=4,
+        hosts=2,
+        steps=5,
+        layers=1,
+        mpi=True,
+        end_jitter_us=20.0,
+        waited_us=(0.0, 20.0),
+        gpu_lag_us=6.0,
+    )
     for message in truth["mpi"]["messages"]:
         assert message["completed"] >= message["arrived"] > message["send"][0]
 
 
 def test_gpus_lag_by_a_constant(tmp_path: Path) -> None:
-    """The least launch latency (kernel begin after the beginning of the launching call) of each GPU tells its lag."""
-    truth = generate(tmp_path, ranks=4, hosts=2, steps=30, layers=1, gpu_lag_us=40.0, clock_drifts_ppm=(0.0, 0.0))
-    sql = ("SELECT min(k.start - r.start) FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
-           "ON r.correlationId = k.correlationId")
+    """The least launch latency (kernel begin after the beginning of the launching call) of each GPU
+    tells its lag.
+    """
+    truth = generate(
+        tmp_path, ranks=4, hosts=2, steps=30, layers=1, gpu_lag_us=40.0, clock_drifts_ppm=(0.0, 0.0)
+    )
+    sql = (
+        "SELECT min(k.start - r.start) FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
+        "ON r.correlationId = k.correlationId"
+    )
     lags = []
     for rank in truth["ranks"]:
         least = ask(tmp_path / rank["report"], sql)[0][0]
-        assert 5_100 <= least - rank["gpu_lag_ns"] < 5_300  # the generator's least latency, and little luck
+        assert (
+            5_100 <= least - rank["gpu_lag_ns"] < 5_300
+        )  # the generator's least latency, and little luck
         lags.append(rank["gpu_lag_ns"])
     assert max(lags) - min(lags) > 5_000
 
@@ -141,7 +226,9 @@ def test_a_job_without_nccl_meets_in_mpi_only(tmp_path: Path) -> None:
     for rank in truth["ranks"]:
         report = tmp_path / rank["report"]
         assert ask(report, NCCL_KERNELS) == []
-        assert ask(report, "SELECT count(*) FROM NVTX_EVENTS WHERE domainId = 1 AND eventType = 59") == [(0,)]
+        assert ask(
+            report, "SELECT count(*) FROM NVTX_EVENTS WHERE domainId = 1 AND eventType = 59"
+        ) == [(0,)]
         assert not [name for name in tables(report) if "PAYLOAD" in name]
         steps = [found for found in truth["mpi"]["collectives"] if rank["rank"] in found["ranks"]]
         assert ask(report, "SELECT count(*) FROM MPI_COLLECTIVES_EVENTS") == [(len(steps),)]
@@ -149,7 +236,9 @@ def test_a_job_without_nccl_meets_in_mpi_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ranks", "hosts"), [(6, 3), (4, 2), (3, 3), (2, 2)])
 def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, hosts: int) -> None:
-    truth = generate(tmp_path, ranks=ranks, hosts=hosts, steps=2, layers=1, mpi=True, lonely_host=True)
+    truth = generate(
+        tmp_path, ranks=ranks, hosts=hosts, steps=2, layers=1, mpi=True, lonely_host=True
+    )
     alone = set(range(ranks - ranks // hosts, ranks))
 
     def apart(members: Iterable[int]) -> bool:
@@ -163,17 +252,25 @@ def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, ho
     if hosts > 2:  # the others do meet across hosts
         per_host = ranks // hosts
         for collectives in (truth["collectives"], truth["mpi"]["collectives"]):
-            assert any(len({rank // per_host for rank in found["ranks"]}) > 1 for found in collectives)
+            assert any(
+                len({rank // per_host for rank in found["ranks"]}) > 1 for found in collectives
+            )
     for rank in truth["ranks"]:
         report = tmp_path / rank["report"]
-        known = {uid: tuple(map(int, members.split(","))) for uid, members in ask(report, "SELECT commUid, members FROM MPI_COMMUNICATORS")}
+        known = {
+            uid: tuple(map(int, members.split(",")))
+            for uid, members in ask(report, "SELECT commUid, members FROM MPI_COMMUNICATORS")
+        }
         kinds = sorted({"MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS"} & tables(report))
         used = ask(report, " UNION ".join(f"SELECT commUid FROM {kind}" for kind in kinds))
         assert used
-        assert all(rank["rank"] in known[uid] and apart(known[uid]) for uid, in used)
+        assert all(rank["rank"] in known[uid] and apart(known[uid]) for (uid,) in used)
         told = {comm["uid"]: tuple(comm["ranks"]) for comm in truth["mpi"]["communicators"]}
         assert known == {uid: told[uid] for uid in known}
-        handles = ask(report, "SELECT commHandle, count(DISTINCT commUid) FROM MPI_COLLECTIVES_EVENTS GROUP BY 1")
+        handles = ask(
+            report,
+            "SELECT commHandle, count(DISTINCT commUid) FROM MPI_COLLECTIVES_EVENTS GROUP BY 1",
+        )
         assert all(count <= 2 for _, count in handles)  # that of a freed communicator is used again
 
 
@@ -181,7 +278,12 @@ def test_hosts_of_one_name_differ_in_their_clocks_only(tmp_path: Path) -> None:
     truth = generate(tmp_path, ranks=6, hosts=3, steps=1, layers=1, same_host_name=True)
     names, boots = set(), {}
     for rank, host, report in rank_events(tmp_path, truth):
-        names |= {row[0] for row in ask(report, "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")}
+        names |= {
+            row[0]
+            for row in ask(
+                report, "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'"
+            )
+        }
         utc, system = ask(report, START)[0]
         boots.setdefault(rank["host_index"], set()).add(utc - system)
         assert utc - system == host["utc_minus_system_clock_ns"]
@@ -191,17 +293,20 @@ def test_hosts_of_one_name_differ_in_their_clocks_only(tmp_path: Path) -> None:
     assert min(after - before for before, after in pairwise(values)) > 1_000_000_000
 
 
-@pytest.mark.parametrize(("message", "wrong"), [
-    ("exclude each other", {"clock_offset_range_ms": 5.0, "clock_offsets_ms": (1.0,)}),
-    ("pace_ms", {"pace_ms": -1.0}),
-    ("waited_us", {"waited_us": ()}),
-    ("lost_collectives", {"lost_collectives": 1.5}),
-    ("cut_rank", {"cut_rank": 4}),
-    ("cannot be cut", {"cut_report": "end", "gpu_metrics": 10.0}),
-    ("lonely", {"hosts": 1, "lonely_host": True}),
-    ("without NCCL", {"nccl": False, "nccl_groups": True}),
-    ("names of their own", {"same_host_name": True, "storage_metrics": 10.0}),
-])
+@pytest.mark.parametrize(
+    ("message", "wrong"),
+    [
+        ("exclude each other", {"clock_offset_range_ms": 5.0, "clock_offsets_ms": (1.0,)}),
+        ("pace_ms", {"pace_ms": -1.0}),
+        ("waited_us", {"waited_us": ()}),
+        ("lost_collectives", {"lost_collectives": 1.5}),
+        ("cut_rank", {"cut_rank": 4}),
+        ("cannot be cut", {"cut_report": "end", "gpu_metrics": 10.0}),
+        ("lonely", {"hosts": 1, "lonely_host": True}),
+        ("without NCCL", {"nccl": False, "nccl_groups": True}),
+        ("names of their own", {"same_host_name": True, "storage_metrics": 10.0}),
+    ],
+)
 def test_options_that_make_no_sense_are_refused(message: str, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=message):
         Options(**wrong)

@@ -1,4 +1,6 @@
-"""One reading of a table for several kinds: what each of them gets is what plain SQL finds, whatever the table is like."""
+"""One reading of a table for several kinds: what each of them gets is what plain SQL finds,
+whatever the table is like.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,21 @@ from tools.conversions import convert_and_read, found
 from tools.exports import Row, by_sql, make_export
 from tools.folders import as_folder
 
+from nsys2prv.conversion import reading
+from nsys2prv.conversion.reading import group_by_table
 from nsys2prv.events import all_kinds
-from nsys2prv.reading import extract
-from nsys2prv.reading.sharing import together
-from nsys2prv.report.opening import open_source
-from nsys2prv.report.source import NULL, Part, SomeRows, Source, decoded
-from nsys2prv.report.sqlite import Database
+from nsys2prv.nsight.opening import open_source
+from nsys2prv.nsight.source import NULL, Part, SomeRows, Source, decoded
+from nsys2prv.nsight.sqlite import Database
 
 ROWS = 1000
-CONDITIONS = ("{kind} = 1", "{kind} IN (2, 3) AND NOT coalesce({thread}, 0) = 5", "{lacking} IS NOT NULL", "{name} GLOB 'r*77'", "")
+CONDITIONS = (
+    "{kind} = 1",
+    "{kind} IN (2, 3) AND NOT coalesce({thread}, 0) = 5",
+    "{lacking} IS NOT NULL",
+    "{name} GLOB 'r*77'",
+    "",
+)
 FORMS = ("plain", "gaps", "without rowid", "folder")
 
 
@@ -27,10 +35,19 @@ def opened(form: str, folder: Path) -> tuple[Source, Path]:
     """A table in this form, and the SQLite file with the same rows."""
     path = folder / "r.sqlite"
     connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE T (number INTEGER PRIMARY KEY, kind INT, thread INT, name TEXT)"
-                       + " WITHOUT ROWID" * (form == "without rowid"))
-    rows = [(number, number % 4, None if number % 10 == 3 else number % 7, None if number % 11 == 5 else f"r{number % 300}")
-            for number in range(1, ROWS + 1)]
+    connection.execute(
+        "CREATE TABLE T (number INTEGER PRIMARY KEY, kind INT, thread INT, name TEXT)"
+        + " WITHOUT ROWID" * (form == "without rowid")
+    )
+    rows = [
+        (
+            number,
+            number % 4,
+            None if number % 10 == 3 else number % 7,
+            None if number % 11 == 5 else f"r{number % 300}",
+        )
+        for number in range(1, ROWS + 1)
+    ]
     connection.executemany("INSERT INTO T VALUES (?, ?, ?, ?)", rows)
     if form == "gaps":
         connection.execute("DELETE FROM T WHERE number BETWEEN 300 AND 310")
@@ -50,19 +67,41 @@ def test_each_condition_gets_its_rows(form: str, tmp_path: Path) -> None:
             assert shared is not None
             assert len(shared.met) == by_sql(path, f"SELECT count(*) FROM T WHERE {between}")[0][0]
             for number, condition in enumerate(CONDITIONS):
-                where = condition.format(kind="kind", thread="thread", name="name", lacking="NULL") or "1"
-                expected = by_sql(path, f"SELECT number, thread, coalesce(name, '') FROM T WHERE {between} AND ({where}) ORDER BY 1")
+                where = (
+                    condition.format(kind="kind", thread="thread", name="name", lacking="NULL")
+                    or "1"
+                )
+                expected = by_sql(
+                    path,
+                    f"SELECT number, thread, coalesce(name, '') FROM T WHERE {between} AND ({where}) ORDER BY 1",
+                )
                 narrowed = shared.narrowed(number)
                 few |= isinstance(narrowed, SomeRows) and len(expected) > 0
-                for columns in (shared.columns(number, ("number", "thread", "lacking"), ("name",)),
-                                source.read(narrowed, ("number", "thread", "lacking"), ("name",), condition)):
+                for columns in (
+                    shared.columns(number, ("number", "thread", "lacking"), ("name",)),
+                    source.read(narrowed, ("number", "thread", "lacking"), ("name",), condition),
+                ):
                     codes, texts = columns.texts["name"]
-                    threads = [None if thread == NULL else thread for thread in columns["thread"].tolist()]
-                    assert list(zip(columns["number"].tolist(), threads, decoded(texts).gather(codes), strict=True)) == expected
+                    threads = [
+                        None if thread == NULL else thread for thread in columns["thread"].tolist()
+                    ]
+                    assert (
+                        list(
+                            zip(
+                                columns["number"].tolist(),
+                                threads,
+                                decoded(texts).gather(codes),
+                                strict=True,
+                            )
+                        )
+                        == expected
+                    )
                     assert (columns["lacking"] == NULL).all()
                 assert shared.meeting(number).sum() == len(expected)
                 assert source.count_of(narrowed, condition) == len(expected)
-                assert source.select(f"SELECT number FROM {source.rows_of(narrowed, condition)}").height == len(expected)
+                assert source.select(
+                    f"SELECT number FROM {source.rows_of(narrowed, condition)}"
+                ).height == len(expected)
     # A few rows are read one by one where it is certain which they are.
     assert few == (form != "gaps")
 
@@ -84,44 +123,93 @@ def test_damaged_columns_are_read_by_each_kind(value: str, row: int, tmp_path: P
 
 def rows_of_all_kinds() -> list[Row]:
     """Of each kind of NVTX event, with NCCL's, some with numbers."""
-    created = [event(0, None, kind=DOMAIN, text="NCCL", domain=2), event(0, None, kind=DOMAIN, text="lib")]
-    ranges = [event(10 * number, 10 * number + 5, text=f"p{number}", domain=0, int64Value=None) for number in range(90)]
-    others = [event(1000, 1010, kind=STARTEND, text="s"), event(1020, None, kind=MARK, text="m", int64Value=7),
-              event(1030, 1040, {"n": 3}, text="q"), event(1050, 1060, text="ncclAllReduce", domain=2),
-              event(1070, 1080, kind=STARTEND, text="AllReduce", domain=2)]
+    created = [
+        event(0, None, kind=DOMAIN, text="NCCL", domain=2),
+        event(0, None, kind=DOMAIN, text="lib"),
+    ]
+    ranges = [
+        event(10 * number, 10 * number + 5, text=f"p{number}", domain=0, int64Value=None)
+        for number in range(90)
+    ]
+    others = [
+        event(1000, 1010, kind=STARTEND, text="s"),
+        event(1020, None, kind=MARK, text="m", int64Value=7),
+        event(1030, 1040, {"n": 3}, text="q"),
+        event(1050, 1060, text="ncclAllReduce", domain=2),
+        event(1070, 1080, kind=STARTEND, text="AllReduce", domain=2),
+    ]
     return [*created, *ranges, *others]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows_of_a_part", [1, 7, 200_000])
 @pytest.mark.parametrize("damage", [{}, {"category": "text"}, {"textId": 1.5}])
-def test_all_kinds_of_nvtx_events(rows_of_a_part: int, damage: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extract, "PART_ROWS", rows_of_a_part)
-    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [*rows_of_all_kinds(), event(1090, 1100, text="last", domain=0, **damage)]})
+def test_all_kinds_of_nvtx_events(
+    rows_of_a_part: int, damage: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PART_ROWS", rows_of_a_part)
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {"NVTX_EVENTS": [*rows_of_all_kinds(), event(1090, 1100, text="last", domain=0, **damage)]},
+    )
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
-    pushed = by_sql(report, f"SELECT text, start, end FROM NVTX_EVENTS WHERE eventType = {PUSHPOP} AND domainId = 0 ORDER BY start")
-    [lib, default] = [next(code for code, label in trace.labels.types.items() if label == f"NVTX pushpop ranges {domain}")
-                      for domain in ("lib", "default domain")]
+    pushed = by_sql(
+        report,
+        f"SELECT text, start, end FROM NVTX_EVENTS WHERE eventType = {PUSHPOP} AND domainId = 0 ORDER BY start",
+    )
+    [lib, default] = [
+        next(
+            code
+            for code, label in trace.labels.types.items()
+            if label == f"NVTX pushpop ranges {domain}"
+        )
+        for domain in ("lib", "default domain")
+    ]
     assert found(trace, default) == pushed
     assert found(trace, lib) == [("q", 1030, 1040)]
     assert numbers(trace, "lib: n") == [(1030, 3), (1040, 0)]
     assert numbers(trace, "lib: payload") == [(1020, 7), (1021, 0)]
-    assert {kind: account.rows for kind, account in summary.ledger.kinds.items() if account.rows} == {
-        "nccl": 1, "nccl_operations": 1, "nvtx_marks": 1, "nvtx_payloads": 1, "nvtx_pushpop_trace": len(pushed) + 1,
-        "nvtx_startend_trace": 1, "nvtx_values": 1}
+    assert {
+        kind: account.rows for kind, account in summary.ledger.kinds.items() if account.rows
+    } == {
+        "nccl": 1,
+        "nccl_operations": 1,
+        "nvtx_marks": 1,
+        "nvtx_payloads": 1,
+        "nvtx_pushpop_trace": len(pushed) + 1,
+        "nvtx_startend_trace": 1,
+        "nvtx_values": 1,
+    }
     rows = by_sql(report, "SELECT count(*) FROM NVTX_EVENTS")[0][0]
-    assert summary.ledger.tables["NVTX_EVENTS"] == {"rows": rows, "of no kind of event that was asked for": 2}
+    assert summary.ledger.tables["NVTX_EVENTS"] == {
+        "rows": rows,
+        "of no kind of event that was asked for": 2,
+    }
     assert summary.ledger.missing == {}
-    assert sum(count for (_, reason), count in summary.repaired.items() if reason == "values that are no integers") == len(damage)
+    assert sum(
+        count
+        for (_, reason), count in summary.repaired.items()
+        if reason == "values that are no integers"
+    ) == len(damage)
 
 
 def test_a_table_is_walked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Part] = []
     once, alone = Database.read_once, Database.read
-    monkeypatch.setattr(Database, "read_once", lambda self, part, *more: (read.append(part), once(self, part, *more))[1])
-    monkeypatch.setattr(Database, "read", lambda self, part, *more: (read.append(part), alone(self, part, *more))[1])
-    ranges = [event(10 * number, 10 * number + 5, text=f"p{number}", domain=0) for number in range(1, 90)]
-    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [*ranges, event(1000, None, kind=MARK, text="m")]})
+    monkeypatch.setattr(
+        Database,
+        "read_once",
+        lambda self, part, *more: (read.append(part), once(self, part, *more))[1],
+    )
+    monkeypatch.setattr(
+        Database, "read", lambda self, part, *more: (read.append(part), alone(self, part, *more))[1]
+    )
+    ranges = [
+        event(10 * number, 10 * number + 5, text=f"p{number}", domain=0) for number in range(1, 90)
+    ]
+    report = make_export(
+        tmp_path / "r.sqlite", {"NVTX_EVENTS": [*ranges, event(1000, None, kind=MARK, text="m")]}
+    )
     convert_and_read([report], tmp_path / "o.prv")
     assert read == [Part("NVTX_EVENTS", 1, 90)]
 
@@ -129,5 +217,8 @@ def test_a_table_is_walked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_kinds_that_are_read_together() -> None:
     kinds = {kind.name: kind for kind in all_kinds()}
     both = (kinds["osrt"], kinds["pthread"])
-    assert together([kinds["kernels"], *both]) == [(kinds["kernels"],), both]
-    assert together([kinds["pthread"], kinds["kernels"]]) == [(kinds["pthread"],), (kinds["kernels"],)]
+    assert group_by_table([kinds["kernels"], *both]) == [(kinds["kernels"],), both]
+    assert group_by_table([kinds["pthread"], kinds["kernels"]]) == [
+        (kinds["pthread"],),
+        (kinds["kernels"],),
+    ]

@@ -23,9 +23,18 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told_and_used(folder: Path, *given: object) -> tuple[dict[str, float], float]:
-    """CPU seconds by stage as the command tells them, and those that it and the workers it waited for used in all."""
+    """CPU seconds by stage as the command tells them, and those that it and the workers it waited
+    for used in all.
+    """
     with (folder / "told").open("w+") as told:
-        child = subprocess.Popen(arguments(*given), cwd=folder, env=ENVIRONMENT, stdout=told, stderr=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            arguments(*given),
+            cwd=folder,
+            env=ENVIRONMENT,
+            stdout=told,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         with child.stderr:
             problems = child.stderr.read()
         _, status, usage = os.wait4(child.pid, 0)
@@ -50,12 +59,18 @@ def check(seconds: dict[str, float], used: float) -> None:
 def test_stages_are_no_more_than_the_process_used(tmp_path: Path) -> None:
     seconds, used = told_and_used(tmp_path, "-v", "-j", "1", "--states", *CLUSTER, "out.prv")
     check(seconds, used)
-    assert {"reading", "names", "clocks", "relations", "states", "writing", "beside"} <= set(seconds)
+    assert {"reading", "names", "clocks", "relations", "states", "writing", "beside"} <= set(
+        seconds
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "processes"), [(("-j", "2"), True), (("-j", "2", "--engine", "threads"), False)])
-def test_stages_of_workers_are_no_more_than_all_processes_used(how: tuple[str, ...], processes: bool, large: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "processes"), [(("-j", "2"), True), (("-j", "2", "--engine", "threads"), False)]
+)
+def test_stages_of_workers_are_no_more_than_all_processes_used(
+    how: tuple[str, ...], processes: bool, large: Path, tmp_path: Path
+) -> None:
     seconds, used = told_and_used(tmp_path, "-v", *how, large, "out.prv")
     check(seconds, used)
     assert (seconds.get("starting workers", 0) > 0) == processes

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nsys2prv.account import Account
-from nsys2prv.catalogue import catalogue
-from nsys2prv.columns import ABSENT, OPEN
-from nsys2prv.events.kind import Lines, Rows
-from nsys2prv.report.source import NULL, TIME_LIMIT
+from nsys2prv._util.columns import ABSENT, OPEN
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.kind import Account, Lines, Rows
+from nsys2prv.nsight.source import NULL, TIME_LIMIT
 from nsys2prv.store.normal import spill
 from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter, pairs
 
@@ -28,7 +27,9 @@ def _rows(random: np.random.Generator, name: str, count: int, damaged: bool) -> 
     columns = {}
     for field in layout.fields:
         columns[field.name] = random.integers(1, 1 << (40 if random.random() < 0.2 else 20), count)
-        columns[field.name][random.random(count) < random.choice([0, 0, 0.5, 1])] = ABSENT if field.optional else 0
+        columns[field.name][random.random(count) < random.choice([0, 0, 0.5, 1])] = (
+            ABSENT if field.optional else 0
+        )
         if damaged:
             columns[field.name][random.random(count) < 0.05] = -7
     if damaged:
@@ -36,8 +37,20 @@ def _rows(random: np.random.Generator, name: str, count: int, damaged: bool) -> 
             for value in (NULL, OPEN, TIME_LIMIT, -TIME_LIMIT, -5):
                 column[random.random(count) < 0.02] = value
     objects = random.integers(0, random.choice([1, 4]), count)
-    lines = Lines("launch", begin - 3, objects, begin, objects, end, random.integers(0, 9, count)) if name == "cuda_kernel" else None
-    return Rows(name, begin, end, objects, columns, domain=random.integers(0, 3, count) if layout.has_domain else None, lines=lines)
+    lines = (
+        Lines("launch", begin - 3, objects, begin, objects, end, random.integers(0, 9, count))
+        if name == "cuda_kernel"
+        else None
+    )
+    return Rows(
+        name,
+        begin,
+        end,
+        objects,
+        columns,
+        domain=random.integers(0, 3, count) if layout.has_domain else None,
+        lines=lines,
+    )
 
 
 def _usable(time: int) -> bool:
@@ -56,12 +69,20 @@ def _expected(rows: Rows, wanted: list[int]) -> tuple[list[dict[str, int]], Coun
             counted["ranges without an end, closed at the end of the trace"] += 1
         elif end < begin:
             counted["ends before their begins, made 1 ns long"] += 1
-        record = {"time": begin, "end": max(end, begin + 1) if _usable(end) else OPEN, "object": int(rows.object[row])}
+        record = {
+            "time": begin,
+            "end": max(end, begin + 1) if _usable(end) else OPEN,
+            "object": int(rows.object[row]),
+        }
         if rows.domain is not None:
             record["domain"] = int(rows.domain[row])
         for place, field in enumerate(layout.fields):
             value = int(rows.columns[field.name][row])
-            said = value != ABSENT if field.optional else value > 0 or layout.nests or not place or field.values is not None
+            said = (
+                value != ABSENT
+                if field.optional
+                else value > 0 or layout.nests or not place or field.values is not None
+            )
             if said:
                 record[field.name] = max(value, 0)
         records.append(record)
@@ -85,26 +106,64 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
     for run in runs:
         records = reader.every(run, 1)
         assert (records["time"][1:] >= records["time"][:-1]).all()
-        assert (run.rows, run.first, run.until) == (len(records), records["time"][0], records["time"][-1])
+        assert (run.rows, run.first, run.until) == (
+            len(records),
+            records["time"][0],
+            records["time"][-1],
+        )
         if run.shape.stream == BEGIN:
             assert (np.lexsort((-records["end"], records["time"])) == np.arange(len(records))).all()
-            assert run.object == (records["object"][0] if len(set(records["object"].tolist())) == 1 else -1)
-            assert run.last == max(time for time in (*records["end"].tolist(), run.until + 1) if time != OPEN)
+            assert run.object == (
+                records["object"][0] if len(set(records["object"].tolist())) == 1 else -1
+            )
+            assert run.last == max(
+                time for time in (*records["end"].tolist(), run.until + 1) if time != OPEN
+            )
             for place, field in enumerate(catalogue().layouts[name].fields):
                 if field.name in records.dtype.names:
                     assert (run.shape.wide >> place & 1) == (records[field.name].max() > 0xFFFFFFFF)
-            found += [dict(zip(records.dtype.names, record, strict=True)) for record in records.tolist()]
+            found += [
+                dict(zip(records.dtype.names, record, strict=True)) for record in records.tolist()
+            ]
         elif run.shape.stream == END:
             ends += records.tolist()
     for begins, closing in pairs(runs):
         if closing is not None:
-            assert sorted(reader.every(begins, 1)["end"].tolist()) == reader.every(closing, 1)["time"].tolist()
-    assert Counter(tuple(sorted(record.items())) for record in found) == Counter(tuple(sorted(record.items())) for record in expected)
-    assert Counter(ends) == Counter((record["end"], *(record[key] for key in ("object", "domain") if key in record)) for record in expected)
+            assert (
+                sorted(reader.every(begins, 1)["end"].tolist())
+                == reader.every(closing, 1)["time"].tolist()
+            )
+    assert Counter(tuple(sorted(record.items())) for record in found) == Counter(
+        tuple(sorted(record.items())) for record in expected
+    )
+    assert Counter(ends) == Counter(
+        (record["end"], *(record[key] for key in ("object", "domain") if key in record))
+        for record in expected
+    )
 
     if rows.lines is not None:
-        columns = zip(*(column.tolist() for column in (
-            rows.lines.send, rows.lines.sender, rows.lines.receive, rows.lines.receiver, rows.lines.until, rows.lines.size)), strict=True)
-        lines = Counter((send, sender, receive, receiver, max(until, receive + 1), size)
-                        for send, sender, receive, receiver, until, size in columns if all(map(_usable, (send, receive, until))))
-        assert lines == Counter(record for run in runs if run.shape.stream == LINE for record in reader.every(run, 1).tolist())
+        columns = zip(
+            *(
+                column.tolist()
+                for column in (
+                    rows.lines.send,
+                    rows.lines.sender,
+                    rows.lines.receive,
+                    rows.lines.receiver,
+                    rows.lines.until,
+                    rows.lines.size,
+                )
+            ),
+            strict=True,
+        )
+        lines = Counter(
+            (send, sender, receive, receiver, max(until, receive + 1), size)
+            for send, sender, receive, receiver, until, size in columns
+            if all(map(_usable, (send, receive, until)))
+        )
+        assert lines == Counter(
+            record
+            for run in runs
+            if run.shape.stream == LINE
+            for record in reader.every(run, 1).tolist()
+        )

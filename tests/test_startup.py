@@ -1,4 +1,6 @@
-"""What a small job does not need is not imported and not started, and what starts does so without detours."""
+"""What a small job does not need is not imported and not started, and what starts does so without
+detours.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,42 @@ sys.addaudithook(lambda event, values: started.append(event) if event in ("os.fo
 import _posixsubprocess
 fork_exec = _posixsubprocess.fork_exec
 _posixsubprocess.fork_exec = lambda *values: started.append("fork_exec") or fork_exec(*values)
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
 status = main(["-j", "4", *sys.argv[1:]])
 print(json.dumps([status, started, sorted(sys.modules), gc.isenabled(), gc.get_freeze_count()]))
 """
 #: For bars on terminals, pictures, tables for people, and other engines.
-HEAVY = {"tqdm", "matplotlib", "pandas", "pyarrow", "dask", "distributed", "mpi4py", "nsys2prv.page", "nsys2prv.check", "nsys2prv.analysis"}
+HEAVY = {
+    "tqdm",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "dask",
+    "distributed",
+    "mpi4py",
+    "nsys2prv.analysis.page",
+    "nsys2prv.paraver.check",
+    "nsys2prv.analysis",
+}
 #: For jobs of several hosts, for cuts, and for all views that there are.
-NOT_ASKED_FOR = {"nsys2prv.alignment.align", "nsys2prv.alignment.causality", "nsys2prv.clock.solve", "nsys2prv.clock.causal",
-                 "nsys2prv.cut.stage", "nsys2prv.paraver.cfg.catalogue"}
+NOT_ASKED_FOR = {
+    "nsys2prv.conversion.align",
+    "nsys2prv.conversion.causality",
+    "nsys2prv.clock.solve",
+    "nsys2prv.clock.causal",
+    "nsys2prv.conversion.cut.stage",
+    "nsys2prv.paraver.cfg.catalogue",
+}
 
 
 def test_a_small_job_starts_nothing(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(GRAPHS), str(tmp_path / "out.prv")], env=ENVIRONMENT, capture_output=True,
-                          text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(GRAPHS), str(tmp_path / "out.prv")],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     status, started, modules, collecting, kept = json.loads(done.stdout.splitlines()[-1])
     assert (status, started) == (0, [])
     assert not (HEAVY | NOT_ASKED_FOR) & set(modules)
@@ -38,7 +62,11 @@ def test_a_small_job_starts_nothing(tmp_path: Path) -> None:
 
 
 def test_a_worker_gets_ready(tmp_path: Path) -> None:
-    program = "import gc, sys\nfrom nsys2prv.starting import _get_ready\n_get_ready()\n" \
-              "print(gc.isenabled(), gc.get_freeze_count() > 10_000, {'polars', 'nsys2prv.events.nvtx'} <= set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    program = (
+        "import gc, sys\nfrom nsys2prv.conversion.startup import _get_ready\n_get_ready()\n"
+        "print(gc.isenabled(), gc.get_freeze_count() > 10_000, {'polars', 'nsys2prv.events.nvtx'} <= set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["True"] * 3

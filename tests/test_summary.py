@@ -11,13 +11,12 @@ import pytest
 
 import nsys2prv
 from nsys2prv import Options, Summary, convert
-from nsys2prv.clock.maps import ClockMap
-from nsys2prv.clock.placement import Placement
+from nsys2prv._util.notes import Detail
+from nsys2prv._util.progress import Progress
+from nsys2prv.clock.maps import ClockMap, Placement
 from nsys2prv.clock.record import ClockRecord, HostClock
-from nsys2prv.cut.asked import Cut
-from nsys2prv.notes import Detail
-from nsys2prv.progress import Progress
-from nsys2prv.telling.clock_summary import clock_lines
+from nsys2prv.conversion.closing import clock_lines
+from nsys2prv.conversion.cut.asked import CutOptions
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 PARTS = ["the job:", "its clocks:", "what was written:", "what to look at now:"]
@@ -25,7 +24,11 @@ PARTS = ["the job:", "its clocks:", "what was written:", "what to look at now:"]
 
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
-    return convert(sorted((SAMPLES / "training").glob("rank*.sqlite")), tmp_path_factory.mktemp("summary") / "out.prv", Options(jobs=1))
+    return convert(
+        sorted((SAMPLES / "training").glob("rank*.sqlite")),
+        tmp_path_factory.mktemp("summary") / "out.prv",
+        Options(jobs=1),
+    )
 
 
 def test_it_has_four_parts_and_is_short(summary: Summary) -> None:
@@ -51,7 +54,11 @@ def test_what_needs_no_action_is_told_on_request_and_beside_the_trace(summary: S
 
 
 def test_a_cut_is_one_line(tmp_path: Path) -> None:
-    text = convert(sorted((SAMPLES / "graphs").glob("rank*.sqlite")), tmp_path / "out.prv", Options(jobs=1, cut=Cut(time="20%:60%"))).text()
+    text = convert(
+        sorted((SAMPLES / "graphs").glob("rank*.sqlite")),
+        tmp_path / "out.prv",
+        Options(jobs=1, cut=CutOptions(time="20%:60%")),
+    ).text()
     (line,) = [line for line in text.splitlines() if line.startswith("  cut: ")]
     assert "records left out" in line
     assert "left out: outside" not in text
@@ -69,22 +76,34 @@ def test_groups_of_kinds_are_lacking_as_a_whole_alone(tmp_path: Path) -> None:
 
 
 def clocks(*known: HostClock) -> list[str]:
-    placements = [Placement(number, ClockMap(0), "host clock + UTC") for number in range(len(known))]
-    return clock_lines(ClockRecord({f"n{number}": clock for number, clock in enumerate(known)}), placements, len(known))
+    placements = [
+        Placement(number, ClockMap(0), "host clock + UTC") for number in range(len(known))
+    ]
+    return clock_lines(
+        ClockRecord({f"n{number}": clock for number, clock in enumerate(known)}),
+        placements,
+        len(known),
+    )
 
 
 def test_clocks_of_hosts_are_told_in_a_line() -> None:
     reference = HostClock(method="reference", observations=135, bound_ns=9_000)
-    ends = HostClock(5, method="ends of collectives", reference="n0", observations=130, bound_ns=20_100)
+    ends = HostClock(
+        5, method="ends of collectives", reference="n0", observations=130, bound_ns=20_100
+    )
     assert clocks(reference, ends) == ["2 hosts aligned by 135 collectives, error below 21 us"]
     utc = HostClock(method="UTC")
     aligned, alone = clocks(reference, ends, utc)
     assert aligned.startswith("2 of 3 hosts aligned by")
     assert alone.startswith("1 host not aligned with the others (n2): placed by UTC")
     placed = HostClock(method="host clock + UTC")
-    assert clocks(placed, placed) == ["2 hosts not aligned (n0, n1): placed by UTC, which may be wrong by milliseconds"]
+    assert clocks(placed, placed) == [
+        "2 hosts not aligned (n0, n1): placed by UTC, which may be wrong by milliseconds"
+    ]
     assert clocks(HostClock(3), HostClock(4)) == ["2 hosts corrected as the given clock file says"]
-    (both,) = clock_lines(None, [Placement(0, ClockMap(0), "UTC"), Placement(1, ClockMap(0), "UTC")], 2)
+    (both,) = clock_lines(
+        None, [Placement(0, ClockMap(0), "UTC"), Placement(1, ClockMap(0), "UTC")], 2
+    )
     assert "UTC alone" in both
 
 
@@ -97,7 +116,7 @@ def test_it_can_be_looked_at_in_notebooks(summary: Summary) -> None:
 
 
 def test_the_package_shows_what_it_offers() -> None:
-    assert {"convert", "open", "Options", "Summary", "Opened"} <= set(dir(nsys2prv))
+    assert {"convert", "open", "Options", "Summary", "OpenJob"} <= set(dir(nsys2prv))
     with nsys2prv.open(SAMPLES / "graphs") as job:
         assert repr(job).startswith("<job of 2 reports: 2 tasks on 1 host, 2 GPUs")
         assert "<td>cuda_kernel</td>" in job._repr_html_()

@@ -34,9 +34,19 @@ EVENT_TYPE
 """
 
 
-def read(folder: Path, records: tuple[str, ...] = RECORDS, header: str = HEADER, pcf: str = PCF, row: str = ROW) -> Trace:
+def read(
+    folder: Path,
+    records: tuple[str, ...] = RECORDS,
+    header: str = HEADER,
+    pcf: str = PCF,
+    row: str = ROW,
+) -> Trace:
     """Write these texts as a trace and read it."""
-    for ending, text in ((".prv", "\n".join((header, *records)) + "\n"), (".pcf", pcf), (".row", row)):
+    for ending, text in (
+        (".prv", "\n".join((header, *records)) + "\n"),
+        (".pcf", pcf),
+        (".row", row),
+    ):
         (folder / f"t{ending}").write_bytes(text.encode())
     return read_trace(folder / "t.prv")
 
@@ -50,9 +60,10 @@ def test_a_sound_trace_reads_as_written(tmp_path: Path) -> None:
         Interval((1, 2), 3, 6, 9, {}),
         Interval((1, 1), 3, 0, 9, {20: 7}),
     ]
-    assert [(comm.sender, comm.send, comm.receiver, comm.receive, comm.size, comm.tag) for comm in trace.comms] == [
-        ((1, 1), 5, (1, 2), 6, 64, 9)
-    ]
+    assert [
+        (comm.sender, comm.send, comm.receiver, comm.receive, comm.size, comm.tag)
+        for comm in trace.comms
+    ] == [((1, 1), 5, (1, 2), 6, 64, 9)]
     assert trace.label(10, 3) == "outer [x]"
     assert trace.row_name((2, 1)) == "other"
     assert trace.task_name((2, 1)) == "second"
@@ -109,9 +120,17 @@ def test_defects_of_records(tmp_path: Path, records: tuple[str, ...], violation:
         ("7 20 Number", "7 20 Range", "label of several types"),
         ("7 20 Number", "7 10 Number", "type declared twice"),
         ("7 20 Number", "20 Number", "EVENT_TYPE line is not `colour type label`"),
-        ("7 20 Number", "7 300001 Number", "type that begins with 30000, which others take for CPU samples"),
+        (
+            "7 20 Number",
+            "7 300001 Number",
+            "type that begins with 30000, which others take for CPU samples",
+        ),
         ("0 10 Range\n", "", "type without a label"),
-        ("EVENT_TYPE\n0 10", "STATES\n1 Running\nEVENT_TYPE\n0 10", "STATES section without states, or states without it"),
+        (
+            "EVENT_TYPE\n0 10",
+            "STATES\n1 Running\nEVENT_TYPE\n0 10",
+            "STATES section without states, or states without it",
+        ),
         ("\n", "\r\n", "carriage return"),
         ("DEFAULT_OPTIONS", "OPTIONS", "line of the .pcf outside a section"),
     ],

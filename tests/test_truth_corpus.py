@@ -1,7 +1,9 @@
-"""Every figure of a trace equals what plain SQL finds in the export it was made of, on a folder of real exports.
+"""Every figure of a trace equals what plain SQL finds in the export it was made of, on a folder of
+real exports.
 
-The folder is named by NSYS2PRV_CORPUS. Traces are read back by a reader of their own (``tools.trace_reader``) and compared
-with SQL on the export (``tools.sql_truth``); the converter is never compared with itself.
+The folder is named by NSYS2PRV_CORPUS. Traces are read back by a reader of their own
+(``tools.trace_reader``) and compared with SQL on the export (``tools.sql_truth``); the converter is
+never compared with itself.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from tools.sql_truth import Truth, label
 from tools.trace_reader import Comm, Interval, Row, Trace, read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.errors import NothingToWrite
+from nsys2prv._util.errors import NothingToWrite
 
 CODES = {
     "api": 63000000,
@@ -31,7 +33,11 @@ CODES = {
 }
 """Event types of the kinds that have one; those of NVTX differ by domain and are found by their labels."""
 
-NVTX = {"pushpop": "NVTX pushpop ranges ", "startend": "NVTX startend ranges ", "mark": "NVTX marks "}
+NVTX = {
+    "pushpop": "NVTX pushpop ranges ",
+    "startend": "NVTX startend ranges ",
+    "mark": "NVTX marks ",
+}
 DEFAULT_DOMAIN = "default domain"
 KINDS = (*CODES, *NVTX)
 KINDS_OF_TRUTH = ("cuda", "nvtx")
@@ -45,7 +51,9 @@ TAGS = {"launch": 55001, "memory": 55002}
 
 @dataclass
 class Pair:
-    """An export and its trace (an empty one where the converter found nothing to write), and where that was written."""
+    """An export and its trace (an empty one where the converter found nothing to write), and where
+    that was written.
+    """
 
     truth: Truth
     trace: Trace
@@ -53,12 +61,20 @@ class Pair:
     path: Path
 
 
-@pytest.fixture(scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus")
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+@pytest.fixture(
+    scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus"
+)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
     output = tmp_path_factory.mktemp("trace") / "out.prv"
     truth = Truth(request.param)
     try:
-        convert([request.param], output, Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none"))
+        convert(
+            [request.param],
+            output,
+            Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none"),
+        )
         yield Pair(truth, read_trace(output), True, output)
     except NothingToWrite:
         yield Pair(truth, Trace(), False, output)
@@ -89,7 +105,9 @@ def place(trace: Trace, row: Row) -> tuple[int, str]:
 
 
 def named(trace: Trace, code: int, interval: Interval, known: set[str]) -> str:
-    """The label of a range. Names that agree once cut or cleaned are told apart by a number, which is left out here."""
+    """The label of a range. Names that agree once cut or cleaned are told apart by a number, which
+    is left out here.
+    """
     text = trace.label(code, interval.value)
     return text if text in known else re.sub(r" #\d+$", "", text)
 
@@ -140,14 +158,19 @@ def test_no_range_hides_another(pair: Pair) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_and_durations_by_name(pair: Pair, kind: str) -> None:
-    found = totals((name, interval.end - interval.begin) for interval, _, name in intervals(pair, kind))
+    found = totals(
+        (name, interval.end - interval.begin) for interval, _, name in intervals(pair, kind)
+    )
     assert found == pair.truth.by_name(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_and_durations_by_row(pair: Pair, kind: str) -> None:
     """On every thread of every process, and on every stream of every device."""
-    found = totals((place(pair.trace, interval.row), interval.end - interval.begin) for interval, _, _ in intervals(pair, kind))
+    found = totals(
+        (place(pair.trace, interval.row), interval.end - interval.begin)
+        for interval, _, _ in intervals(pair, kind)
+    )
     assert found == pair.truth.by_row(kind)
 
 
@@ -165,8 +188,12 @@ def test_every_range_begins_and_ends_where_it_did(pair: Pair, kind: str) -> None
 
 
 def test_start_end_ranges_stand_under_one_type_too(pair: Pair) -> None:
-    ranges = totals(("all", interval.end - interval.begin) for interval, _, _ in intervals(pair, "startend"))
-    together = totals(("all", it.end - it.begin) for it in pair.trace.intervals(STARTEND_OF_ANY_DOMAIN))
+    ranges = totals(
+        ("all", interval.end - interval.begin) for interval, _, _ in intervals(pair, "startend")
+    )
+    together = totals(
+        ("all", it.end - it.begin) for it in pair.trace.intervals(STARTEND_OF_ANY_DOMAIN)
+    )
     assert together == ranges
 
 
@@ -179,10 +206,15 @@ def test_bytes_by_operation(pair: Pair) -> None:
 
 @pytest.mark.parametrize("kind", TAGS)
 def test_lines(pair: Pair, kind: str) -> None:
-    """From the thread and time of the call to the row and time of the operation, within one process."""
+    """From the thread and time of the call to the row and time of the operation, within one
+    process.
+    """
     found = Counter()
     for comm in comms(pair.trace, kind):
-        (pid, caller), (other, row) = place(pair.trace, comm.sender), place(pair.trace, comm.receiver)
+        (pid, caller), (other, row) = (
+            place(pair.trace, comm.sender),
+            place(pair.trace, comm.receiver),
+        )
         assert pid == other, comm
         found[pid, caller, comm.send, row, comm.receive, comm.size] += 1
     assert found == pair.truth.lines(kind)
@@ -204,7 +236,10 @@ def test_kernel_attributes(pair: Pair) -> None:
 def test_memory_kinds_of_copies(pair: Pair) -> None:
     trace = pair.trace
     found = Counter(
-        tuple(trace.label(code, interval.others[code]) if code in interval.others else "" for code in (SOURCE, TARGET))
+        tuple(
+            trace.label(code, interval.others[code]) if code in interval.others else ""
+            for code in (SOURCE, TARGET)
+        )
         for interval, _, name in intervals(pair, "memory")
         if name != "CUDA memset"
     )
@@ -212,7 +247,11 @@ def test_memory_kinds_of_copies(pair: Pair) -> None:
 
 
 def test_errors_of_calls(pair: Pair) -> None:
-    found = Counter((name, call.others[ERROR]) for call, _, name in intervals(pair, "api") if ERROR in call.others)
+    found = Counter(
+        (name, call.others[ERROR])
+        for call, _, name in intervals(pair, "api")
+        if ERROR in call.others
+    )
     assert dict(found) == pair.truth.errors()
 
 
@@ -221,15 +260,24 @@ def test_errors_of_calls(pair: Pair) -> None:
 
 @pytest.fixture(scope="module")
 def merged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Truth], Trace]]:
-    """One compressed trace of all exports that do not say when they were made: their processes and names meet in it."""
+    """One compressed trace of all exports that do not say when they were made: their processes and
+    names meet in it.
+    """
     need_corpus()
     truths = [Truth(path) for path in EXPORTS]
-    chosen = [(path, truth) for path, truth in zip(EXPORTS, truths, strict=True)
-              if not truth.columns("TARGET_INFO_SESSION_START_TIME") and not truth.empty]
+    chosen = [
+        (path, truth)
+        for path, truth in zip(EXPORTS, truths, strict=True)
+        if not truth.columns("TARGET_INFO_SESSION_START_TIME") and not truth.empty
+    ]
     if len(chosen) < 2:
         pytest.skip("fewer than two exports without a clock")
     output = tmp_path_factory.mktemp("merged") / "out.prv.gz"
-    convert([path for path, _ in chosen], output, Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none"))
+    convert(
+        [path for path, _ in chosen],
+        output,
+        Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none"),
+    )
     yield [truth for _, truth in chosen], read_trace(output)
     for truth in truths:
         truth.close()
@@ -247,7 +295,9 @@ def test_counts_by_name_add_up(merged: tuple[list[Truth], Trace], kind: str) -> 
         expected.update({name: count for name, (count, _) in truth.by_name(kind).items()})
     found: Counter[str] = Counter()
     for code in codes_of(trace, kind):
-        found.update(named(trace, code, interval, set(expected)) for interval in trace.intervals(code))
+        found.update(
+            named(trace, code, interval, set(expected)) for interval in trace.intervals(code)
+        )
     assert found == expected
 
 
@@ -255,12 +305,16 @@ def test_counts_by_name_add_up(merged: tuple[list[Truth], Trace], kind: str) -> 
 def test_durations_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
     truths, trace = merged
     expected = sum(total for truth in truths for _, total in truth.by_name(kind).values())
-    assert sum(interval.end - interval.begin for interval in trace.intervals(CODES[kind])) == expected
+    assert (
+        sum(interval.end - interval.begin for interval in trace.intervals(CODES[kind])) == expected
+    )
 
 
 def test_every_process_is_a_task(merged: tuple[list[Truth], Trace]) -> None:
     truths, trace = merged
-    processes = sum(truth.rows("SELECT count(DISTINCT process) FROM event")[0][0] for truth in truths)
+    processes = sum(
+        truth.rows("SELECT count(DISTINCT process) FROM event")[0][0] for truth in truths
+    )
     assert len(trace.tasks) == processes
 
 

@@ -1,6 +1,8 @@
-"""Thread states and CPU samples of a trace equal what plain SQL finds in the export, on a folder of real exports.
+"""Thread states and CPU samples of a trace equal what plain SQL finds in the export, on a folder of
+real exports.
 
-The folder is named by NSYS2PRV_CORPUS. As in ``test_truth_corpus``, the converter is never compared with itself.
+The folder is named by NSYS2PRV_CORPUS. As in ``test_truth_corpus``, the converter is never compared
+with itself.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tools.sql_truth import label
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv.errors import NothingToWrite
+from nsys2prv._util.errors import NothingToWrite
 
 STATE, CPU, FUNCTION, MODULE, CALLER = 67000000, 67000002, 67000100, 67000101, 67000200
 FRAMES = 4
@@ -24,8 +26,12 @@ RUNNING, OFF = "Running", "Off the CPU"
 Thread = tuple[int, int]
 """Process and thread id."""
 
-OF_PROCESSES = [("PROFILER_OVERHEAD", "globalTid"), ("ProcessStreams", "globalPid"), ("DIAGNOSTIC_EVENT", "globalPid"),
-                ("MPI_RANKS", "globalTid")]
+OF_PROCESSES = [
+    ("PROFILER_OVERHEAD", "globalTid"),
+    ("ProcessStreams", "globalPid"),
+    ("DIAGNOSTIC_EVENT", "globalPid"),
+    ("MPI_RANKS", "globalTid"),
+]
 STATES = """
 SELECT globalTid >> 24 & 0xFFFFFF, globalTid & 0xFFFFFF,
        CASE WHEN isSchedIn THEN 'Running' WHEN coalesce({threadState}, 0) = 0 THEN 'Off the CPU'
@@ -44,7 +50,9 @@ WHERE globalTid >> 24 IN ({own}) AND stackDepth < 4 GROUP BY 1, 2, 3, 4, 5
 
 @dataclass
 class Truth:
-    """states: thread, state, CPU + 1, begin and end (ns since the first event). functions: thread, depth and label -> samples."""
+    """states: thread, state, CPU + 1, begin and end (ns since the first event). functions: thread,
+    depth and label -> samples.
+    """
 
     states: Counter[tuple[Thread, str, int, int, int]] = field(default_factory=Counter)
     functions: Counter[tuple[Thread, int, str]] = field(default_factory=Counter)
@@ -71,35 +79,65 @@ def truth_of(path: Path) -> Truth:
 
 
 def _truth(connection: sqlite3.Connection) -> Truth:
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    tables = {
+        name
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    }
     found = [table for table in ("SCHED_EVENTS", "COMPOSITE_EVENTS") if table in tables]
-    pieces = [f"SELECT {column} >> 24 AS process FROM {table}" for table, column in OF_PROCESSES if table in tables]
-    pieces = pieces if pieces and connection.execute(" UNION ".join(pieces)).fetchone() else [
-        f"SELECT globalTid >> 24 AS process FROM {table}" for table in found]
+    pieces = [
+        f"SELECT {column} >> 24 AS process FROM {table}"
+        for table, column in OF_PROCESSES
+        if table in tables
+    ]
+    pieces = (
+        pieces
+        if pieces and connection.execute(" UNION ".join(pieces)).fetchone()
+        else [f"SELECT globalTid >> 24 AS process FROM {table}" for table in found]
+    )
     if not found:
         return Truth()
     own = " UNION ".join(pieces)
     columns = {row[1] for row in connection.execute("PRAGMA table_info(SCHED_EVENTS)")}
     ends = "NOT isSchedIn AND coalesce(threadState, 0) = 5" if "threadState" in columns else "0"
-    times = [connection.execute(f"SELECT min(start), max(start + ({ends if table == 'SCHED_EVENTS' else '0'})) FROM {table} "
-                                f"WHERE globalTid >> 24 IN ({own})").fetchone() for table in found]
+    times = [
+        connection.execute(
+            f"SELECT min(start), max(start + ({ends if table == 'SCHED_EVENTS' else '0'})) FROM {table} "
+            f"WHERE globalTid >> 24 IN ({own})"
+        ).fetchone()
+        for table in found
+    ]
     times = [(first, last) for first, last in times if first is not None]
     if not times:
         return Truth()
     base, end = min(first for first, _ in times), max(last for _, last in times) + 1
     truth = Truth(duration=end - base)
     for table in found:
-        truth.others += connection.execute(f"SELECT count(*) FROM {table} WHERE NOT globalTid >> 24 IN ({own})").fetchone()[0]
+        truth.others += connection.execute(
+            f"SELECT count(*) FROM {table} WHERE NOT globalTid >> 24 IN ({own})"
+        ).fetchone()[0]
     if "SCHED_EVENTS" in found:
-        query = STATES.format(threadState="threadState" if "threadState" in columns else "NULL", end=end, own=own, ends=ends)
+        query = STATES.format(
+            threadState="threadState" if "threadState" in columns else "NULL",
+            end=end,
+            own=own,
+            ends=ends,
+        )
         if "threadState" not in columns:
-            query = query.replace("(SELECT label FROM ENUM_SAMPLING_THREAD_STATE WHERE id = NULL)", "NULL")
-        truth.states.update(((pid, tid), state, cpu, begin - base, until - base)
-                            for pid, tid, state, cpu, begin, until in connection.execute(query))
+            query = query.replace(
+                "(SELECT label FROM ENUM_SAMPLING_THREAD_STATE WHERE id = NULL)", "NULL"
+            )
+        truth.states.update(
+            ((pid, tid), state, cpu, begin - base, until - base)
+            for pid, tid, state, cpu, begin, until in connection.execute(query)
+        )
     if "COMPOSITE_EVENTS" in found:
         for pid, tid, depth, function, module, count in connection.execute(SAMPLES.format(own=own)):
             name = module.rstrip("/").split("/")[-1]
-            truth.functions[(pid, tid), depth, label(f"unresolved in {name}" if function.startswith("0x") else function)] += count
+            truth.functions[
+                (pid, tid),
+                depth,
+                label(f"unresolved in {name}" if function.startswith("0x") else function),
+            ] += count
             truth.modules[(pid, tid), label(name)] += count if not depth else 0
     return truth
 
@@ -108,7 +146,9 @@ def thread_of(trace: Trace, row: tuple[int, int]) -> Thread:
     return int(trace.task_name(row).split()[-1]), int(trace.row_name(row).split()[-1])
 
 
-@pytest.fixture(scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus")
+@pytest.fixture(
+    scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus"
+)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     output = tmp_path_factory.mktemp("trace") / "out.prv"
     truth = truth_of(request.param)
@@ -129,8 +169,16 @@ def test_the_trace_is_sound_and_others_are_counted(pair: Pair) -> None:
 
 
 def test_every_state_stands_where_it_did(pair: Pair) -> None:
-    found = Counter((thread_of(pair.trace, item.row), pair.trace.label(STATE, item.value), item.others[CPU], item.begin, item.end)
-                    for item in pair.trace.intervals(STATE))
+    found = Counter(
+        (
+            thread_of(pair.trace, item.row),
+            pair.trace.label(STATE, item.value),
+            item.others[CPU],
+            item.begin,
+            item.end,
+        )
+        for item in pair.trace.intervals(STATE)
+    )
     assert found == pair.truth.states
 
 
@@ -138,7 +186,9 @@ def test_every_state_stands_where_it_did(pair: Pair) -> None:
 def test_time_and_turns_by_thread_and_state(pair: Pair) -> None:
     found, true = defaultdict(Counter), defaultdict(Counter)
     for item in pair.trace.intervals(STATE):
-        found[thread_of(pair.trace, item.row)].update({item.value: item.end - item.begin, "turns": 1})
+        found[thread_of(pair.trace, item.row)].update(
+            {item.value: item.end - item.begin, "turns": 1}
+        )
     values = {text: value for value, text in pair.trace.labels.values.get(STATE, {}).items()}
     for (thread, state, _, begin, end), count in pair.truth.states.items():
         true[thread].update({values[state]: (end - begin) * count, "turns": count})
@@ -146,26 +196,49 @@ def test_time_and_turns_by_thread_and_state(pair: Pair) -> None:
 
 
 def test_samples_by_function_and_caller(pair: Pair) -> None:
-    found = Counter((thread_of(pair.trace, item.row), 0, pair.trace.label(FUNCTION, item.value)) for item in pair.trace.intervals(FUNCTION))
+    found = Counter(
+        (thread_of(pair.trace, item.row), 0, pair.trace.label(FUNCTION, item.value))
+        for item in pair.trace.intervals(FUNCTION)
+    )
     for depth in range(1, FRAMES):
-        found.update((thread_of(pair.trace, item.row), depth, pair.trace.label(CALLER + depth, item.value))
-                     for item in pair.trace.intervals(CALLER + depth))
+        found.update(
+            (thread_of(pair.trace, item.row), depth, pair.trace.label(CALLER + depth, item.value))
+            for item in pair.trace.intervals(CALLER + depth)
+        )
     assert found == pair.truth.functions
 
 
 def test_samples_by_module(pair: Pair) -> None:
-    found = Counter((thread_of(pair.trace, item.row), pair.trace.label(MODULE, item.value)) for item in pair.trace.intervals(MODULE))
+    found = Counter(
+        (thread_of(pair.trace, item.row), pair.trace.label(MODULE, item.value))
+        for item in pair.trace.intervals(MODULE)
+    )
     assert found == +pair.truth.modules
 
 
 def test_what_real_exports_hold() -> None:
-    """On which the rules for states, samples and names rest: times, states, cycles and frames of all exports."""
-    assert in_corpus("SELECT 1 FROM (SELECT globalTid, start FROM SCHED_EVENTS GROUP BY 1, 2 HAVING count(*) > 1) UNION SELECT 0") == [
-        (0,)] * len(in_corpus("SELECT count(*) FROM SCHED_EVENTS"))
-    assert {row[0] for row in in_corpus("SELECT DISTINCT threadState FROM SCHED_EVENTS WHERE threadState IS NOT NULL")} == {0, 5}
+    """On which the rules for states, samples and names rest: times, states, cycles and frames of
+    all exports.
+    """
+    assert in_corpus(
+        "SELECT 1 FROM (SELECT globalTid, start FROM SCHED_EVENTS GROUP BY 1, 2 HAVING count(*) > 1) UNION SELECT 0"
+    ) == [(0,)] * len(in_corpus("SELECT count(*) FROM SCHED_EVENTS"))
+    assert {
+        row[0]
+        for row in in_corpus(
+            "SELECT DISTINCT threadState FROM SCHED_EVENTS WHERE threadState IS NOT NULL"
+        )
+    } == {0, 5}
     assert {row[0] for row in in_corpus("SELECT DISTINCT threadBlock FROM SCHED_EVENTS")} == {None}
-    assert set(in_corpus("SELECT DISTINCT cpuCycles, threadState FROM COMPOSITE_EVENTS")) == {(1, 1)}
-    assert {row[0] for row in in_corpus("SELECT count(*) FROM COMPOSITE_EVENTS WHERE id NOT IN (SELECT id FROM SAMPLING_CALLCHAINS "
-                                        "WHERE stackDepth = 0)")} == {0}
+    assert set(in_corpus("SELECT DISTINCT cpuCycles, threadState FROM COMPOSITE_EVENTS")) == {
+        (1, 1)
+    }
+    assert {
+        row[0]
+        for row in in_corpus(
+            "SELECT count(*) FROM COMPOSITE_EVENTS WHERE id NOT IN (SELECT id FROM SAMPLING_CALLCHAINS "
+            "WHERE stackDepth = 0)"
+        )
+    } == {0}
     named = "SELECT value GLOB '0x*', unresolved FROM SAMPLING_CALLCHAINS JOIN StringIds t ON t.id = symbol GROUP BY 1, 2"
     assert {bool(row[1]) for row in in_corpus(named) if row[0]} == {True}

@@ -1,4 +1,6 @@
-"""Memory usage, memory pools and page faults on the sample set `machine`: against the truth, and against SQL at every instant."""
+"""Memory usage, memory pools and page faults on the sample set `machine`: against the truth, and
+against SQL at every instant.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ REPORTS = [SET / rank["report"] for rank in TRUTH]
 ALLOCATED, FREED, EVENT, KIND, HOST_ALLOCATED, HOST_FREED, VARIABLE = range(66500001, 66500008)
 IN_USE = 66500010
 POOL, CPU, GPU, FAULTS = 66500024, 66500031, 66500035, 66500036
-KINDS = {"Pageable": 1, "Pinned": 2, "Device": 3, "Array": 4, "Managed": 5, "Device static": 6, "Managed static": 7, "Unknown": 8}
+KINDS = {
+    "Pageable": 1,
+    "Pinned": 2,
+    "Device": 3,
+    "Array": 4,
+    "Managed": 5,
+    "Device static": 6,
+    "Managed static": 7,
+    "Unknown": 8,
+}
 
 #: What is in use after each change, by memKind: rows of (time from the first, kind, bytes).
 TOTALS = """
@@ -45,7 +56,11 @@ def rank(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="module")
 def usage(rank: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary]:
     """One report's memory usage alone: the trace's time 0 is its first event."""
-    return convert_and_read([REPORTS[rank]], tmp_path_factory.mktemp("usage") / "o.prv", kinds=("memory_usage", "-memory_pools"))
+    return convert_and_read(
+        [REPORTS[rank]],
+        tmp_path_factory.mktemp("usage") / "o.prv",
+        kinds=("memory_usage", "-memory_pools"),
+    )
 
 
 def test_bytes_are_what_was_put_in(usage: tuple[Trace, Summary], rank: int) -> None:
@@ -53,7 +68,9 @@ def test_bytes_are_what_was_put_in(usage: tuple[Trace, Summary], rank: int) -> N
     for name, codes in (("allocated", (ALLOCATED, HOST_ALLOCATED)), ("freed", (FREED, HOST_FREED))):
         found = Counter[str]()
         for item in trace.intervals(EVENT):
-            found[trace.label(KIND, item.others[KIND])] += sum(item.others.get(code, 0) for code in codes)
+            found[trace.label(KIND, item.others[KIND])] += sum(
+                item.others.get(code, 0) for code in codes
+            )
         assert {kind: size for kind, size in found.items() if size} == truth[name]
 
 
@@ -64,18 +81,33 @@ def test_events_by_thread(usage: tuple[Trace, Summary], rank: int) -> None:
                e.start - (SELECT min(start) FROM CUDA_GPU_MEMORY_USAGE_EVENTS)
         FROM CUDA_GPU_MEMORY_USAGE_EVENTS AS e LEFT JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS r
              ON e.correlationId > 0 AND r.correlationId = e.correlationId AND r.globalTid & ~0xFFFFFF = globalPid"""
-    found = Counter((int(trace.row_name(item.row).split()[-1]), item.value, item.others[KIND],
-                     max(item.others.get(code, 0) for code in (ALLOCATED, FREED, HOST_ALLOCATED, HOST_FREED)),
-                     trace.label(VARIABLE, item.others[VARIABLE]) if VARIABLE in item.others else None, item.begin)
-                    for item in trace.intervals(EVENT))
+    found = Counter(
+        (
+            int(trace.row_name(item.row).split()[-1]),
+            item.value,
+            item.others[KIND],
+            max(
+                item.others.get(code, 0) for code in (ALLOCATED, FREED, HOST_ALLOCATED, HOST_FREED)
+            ),
+            trace.label(VARIABLE, item.others[VARIABLE]) if VARIABLE in item.others else None,
+            item.begin,
+        )
+        for item in trace.intervals(EVENT)
+    )
     assert found == Counter(by_sql(REPORTS[rank], query))
-    assert len({thread for thread, *_ in found}) == 2, "the sample has calls on another thread than the main one"
+    assert len({thread for thread, *_ in found}) == 2, (
+        "the sample has calls on another thread than the main one"
+    )
 
 
 def test_memory_in_use_at_every_instant(usage: tuple[Trace, Summary], rank: int) -> None:
     trace = usage[0]
-    found = sorted((sample.time, code - IN_USE, value) for sample in trace.samples if sample.time < trace.duration
-                   for code, value in sample.numbers.items())
+    found = sorted(
+        (sample.time, code - IN_USE, value)
+        for sample in trace.samples
+        if sample.time < trace.duration
+        for code, value in sample.numbers.items()
+    )
     assert found == by_sql(REPORTS[rank], TOTALS)
     assert {trace.row_name(sample.row) for sample in trace.samples} == {f"Metrics GPU{rank}"}
 
@@ -88,15 +120,23 @@ def test_most_in_use_and_what_is_not_known(usage: tuple[Trace, Summary], rank: i
             most[code] = max(most[code], value)
     assert most == {IN_USE + KINDS[name]: size for name, size in truth["most_in_use"].items()}
     assert [note.split()[3] for note in summary.notes if note.startswith("memory in use")] == [
-        str(truth["unknown_releases"]), str(truth["missing_releases"])]
+        str(truth["unknown_releases"]),
+        str(truth["missing_releases"]),
+    ]
 
 
 def test_pools_and_page_faults_are_what_was_put_in(rank: int, tmp_path: Path) -> None:
-    trace, summary = convert_and_read(REPORTS, tmp_path / "o.prv", kinds=("memory_pools", "page_faults", "kernels"), align="utc")
+    trace, summary = convert_and_read(
+        REPORTS, tmp_path / "o.prv", kinds=("memory_pools", "page_faults", "kernels"), align="utc"
+    )
     truth = TRUTH[rank]["additions"]["memory"]
 
     def counted(code: int) -> Counter[str]:
-        return Counter(trace.label(code, item.value) for item in trace.intervals(code) if item.row[0] == rank + 1)
+        return Counter(
+            trace.label(code, item.value)
+            for item in trace.intervals(code)
+            if item.row[0] == rank + 1
+        )
 
     assert counted(POOL) == truth["pool"]
     assert counted(CPU) == truth["cpu_faults"]
@@ -105,7 +145,11 @@ def test_pools_and_page_faults_are_what_was_put_in(rank: int, tmp_path: Path) ->
         if item.row[0] == rank + 1:
             assert trace.row_name(item.row) == f"Metrics GPU{rank}"
             entry = found[trace.label(GPU, item.value)]
-            for name, value in (("rows", 1), ("ns", item.end - item.begin), ("faults", item.others[FAULTS])):
+            for name, value in (
+                ("rows", 1),
+                ("ns", item.end - item.begin),
+                ("faults", item.others[FAULTS]),
+            ):
                 entry[name] += value
     assert found == truth["gpu_faults"]
     assert not summary.dropped
@@ -116,6 +160,12 @@ def test_sources_of_page_faults(rank: int, tmp_path: Path) -> None:
     query = """SELECT f.value, m.value, s.value || ':' || sourceLine FROM CUDA_UM_CPU_PAGE_FAULT_EVENTS
                JOIN StringIds AS f ON f.id = CpuInstruction JOIN StringIds AS m ON m.id = module
                LEFT JOIN StringIds AS s ON s.id = sourceFile"""
-    found = Counter((trace.label(CPU, item.value), trace.label(CPU + 1, item.others[CPU + 1]),
-                     trace.label(CPU + 2, item.others[CPU + 2]) if CPU + 2 in item.others else None) for item in trace.intervals(CPU))
+    found = Counter(
+        (
+            trace.label(CPU, item.value),
+            trace.label(CPU + 1, item.others[CPU + 1]),
+            trace.label(CPU + 2, item.others[CPU + 2]) if CPU + 2 in item.others else None,
+        )
+        for item in trace.intervals(CPU)
+    )
     assert found == Counter(by_sql(REPORTS[rank], query))

@@ -15,11 +15,13 @@ from samples import generate
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.reading import facts
-from nsys2prv.relations import mpi_messages
-from nsys2prv.telling.summary import Summary
+from nsys2prv.conversion.summary import Summary
+from nsys2prv.relations import mpi as mpi_messages
+from nsys2prv.store import facts
 
-pytestmark = pytest.mark.skipif("mpi" not in {field.name for field in fields(SampleOptions)}, reason="the samples have no MPI")
+pytestmark = pytest.mark.skipif(
+    "mpi" not in {field.name for field in fields(SampleOptions)}, reason="the samples have no MPI"
+)
 
 TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 CODES = range(50000001, 50000006)
@@ -32,12 +34,15 @@ JOBS = {
     "in small steps": {"ranks": 6, "hosts": 2, "seed": 11},
 }
 #: Every call once: Wait calls have a row for each request, MPI_Sendrecv may have two.
-CALLS = " UNION ALL ".join(f"SELECT DISTINCT start, end, globalTid, textId FROM {table}" for table in TABLES)
+CALLS = " UNION ALL ".join(
+    f"SELECT DISTINCT start, end, globalTid, textId FROM {table}" for table in TABLES
+)
 
 
 @dataclass
 class Job:
-    """A generated job, its trace of MPI alone, and for every rank its export and the trace time of its local time 0.
+    """A generated job, its trace of MPI alone, and for every rank its export and the trace time of
+    its local time 0.
 
     told: the messages of which the exports tell all.
     """
@@ -54,7 +59,9 @@ class Job:
 @pytest.fixture(scope="module", params=JOBS)
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("job")
-    truth = generate(folder, SampleOptions(**{"steps": 3, "layers": 1, "mpi": True, **JOBS[request.param]}))
+    truth = generate(
+        folder, SampleOptions(**{"steps": 3, "layers": 1, "mpi": True, **JOBS[request.param]})
+    )
     paths = [folder / rank["report"] for rank in truth["ranks"]]
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in small steps":
@@ -64,13 +71,27 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         summary = convert(paths, folder / "mpi.prv", Options(kinds=("mpi",), align="utc"))
     trace = read_trace(folder / "mpi.prv")
     exports = [sqlite3.connect(path) for path in paths]
-    firsts = [min(item.begin for code in CODES for item in trace.intervals(code) if item.row[0] == rank + 1) for rank in range(len(paths))]
-    local = [export.execute(f"SELECT min(start) FROM ({CALLS})").fetchone()[0] for export in exports]
+    firsts = [
+        min(
+            item.begin
+            for code in CODES
+            for item in trace.intervals(code)
+            if item.row[0] == rank + 1
+        )
+        for rank in range(len(paths))
+    ]
+    local = [
+        export.execute(f"SELECT min(start) FROM ({CALLS})").fetchone()[0] for export in exports
+    ]
     zeros = [first - begin for first, begin in zip(firsts, local, strict=True)]
     mpi = json.loads((folder / "truth.json").read_text())["mpi"] | {"ranks_told": truth["ranks"]}
     told = mpi["messages"]
     if truth["options"]["row_order"] == "shuffled":
-        told = [message for message in told if message["functions"][0] != "MPI_Sendrecv" or message["bytes"] == message["capacity"]]
+        told = [
+            message
+            for message in told
+            if message["functions"][0] != "MPI_Sendrecv" or message["bytes"] == message["capacity"]
+        ]
     return Job(mpi, told, trace, summary, exports, zeros, folder / "mpi.prv")
 
 
@@ -89,38 +110,57 @@ def test_counts_and_durations_by_function(job: Job) -> None:
                     count[job.trace.label(code, item.value)] += 1
                     total[job.trace.label(code, item.value)] += item.end - item.begin
         sql = f"SELECT value, count(*), sum(end - start) FROM ({CALLS}) JOIN StringIds ON id = textId GROUP BY value"
-        assert {name: (count[name], total[name]) for name in count} == {name: (calls, ns) for name, calls, ns in export.execute(sql)}
+        assert {name: (count[name], total[name]) for name in count} == {
+            name: (calls, ns) for name, calls, ns in export.execute(sql)
+        }
         put_in = job.truth["ranks_told"][rank]["mpi_calls"]
         assert dict(count) == {name: told["calls"] for name, told in put_in.items()}
         assert dict(total) == {name: told["ns"] for name, told in put_in.items()}
 
 
 def test_every_message_has_its_line(job: Job) -> None:
-    """With the rank, size, tag and times that its rows have, found by SQL; and there are no other lines.
+    """With the rank, size, tag and times that its rows have, found by SQL; and there are no other
+    lines.
 
     Rows in no order do not tell which of the two messages of an MPI_Sendrecv was sent.
     """
     expected = Counter()
     for message in job.told:
-        begin, _ = _row(job, message, "sender", "receiver", message["functions"][0], message["bytes"])
-        start, end = _row(job, message, "receiver", "sender", message["functions"][1], message["capacity"])
+        begin, _ = _row(
+            job, message, "sender", "receiver", message["functions"][0], message["bytes"]
+        )
+        start, end = _row(
+            job, message, "receiver", "sender", message["functions"][1], message["capacity"]
+        )
         if message["functions"][1] == "MPI_Irecv":
             end = _waited(job, message, start)
         sender, receiver = message["sender"], message["receiver"]
         send, receive = job.zeros[sender] + begin, job.zeros[receiver] + end
-        expected[(sender + 1, 1), send, (receiver + 1, 1), receive, message["bytes"], message["tag"]] += 1
+        expected[
+            (sender + 1, 1), send, (receiver + 1, 1), receive, message["bytes"], message["tag"]
+        ] += 1
     assert len(job.truth["messages"]) == job.truth["messages_total"]
     assert Counter(job.trace.comms) == expected
 
 
-def _row(job: Job, message: dict, own: str, other: str, function: str, size: int) -> tuple[int, int]:
+def _row(
+    job: Job, message: dict, own: str, other: str, function: str, size: int
+) -> tuple[int, int]:
     """Begin and end, in local time, of the call of one end of a message."""
-    (team,) = [team for team in job.truth["communicators"] if team["uid"] == message["communicator"] and message[own] in team["ranks"]]
+    (team,) = [
+        team
+        for team in job.truth["communicators"]
+        if team["uid"] == message["communicator"] and message[own] in team["ranks"]
+    ]
     handle = team["handles"][team["ranks"].index(message[own])]
     sql = """SELECT start, end FROM MPI_P2P_EVENTS JOIN StringIds ON id = textId WHERE commHandle = ? AND remoteRank = ? AND tag = ?
              AND value = ? AND size = ? ORDER BY start LIMIT 1 OFFSET ?"""
     partner = team["ranks"].index(message[other])
-    return job.exports[message[own]].execute(sql, (handle, partner, message["tag"], function, size, message["ordinal"])).fetchone()
+    return (
+        job.exports[message[own]]
+        .execute(sql, (handle, partner, message["tag"], function, size, message["ordinal"]))
+        .fetchone()
+    )
 
 
 def _waited(job: Job, message: dict, start: int) -> int:
@@ -133,23 +173,34 @@ def _waited(job: Job, message: dict, start: int) -> int:
 
 def test_messages_that_nobody_received_are_counted(job: Job) -> None:
     lost, sent = job.truth["unmatched_total"], len(job.told)
-    assert job.summary.notes[:2] == [f"MPI messages: {sent:,} lines for {sent + lost:,} sends and {sent:,} receives",
-                                     f"MPI messages: {lost:,} sends without a partner"]
-    assert any("in no order" in note for note in job.summary.notes) == (len(job.told) < len(job.truth["messages"]))
+    assert job.summary.notes[:2] == [
+        f"MPI messages: {sent:,} lines for {sent + lost:,} sends and {sent:,} receives",
+        f"MPI messages: {lost:,} sends without a partner",
+    ]
+    assert any("in no order" in note for note in job.summary.notes) == (
+        len(job.told) < len(job.truth["messages"])
+    )
 
 
 def test_a_communicator_has_one_number_on_all_its_ranks(job: Job) -> None:
-    """As many collectives under each number as the communicators had: none is mixed up with another, whatever its handle."""
+    """As many collectives under each number as the communicators had: none is mixed up with
+    another, whatever its handle.
+    """
     found: dict[int, Counter] = {}
     for item in job.trace.intervals(50000002):
         found.setdefault(item.others[COMMUNICATOR], Counter())[item.row[0] - 1] += 1
     expected: dict[int, Counter] = {}
     for collective in job.truth["collectives"]:
         expected.setdefault(collective["communicator"], Counter()).update(collective["ranks"])
-    assert sorted(sorted(counter.items()) for counter in found.values()) == sorted(sorted(counter.items()) for counter in expected.values())
+    assert sorted(sorted(counter.items()) for counter in found.values()) == sorted(
+        sorted(counter.items()) for counter in expected.values()
+    )
 
 
-@pytest.mark.skipif(shutil.which("paramedir") is None, reason="paramedir, Paraver's command line program, is not on the PATH")
+@pytest.mark.skipif(
+    shutil.which("paramedir") is None,
+    reason="paramedir, Paraver's command line program, is not on the PATH",
+)
 def test_paraver_finds_the_messages(job: Job, tmp_path: Path) -> None:
     from test_paraver import HISTOGRAM, TIMELINE, ask
 

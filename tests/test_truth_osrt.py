@@ -1,6 +1,8 @@
-"""OS runtime and pthread calls of a trace equal what plain SQL finds in the export, on a folder of real exports.
+"""OS runtime and pthread calls of a trace equal what plain SQL finds in the export, on a folder of
+real exports.
 
-The folder is named by NSYS2PRV_CORPUS. As in ``test_truth_corpus``, the converter is never compared with itself.
+The folder is named by NSYS2PRV_CORPUS. As in ``test_truth_corpus``, the converter is never compared
+with itself.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tools.sql_truth import label
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv.errors import NothingToWrite
+from nsys2prv._util.errors import NothingToWrite
 
 CODES = {"osrt": 66400000, "pthread": 61000000}
 LEAST_NS = 5_000
@@ -43,7 +45,9 @@ class Call:
 
 @dataclass
 class Pair:
-    """The calls of an export, by SQL, and a trace of it that holds nothing else (an empty one where nothing was written)."""
+    """The calls of an export, by SQL, and a trace of it that holds nothing else (an empty one where
+    nothing was written).
+    """
 
     path: Path
     calls: list[Call]
@@ -61,10 +65,15 @@ def truth_of(path: Path) -> list[Call]:
     finally:
         connection.close()
     base = min((row[4] for row in rows), default=0)
-    return [Call(kind, pid, tid, label(name), begin - base, end - base, level) for kind, pid, tid, name, begin, end, level in rows]
+    return [
+        Call(kind, pid, tid, label(name), begin - base, end - base, level)
+        for kind, pid, tid, name, begin, end, level in rows
+    ]
 
 
-def converted(paths: Iterable[Path], output: Path, **options: object) -> tuple[Trace, Summary | None]:
+def converted(
+    paths: Iterable[Path], output: Path, **options: object
+) -> tuple[Trace, Summary | None]:
     """The trace of these exports' calls."""
     try:
         summary = convert(list(paths), output, Options(kinds=tuple(CODES), **options))
@@ -74,7 +83,9 @@ def converted(paths: Iterable[Path], output: Path, **options: object) -> tuple[T
 
 
 def calls_of(trace: Trace) -> list[Call]:
-    """The calls of a trace. The level of each is how many calls of its thread, of either kind, it lies within."""
+    """The calls of a trace. The level of each is how many calls of its thread, of either kind, it
+    lies within.
+    """
     ranges = defaultdict(list)
     for kind, code in CODES.items():
         for item in trace.intervals(code):
@@ -101,7 +112,9 @@ def totals(calls: Iterable[Call]) -> dict[tuple[str, str], tuple[int, int]]:
     return {key: (count, sums[key]) for key, count in counts.items()}
 
 
-@pytest.fixture(scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus")
+@pytest.fixture(
+    scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus"
+)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     trace, summary = converted([request.param], tmp_path_factory.mktemp("trace") / "out.prv")
     return Pair(request.param, truth_of(request.param), trace, summary)
@@ -128,7 +141,9 @@ def test_every_call_begins_and_ends_where_it_did_and_as_deep(pair: Pair) -> None
 
 
 def test_short_calls_are_dropped_and_counted(pair: Pair, tmp_path: Path) -> None:
-    trace, summary = converted([pair.path], tmp_path / "out.prv", min_duration=dict.fromkeys(CODES, LEAST_NS))
+    trace, summary = converted(
+        [pair.path], tmp_path / "out.prv", min_duration=dict.fromkeys(CODES, LEAST_NS)
+    )
     assert not trace.violations, str(trace.violations)
     long = [call for call in pair.calls if call.end - call.begin >= LEAST_NS]
     assert totals(calls_of(trace)) == totals(long)
@@ -137,9 +152,16 @@ def test_short_calls_are_dropped_and_counted(pair: Pair, tmp_path: Path) -> None
 
 
 def test_counts_and_durations_add_up_over_exports(tmp_path: Path) -> None:
-    """In one compressed trace of all exports, whose processes and names meet in it (their times are years apart)."""
+    """In one compressed trace of all exports, whose processes and names meet in it (their times are
+    years apart).
+    """
     need_corpus()
     trace, _ = converted(EXPORTS, tmp_path / "out.prv.gz")
-    found = ((kind, trace.label(code, item.value), item.end - item.begin) for kind, code in CODES.items() for item in trace.intervals(code))
-    assert totals(Call(kind, 0, 0, name, 0, duration, 0) for kind, name, duration in found) == totals(
-        call for path in EXPORTS for call in truth_of(path))
+    found = (
+        (kind, trace.label(code, item.value), item.end - item.begin)
+        for kind, code in CODES.items()
+        for item in trace.intervals(code)
+    )
+    assert totals(
+        Call(kind, 0, 0, name, 0, duration, 0) for kind, name, duration in found
+    ) == totals(call for path in EXPORTS for call in truth_of(path))

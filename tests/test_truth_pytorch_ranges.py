@@ -1,4 +1,6 @@
-"""Ranges as PyTorch makes them: the trace of the samples says what was put in, on the threads and on the stream that they share."""
+"""Ranges as PyTorch makes them: the trace of the samples says what was put in, on the threads and
+on the stream that they share.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,14 @@ import pytest
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.views import fitting
+from nsys2prv.paraver.views import views_for_trace
 
 MACHINE = Path(__file__).parent.parent / "sample_reports" / "machine"
 RANGES, NUMBER, ON_GPU = 9600, 9602, 9630
-TRUTH = [rank["additions"]["pytorch_ranges"] for rank in json.loads((MACHINE / "truth.json").read_text())["ranks"]]
+TRUTH = [
+    rank["additions"]["pytorch_ranges"]
+    for rank in json.loads((MACHINE / "truth.json").read_text())["ranks"]
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +61,13 @@ def test_ranges_without_their_tails(trace: Trace, rank: int) -> None:
 @pytest.mark.parametrize("rank", range(len(TRUTH)))
 def test_sequence_numbers_stay(trace: Trace, rank: int) -> None:
     threads = {str(tid) for tid in TRUTH[rank]["threads"]}
-    numbers = [item.others[NUMBER] for item in trace.intervals(RANGES)
-               if item.row[0] == rank + 1 and NUMBER in item.others and trace.row_name(item.row).split()[-1] in threads]
+    numbers = [
+        item.others[NUMBER]
+        for item in trace.intervals(RANGES)
+        if item.row[0] == rank + 1
+        and NUMBER in item.others
+        and trace.row_name(item.row).split()[-1] in threads
+    ]
     assert sorted(numbers) == TRUTH[rank]["sequence_numbers"]
 
 
@@ -76,18 +86,33 @@ def test_ranges_on_the_stream_they_share(trace: Trace, rank: int) -> None:
 def test_plain_payloads(trace: Trace, rank: int) -> None:
     labels = {label: code for code, label in trace.labels.types.items()}
     threads = {str(tid) for tid in TRUTH[rank]["threads"]}
-    counts = Counter(code for sample in trace.samples if sample.row[0] == rank + 1 and trace.row_name(sample.row).split()[-1] in threads
-                     for code, value in sample.numbers.items() if value)
+    counts = Counter(
+        code
+        for sample in trace.samples
+        if sample.row[0] == rank + 1 and trace.row_name(sample.row).split()[-1] in threads
+        for code, value in sample.numbers.items()
+        if value
+    )
     assert counts[labels["default domain: payload"]] == TRUTH[rank]["payloads"]["int64Value"]
-    [fractions] = [code for label, code in labels.items() if label == "default domain: payload (fraction)"]
+    [fractions] = [
+        code for label, code in labels.items() if label == "default domain: payload (fraction)"
+    ]
     assert counts[fractions] == TRUTH[rank]["payloads"]["floatValue"]
 
 
 def test_all_names_fit_in_few_values(trace: Trace) -> None:
-    assert not [label for label in trace.labels.values[RANGES].values() if "op_id" in label or "seq =" in label]
+    assert not [
+        label
+        for label in trace.labels.values[RANGES].values()
+        if "op_id" in label or "seq =" in label
+    ]
 
 
 def test_views_of_it_show_something(path: Path) -> None:
-    shown = {fit.path for fit in fitting(path) if not fit.lacking}
-    assert shown >= {"extra/basics/nvtx_range_number.cfg", "extra/basics/nvtx_on_gpu.cfg", "views/nvtx_on_gpu.cfg",
-                     "extra/analysis/nvtx_on_gpu_work_2dh.cfg"}
+    shown = {fit.path for fit in views_for_trace(path) if not fit.lacking}
+    assert shown >= {
+        "extra/basics/nvtx_range_number.cfg",
+        "extra/basics/nvtx_on_gpu.cfg",
+        "views/nvtx_on_gpu.cfg",
+        "extra/analysis/nvtx_on_gpu_work_2dh.cfg",
+    }

@@ -1,4 +1,6 @@
-"""Figures of views of efficiency, overlap, gaps, calls and memory: those of SQL on the reports, or of the trace read by other means."""
+"""Figures of views of efficiency, overlap, gaps, calls and memory: those of SQL on the reports, or
+of the trace read by other means.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,23 @@ import pytest
 from tools.trace import Interval
 from tools.view_answers import Answers, Work, by_task, innermost, length, union, work_of
 
-KERNEL, NCCL, GRAPH, CLASS, TENSOR, GEMM = 63000006, 63000007, 63000008, 63000060, 63000061, 63000062
+KERNEL, NCCL, GRAPH, CLASS, TENSOR, GEMM = (
+    63000006,
+    63000007,
+    63000008,
+    63000060,
+    63000061,
+    63000062,
+)
 NCCL_BYTES, NCCL_OPERATION, COLLECTIVE, LATE, WAIT, TRANSFER = 9501, 9508, 9540, 9542, 9543, 9544
 BUS_BANDWIDTH, TRANSFERS = 9546, 9547
 NCCL_MESSAGE, MPI_MESSAGES, MESSAGE_BYTES = 55010, 50000001, 50100014
-MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
+MPI_TABLES = (
+    "MPI_P2P_EVENTS",
+    "MPI_COLLECTIVES_EVENTS",
+    "MPI_START_WAIT_EVENTS",
+    "MPI_OTHER_EVENTS",
+)
 #: paramedir rounds to 10 decimals.
 CLOSE = 1e-9
 
@@ -40,42 +54,74 @@ def _is_nccl(one: Work) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- efficiencies of POP and TALP
-@pytest.mark.parametrize(("before", "useful"), [("", lambda one: one.computes), ("talp_", _is_kernel)], ids=["BSC", "TALP"])
-def test_efficiencies_of_devices(answers: Answers, tasks: list[list[Work]], before: str, useful) -> None:
+@pytest.mark.parametrize(
+    ("before", "useful"),
+    [("", lambda one: one.computes), ("talp_", _is_kernel)],
+    ids=["BSC", "TALP"],
+)
+def test_efficiencies_of_devices(
+    answers: Answers, tasks: list[list[Work]], before: str, useful
+) -> None:
     times = [_busy(filter(useful, task)) for task in tasks]
     active = [_busy(task) for task in tasks]
     total, mean = answers.duration * len(tasks), sum(times) / len(times)
-    for name, expected in {"parallel_efficiency": sum(times) / total, "load_balance": mean / max(times), "communication_efficiency":
-                           max(times) / max(active), "orchestration_efficiency": max(active) / answers.duration}.items():
+    for name, expected in {
+        "parallel_efficiency": sum(times) / total,
+        "load_balance": mean / max(times),
+        "communication_efficiency": max(times) / max(active),
+        "orchestration_efficiency": max(active) / answers.duration,
+    }.items():
         prefix = "" if name.startswith("orchestration") else before
         ((cell,),) = answers.rows(f"model/{prefix}device_{name}.cfg")
         assert cell == pytest.approx(100 * expected, rel=CLOSE), name
-    shares = answers.totals("model/GPU_LB.cfg" if not before else f"model/{before}device_useful_2dh.cfg")
+    shares = answers.totals(
+        "model/GPU_LB.cfg" if not before else f"model/{before}device_useful_2dh.cfg"
+    )
     assert shares["Average"] == [pytest.approx(100 * sum(times) / total, rel=CLOSE)]
     assert shares["Maximum"] == [pytest.approx(100 * max(times) / answers.duration, rel=CLOSE)]
     assert shares["Avg/Max"] == [pytest.approx(mean / max(times), rel=CLOSE)]
-    assert answers.totals("model/device_active_2dh.cfg")["Maximum"] == [pytest.approx(100 * max(active) / answers.duration, rel=CLOSE)]
+    assert answers.totals("model/device_active_2dh.cfg")["Maximum"] == [
+        pytest.approx(100 * max(active) / answers.duration, rel=CLOSE)
+    ]
     assert answers.totals("model/relevant_tot_time_2dh.cfg")["Total"] == [total]
 
 
 def _main_threads(answers: Answers, table: str) -> list[list[Work]]:
     """What the main thread of each task does, by a table of calls."""
-    rows = answers.sql(f"SELECT globalTid, start, end FROM {table} WHERE globalTid % 16777216 = globalTid / 16777216 % 16777216")
-    return [[Work((export, tid), begin, end, "call", False) for export, tid, begin, end in rows if export == number]
-            for number in range(len(answers.exports))]
+    rows = answers.sql(
+        f"SELECT globalTid, start, end FROM {table} WHERE globalTid % 16777216 = globalTid / 16777216 % 16777216"
+    )
+    return [
+        [
+            Work((export, tid), begin, end, "call", False)
+            for export, tid, begin, end in rows
+            if export == number
+        ]
+        for number in range(len(answers.exports))
+    ]
 
 
 def test_states_of_main_threads(answers: Answers) -> None:
     cuda = _main_threads(answers, "CUPTI_ACTIVITY_KIND_RUNTIME")
-    mpi = [list(chain(*task)) for task in zip(*(_main_threads(answers, table) for table in MPI_TABLES), strict=True)]
+    mpi = [
+        list(chain(*task))
+        for task in zip(*(_main_threads(answers, table) for table in MPI_TABLES), strict=True)
+    ]
     in_mpi = [_busy(task) for task in mpi]
     in_either = [_busy(first + second) for first, second in zip(mpi, cuda, strict=True)]
     share = 100 / answers.duration
     useful = [row[0] for row in answers.rows("model/host_useful_2dh.cfg")]
     assert useful == pytest.approx([100 - share * time for time in in_either], rel=CLOSE)
     states = answers.columns("model/Host_State.cfg")
-    assert {state: time for state, time in states.items() if time} == {state: time for state, time in {
-        "0": answers.duration * len(cuda) - sum(in_either), "1": sum(in_either) - sum(in_mpi), "2": sum(in_mpi)}.items() if time}
+    assert {state: time for state, time in states.items() if time} == {
+        state: time
+        for state, time in {
+            "0": answers.duration * len(cuda) - sum(in_either),
+            "1": sum(in_either) - sum(in_mpi),
+            "2": sum(in_mpi),
+        }.items()
+        if time
+    }
     if "model/host_outside_mpi_2dh.cfg" in answers.tables:
         assert sum(in_mpi)
         outside = answers.totals("model/host_outside_mpi_2dh.cfg")
@@ -86,25 +132,43 @@ def test_states_of_main_threads(answers: Answers) -> None:
 
 # ------------------------------------------------------------------------------------------------------- overlap and gaps
 def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
-    for view, kind in (("nccl-exposed-2dh", _is_nccl), ("memory-overlap-2dh", lambda one: not _is_kernel(one))):
+    for view, kind in (
+        ("nccl-exposed-2dh", _is_nccl),
+        ("memory-overlap-2dh", lambda one: not _is_kernel(one)),
+    ):
         alone, both = [], []
         for task in tasks:
             times = _busy(filter(kind, task))
-            alone.append(_busy(one for one in task if kind(one) or one.computes) - _busy(one for one in task if one.computes))
+            alone.append(
+                _busy(one for one in task if kind(one) or one.computes)
+                - _busy(one for one in task if one.computes)
+            )
             both.append(times - alone[-1])
-        shown = [(row.get("Yes", 0), row.get("No", 0)) for row in answers.by_row(f"analysis/{view}.cfg")]
+        shown = [
+            (row.get("Yes", 0), row.get("No", 0)) for row in answers.by_row(f"analysis/{view}.cfg")
+        ]
         assert shown == list(zip(alone, both, strict=True))
         if view.startswith("nccl"):
             shares = [row.get("No", 0) for row in answers.by_row("analysis/nccl-overlap-2dh.cfg")]
-            assert shares == pytest.approx([100 * second / (first + second) for first, second in zip(alone, both, strict=True)], rel=CLOSE)
+            assert shares == pytest.approx(
+                [
+                    100 * second / (first + second)
+                    for first, second in zip(alone, both, strict=True)
+                ],
+                rel=CLOSE,
+            )
 
 
 def test_overlap_as_a_share_of_communication(answers: Answers, tasks: list[list[Work]]) -> None:
     expected = []
     for task in tasks:
-        communicating, computing = (_busy(one for one in task if one.computes == computes) for computes in (False, True))
+        communicating, computing = (
+            _busy(one for one in task if one.computes == computes) for computes in (False, True)
+        )
         expected.append(100 * (communicating + computing - _busy(task)) / communicating)
-    assert [row.get("No", 0) for row in answers.by_row("analysis/overlap-of-communication-2dh.cfg")] == pytest.approx(expected, rel=CLOSE)
+    assert [
+        row.get("No", 0) for row in answers.by_row("analysis/overlap-of-communication-2dh.cfg")
+    ] == pytest.approx(expected, rel=CLOSE)
 
 
 def test_gaps_by_digits(answers: Answers, tasks: list[list[Work]]) -> None:
@@ -121,7 +185,9 @@ def test_gaps_by_digits(answers: Answers, tasks: list[list[Work]]) -> None:
     found = answers.columns("analysis/gpu-gaps-time_2dh.cfg")
     assert {digits: time for digits, time in found.items() if time} == times
     counts = answers.columns("extra/analysis/gpu-gaps-count_2dh.cfg")
-    assert {digits: count for digits, count in counts.items() if count} == Counter(str(len(str(int(gap)))) for gap in bursts)
+    assert {digits: count for digits, count in counts.items() if count} == Counter(
+        str(len(str(int(gap)))) for gap in bursts
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- kernels and NCCL
@@ -138,36 +204,54 @@ def _nonzero(columns: dict[str, float]) -> dict[str, float]:
     return {name: figure for name, figure in columns.items() if figure}
 
 
-@pytest.mark.parametrize(("code", "time", "calls"), [
-    (CLASS, "kernel-class-time_2dh", None), (TENSOR, "tensor_cores_time_2dh", None),
-    (GEMM, "gemm_time_2dh", "gemm_calls_2dh"), (NCCL, "nccl_time_2dh", "nccl_calls_2dh")])
-def test_kernels_by_what_is_told_of_them(answers: Answers, code: int, time: str, calls: str | None) -> None:
+@pytest.mark.parametrize(
+    ("code", "time", "calls"),
+    [
+        (CLASS, "kernel-class-time_2dh", None),
+        (TENSOR, "tensor_cores_time_2dh", None),
+        (GEMM, "gemm_time_2dh", "gemm_calls_2dh"),
+        (NCCL, "nccl_time_2dh", "nccl_calls_2dh"),
+    ],
+)
+def test_kernels_by_what_is_told_of_them(
+    answers: Answers, code: int, time: str, calls: str | None
+) -> None:
     found = _by_value(answers, code)
     ((count,),) = {(len(answers.sql("SELECT 1 FROM CUPTI_ACTIVITY_KIND_KERNEL")),)}
     assert code not in (CLASS, TENSOR) or sum(map(len, found.values())) == count
     assert _nonzero(answers.columns(f"analysis/{time}.cfg")) == {
-        name: sum(one.end - one.begin for one in each) for name, each in found.items()}
+        name: sum(one.end - one.begin for one in each) for name, each in found.items()
+    }
     if calls:
-        assert _nonzero(answers.columns(f"analysis/{calls}.cfg")) == {name: len(each) for name, each in found.items()}
+        assert _nonzero(answers.columns(f"analysis/{calls}.cfg")) == {
+            name: len(each) for name, each in found.items()
+        }
 
 
 def test_gemms_without_tensor_cores(answers: Answers) -> None:
     labels, expected = answers.trace().labels.values, Counter()
     for kernel in answers.trace().events[KERNEL]:
-        if (labels[CLASS][kernel.others[CLASS]], labels[TENSOR][kernel.others[TENSOR]]) == ("GEMM", "No"):
+        if (labels[CLASS][kernel.others[CLASS]], labels[TENSOR][kernel.others[TENSOR]]) == (
+            "GEMM",
+            "No",
+        ):
             expected[labels[KERNEL][kernel.value]] += kernel.end - kernel.begin
     assert _nonzero(answers.columns("analysis/gemm_without_tensor_cores_2dh.cfg")) == expected
 
 
 def test_times_of_classes(answers: Answers) -> None:
     times = answers.by_row("analysis/kernel-class-time_2dh.cfg")
-    assert sum(sum(row.values()) for row in times) == sum(end - begin for _, begin, end in answers.sql(
-        "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL"))
+    assert sum(sum(row.values()) for row in times) == sum(
+        end - begin
+        for _, begin, end in answers.sql("SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL")
+    )
 
 
 def test_occupancy_and_threads(answers: Answers) -> None:
-    rows = answers.sql("SELECT end - start, gridX * gridY * gridZ, blockX * blockY * blockZ, registersPerThread, staticSharedMemory, "
-                       "dynamicSharedMemory, (SELECT value FROM StringIds WHERE id = demangledName) FROM CUPTI_ACTIVITY_KIND_KERNEL")
+    rows = answers.sql(
+        "SELECT end - start, gridX * gridY * gridZ, blockX * blockY * blockZ, registersPerThread, staticSharedMemory, "
+        "dynamicSharedMemory, (SELECT value FROM StringIds WHERE id = demangledName) FROM CUPTI_ACTIVITY_KIND_KERNEL"
+    )
     occupancies: Counter[float] = Counter()
     threads: Counter[float] = Counter()
     for _, lasting, grid, block, registers, static, dynamic, name in rows:
@@ -177,7 +261,10 @@ def test_occupancy_and_threads(answers: Answers) -> None:
         blocks = min(32, 64 // warps, 16384 // of_a_warp * 4 // warps, 233472 // of_a_block)
         occupancies[round(100 * blocks * warps / 64, 2)] += lasting
         threads[grid * block] += 0 if name.startswith("nccl") else lasting
-    for view, expected in (("theoretical_occupancy_sm90", occupancies), ("evolution_of_nb_threads_per_kernel", threads)):
+    for view, expected in (
+        ("theoretical_occupancy_sm90", occupancies),
+        ("evolution_of_nb_threads_per_kernel", threads),
+    ):
         found: Counter[float] = Counter()
         for lasting, value in answers.bursts(f"analysis/{view}.cfg"):
             found[value] += lasting
@@ -186,9 +273,14 @@ def test_occupancy_and_threads(answers: Answers) -> None:
 
 def test_collectives_across_ranks(answers: Answers) -> None:
     found = _by_value(answers, COLLECTIVE)
-    for view, code in (("nccl_wait_2dh", WAIT), ("nccl_late_2dh", LATE), ("nccl_transfer_2dh", TRANSFER)):
+    for view, code in (
+        ("nccl_wait_2dh", WAIT),
+        ("nccl_late_2dh", LATE),
+        ("nccl_transfer_2dh", TRANSFER),
+    ):
         assert _nonzero(answers.columns(f"analysis/{view}.cfg")) == _nonzero(
-            {name: sum(one.others.get(code, 0) for one in each) for name, each in found.items()})
+            {name: sum(one.others.get(code, 0) for one in each) for name, each in found.items()}
+        )
     for view, code in (("nccl_wait_by_task_2dh", WAIT), ("nccl_late_by_task_2dh", LATE)):
         each_task = Counter(dict.fromkeys(range(1, len(answers.exports) + 1), 0))
         for one in answers.trace().events[COLLECTIVE]:
@@ -201,9 +293,17 @@ def test_collectives_across_ranks(answers: Answers) -> None:
         for one in each:
             times[one.row, name] += one.end - one.begin
             transferred[one.row, name] += one.others[BUS_BANDWIDTH] * (one.end - one.begin) / 10**6
-    assert {name: time for (_, name), time in times.items() if time > sum(one.others.get(TRANSFER, 0) for one in found[name])} == {}
-    cells = sorted(cell for row in answers.by_row("analysis/nccl_bw_mbs.cfg") for cell in row.values())
-    assert cells == pytest.approx(sorted(total / times[key] for key, total in transferred.items()), rel=CLOSE)
+    assert {
+        name: time
+        for (_, name), time in times.items()
+        if time > sum(one.others.get(TRANSFER, 0) for one in found[name])
+    } == {}
+    cells = sorted(
+        cell for row in answers.by_row("analysis/nccl_bw_mbs.cfg") for cell in row.values()
+    )
+    assert cells == pytest.approx(
+        sorted(total / times[key] for key, total in transferred.items()), rel=CLOSE
+    )
 
 
 def _planes(text: str) -> dict[str, dict[str, float]]:
@@ -239,29 +339,43 @@ def test_nccl_kernels_by_size(answers: Answers) -> None:
 
 def test_messages_between_tasks(answers: Answers) -> None:
     trace = answers.trace()
-    for view, belongs, is_size in (("mpi_messages_2dh", lambda tag: not 55000 <= tag < 56000, False),
-                                   ("mpi_traffic_2dh", lambda tag: not 55000 <= tag < 56000, True),
-                                   ("nccl_traffic_2dh", lambda tag: tag == NCCL_MESSAGE, True)):
+    for view, belongs, is_size in (
+        ("mpi_messages_2dh", lambda tag: not 55000 <= tag < 56000, False),
+        ("mpi_traffic_2dh", lambda tag: not 55000 <= tag < 56000, True),
+        ("nccl_traffic_2dh", lambda tag: tag == NCCL_MESSAGE, True),
+    ):
         if f"analysis/{view}.cfg" not in answers.tables:
             continue
         expected: dict[int, Counter[str]] = defaultdict(Counter)
         for comm in trace.comms:
             if belongs(comm.tag):
-                expected[comm.sender[0] - 1][trace.names["TASK"][comm.receiver[0] - 1]] += comm.size if is_size else 1
-        assert {number: row for number, row in enumerate(answers.by_row(f"analysis/{view}.cfg")) if row} == expected
+                expected[comm.sender[0] - 1][trace.names["TASK"][comm.receiver[0] - 1]] += (
+                    comm.size if is_size else 1
+                )
+        assert {
+            number: row for number, row in enumerate(answers.by_row(f"analysis/{view}.cfg")) if row
+        } == expected
 
 
 # --------------------------------------------------------------------------------------------------------- calls and memory
 def test_bandwidth_of_memory_operations(answers: Answers) -> None:
     moved: dict[tuple, list[int]] = defaultdict(lambda: [0, 0, 0])
-    rows = answers.sql("SELECT streamId, copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY")
-    rows += answers.sql("SELECT streamId, 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET")
+    rows = answers.sql(
+        "SELECT streamId, copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY"
+    )
+    rows += answers.sql(
+        "SELECT streamId, 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET"
+    )
     for export, stream, kind, size, lasting in rows:
         for place, figure in enumerate((size, lasting, 1)):
             moved[export, stream, kind][place] += figure
-    for view, expected in (("memory_bandwidth_2dh", [size / lasting for size, lasting, _ in moved.values()]),
-                           ("memory_size_2dh", [size / count for size, _, count in moved.values()])):
-        cells = sorted(cell for row in answers.by_row(f"analysis/{view}.cfg") for cell in row.values())
+    for view, expected in (
+        ("memory_bandwidth_2dh", [size / lasting for size, lasting, _ in moved.values()]),
+        ("memory_size_2dh", [size / count for size, _, count in moved.values()]),
+    ):
+        cells = sorted(
+            cell for row in answers.by_row(f"analysis/{view}.cfg") for cell in row.values()
+        )
         assert cells == pytest.approx(sorted(expected), rel=1e-6)
 
 
@@ -270,55 +384,109 @@ def test_synchronizations(answers: Answers) -> None:
     counts, times = Counter(kind for _, kind, _ in rows), Counter()
     for _, kind, lasting in rows:
         times[kind] += lasting
-    assert sorted(_nonzero(answers.columns("extra/analysis/sync_calls_2dh.cfg")).values()) == sorted(counts.values())
-    assert sorted(_nonzero(answers.columns("analysis/sync_time_2dh.cfg")).values()) == sorted(times.values())
+    assert sorted(
+        _nonzero(answers.columns("extra/analysis/sync_calls_2dh.cfg")).values()
+    ) == sorted(counts.values())
+    assert sorted(_nonzero(answers.columns("analysis/sync_time_2dh.cfg")).values()) == sorted(
+        times.values()
+    )
     assert sum(answers.columns("extra/analysis/api_errors_2dh.cfg").values()) == sum(
-        value != 0 for _, value in answers.sql("SELECT returnValue FROM CUPTI_ACTIVITY_KIND_RUNTIME"))
+        value != 0
+        for _, value in answers.sql("SELECT returnValue FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+    )
 
 
 def test_calls_of_the_system(answers: Answers) -> None:
-    rows = answers.sql("SELECT globalTid, start, end, value FROM OSRT_API JOIN StringIds ON id = nameId WHERE value != '[Unknown]'")
-    calls = {is_pthread: [((export, tid), begin, end, name) for export, tid, begin, end, name in rows
-                          if name.startswith("pthread_") == is_pthread] for is_pthread in (False, True)}
-    assert _nonzero(answers.columns("extra/analysis/osrt_calls_2dh.cfg")) == Counter(name for *_, name in calls[False])
+    rows = answers.sql(
+        "SELECT globalTid, start, end, value FROM OSRT_API JOIN StringIds ON id = nameId WHERE value != '[Unknown]'"
+    )
+    calls = {
+        is_pthread: [
+            ((export, tid), begin, end, name)
+            for export, tid, begin, end, name in rows
+            if name.startswith("pthread_") == is_pthread
+        ]
+        for is_pthread in (False, True)
+    }
+    assert _nonzero(answers.columns("extra/analysis/osrt_calls_2dh.cfg")) == Counter(
+        name for *_, name in calls[False]
+    )
     assert _nonzero(answers.columns("analysis/osrt_time_2dh.cfg")) == innermost(calls[False])
-    assert _nonzero(answers.columns("extra/analysis/pthread_time_2dh.cfg")) == innermost(calls[True])
+    assert _nonzero(answers.columns("extra/analysis/pthread_time_2dh.cfg")) == innermost(
+        calls[True]
+    )
     depths: Counter[str] = Counter()
     for export in range(len(answers.exports)):
-        edges = sorted((time, step) for (number, _), begin, end, name in calls[True] if number == export
-                       and name in ("pthread_mutex_lock", "pthread_mutex_timedlock") for time, step in ((begin, 1), (end, -1)))
+        edges = sorted(
+            (time, step)
+            for (number, _), begin, end, name in calls[True]
+            if number == export and name in ("pthread_mutex_lock", "pthread_mutex_timedlock")
+            for time, step in ((begin, 1), (end, -1))
+        )
         depth = 0
         for (time, step), (later, _) in pairwise(edges):
             depth += step
             depths[str(depth)] += later - time if depth else 0
     found = answers.columns("extra/analysis/mutex_contention_2dh.cfg")
-    assert {depth: time for depth, time in found.items() if time and depth != "0"} == _nonzero(depths)
+    assert {depth: time for depth, time in found.items() if time and depth != "0"} == _nonzero(
+        depths
+    )
 
 
 def test_mpi_profile(answers: Answers) -> None:
-    # A call that completes several requests has a row for each; MPI_Sendrecv may have two, of which the trace has one size.
-    sizes = dict.fromkeys(MPI_TABLES, "NULL") | {"MPI_P2P_EVENTS": "max(size)", "MPI_COLLECTIVES_EVENTS": "size"}
-    calls = [((export, tid), begin, end, name, table, size) for table, size_of in sizes.items()
-             for export, tid, begin, end, name, size in answers.sql(
-                 f"SELECT globalTid, start, end, value, {size_of} FROM {table} JOIN StringIds ON id = textId GROUP BY 1, 2, 3, 4")]
+    # A call that completes several requests has a row for each; MPI_Sendrecv may have two, of which
+    # the trace has one size.
+    sizes = dict.fromkeys(MPI_TABLES, "NULL") | {
+        "MPI_P2P_EVENTS": "max(size)",
+        "MPI_COLLECTIVES_EVENTS": "size",
+    }
+    calls = [
+        ((export, tid), begin, end, name, table, size)
+        for table, size_of in sizes.items()
+        for export, tid, begin, end, name, size in answers.sql(
+            f"SELECT globalTid, start, end, value, {size_of} FROM {table} JOIN StringIds ON id = textId GROUP BY 1, 2, 3, 4"
+        )
+    ]
     if not calls:
         assert "analysis/mpi_time_2dh.cfg" not in answers.tables
         return
-    assert _nonzero(answers.columns("extra/analysis/mpi_calls_2dh.cfg")) == Counter(call[3] for call in calls)
-    assert _nonzero(answers.columns("analysis/mpi_time_2dh.cfg")) == innermost(call[:4] for call in calls)
+    assert _nonzero(answers.columns("extra/analysis/mpi_calls_2dh.cfg")) == Counter(
+        call[3] for call in calls
+    )
+    assert _nonzero(answers.columns("analysis/mpi_time_2dh.cfg")) == innermost(
+        call[:4] for call in calls
+    )
     messages: Counter[str] = Counter()
     for *_, name, table, size in calls:
         messages[name] += size or 0 if table == "MPI_P2P_EVENTS" and name != "MPI_Sendrecv" else 0
-    messages["MPI_Sendrecv"] = sum(one.others[MESSAGE_BYTES] for one in _by_value(answers, MPI_MESSAGES)["MPI_Sendrecv"])
-    assert _nonzero(answers.columns("extra/analysis/mpi_message_bytes_2dh.cfg")) == _nonzero(messages)
+    messages["MPI_Sendrecv"] = sum(
+        one.others[MESSAGE_BYTES] for one in _by_value(answers, MPI_MESSAGES)["MPI_Sendrecv"]
+    )
+    assert _nonzero(answers.columns("extra/analysis/mpi_message_bytes_2dh.cfg")) == _nonzero(
+        messages
+    )
     by_row: dict[tuple, list[int]] = defaultdict(list)
     for one in answers.trace().events[MPI_MESSAGES]:
         by_row[one.row, one.value].append(one.others.get(MESSAGE_BYTES, 0))
-    cells = sorted(cell for row in answers.by_row("extra/analysis/mpi_message_size_2dh.cfg") for cell in row.values())
-    assert cells == pytest.approx(sorted(mean for mean in (sum(sizes) / len(sizes) for sizes in by_row.values()) if mean), rel=CLOSE)
+    cells = sorted(
+        cell
+        for row in answers.by_row("extra/analysis/mpi_message_size_2dh.cfg")
+        for cell in row.values()
+    )
+    assert cells == pytest.approx(
+        sorted(mean for mean in (sum(sizes) / len(sizes) for sizes in by_row.values()) if mean),
+        rel=CLOSE,
+    )
     given: dict[tuple, list[int]] = defaultdict(list)
     for thread, *_, name, table, size in calls:
         if table == "MPI_COLLECTIVES_EVENTS":
             given[thread, name].append(size or 0)
-    cells = sorted(cell for row in answers.by_row("extra/analysis/mpi_collective_sent_2dh.cfg") for cell in row.values())
-    assert cells == pytest.approx(sorted(mean for mean in (sum(sizes) / len(sizes) for sizes in given.values()) if mean), rel=CLOSE)
+    cells = sorted(
+        cell
+        for row in answers.by_row("extra/analysis/mpi_collective_sent_2dh.cfg")
+        for cell in row.values()
+    )
+    assert cells == pytest.approx(
+        sorted(mean for mean in (sum(sizes) / len(sizes) for sizes in given.values()) if mean),
+        rel=CLOSE,
+    )

@@ -1,4 +1,6 @@
-"""What Paraver shows of states, against the records, which are read by other means, and against SQL on the exports."""
+"""What Paraver shows of states, against the records, which are read by other means, and against SQL
+on the exports.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tools.view_answers import SAMPLES, Answers, Work, ask, by_task, length, needs_paraver, said, union, work_of
+from tools.view_answers import (
+    SAMPLES,
+    Answers,
+    Work,
+    ask,
+    by_task,
+    length,
+    needs_paraver,
+    said,
+    union,
+    work_of,
+)
 
 from nsys2prv import Options, convert
 
@@ -33,11 +46,17 @@ def test_time_by_state_is_that_of_the_records(answers: Answers) -> None:
     with_states = {state.row for state in trace.states}
     for row, found in zip(expected, times(answers), strict=True):
         assert sum(found.values()) == answers.duration
-        assert found == (expected[row] if row in with_states else {trace.labels.states[IDLE]: answers.duration})
+        assert found == (
+            expected[row] if row in with_states else {trace.labels.states[IDLE]: answers.duration}
+        )
 
 
 def _rows(answers: Answers) -> list[tuple[int, int]]:
-    return [(task, thread) for task, (threads, _) in enumerate(answers.trace().tasks, 1) for thread in range(1, threads + 1)]
+    return [
+        (task, thread)
+        for task, (threads, _) in enumerate(answers.trace().tasks, 1)
+        for thread in range(1, threads + 1)
+    ]
 
 
 @needs_paraver
@@ -47,7 +66,10 @@ def test_other_views_are_the_same_without_states(tmp_path: Path) -> None:
     _, without = said(tmp_path, tmp_path / "trace.prv", with_states.present)
     assert set(without) == set(with_states.tables)
     assert {view for view, text in without.items() if text != with_states.tables[view]} == {
-        "views/states.cfg", "analysis/state_time_2dh.cfg", "extra/analysis/state_share_2dh.cfg"}
+        "views/states.cfg",
+        "analysis/state_time_2dh.cfg",
+        "extra/analysis/state_share_2dh.cfg",
+    }
 
 
 def test_shares_add_up(answers: Answers) -> None:
@@ -56,9 +78,11 @@ def test_shares_add_up(answers: Answers) -> None:
 
 
 def test_states_on_streams_are_the_work_on_gpus(answers: Answers) -> None:
-    """Kernels run, NCCL's communicate and memory operations transfer: in each export on all streams together as long as SQL says.
+    """Kernels run, NCCL's communicate and memory operations transfer: in each export on all streams
+    together as long as SQL says.
 
-    The rows of one stream never overlap, and nothing but the execution of a whole graph holds other work.
+    The rows of one stream never overlap, and nothing but the execution of a whole graph holds other
+    work.
     """
     trace = answers.trace()
     found: dict[int, float] = defaultdict(float)
@@ -68,7 +92,9 @@ def test_states_on_streams_are_the_work_on_gpus(answers: Answers) -> None:
     work = [one for one in work_of(answers) if one.end > one.begin]
     if any(one.name.startswith("graph") for one in work):
         # As long as any stream works some state says so.
-        assert sum(found[state] for state in (RUNNING, GROUP, TRANSFER)) >= max(length(union(one)) for one in by_task(work).values())
+        assert sum(found[state] for state in (RUNNING, GROUP, TRANSFER)) >= max(
+            length(union(one)) for one in by_task(work).values()
+        )
         return
     assert found[RUNNING] == _sum(one for one in work if one.computes)
     assert found[GROUP] == _sum(one for one in work if one.name.startswith("nccl"))

@@ -1,4 +1,6 @@
-"""What Paraver shows of graphics, libraries, files, contexts on GPUs and the profiler: its figures are those of SQL on the reports."""
+"""What Paraver shows of graphics, libraries, files, contexts on GPUs and the profiler: its figures
+are those of SQL on the reports.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,22 @@ from nsys2prv.paraver.cfg.model import asks
 
 SAMPLE = "machine"
 #: Calls of these do not lie within each other, so that the innermost one is the only one.
-CALLS = {"opengl": ("OPENGL_API", "nameId"), "vulkan": ("VULKAN_API", "nameId"),
-         "video_decoder": ("NVVIDEO_DECODER_API", "nameId"),
-         "opengl_gpu": ("OPENGL_WORKLOAD", "nameId"), "vulkan_gpu": ("VULKAN_WORKLOAD", "coalesce(textId, nameId)")}
-COMPLAINT = re.compile(r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the events|Some of the events|multiple instances|0 objects")
+CALLS = {
+    "opengl": ("OPENGL_API", "nameId"),
+    "vulkan": ("VULKAN_API", "nameId"),
+    "video_decoder": ("NVVIDEO_DECODER_API", "nameId"),
+    "opengl_gpu": ("OPENGL_WORKLOAD", "nameId"),
+    "vulkan_gpu": ("VULKAN_WORKLOAD", "coalesce(textId, nameId)"),
+}
+COMPLAINT = re.compile(
+    r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the events|Some of the events|multiple instances|0 objects"
+)
 #: Real exports with file accesses, overhead and messages; with overhead of CUPTI.
-REAL = [path for path in EXPORTS if path.name.startswith(("cestwc", "GindaChen__nsys-ai__tests_fixtures_mock"))]
+REAL = [
+    path
+    for path in EXPORTS
+    if path.name.startswith(("cestwc", "GindaChen__nsys-ai__tests_fixtures_mock"))
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,30 +46,47 @@ def answers() -> Answers:
 def test_time_by_call_and_work(answers: Answers, name: str) -> None:
     table, column = CALLS[name]
     expected: dict[str, int] = defaultdict(int)
-    for _, text, time in answers.sql(f"SELECT value, \"end\" - start FROM {table} JOIN StringIds ON StringIds.id = {column}"):
+    for _, text, time in answers.sql(
+        f'SELECT value, "end" - start FROM {table} JOIN StringIds ON StringIds.id = {column}'
+    ):
         expected[text] += time
     assert expected
-    found = {label: time for label, time in answers.columns(f"analysis/{name}_time_2dh.cfg").items() if time}
+    found = {
+        label: time
+        for label, time in answers.columns(f"analysis/{name}_time_2dh.cfg").items()
+        if time
+    }
     assert sorted(found.values()) == sorted(expected.values())
     assert all(any(label.startswith(text[:12]) for label in found) for text in expected)
 
 
 def test_bytes_by_file(answers: Answers) -> None:
-    rows = answers.sql("SELECT filePath, sum(bytesProcessed) FROM OSRT_FILE_ACCESS_EVENTS JOIN OSRT_FILE_ACCESS_DESCRIPTORS "
-                       "USING (fileAccessId) GROUP BY 1")
+    rows = answers.sql(
+        "SELECT filePath, sum(bytesProcessed) FROM OSRT_FILE_ACCESS_EVENTS JOIN OSRT_FILE_ACCESS_DESCRIPTORS "
+        "USING (fileAccessId) GROUP BY 1"
+    )
     moved: dict[str, int] = defaultdict(int)
     for _, path, size in rows:
         moved[path] += size
-    assert sorted(value for value in answers.columns("extra/analysis/file_bytes_2dh.cfg").values() if value) == sorted(moved.values())
+    assert sorted(
+        value for value in answers.columns("extra/analysis/file_bytes_2dh.cfg").values() if value
+    ) == sorted(moved.values())
 
 
 def test_time_by_file_and_by_action(answers: Answers) -> None:
-    for view, column in (("extra/analysis/file_time_2dh.cfg", "filePath"), ("extra/analysis/file_action_time_2dh.cfg", "eventType")):
+    for view, column in (
+        ("extra/analysis/file_time_2dh.cfg", "filePath"),
+        ("extra/analysis/file_action_time_2dh.cfg", "eventType"),
+    ):
         times: dict[str, int] = defaultdict(int)
-        for _, key, time in answers.sql(f"SELECT {column}, endedAt - startedAt FROM OSRT_FILE_ACCESS_EVENTS "
-                                        "JOIN OSRT_FILE_ACCESS_DESCRIPTORS USING (fileAccessId)"):
+        for _, key, time in answers.sql(
+            f"SELECT {column}, endedAt - startedAt FROM OSRT_FILE_ACCESS_EVENTS "
+            "JOIN OSRT_FILE_ACCESS_DESCRIPTORS USING (fileAccessId)"
+        ):
             times[str(key)] += time
-        assert sorted(value for value in answers.columns(view).values() if value) == sorted(times.values()), view
+        assert sorted(value for value in answers.columns(view).values() if value) == sorted(
+            times.values()
+        ), view
 
 
 def test_processes_on_gpus(answers: Answers) -> None:
@@ -66,10 +95,23 @@ def test_processes_on_gpus(answers: Answers) -> None:
     times: dict[str, int] = defaultdict(int)
     for item in trace.intervals(68007100):
         times[trace.label(68007100, item.value)] += item.end - item.begin
-    found = {name: value for name, value in answers.columns("extra/analysis/gpu_context_time_2dh.cfg").items() if value and name != "End"}
+    found = {
+        name: value
+        for name, value in answers.columns("extra/analysis/gpu_context_time_2dh.cfg").items()
+        if value and name != "End"
+    }
     assert sorted(found.values()) == sorted(times.values())
     switches = len(answers.sql("SELECT 1 FROM GPU_CONTEXT_SWITCH_EVENTS WHERE tag = 8"))
-    assert sum(value for name, value in answers.columns("extra/analysis/gpu_context_switches_2dh.cfg").items() if name != "End") == switches
+    assert (
+        sum(
+            value
+            for name, value in answers.columns(
+                "extra/analysis/gpu_context_switches_2dh.cfg"
+            ).items()
+            if name != "End"
+        )
+        == switches
+    )
 
 
 def test_share_of_the_profiler(answers: Answers) -> None:
@@ -78,13 +120,27 @@ def test_share_of_the_profiler(answers: Answers) -> None:
     for one in answers.trace().events[69000000]:
         spans[one.row].append(Work(one.row, one.begin, one.end, "", False))
     expected = sorted(100 * length(union(ranges)) / answers.duration for ranges in spans.values())
-    found = sorted(cell for row in answers.rows("extra/analysis/profiler_overhead_share_2dh.cfg") for cell in row[-1:] if cell)
+    found = sorted(
+        cell
+        for row in answers.rows("extra/analysis/profiler_overhead_share_2dh.cfg")
+        for cell in row[-1:]
+        if cell
+    )
     assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_messages_by_severity(answers: Answers) -> None:
-    counts = sorted(count for _, count in _summed(answers.sql("SELECT severity, count(*) FROM DIAGNOSTIC_EVENT GROUP BY 1")).items())
-    found = {name: value for name, value in answers.columns("extra/analysis/messages_2dh.cfg").items() if value and name != "End"}
+    counts = sorted(
+        count
+        for _, count in _summed(
+            answers.sql("SELECT severity, count(*) FROM DIAGNOSTIC_EVENT GROUP BY 1")
+        ).items()
+    )
+    found = {
+        name: value
+        for name, value in answers.columns("extra/analysis/messages_2dh.cfg").items()
+        if value and name != "End"
+    }
     assert len(found) == len(counts)
     # Paraver keeps one of several messages of one instant.
     assert sum(found.values()) <= sum(counts)
@@ -103,13 +159,24 @@ def _summed(rows: list[tuple]) -> dict[int, int]:
 def test_paraver_reads_real_exports_without_complaint(export: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.prv"
     convert([export], trace, Options(jobs=1))
-    present = {int(code) for line in trace.read_text().splitlines() if line.startswith("2:") for code in line.split(":")[6::2]}
-    mine = [view for view in VIEWS if not asks(view.cfg, present) and re.search(r"file|profiler|messages", view.path)]
+    present = {
+        int(code)
+        for line in trace.read_text().splitlines()
+        if line.startswith("2:")
+        for code in line.split(":")[6::2]
+    }
+    mine = [
+        view
+        for view in VIEWS
+        if not asks(view.cfg, present) and re.search(r"file|profiler|messages", view.path)
+    ]
     assert len(mine) >= 7
     command = [str(PARAMEDIR), "-npr", str(trace)]
     for number, view in enumerate(mine):
         command += [str(file_of(view.path)), str(tmp_path / f"view{number}")]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=120)
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=True, timeout=120
+    )
     assert not COMPLAINT.search(done.stdout + done.stderr), done.stdout + done.stderr
     for number, view in enumerate(mine):
         answer = tmp_path / (f"view{number}" if view.cfg.histogram else f"view{number}.csv")

@@ -1,4 +1,6 @@
-"""What Paraver itself makes of the views: paramedir reads each on the samples' traces, and its figures are those of SQL on the reports."""
+"""What Paraver itself makes of the views: paramedir reads each on the samples' traces, and its
+figures are those of SQL on the reports.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,22 @@ from nsys2prv.paraver.cfg.catalogue import is_core
 
 GRAPH = 63000008
 #: What paramedir says of a view or record that it does not like; it exits with 0 all the same.
-COMPLAINT = re.compile(r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the events|Some of the events|multiple instances|0 objects")
-#: Views of the core of which no sample holds an event, for all of them are of the same GPU and network.
-NOT_IN_SAMPLES = {f"hwcounters/nic/{name}.cfg" for name in (
-    "eth-avg-recv-pack-size", "eth-avg-sent-pack-size", "ib-avg-recv-pack-size", "ib-avg-sent-pack-size", "ib-cnps-recv", "ib-cnps-sent")}
+COMPLAINT = re.compile(
+    r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the events|Some of the events|multiple instances|0 objects"
+)
+#: Views of the core of which no sample holds an event, for all of them are of the same GPU and
+#: network.
+NOT_IN_SAMPLES = {
+    f"hwcounters/nic/{name}.cfg"
+    for name in (
+        "eth-avg-recv-pack-size",
+        "eth-avg-sent-pack-size",
+        "ib-avg-recv-pack-size",
+        "ib-avg-sent-pack-size",
+        "ib-cnps-recv",
+        "ib-cnps-sent",
+    )
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +64,16 @@ def work(answers: Answers) -> list[Work]:
 @pytest.mark.parametrize("sample", [*SAMPLES, *MADE])
 def test_recorded_answers_are_those_that_paraver_gives(sample: str) -> None:
     """Elsewhere, without Paraver, every figure is compared with the record."""
-    assert recorded(sample) == records_of(ask(sample)), "record them again: see tools/view_answers.py"
+    assert recorded(sample) == records_of(ask(sample)), (
+        "record them again: see tools/view_answers.py"
+    )
 
 
 @pytest.mark.parametrize("sample", [*SAMPLES, *MADE])
 def test_every_answer_is_recorded(sample: str) -> None:
-    """Who adds a view, or changes a trace, without Paraver at hand gets the list of what is to be recorded elsewhere."""
+    """Who adds a view, or changes a trace, without Paraver at hand gets the list of what is to be
+    recorded elsewhere.
+    """
     asked = ask(sample)
     unrecorded = sorted(tables_of(recorded(sample), current(asked.path, asked.present)).unrecorded)
     if unrecorded and not PARAMEDIR:
@@ -64,10 +82,23 @@ def test_every_answer_is_recorded(sample: str) -> None:
 
 
 def test_an_answer_is_valid_for_its_view_and_its_trace_alone() -> None:
-    records = {"kept.cfg": Record("a", "t", "1"), "changed.cfg": Record("a", "t", "2"), "gone.cfg": Record("a", "t", "3"),
-               "moved.cfg": Record("a", "other", "4"), "long.cfg": Record("a", "t", "")}
-    tables = tables_of(records, {"kept.cfg": ("a", "t"), "changed.cfg": ("b", "t"), "new.cfg": ("a", "t"), "moved.cfg": ("a", "t"),
-                                 "long.cfg": ("a", "t")})
+    records = {
+        "kept.cfg": Record("a", "t", "1"),
+        "changed.cfg": Record("a", "t", "2"),
+        "gone.cfg": Record("a", "t", "3"),
+        "moved.cfg": Record("a", "other", "4"),
+        "long.cfg": Record("a", "t", ""),
+    }
+    tables = tables_of(
+        records,
+        {
+            "kept.cfg": ("a", "t"),
+            "changed.cfg": ("b", "t"),
+            "new.cfg": ("a", "t"),
+            "moved.cfg": ("a", "t"),
+            "long.cfg": ("a", "t"),
+        },
+    )
     assert dict(tables.known) == {"kept.cfg": "1"}
     assert tables.unrecorded == {"changed.cfg", "new.cfg", "moved.cfg"}
     assert tables["kept.cfg"] == "1"
@@ -91,7 +122,9 @@ def test_every_view_of_the_core_has_a_sample(tmp_path: Path) -> None:
     for exports in (*SAMPLES.values(), *(make(tmp_path) for make in MADE.values())):
         convert(exports, tmp_path / "trace.prv", Options(jobs=1, align="utc"))
         lines = (tmp_path / "trace.prv").read_text().splitlines()
-        present = {int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]}
+        present = {
+            int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
+        }
         found |= {view.path for view in served(present)}
     assert {view.path for view in VIEWS if is_core(view)} - found == NOT_IN_SAMPLES
 
@@ -109,39 +142,76 @@ def _cells(columns: dict[str, float]) -> list[float]:
 
 def test_kernels_by_name(answers: Answers, work: list[Work]) -> None:
     kernels = [one for one in work if not one.name.startswith("memory")]
-    assert _cells(answers.columns("analysis/kernel_time_2dh.cfg")) == _sorted_sums((one.name, one.end - one.begin) for one in kernels)
-    assert _cells(answers.columns("extra/analysis/kernel_calls_2dh.cfg")) == _sorted_sums((one.name, 1) for one in kernels)
+    assert _cells(answers.columns("analysis/kernel_time_2dh.cfg")) == _sorted_sums(
+        (one.name, one.end - one.begin) for one in kernels
+    )
+    assert _cells(answers.columns("extra/analysis/kernel_calls_2dh.cfg")) == _sorted_sums(
+        (one.name, 1) for one in kernels
+    )
     durations = sorted(value for _, value in answers.bursts("views/kernel_duration.cfg") if value)
     assert durations == sorted(one.end - one.begin for one in kernels)
 
 
 def test_memory_operations_by_kind(answers: Answers) -> None:
-    rows = answers.sql("SELECT copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind != 10")
+    rows = answers.sql(
+        "SELECT copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind != 10"
+    )
     rows += answers.sql("SELECT 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET")
-    rows += answers.sql("SELECT 10, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = 10")
-    assert _cells(answers.columns("analysis/memory_bytes_2dh.cfg")) == _sorted_sums((row[1], row[2]) for row in rows)
-    assert _cells(answers.columns("analysis/memory_time_2dh.cfg")) == _sorted_sums((row[1], row[3]) for row in rows)
-    assert _cells(answers.columns("extra/analysis/memory_calls_2dh.cfg")) == _sorted_sums((row[1], 1) for row in rows)
+    rows += answers.sql(
+        "SELECT 10, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = 10"
+    )
+    assert _cells(answers.columns("analysis/memory_bytes_2dh.cfg")) == _sorted_sums(
+        (row[1], row[2]) for row in rows
+    )
+    assert _cells(answers.columns("analysis/memory_time_2dh.cfg")) == _sorted_sums(
+        (row[1], row[3]) for row in rows
+    )
+    assert _cells(answers.columns("extra/analysis/memory_calls_2dh.cfg")) == _sorted_sums(
+        (row[1], 1) for row in rows
+    )
 
 
 def test_api_calls_by_name(answers: Answers) -> None:
-    rows = answers.sql("SELECT globalTid, start, end, (SELECT value FROM StringIds WHERE id = nameId) FROM CUPTI_ACTIVITY_KIND_RUNTIME")
-    calls = [((export, tid), begin, end, re.sub(r"_v\d{4,}$", "", name)) for export, tid, begin, end, name in rows]
-    counted = {name: count for name, count in answers.columns("extra/analysis/api_calls_2dh.cfg").items() if count}
+    rows = answers.sql(
+        "SELECT globalTid, start, end, (SELECT value FROM StringIds WHERE id = nameId) FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+    )
+    calls = [
+        ((export, tid), begin, end, re.sub(r"_v\d{4,}$", "", name))
+        for export, tid, begin, end, name in rows
+    ]
+    counted = {
+        name: count
+        for name, count in answers.columns("extra/analysis/api_calls_2dh.cfg").items()
+        if count
+    }
     assert counted == Counter(name for _, _, _, name in calls)
-    assert {name: time for name, time in answers.columns("analysis/api_time_2dh.cfg").items() if time} == innermost(calls)
+    assert {
+        name: time for name, time in answers.columns("analysis/api_time_2dh.cfg").items() if time
+    } == innermost(calls)
 
 
 def test_nvtx_ranges_by_text(answers: Answers) -> None:
-    rows = answers.sql("SELECT globalTid, start, end, coalesce(text, (SELECT value FROM StringIds WHERE id = textId)) "
-                       "FROM NVTX_EVENTS WHERE eventType IN (59, 70)")
+    rows = answers.sql(
+        "SELECT globalTid, start, end, coalesce(text, (SELECT value FROM StringIds WHERE id = textId)) "
+        "FROM NVTX_EVENTS WHERE eventType IN (59, 70)"
+    )
     rows = [(*place, re.sub(", (op_id|seq|sizes) = .*", "", text)) for *place, text in rows]
-    counted = {name: count for name, count in answers.columns("extra/analysis/nvtx_calls_2dh.cfg").items() if count}
+    counted = {
+        name: count
+        for name, count in answers.columns("extra/analysis/nvtx_calls_2dh.cfg").items()
+        if count
+    }
     assert counted == Counter(text for *_, text in rows)
-    ended = [((export, tid), begin, end, text) for export, tid, begin, end, text in rows if end is not None]
+    ended = [
+        ((export, tid), begin, end, text)
+        for export, tid, begin, end, text in rows
+        if end is not None
+    ]
     open_ended = {text for *_, end, text in rows if end is None}
     shown = answers.columns("analysis/nvtx_time_2dh.cfg")
-    assert {name: shown[name] for name in innermost(ended) if name not in open_ended} == innermost(ended)
+    assert {name: shown[name] for name in innermost(ended) if name not in open_ended} == innermost(
+        ended
+    )
 
 
 def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
@@ -152,12 +222,20 @@ def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
     both = sum(useful) + communicating - sum(active)
     assert sorted(row[0] for row in answers.rows("analysis/gpu_active.cfg")) == active
     assert sorted(row[0] for row in answers.rows("analysis/gpu_useful_sumtime_2dh.cfg")) == useful
-    assert sorted(row[0] for row in answers.rows("model/GPU_LB.cfg")) == pytest.approx([100 * time / answers.duration for time in useful])
+    assert sorted(row[0] for row in answers.rows("model/GPU_LB.cfg")) == pytest.approx(
+        [100 * time / answers.duration for time in useful]
+    )
     states = answers.columns("model/Device_State.cfg")
-    assert states == {"0": len(tasks) * answers.duration - sum(active), "1": communicating - both, "2": sum(useful)}
+    assert states == {
+        "0": len(tasks) * answers.duration - sum(active),
+        "1": communicating - both,
+        "2": sum(useful),
+    }
     shares = answers.columns("analysis/overlap-communication-compute-2dh-timeline.cfg")
     share = 100 / answers.duration
-    assert shares == pytest.approx({"Yes": (communicating - both) * share, "No": both * share}, abs=0.01 * len(tasks))
+    assert shares == pytest.approx(
+        {"Yes": (communicating - both) * share, "No": both * share}, abs=0.01 * len(tasks)
+    )
 
 
 def test_gaps(answers: Answers, work: list[Work]) -> None:
@@ -172,14 +250,19 @@ def test_launches(answers: Answers) -> None:
     rows = answers.sql(
         "SELECT kernel.start - min(call.start), kernel.end - kernel.start, call.globalTid, call.correlationId "
         "FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call "
-        "ON call.correlationId = kernel.correlationId AND call.globalTid >> 24 = kernel.globalPid >> 24 GROUP BY kernel.rowid")
+        "ON call.correlationId = kernel.correlationId AND call.globalTid >> 24 = kernel.globalPid >> 24 GROUP BY kernel.rowid"
+    )
     calls = {(export, tid, correlation) for export, _, _, tid, correlation in rows}
     if GRAPH in answers.present:
         assert sum(answers.columns("analysis/launch_latency_2dh.cfg").values()) >= len(calls)
         return
     assert sum(answers.columns("analysis/launch_latency_2dh.cfg").values()) == len(calls)
-    assert sum(lasting * value for lasting, value in answers.bursts("analysis/kernels-inflight.cfg")) == sum(row[1] for row in rows)
+    assert sum(
+        lasting * value for lasting, value in answers.bursts("analysis/kernels-inflight.cfg")
+    ) == sum(row[1] for row in rows)
     launched: dict[float, float] = defaultdict(float)
     for lasting, thread in answers.bursts("views/who_launches_kernel.cfg"):
         launched[thread] += lasting if thread else 0
-    assert sorted(time for time in launched.values() if time) == _sorted_sums((f"{row[0]} {row[3]}", row[2]) for row in rows)
+    assert sorted(time for time in launched.values() if time) == _sorted_sums(
+        (f"{row[0]} {row[3]}", row[2]) for row in rows
+    )

@@ -1,4 +1,6 @@
-"""Write ``docs/analysis.md``: its code is run on a sample and what it prints is put below: ``python tools/make_analysis.py``."""
+"""Write ``docs/analysis.md``: its code is run on a sample and what it prints is put below: ``python
+tools/make_analysis.py``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-PAGE = '''# Insight without Paraver
+PAGE = """# Insight without Paraver
 
 Made by `python tools/make_analysis.py`, which runs the code below on a sample.
 
@@ -175,7 +177,7 @@ print(nccl.with_columns(beside=pl.Series(busy.within(nccl["begin"].to_numpy(), n
     "begin", "end", "bytes", "beside").head(3))
 job.close()
 ```
-'''
+"""
 
 
 def page() -> str:
@@ -190,7 +192,9 @@ def page() -> str:
         with contextlib.redirect_stdout(said):
             exec(code, namespace)
         output = "\n".join(line.rstrip() for line in said.getvalue().splitlines())
-        parts.append(f"```python\n{code}```\n" + (f"\n```text\n{output}\n```\n" if output else "") + rest)
+        parts.append(
+            f"```python\n{code}```\n" + (f"\n```text\n{output}\n```\n" if output else "") + rest
+        )
     return "".join(parts)
 
 

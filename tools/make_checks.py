@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsys2prv.check.text import rules_page
+from nsys2prv.paraver.check.result import rules_page
 
 if __name__ == "__main__":
     (Path(__file__).parent.parent / "docs" / "checks.md").write_text(rules_page(), encoding="utf-8")

@@ -1,18 +1,20 @@
-"""Write ``docs/events.md`` from the declarations of the event kinds: ``python tools/make_events.py``."""
+"""Write ``docs/events.md`` from the declarations of the event kinds: ``python
+tools/make_events.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nsys2prv.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
-from nsys2prv.catalogue.counters import counter_tables, hashed_types
 from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
+from nsys2prv.events.catalogue.counters import counter_tables, hashed_types
 from nsys2prv.relations import all_relations
 
 HEAD = """# Events in the trace
 
-Made from the declarations in `nsys2prv/events/` and `nsys2prv/catalogue/events/` by `python tools/make_events.py`.
+Made from the declarations in `nsys2prv/events/` and `nsys2prv/events/catalogue/events/` by `python tools/make_events.py`.
 
 A range is one record at its begin, with all its event types, and one at its end with the same types and value 0. Ranges that
 lie within each other on one row (calls, NVTX) are value / 0 pairs: show them with Paraver's compose function *Stacked Val*.
@@ -48,14 +50,27 @@ finds none, and time in NCCL's kernels, here Group Communication, would be no co
 """
 
 #: What is to be said of the numbers of a layout.
-NOTES = {"nvtx_payload": " Fractions have types of their own, whose labels tell what they are multiplied by (nvtx.md).",
-         "gpu_metric": " A sample tells of the time since the one before it. Where nothing was sampled the number is 0: a zero stands one "
-                       "period before the first sample, and before those behind holes of several periods."}
+NOTES = {
+    "nvtx_payload": " Fractions have types of their own, whose labels tell what they are multiplied by (nvtx.md).",
+    "gpu_metric": " A sample tells of the time since the one before it. Where nothing was sampled the number is 0: a zero stands one "
+    "period before the first sample, and before those behind holes of several periods.",
+}
 
 
 def page() -> str:
     """The text of the page."""
-    return "\n".join([HEAD, *_kinds(), *_relations(), *_states(), *_counter_tables(), *_lines(), *_value_sets(), *_domains()])
+    return "\n".join(
+        [
+            HEAD,
+            *_kinds(),
+            *_relations(),
+            *_states(),
+            *_counter_tables(),
+            *_lines(),
+            *_value_sets(),
+            *_domains(),
+        ]
+    )
 
 
 def _kinds() -> Iterator[str]:
@@ -63,14 +78,20 @@ def _kinds() -> Iterator[str]:
         yield f"## {kind.title}\n"
         groups = ", ".join(f"`{group}`" for group in kind.groups)
         along = ", ".join(f"`{name}`" for name in kind.along)
-        included = (f"; included in {groups}" if groups else "") + (f"; comes along with {along}" if along else "")
+        included = (f"; included in {groups}" if groups else "") + (
+            f"; comes along with {along}" if along else ""
+        )
         included += f"; only by that name or `{kind.on_demand}`" if kind.on_demand else ""
         yield f"`-t {kind.name}`{included}. Row: {kind.row}. {_tables((*kind.tables, *kind.beside))}.\n"
         yield from _layouts(kind.layouts)
 
 
 def _tables(names: tuple[str, ...]) -> str:
-    return f"Tables: {', '.join(f'`{name}`' for name in names)}" if names else "It follows from the events of other kinds"
+    return (
+        f"Tables: {', '.join(f'`{name}`' for name in names)}"
+        if names
+        else "It follows from the events of other kinds"
+    )
 
 
 def _relations() -> Iterator[str]:
@@ -86,10 +107,17 @@ def _states() -> Iterator[str]:
     for layout in catalogue().layouts.values():
         rule = layout.state
         for value in labels:
-            if rule is not None and value in {rule.otherwise, *(state for state, _ in rule.names), *(state for _, state in rule.values)}:
+            if rule is not None and value in {
+                rule.otherwise,
+                *(state for state, _ in rule.names),
+                *(state for _, state in rule.values),
+            }:
                 some = " (some)" if rule.names or rule.values else ""
                 within[value].append(f"{layout.title}{some}")
-    yield from (f"| {value} | {label} | {'; '.join(sorted(within[value]))} |" for value, label in labels.items())
+    yield from (
+        f"| {value} | {label} | {'; '.join(sorted(within[value]))} |"
+        for value, label in labels.items()
+    )
     yield ""
 
 
@@ -139,14 +167,18 @@ def _values(field: Field) -> str:
         return f"[{field.values.name}](#{field.values.name})"
     if isinstance(field.values, NameSet):
         known = field.values.known_values()
-        fixed = f"fixed {min(known.values())} to {max(known.values())}, unknown ones " if known else ""
+        fixed = (
+            f"fixed {min(known.values())} to {max(known.values())}, unknown ones " if known else ""
+        )
         return f"{fixed}names in order of their text, from {field.values.first}"
     return field.unit or "number"
 
 
 def _lines() -> Iterator[str]:
     yield "## Lines (communication records)\n\n| tag | meaning |\n|---|---|"
-    yield from (f"| {line.tag or 'its own'} | {line.label} |" for line in catalogue().lines.values())
+    yield from (
+        f"| {line.tag or 'its own'} | {line.label} |" for line in catalogue().lines.values()
+    )
     yield ""
 
 
@@ -159,7 +191,12 @@ def _value_sets() -> Iterator[str]:
 
 def _domains() -> Iterator[str]:
     yield "## Numbers of NVTX domains\n"
-    yield ", ".join(f"{number} {name or '*default*'}" for number, name in enumerate(catalogue().domains)) + "\n"
+    yield (
+        ", ".join(
+            f"{number} {name or '*default*'}" for number, name in enumerate(catalogue().domains)
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Where the events of a prepared job are, as analyses in worker processes find them; and reading them back in columns."""
+"""Where the events of a prepared job are, as analyses in worker processes find them; and reading
+them back in columns.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,23 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.rows import RowTable, row_table
-from nsys2prv.catalogue import NameSet, catalogue
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.columns import ABSENT
-from nsys2prv.job import Job
-from nsys2prv.store import placing
-from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, TRACE, Run, SpillReader, SpillWriter, fields_present
+from nsys2prv.conversion.job import Job
+from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.store import windows
+from nsys2prv.store.runs import (
+    BEGIN,
+    COUNTER,
+    END,
+    LINE,
+    TRACE,
+    Run,
+    SpillReader,
+    SpillWriter,
+    fields_present,
+)
 
 #: Stands for the value of a time in which nothing was sampled; values are not negative.
 UNKNOWN = -1.0
@@ -25,8 +37,9 @@ UNKNOWN = -1.0
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one device. time: ascending (ns). values: (instants, metrics), NaN where an instant lacks one, UNKNOWN where it says that
-    nothing was sampled."""
+    """Samples of one device. time: ascending (ns). values: (instants, metrics), NaN where an
+    instant lacks one, UNKNOWN where it says that nothing was sampled.
+    """
 
     thread: int
     layout: str
@@ -36,7 +49,7 @@ class Samples:
 
 
 @dataclass
-class Book:
+class EventReader:
     """As in job.Job; names: per name set and source the value of each local name."""
 
     runs: list[Run]
@@ -48,9 +61,11 @@ class Book:
     duration: int
 
     @classmethod
-    def of(cls, job: Job) -> Book:
+    def of(cls, job: Job) -> EventReader:
         rows = row_table(job)
-        return cls(_by_unit(job, rows), job.clocks, job.threads, job.domains, job.names, rows, job.duration)
+        return cls(
+            _by_unit(job, rows), job.clocks, job.threads, job.domains, job.names, rows, job.duration
+        )
 
     def save(self, path: Path) -> None:
         with path.open("wb") as file:
@@ -61,23 +76,41 @@ class Book:
         """Record layouts, and kinds of lines, of which there are any."""
         return frozenset(run.shape.name for run in self.runs)
 
-    def begins(self, layout: str, fields: Sequence[str] = (), unit: int | None = None) -> pl.DataFrame:
-        """Events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the fields asked for.
+    def begins(
+        self, layout: str, fields: Sequence[str] = (), unit: int | None = None
+    ) -> pl.DataFrame:
+        """Events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the fields
+        asked for.
 
-        A field is a number, a value of a closed set or of a name; ABSENT where an event lacks it. `domain` is an index into the job's
-        domain codes. unit: of which unit of threads, None for all.
+        A field is a number, a value of a closed set or of a name; ABSENT where an event lacks it.
+        `domain` is an index into the job's domain codes. unit: of which unit of threads, None for
+        all.
         """
-        return _frame((self._begin_columns(run, records, fields) for run, records in self._read(BEGIN, layout, unit)),
-                      ("begin", "end", "thread", *fields), unit, self.rows)
+        return _frame(
+            (
+                self._begin_columns(run, records, fields)
+                for run, records in self._read(BEGIN, layout, unit)
+            ),
+            ("begin", "end", "thread", *fields),
+            unit,
+            self.rows,
+        )
 
-    def _begin_columns(self, run: Run, records: np.ndarray, fields: Sequence[str]) -> dict[str, np.ndarray]:
+    def _begin_columns(
+        self, run: Run, records: np.ndarray, fields: Sequence[str]
+    ) -> dict[str, np.ndarray]:
         clock = self.clocks[run.report]
-        columns = {"begin": placing.begins(records, clock), "end": placing.ends(records, clock, self.duration),
-                   "thread": self.threads[run.source][records["object"]]}
+        columns = {
+            "begin": windows.begins(records, clock),
+            "end": windows.ends(records, clock, self.duration),
+            "thread": self.threads[run.source][records["object"]],
+        }
         layout = catalogue().layouts[run.shape.name]
         declared = {field.name: field for field in fields_present(layout, run.shape.present)}
         # Plain numbers that every event has are not stored where they are 0.
-        nothing = {field.name: 0 for field in layout.fields if field.values is None and not field.optional}
+        nothing = {
+            field.name: 0 for field in layout.fields if field.values is None and not field.optional
+        }
         for name in fields:
             if name == "domain":
                 columns[name] = self.domains[run.source][records["domain"]]
@@ -90,16 +123,27 @@ class Book:
         return columns
 
     def lines(self, kind: str, unit: int | None = None) -> pl.DataFrame:
-        """Lines of a kind by when they are sent: `sent`, `sender` (thread), `begin`, `thread`, `end` (of the event that the line leads
-        to), `bytes`."""
-        return _frame((self._line_columns(run, records) for run, records in self._read(LINE, kind, unit)),
-                      ("sent", "sender", "begin", "thread", "end", "bytes"), unit, self.rows)
+        """Lines of a kind by when they are sent: `sent`, `sender` (thread), `begin`, `thread`,
+        `end` (of the event that the line leads to), `bytes`.
+        """
+        return _frame(
+            (self._line_columns(run, records) for run, records in self._read(LINE, kind, unit)),
+            ("sent", "sender", "begin", "thread", "end", "bytes"),
+            unit,
+            self.rows,
+        )
 
     def _line_columns(self, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
         clock, threads = self.clocks[run.report], self.threads[run.source]
-        begin = placing.begins_of(records["receive"], records["until"], clock)
-        return {"sent": clock.to_global(records["time"]), "sender": threads[records["sender"]], "begin": begin,
-                "thread": threads[records["receiver"]], "end": clock.to_global(records["until"]), "bytes": records["size"].astype(np.int64)}
+        begin = windows.begins_of(records["receive"], records["until"], clock)
+        return {
+            "sent": clock.to_global(records["time"]),
+            "sender": threads[records["sender"]],
+            "begin": begin,
+            "thread": threads[records["receiver"]],
+            "end": clock.to_global(records["until"]),
+            "bytes": records["size"].astype(np.int64),
+        }
 
     def samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
         """The samples of a layout, device by device."""
@@ -109,18 +153,33 @@ class Book:
         for thread, pieces in sorted(found.items()):
             if unit is not None and self.rows.units[thread] != unit:
                 continue
-            metrics = list(dict.fromkeys(metric for run, _ in pieces for metric in run.shape.metrics))
-            time = np.concatenate([self.clocks[run.report].to_global(records["time"]) for run, records in pieces])
+            metrics = list(
+                dict.fromkeys(metric for run, _ in pieces for metric in run.shape.metrics)
+            )
+            time = np.concatenate(
+                [self.clocks[run.report].to_global(records["time"]) for run, records in pieces]
+            )
             values = np.full((len(time), len(metrics)), np.nan)
             start = 0
             for run, records in pieces:
                 stored = records["values"].astype(np.float64)
                 columns = [metrics.index(metric) for metric in run.shape.metrics]
-                values[start:start + len(records), columns] = UNKNOWN if run.filler else np.where(stored > 0, stored - 1, np.nan)
+                values[start : start + len(records), columns] = (
+                    UNKNOWN if run.filler else np.where(stored > 0, stored - 1, np.nan)
+                )
                 start += len(records)
-            values = np.where(values == UNKNOWN, UNKNOWN, values / 10.0 ** np.array([metric.precision for metric in metrics]))
+            values = np.where(
+                values == UNKNOWN,
+                UNKNOWN,
+                values / 10.0 ** np.array([metric.precision for metric in metrics]),
+            )
             order = np.argsort(time, kind="stable")
-            yield Samples(thread, layout, tuple(metric.name for metric in metrics), *_instants(time[order], values[order]))
+            yield Samples(
+                thread,
+                layout,
+                tuple(metric.name for metric in metrics),
+                *_instants(time[order], values[order]),
+            )
 
     def _read(self, stream: str, name: str, unit: int | None) -> Iterator[tuple[Run, np.ndarray]]:
         reader = SpillReader()
@@ -136,14 +195,20 @@ class Book:
         of_source = [np.unique(self.rows.units[threads]).tolist() for threads in self.threads]
         found: dict[tuple[str, str, int | None], list[Run]] = {}
         for run in self.runs:
-            units = of_source[run.source] if run.object < 0 else [int(self.rows.units[self.threads[run.source][run.object]])]
+            units = (
+                of_source[run.source]
+                if run.object < 0
+                else [int(self.rows.units[self.threads[run.source][run.object]])]
+            )
             for unit in (None, *units):
                 found.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)
         return found
 
 
 def _by_unit(job: Job, rows: RowTable) -> list[Run]:
-    """The job's runs; those that hold events of the whole job as runs of one unit each, and without ends, which no analysis asks for."""
+    """The job's runs; those that hold events of the whole job as runs of one unit each, and without
+    ends, which no analysis asks for.
+    """
     reader, result = SpillReader(), []
     for number, run in enumerate(job.runs):
         if run.report != TRACE or run.shape.stream != BEGIN:
@@ -154,7 +219,9 @@ def _by_unit(job: Job, rows: RowTable) -> list[Run]:
         writer = SpillWriter(job.folder / f"units-{number}.bin", run.report, run.source)
         order = np.argsort(units, kind="stable")
         for part in np.split(order, np.flatnonzero(np.diff(units[order])) + 1):
-            result.append(writer.append(run.shape, records[part], run.last, int(records["object"][part[0]])))
+            result.append(
+                writer.append(run.shape, records[part], run.last, int(records["object"][part[0]]))
+            )
         writer.close()
     reader.close()
     return result
@@ -162,16 +229,25 @@ def _by_unit(job: Job, rows: RowTable) -> list[Run]:
 
 def _instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows of equal time made one: of two numbers the greater."""
-    first = np.flatnonzero(np.append(True, time[1:] != time[:-1])) if len(time) else np.zeros(0, np.int64)
+    first = (
+        np.flatnonzero(np.append(True, time[1:] != time[:-1]))
+        if len(time)
+        else np.zeros(0, np.int64)
+    )
     if len(first) == len(time):
         return time, values
     return time[first], np.fmax.reduceat(values, first)
 
 
-def _frame(pieces: Iterable[dict[str, np.ndarray]], names: Sequence[str], unit: int | None, rows: RowTable) -> pl.DataFrame:
+def _frame(
+    pieces: Iterable[dict[str, np.ndarray]], names: Sequence[str], unit: int | None, rows: RowTable
+) -> pl.DataFrame:
     """The pieces as one frame by their first column, of one unit's threads alone."""
     found = list(pieces)
-    columns = {name: np.concatenate([np.zeros(0, np.int64), *(piece[name] for piece in found)]) for name in names}
+    columns = {
+        name: np.concatenate([np.zeros(0, np.int64), *(piece[name] for piece in found)])
+        for name in names
+    }
     found.clear()
     if unit is not None:
         mine = rows.units[columns["thread"]] == unit
@@ -185,7 +261,7 @@ def _frame(pieces: Iterable[dict[str, np.ndarray]], names: Sequence[str], unit: 
 
 
 @lru_cache(maxsize=1)
-def load(path: Path) -> Book:
+def load(path: Path) -> EventReader:
     """A book saved by :meth:`Book.save`, kept while the same one is asked for."""
     with path.open("rb") as file:
         return pickle.load(file)

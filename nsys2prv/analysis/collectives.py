@@ -1,9 +1,11 @@
 """Collectives: how often, how much, how fast, who waits and for whom.
 
-NCCL's, found on all their ranks (relations/nccl_collectives.py): a rank waits from the begin of its kernel until the last rank's has begun;
-what follows is the transfer, over which bandwidths are (bus bandwidth by nccl-tests' factors, of many kernels weighted by their transfers).
-The straggler of a collective is the rank whose kernel begins last. What it did meanwhile, between the first rank's begin and its own, is
-told by its device (computing, other communication, memory operations, idle) and its launching threads (see hosts.py). MPI's, by call.
+NCCL's, found on all their ranks (relations/nccl_collectives.py): a rank waits from the begin of its
+kernel until the last rank's has begun; what follows is the transfer, over which bandwidths are (bus
+bandwidth by nccl-tests' factors, of many kernels weighted by their transfers). The straggler of a
+collective is the rank whose kernel begins last. What it did meanwhile, between the first rank's
+begin and its own, is told by its device (computing, other communication, memory operations, idle)
+and its launching threads (see hosts.py). MPI's, by call.
 """
 
 from __future__ import annotations
@@ -13,13 +15,25 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.hosts import STATES, host_states
+from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
-from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, MPI, NCCL, Unit, labels_of
-from nsys2prv.columns import ABSENT
+from nsys2prv.analysis.unit import (
+    COMPUTE,
+    GRAPH,
+    MEMORY,
+    MPI,
+    NCCL,
+    STATES,
+    Unit,
+    host_states,
+    labels_of,
+)
 
 DOING = {"computing": (COMPUTE, GRAPH), "other_nccl": (NCCL,), "memory": (MEMORY,)}
-MPI_FIELDS = {"mpi_collective": ("call", "sent", "received", "communicator"), "mpi_point_to_point": ("call", "size", "communicator")}
+MPI_FIELDS = {
+    "mpi_collective": ("call", "sent", "received", "communicator"),
+    "mpi_point_to_point": ("call", "size", "communicator"),
+}
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
@@ -35,27 +49,43 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
 def _kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     task = pl.Series(unit.task_of[kernels["thread"].to_numpy()], dtype=pl.Int64)
-    return kernels.with_columns(task=task).group_by("task", "communicator", "operation", maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64), time_ns=(pl.col("end") - pl.col("begin")).sum(), sized=(pl.col("bytes") >= 0).sum().cast(pl.Int64),
-        bytes=pl.col("bytes").filter(pl.col("bytes") >= 0).sum())
+    return (
+        kernels.with_columns(task=task)
+        .group_by("task", "communicator", "operation", maintain_order=True)
+        .agg(
+            count=pl.len().cast(pl.Int64),
+            time_ns=(pl.col("end") - pl.col("begin")).sum(),
+            sized=(pl.col("bytes") >= 0).sum().cast(pl.Int64),
+            bytes=pl.col("bytes").filter(pl.col("bytes") >= 0).sum(),
+        )
+    )
 
 
 def matched_collectives(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
-    """A row per kernel of a matched collective, and what its rank did from the first rank's begin until its own. kernels: thread, begin,
-    bytes and communicator of NCCL kernels."""
+    """A row per kernel of a matched collective, and what its rank did from the first rank's begin
+    until its own. kernels: thread, begin, bytes and communicator of NCCL kernels.
+    """
     if "matched" not in unit.cache:
         unit.cache["matched"] = {"frame": _matched(unit, kernels)}
     return unit.cache["matched"]["frame"]
 
 
 def _matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
-    records = unit.begins("nccl_collective", ("operation", "collective", "late", "wait", "transfer"))
+    records = unit.begins(
+        "nccl_collective", ("operation", "collective", "late", "wait", "transfer")
+    )
     # Without times on hosts that could not be placed against each other.
     records = _with_bandwidths(unit, records.filter(pl.col("late") >= 0))
-    kernels = kernels.select("thread", "begin", "bytes", "communicator").unique(["thread", "begin"], keep="first")
+    kernels = kernels.select("thread", "begin", "bytes", "communicator").unique(
+        ["thread", "begin"], keep="first"
+    )
     records = records.join(kernels, on=["thread", "begin"], how="left", maintain_order="left")
     threads = records["thread"].to_numpy()
-    device, begin, late = unit.device_of[threads], records["begin"].to_numpy(), records["late"].to_numpy()
+    device, begin, late = (
+        unit.device_of[threads],
+        records["begin"].to_numpy(),
+        records["late"].to_numpy(),
+    )
     doing = {name: np.zeros(len(late), np.int64) for name in (*DOING, "busy", *STATES)}
     for number in np.unique(device):
         rows = np.flatnonzero((device == number) & (late > 0))
@@ -66,54 +96,108 @@ def _matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
         for name, spans in host_states(unit, int(number)).items():
             doing[name][rows] = spans.within(since, begin[rows])
     return records.select(
-        "thread", "begin", "collective", "operation", "communicator", "bytes", "late", "wait", "transfer", "bus_bandwidth",
-        pl.Series("task", unit.task_of[threads], dtype=pl.Int64), *(pl.Series(name, values) for name, values in doing.items()))
+        "thread",
+        "begin",
+        "collective",
+        "operation",
+        "communicator",
+        "bytes",
+        "late",
+        "wait",
+        "transfer",
+        "bus_bandwidth",
+        pl.Series("task", unit.task_of[threads], dtype=pl.Int64),
+        *(pl.Series(name, values) for name, values in doing.items()),
+    )
 
 
 def _with_bandwidths(unit: Unit, records: pl.DataFrame) -> pl.DataFrame:
-    """Records of collectives with `bus_bandwidth` (B/s), null where it is not known. Their transfers begin when their waits end."""
+    """Records of collectives with `bus_bandwidth` (B/s), null where it is not known. Their
+    transfers begin when their waits end.
+    """
     if not unit.has("nccl_transfer"):
         return records.with_columns(bus_bandwidth=pl.lit(None, pl.Int64))
-    speeds = unit.begins("nccl_transfer", ("bus_bandwidth",)).select("thread", "begin", "bus_bandwidth")
+    speeds = unit.begins("nccl_transfer", ("bus_bandwidth",)).select(
+        "thread", "begin", "bus_bandwidth"
+    )
     ready = records.with_columns(ready=pl.col("begin") + pl.col("wait"))
-    return ready.join(speeds, left_on=["thread", "ready"], right_on=["thread", "begin"], how="left", maintain_order="left")
+    return ready.join(
+        speeds,
+        left_on=["thread", "ready"],
+        right_on=["thread", "begin"],
+        how="left",
+        maintain_order="left",
+    )
 
 
 def _mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
     fields = MPI_FIELDS.get(layout, ("call",))
     calls = unit.begins(layout, fields)
     sizes = [pl.col(name).clip(0) for name in fields if name in ("sent", "received", "size")]
-    communicator = pl.col("communicator") if "communicator" in fields else pl.lit(ABSENT, pl.Int64).alias("communicator")
-    calls = calls.select(pl.lit(layout).alias("kind"), "call", communicator, (pl.col("end") - pl.col("begin")).alias("time_ns"),
-                         pl.sum_horizontal(sizes).alias("bytes") if sizes else pl.lit(0, pl.Int64).alias("bytes"),
-                         pl.Series("task", unit.task_of[calls["thread"].to_numpy()], dtype=pl.Int64))
+    communicator = (
+        pl.col("communicator")
+        if "communicator" in fields
+        else pl.lit(ABSENT, pl.Int64).alias("communicator")
+    )
+    calls = calls.select(
+        pl.lit(layout).alias("kind"),
+        "call",
+        communicator,
+        (pl.col("end") - pl.col("begin")).alias("time_ns"),
+        pl.sum_horizontal(sizes).alias("bytes") if sizes else pl.lit(0, pl.Int64).alias("bytes"),
+        pl.Series("task", unit.task_of[calls["thread"].to_numpy()], dtype=pl.Int64),
+    )
     return calls.group_by("kind", "call", "communicator", "task", maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").sum(), bytes=pl.col("bytes").sum())
+        count=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").sum(), bytes=pl.col("bytes").sum()
+    )
 
 
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     tables, missing = {}, []
     kernels, matched, mpi = found["kernels"], found["matched"], found["mpi"]
     if kernels.height:
-        tables["nccl"] = Table("NCCL kernels by communicator and operation", _by_operation(kernels, context), __doc__ or "")
+        tables["nccl"] = Table(
+            "NCCL kernels by communicator and operation",
+            _by_operation(kernels, context),
+            __doc__ or "",
+        )
         if not (kernels["communicator"] >= 0).any():
-            missing.append("communicators of NCCL kernels: no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without "
-                           "--include-json or --include-blobs)")
+            missing.append(
+                "communicators of NCCL kernels: no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without "
+                "--include-json or --include-blobs)"
+            )
     else:
         missing.append(f"NCCL collectives: {context.absent(('nccl_kernel',))}")
     if matched.height:
-        tables["across_ranks"] = Table("NCCL collectives across ranks", _across_ranks(matched, context))
+        tables["across_ranks"] = Table(
+            "NCCL collectives across ranks", _across_ranks(matched, context)
+        )
         tables |= _stragglers(matched, context)
     elif kernels.height:
-        missing.append(f"waits, bandwidths and stragglers of NCCL collectives: {context.absent(('nccl_collective',))}")
+        missing.append(
+            f"waits, bandwidths and stragglers of NCCL collectives: {context.absent(('nccl_collective',))}"
+        )
     if mpi.height:
         names = [layout for layout in MPI if layout in context.labels]
-        labelled = mpi.group_by("kind", "call", "communicator", maintain_order=True).agg(pl.col("count", "time_ns", "bytes").sum(),
-                                                                    most_of_a_rank_ns=pl.col("time_ns").max())
+        labelled = mpi.group_by("kind", "call", "communicator", maintain_order=True).agg(
+            pl.col("count", "time_ns", "bytes").sum(), most_of_a_rank_ns=pl.col("time_ns").max()
+        )
         labelled = context.named(labelled, "call", *names)
-        labelled = _communicators(labelled, context, "mpi_communicators").sort("time_ns", descending=True, maintain_order=True)
-        tables["mpi"] = Table("MPI calls", labelled.select("call", "communicator", "count", "bytes", "time_ns",
-                                                           (pl.col("time_ns") / pl.col("count")).alias("mean_ns"), "most_of_a_rank_ns"))
+        labelled = _communicators(labelled, context, "mpi_communicators").sort(
+            "time_ns", descending=True, maintain_order=True
+        )
+        tables["mpi"] = Table(
+            "MPI calls",
+            labelled.select(
+                "call",
+                "communicator",
+                "count",
+                "bytes",
+                "time_ns",
+                (pl.col("time_ns") / pl.col("count")).alias("mean_ns"),
+                "most_of_a_rank_ns",
+            ),
+        )
     else:
         missing.append(f"MPI calls: {context.absent(MPI)}")
     return Result("collectives", ANALYSIS.title, tables, [], missing)
@@ -121,34 +205,54 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
 
 def _communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.DataFrame:
     labels = context.labels[name_set].select("value", "label")
-    joined = rows.join(labels, left_on="communicator", right_on="value", how="left", maintain_order="left")
+    joined = rows.join(
+        labels, left_on="communicator", right_on="value", how="left", maintain_order="left"
+    )
     return joined.with_columns(communicator=pl.coalesce("label", pl.lit("not told"))).drop("label")
 
 
 def _operations() -> pl.Expr:
-    return pl.col("operation").replace_strict(labels_of("nccl_operation"), default="not told", return_dtype=pl.String).alias("operation")
+    return (
+        pl.col("operation")
+        .replace_strict(labels_of("nccl_operation"), default="not told", return_dtype=pl.String)
+        .alias("operation")
+    )
 
 
 def _by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = kernels.group_by("communicator", "operation", maintain_order=True).agg(
-        ranks=pl.col("task").n_unique().cast(pl.Int64), kernels=pl.col("count").sum(), bytes=pl.when(pl.col("sized").sum() > 0).then(
-            pl.col("bytes").sum()), time_ns=pl.col("time_ns").sum())
-    rows = rows.with_columns(mean_ns=pl.col("time_ns") / pl.col("kernels")).sort("time_ns", descending=True, maintain_order=True)
+        ranks=pl.col("task").n_unique().cast(pl.Int64),
+        kernels=pl.col("count").sum(),
+        bytes=pl.when(pl.col("sized").sum() > 0).then(pl.col("bytes").sum()),
+        time_ns=pl.col("time_ns").sum(),
+    )
+    rows = rows.with_columns(mean_ns=pl.col("time_ns") / pl.col("kernels")).sort(
+        "time_ns", descending=True, maintain_order=True
+    )
     return _communicators(rows.with_columns(_operations()), context, "nccl_communicator")
 
 
 def _across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Figures per communicator and operation of matched collectives; bytes are of all their kernels."""
+    """Figures per communicator and operation of matched collectives; bytes are of all their
+    kernels.
+    """
     measured = pl.col("bus_bandwidth").is_not_null()
     carried = (pl.col("bus_bandwidth").cast(pl.Float64) * pl.col("transfer")).filter(measured).sum()
     rows = matched.group_by("communicator", "operation", maintain_order=True).agg(
-        collectives=pl.col("collective").n_unique().cast(pl.Int64), ranks=pl.col("task").n_unique().cast(pl.Int64),
+        collectives=pl.col("collective").n_unique().cast(pl.Int64),
+        ranks=pl.col("task").n_unique().cast(pl.Int64),
         bytes=pl.when((pl.col("bytes") >= 0).any()).then(pl.col("bytes").clip(0).sum()),
-        wait_ns=pl.col("wait").sum(), transfer_ns=pl.col("transfer").sum(), mean_wait_ns=pl.col("wait").mean(),
-        mean_transfer_ns=pl.col("transfer").mean(), greatest_late_ns=pl.col("late").max(),
+        wait_ns=pl.col("wait").sum(),
+        transfer_ns=pl.col("transfer").sum(),
+        mean_wait_ns=pl.col("wait").mean(),
+        mean_transfer_ns=pl.col("transfer").mean(),
+        greatest_late_ns=pl.col("late").max(),
         bus_gb_s=ratio(carried / 10**9, pl.col("transfer").filter(measured).sum()),
-        median_bus_gb_s=pl.col("bus_bandwidth").filter(measured).median() / 10**9)
-    rows = rows.with_columns(wait_share=ratio(pl.col("wait_ns"), pl.col("wait_ns") + pl.col("transfer_ns")))
+        median_bus_gb_s=pl.col("bus_bandwidth").filter(measured).median() / 10**9,
+    )
+    rows = rows.with_columns(
+        wait_share=ratio(pl.col("wait_ns"), pl.col("wait_ns") + pl.col("transfer_ns"))
+    )
     rows = rows.sort("wait_ns", descending=True, maintain_order=True)
     return _communicators(rows.with_columns(_operations()), context, "nccl_communicator")
 
@@ -156,23 +260,50 @@ def _across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
 def _stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:
     """Per rank, over the collectives in which it came last."""
     last = pl.col("late").max().over("collective")
-    rows = matched.with_columns(last=(pl.col("late") == last) & (last > 0), waited=pl.col("wait").sum().over("collective"))
+    rows = matched.with_columns(
+        last=(pl.col("late") == last) & (last > 0), waited=pl.col("wait").sum().over("collective")
+    )
     rows = rows.with_columns(waited=pl.col("waited") / pl.col("last").sum().over("collective"))
     mine = rows.group_by("task", maintain_order=True).agg(
-        collectives=pl.len().cast(pl.Int64), last=pl.col("last").sum().cast(pl.Int64),
-        late_ns=pl.col("late").filter("last").sum(), greatest_late_ns=pl.col("late").filter("last").max(),
-        made_wait_ns=pl.col("waited").filter("last").sum(), own_wait_ns=pl.col("wait").sum(),
-        **{f"{name}_ns": pl.col(name).filter("last").sum() for name in (*DOING, "busy", *STATES)})
+        collectives=pl.len().cast(pl.Int64),
+        last=pl.col("last").sum().cast(pl.Int64),
+        late_ns=pl.col("late").filter("last").sum(),
+        greatest_late_ns=pl.col("late").filter("last").max(),
+        made_wait_ns=pl.col("waited").filter("last").sum(),
+        own_wait_ns=pl.col("wait").sum(),
+        **{f"{name}_ns": pl.col(name).filter("last").sum() for name in (*DOING, "busy", *STATES)},
+    )
     mine = mine.sort("made_wait_ns", "task", descending=[True, False], maintain_order=True)
-    ranking = context.with_task(mine.select(
-        "task", "collectives", "last", (pl.col("last") / pl.col("collectives")).alias("last_share"), "late_ns", "greatest_late_ns",
-        "made_wait_ns", "own_wait_ns"))
+    ranking = context.with_task(
+        mine.select(
+            "task",
+            "collectives",
+            "last",
+            (pl.col("last") / pl.col("collectives")).alias("last_share"),
+            "late_ns",
+            "greatest_late_ns",
+            "made_wait_ns",
+            "own_wait_ns",
+        )
+    )
     idle = (pl.col("late_ns") - pl.col("busy_ns")).alias("idle_ns")
     doing = mine.filter(pl.col("last") > 0)
-    meanwhile = context.with_task(doing.select("task", "late_ns", *(f"{name}_ns" for name in DOING), idle,
-                                               *(pl.col(f"{name}_ns").alias(f"host_{name}_ns") for name in STATES)))
-    return {"stragglers": Table("Who arrives last, and how long the others wait for it", ranking),
-            "meanwhile": Table("What the last did since the first had begun: its device, and its launching threads", meanwhile)}
+    meanwhile = context.with_task(
+        doing.select(
+            "task",
+            "late_ns",
+            *(f"{name}_ns" for name in DOING),
+            idle,
+            *(pl.col(f"{name}_ns").alias(f"host_{name}_ns") for name in STATES),
+        )
+    )
+    return {
+        "stragglers": Table("Who arrives last, and how long the others wait for it", ranking),
+        "meanwhile": Table(
+            "What the last did since the first had begun: its device, and its launching threads",
+            meanwhile,
+        ),
+    }
 
 
 ANALYSIS = Analysis("collectives", "Collectives", (("nccl_kernel", *MPI),), collect, conclude)

@@ -11,7 +11,8 @@ from nsys2prv.analysis.efficiencies import scalability
 from nsys2prv.analysis.result import Result, Table, ratio
 from nsys2prv.analysis.text import duration
 
-#: Tables of two jobs that are compared: analysis, table, key columns, what counts executions, what is compared.
+#: Tables of two jobs that are compared: analysis, table, key columns, what counts executions, what
+#: is compared.
 COMPARED = (
     ("kernels", "classes", ("class",), "count", "time_ns"),
     ("kernels", "kernels", ("kernel",), "count", "time_ns"),
@@ -33,42 +34,89 @@ class Run:
 
 
 def scaling(runs: Sequence[Run], strong: bool) -> Result:
-    """How efficiencies change over runs, relative to the first. Global efficiency = parallel efficiency x computation scalability."""
+    """How efficiencies change over runs, relative to the first. Global efficiency = parallel
+    efficiency x computation scalability.
+    """
     tables = [_table(run, "efficiencies", "device") for run in runs]
     rows = [table and table.frame.row(0, named=True) for table in tables]
     if None in rows:
-        lacking = ", ".join(str(run.job["name"]) for run, row in zip(runs, rows, strict=True) if row is None)
-        return Result("scaling", "Scalability", missing=[f"scalability: no work on devices in {lacking}"])
-    computation = scalability([row["useful_ns"] for row in rows], [row["devices"] for row in rows], strong)
-    frame = pl.DataFrame({
-        "run": [str(run.job["name"]) for run in runs], "devices": [row["devices"] for row in rows],
-        "elapsed_ns": [row["elapsed_ns"] for row in rows], "speedup": [rows[0]["elapsed_ns"] / row["elapsed_ns"] for row in rows],
-        "computation_scalability": computation, **{name: [row[name] for row in rows] for name in (
-            "parallel_efficiency", "load_balance_efficiency", "communication_efficiency", "orchestration_efficiency")}}, strict=False)
-    frame = frame.with_columns(global_efficiency=pl.col("parallel_efficiency") * pl.col("computation_scalability"))
-    kind = "strong scaling: the same problem on more devices" if strong else "weak scaling: a problem that grows with the devices"
-    return Result("scaling", "Scalability", {"scaling": Table(f"Runs relative to the first ({kind})", frame)})
+        lacking = ", ".join(
+            str(run.job["name"]) for run, row in zip(runs, rows, strict=True) if row is None
+        )
+        return Result(
+            "scaling", "Scalability", missing=[f"scalability: no work on devices in {lacking}"]
+        )
+    computation = scalability(
+        [row["useful_ns"] for row in rows], [row["devices"] for row in rows], strong
+    )
+    frame = pl.DataFrame(
+        {
+            "run": [str(run.job["name"]) for run in runs],
+            "devices": [row["devices"] for row in rows],
+            "elapsed_ns": [row["elapsed_ns"] for row in rows],
+            "speedup": [rows[0]["elapsed_ns"] / row["elapsed_ns"] for row in rows],
+            "computation_scalability": computation,
+            **{
+                name: [row[name] for row in rows]
+                for name in (
+                    "parallel_efficiency",
+                    "load_balance_efficiency",
+                    "communication_efficiency",
+                    "orchestration_efficiency",
+                )
+            },
+        },
+        strict=False,
+    )
+    frame = frame.with_columns(
+        global_efficiency=pl.col("parallel_efficiency") * pl.col("computation_scalability")
+    )
+    kind = (
+        "strong scaling: the same problem on more devices"
+        if strong
+        else "weak scaling: a problem that grows with the devices"
+    )
+    return Result(
+        "scaling", "Scalability", {"scaling": Table(f"Runs relative to the first ({kind})", frame)}
+    )
 
 
 def elapsed(run: Run) -> tuple[float, str]:
-    """The time (ns) by which two runs are compared, and of what: a mean iteration of the steady state, else the job."""
+    """The time (ns) by which two runs are compared, and of what: a mean iteration of the steady
+    state, else the job.
+    """
     table = _table(run, "findings", "phases")
-    steady = None if table is None else table.frame.filter((pl.col("phase") == "steady state") & (pl.col("iterations") > 0))
+    steady = (
+        None
+        if table is None
+        else table.frame.filter((pl.col("phase") == "steady state") & (pl.col("iterations") > 0))
+    )
     if steady is not None and steady.height:
         return steady["time_ns"][0] / steady["iterations"][0], "an iteration"
     return float(str(run.job["duration_ns"])), "the job"
 
 
 def slowdown(first: Run, second: Run) -> tuple[float, str]:
-    """By how much longer the second run takes (0.22: by 22 %; negative: shorter), and a sentence that says so, and what changed most."""
+    """By how much longer the second run takes (0.22: by 22 %; negative: shorter), and a sentence
+    that says so, and what changed most.
+    """
     times = elapsed(first), elapsed(second)
     if times[0][1] != times[1][1]:
         times = tuple((float(str(run.job["duration_ns"])), "the job") for run in (first, second))
     (before, what), (after, _) = times
     ratio_of = after / before if before else 1.0
-    how = f"{ratio_of:.2f} x slower" if ratio_of > 1.005 else f"{1 / ratio_of:.2f} x faster" if ratio_of < 0.995 else "as fast as"
+    how = (
+        f"{ratio_of:.2f} x slower"
+        if ratio_of > 1.005
+        else f"{1 / ratio_of:.2f} x faster"
+        if ratio_of < 0.995
+        else "as fast as"
+    )
     head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {what} takes {duration(after)}, {duration(before)} in A"
-    changes = [f"{name} {'+' if change > 0 else '-'}{duration(abs(change))}" for name, change in _changes(first, second)]
+    changes = [
+        f"{name} {'+' if change > 0 else '-'}{duration(abs(change))}"
+        for name, change in _changes(first, second)
+    ]
     return ratio_of - 1, head + (f"; of all GPUs: {', '.join(changes)}" if changes else "")
 
 
@@ -77,7 +125,12 @@ def _changes(first: Run, second: Run) -> list[tuple[str, float]]:
     found = []
     exposed = [_table(run, "overlap", "operations") for run in (first, second)]
     if None not in exposed:
-        found.append(("exposed communication", float(exposed[1].frame["exposed_ns"].sum() - exposed[0].frame["exposed_ns"].sum())))
+        found.append(
+            (
+                "exposed communication",
+                float(exposed[1].frame["exposed_ns"].sum() - exposed[0].frame["exposed_ns"].sum()),
+            )
+        )
     classes = [_table(run, "kernels", "classes") for run in (first, second)]
     if None not in classes:
         joined = _joined(classes[0].frame, classes[1].frame, ("class",), "count", "time_ns")
@@ -87,7 +140,9 @@ def _changes(first: Run, second: Run) -> list[tuple[str, float]]:
 
 
 def difference(first: Run, second: Run) -> list[Result]:
-    """Two jobs: the counts first, then times by kernel, class, operation and region. Ratios are second / first."""
+    """Two jobs: the counts first, then times by kernel, class, operation and region. Ratios are
+    second / first.
+    """
     names = str(first.job["name"]), str(second.job["name"])
     tables = {"job": Table(f"A: {names[0]}; B: {names[1]}", _jobs(first, second))}
     notes = []
@@ -100,11 +155,28 @@ def difference(first: Run, second: Run) -> list[Result]:
                 notes.append(f"{analysis}, {table}: {missing[0]} has none, not compared")
             continue
         joined = _joined(pair[0].frame, pair[1].frame, keys, count, value)
-        counts.append((f"{analysis}: {table}", int(joined["count_a"].sum()), int(joined["count_b"].sum()), int((
-            joined["count_a"] != joined["count_b"]).sum())))
+        counts.append(
+            (
+                f"{analysis}: {table}",
+                int(joined["count_a"].sum()),
+                int(joined["count_b"].sum()),
+                int((joined["count_a"] != joined["count_b"]).sum()),
+            )
+        )
         differing.append((analysis, table, pair[0].title, joined))
-    tables["counts"] = Table("Executions", pl.DataFrame(counts, schema={"table": pl.String, "count_a": pl.Int64, "count_b": pl.Int64,
-                                                                       "rows_that_differ": pl.Int64}, orient="row"))
+    tables["counts"] = Table(
+        "Executions",
+        pl.DataFrame(
+            counts,
+            schema={
+                "table": pl.String,
+                "count_a": pl.Int64,
+                "count_b": pl.Int64,
+                "rows_that_differ": pl.Int64,
+            },
+            orient="row",
+        ),
+    )
     for analysis, table, title, joined in differing:
         tables[f"{analysis}_{table}"] = Table(title, joined)
     return [Result("difference", "Difference of two jobs", tables, notes)]
@@ -118,26 +190,48 @@ def _table(run: Run, analysis: str, table: str) -> Table | None:
 def _jobs(first: Run, second: Run) -> pl.DataFrame:
     elapsed = [float(str(run.job["duration_ns"])) / 1e9 for run in (first, second)]
     rows: list[tuple[str, float | None, float | None]] = [("elapsed (s)", *elapsed)]
-    rows += [(name, float(str(first.job[name])), float(str(second.job[name]))) for name in ("ranks", "devices")]
+    rows += [
+        (name, float(str(first.job[name])), float(str(second.job[name])))
+        for name in ("ranks", "devices")
+    ]
     for table in ("device", "host"):
         pair = [_table(run, "efficiencies", table) for run in (first, second)]
         if None not in pair:
             figures = [found.frame.row(0, named=True) for found in pair]
-            rows += [(f"{table}: {name.replace('_', ' ')}", figures[0][name], figures[1].get(name)) for name in figures[0]
-                     if name.endswith("efficiency")]
-    frame = pl.DataFrame(rows, schema={"figure": pl.String, "a": pl.Float64, "b": pl.Float64}, orient="row")
+            rows += [
+                (f"{table}: {name.replace('_', ' ')}", figures[0][name], figures[1].get(name))
+                for name in figures[0]
+                if name.endswith("efficiency")
+            ]
+    frame = pl.DataFrame(
+        rows, schema={"figure": pl.String, "a": pl.Float64, "b": pl.Float64}, orient="row"
+    )
     return frame.with_columns(ratio=ratio("b", "a"))
 
 
-def _joined(first: pl.DataFrame, second: pl.DataFrame, keys: Sequence[str], count: str, value: str) -> pl.DataFrame:
+def _joined(
+    first: pl.DataFrame, second: pl.DataFrame, keys: Sequence[str], count: str, value: str
+) -> pl.DataFrame:
     """Both jobs' rows by key, greatest change first; what one job lacks counts as 0."""
+
     def summed(frame: pl.DataFrame, suffix: str) -> pl.DataFrame:
         counted = pl.col(count).sum() if count else pl.len()
         grouped = frame.group_by(keys, maintain_order=True)
-        return grouped.agg(counted.cast(pl.Int64).alias(f"count_{suffix}"), pl.col(value).sum().alias(f"{suffix}_ns"))
+        return grouped.agg(
+            counted.cast(pl.Int64).alias(f"count_{suffix}"),
+            pl.col(value).sum().alias(f"{suffix}_ns"),
+        )
 
-    joined = summed(first, "a").join(summed(second, "b"), on=keys, how="full", coalesce=True, nulls_equal=True,
-                                       maintain_order="left_right")
+    joined = summed(first, "a").join(
+        summed(second, "b"),
+        on=keys,
+        how="full",
+        coalesce=True,
+        nulls_equal=True,
+        maintain_order="left_right",
+    )
     joined = joined.with_columns(pl.col("count_a", "count_b", "a_ns", "b_ns").fill_null(0))
-    joined = joined.with_columns(change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=ratio("b_ns", "a_ns"))
+    joined = joined.with_columns(
+        change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=ratio("b_ns", "a_ns")
+    )
     return joined.sort(pl.col("change_ns").abs(), descending=True, maintain_order=True)

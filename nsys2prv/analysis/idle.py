@@ -1,8 +1,10 @@
 """Idle devices, what their hosts do meanwhile, launches, API calls, and memory operations.
 
-A gap is a stretch in which a device executes nothing, those before its first and after its last operation among them. Its time is split by
-what the threads that drive the device do (hosts.py). Launch latency: from the begin of the launching call to the begin of the work; queued:
-from the call's end, where the work begins later. The rules are those of Nsight's expert system, in our words.
+A gap is a stretch in which a device executes nothing, those before its first and after its last
+operation among them. Its time is split by what the threads that drive the device do (hosts.py).
+Launch latency: from the begin of the launching call to the begin of the work; queued: from the
+call's end, where the work begins later. The rules are those of Nsight's expert system, in our
+words.
 """
 
 from __future__ import annotations
@@ -13,11 +15,19 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.distributions import spill, statistics
-from nsys2prv.analysis.hosts import STATES, host_states
 from nsys2prv.analysis.intervals import gaps
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
-from nsys2prv.analysis.unit import MEMORY, WORK, Unit, columns_of, labels_of, located
-from nsys2prv.naming.calls import ASYNCHRONOUS, COPYING, SETTING, SYNCHRONISING
+from nsys2prv.analysis.unit import (
+    MEMORY,
+    STATES,
+    WORK,
+    Unit,
+    columns_of,
+    host_states,
+    labels_of,
+    located,
+)
+from nsys2prv.events.names.calls import ASYNCHRONOUS, COPYING, SETTING, SYNCHRONISING
 
 #: Classes of gaps by length: names, and bounds in ns.
 LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")
@@ -40,14 +50,38 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         length = idle.end - idle.begin
         states = host_states(unit, device)
         columns = {name: states[name].within(idle.begin, idle.end) for name in STATES}
-        frame = pl.DataFrame({"device": np.full(len(length), device), "class": np.searchsorted(BOUNDS, length, "right"),
-                              "begin": idle.begin, "time_ns": length, **columns})
+        frame = pl.DataFrame(
+            {
+                "device": np.full(len(length), device),
+                "class": np.searchsorted(BOUNDS, length, "right"),
+                "begin": idle.begin,
+                "time_ns": length,
+                **columns,
+            }
+        )
         count = pl.len().cast(pl.Int64).alias("count")
-        found["gaps"].append(frame.group_by("device", "class", maintain_order=True).agg(count, pl.col("time_ns", *STATES).sum()))
-        found["long"].append(frame.filter(pl.col("time_ns") >= LONG_NS).top_k(MOST_LONG, by="time_ns"))
+        found["gaps"].append(
+            frame.group_by("device", "class", maintain_order=True).agg(
+                count, pl.col("time_ns", *STATES).sum()
+            )
+        )
+        found["long"].append(
+            frame.filter(pl.col("time_ns") >= LONG_NS).top_k(MOST_LONG, by="time_ns")
+        )
         busy = unit.active(device).within(edges[:-1], edges[1:]) / np.maximum(np.diff(edges), 1)
-        found["chunks"].append(pl.DataFrame({"device": np.full(CHUNKS, device), "begin": edges[:-1], "end": edges[1:], "busy_share": busy}))
-    result = {name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()}
+        found["chunks"].append(
+            pl.DataFrame(
+                {
+                    "device": np.full(CHUNKS, device),
+                    "begin": edges[:-1],
+                    "end": edges[1:],
+                    "busy_share": busy,
+                }
+            )
+        )
+    result = {
+        name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()
+    }
     return result | _latencies(unit) | _calls(unit) | _memory(unit)
 
 
@@ -62,8 +96,10 @@ def _latencies(unit: Unit) -> dict[str, pl.DataFrame]:
     latency = pl.DataFrame({"task": task[kernel], "begin": sent[kernel], "end": begin[kernel]})
     queued = pl.DataFrame({"task": task[later], "begin": returned[later], "end": begin[later]})
     folder = unit.folder
-    return {"latencies": spill(latency, ["task"], folder / f"latencies-{unit.number}.bin"),
-            "queued": spill(queued, ["task"], folder / f"queued-{unit.number}.bin")}
+    return {
+        "latencies": spill(latency, ["task"], folder / f"latencies-{unit.number}.bin"),
+        "queued": spill(queued, ["task"], folder / f"queued-{unit.number}.bin"),
+    }
 
 
 def _calls(unit: Unit) -> dict[str, pl.DataFrame]:
@@ -75,17 +111,28 @@ def _calls(unit: Unit) -> dict[str, pl.DataFrame]:
 def _memory(unit: Unit) -> dict[str, pl.DataFrame]:
     if not unit.has("memory_operation"):
         return {}
-    moves = unit.begins("memory_operation", ("operation", "bytes", "source", "destination")).rename({"operation": "name"})
+    moves = unit.begins("memory_operation", ("operation", "bytes", "source", "destination")).rename(
+        {"operation": "name"}
+    )
     if unit.has("memory") and unit.has("cuda_api"):
-        place = located(*columns_of(unit.launched, "thread", "begin"), *columns_of(moves, "thread", "begin"))
+        place = located(
+            *columns_of(unit.launched, "thread", "begin"), *columns_of(moves, "thread", "begin")
+        )
         call = np.where(place >= 0, unit.launching[place], -1) if unit.launched.height else place
         names = unit.api["call"].to_numpy()
-        found = pl.Series(np.where(call >= 0, names[call], -1) if len(names) else call, dtype=pl.Int32)
+        found = pl.Series(
+            np.where(call >= 0, names[call], -1) if len(names) else call, dtype=pl.Int32
+        )
         moves = moves.with_columns(call=found.set(found < 0, None))
     else:
         moves = moves.with_columns(call=pl.lit(None, pl.Int32))
-    return {"memory": moves.group_by(MOVES, maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64), bytes=pl.col("bytes").sum(), time_ns=(pl.col("end") - pl.col("begin")).sum())}
+    return {
+        "memory": moves.group_by(MOVES, maintain_order=True).agg(
+            count=pl.len().cast(pl.Int64),
+            bytes=pl.col("bytes").sum(),
+            time_ns=(pl.col("end") - pl.col("begin")).sum(),
+        )
+    }
 
 
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
@@ -96,19 +143,41 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         missing.append(f"gaps of devices: {context.absent(tuple(WORK))}")
     nothing = pl.DataFrame()
     if found.get("latencies", nothing).height:
-        tables["latencies"] = Table("Launch latency: begin of the call to begin of the kernel or graph", context.with_task(
-            statistics(found["latencies"], ["task"]).drop("time_ns").sort("task")))
+        tables["latencies"] = Table(
+            "Launch latency: begin of the call to begin of the kernel or graph",
+            context.with_task(
+                statistics(found["latencies"], ["task"]).drop("time_ns").sort("task")
+            ),
+        )
         if found["queued"].height:
-            tables["queued"] = Table("Kernels and graphs that begin after their call has returned, and how much later", context.with_task(
-                statistics(found["queued"], ["task"]).drop("time_ns").sort("task")))
+            tables["queued"] = Table(
+                "Kernels and graphs that begin after their call has returned, and how much later",
+                context.with_task(
+                    statistics(found["queued"], ["task"]).drop("time_ns").sort("task")
+                ),
+            )
     else:
-        missing.append(f"launch latencies: {context.absent(('cuda_api',))}, or no kernel that its calls launched")
+        missing.append(
+            f"launch latencies: {context.absent(('cuda_api',))}, or no kernel that its calls launched"
+        )
     calls = found.get("calls", nothing)
     if calls.height:
         rows = context.named(statistics(calls, ["call"]), "call", "cuda_api")
         rows = rows.with_columns(time_share=pl.col("time_ns") / pl.col("time_ns").sum())
-        tables["calls"] = Table("CUDA API calls", rows.select("call", "count", "time_ns", "time_share", "mean_ns", "median_ns", "min_ns",
-                                                              "max_ns", "deviation_ns"))
+        tables["calls"] = Table(
+            "CUDA API calls",
+            rows.select(
+                "call",
+                "count",
+                "time_ns",
+                "time_share",
+                "mean_ns",
+                "median_ns",
+                "min_ns",
+                "max_ns",
+                "deviation_ns",
+            ),
+        )
     else:
         missing.append(f"CUDA API calls: {context.absent(('cuda_api',))}")
     memory = found.get("memory", nothing)
@@ -125,62 +194,145 @@ def _gap_tables(found: Mapping[str, pl.DataFrame], context: Context) -> dict[str
     unknown = (pl.col("time_ns") - pl.sum_horizontal(*STATES)).alias("unknown_ns")
     states = [pl.col(name).alias(f"{name}_ns") for name in STATES]
     by_device = found["gaps"].sort("device", "class")
-    names = pl.col("class").replace_strict(dict(enumerate(LENGTHS)), return_dtype=pl.String).alias("length")
+    names = (
+        pl.col("class")
+        .replace_strict(dict(enumerate(LENGTHS)), return_dtype=pl.String)
+        .alias("length")
+    )
     share = (pl.col("time_ns") / context.duration).alias("elapsed_share")
-    whole = by_device.group_by("class", maintain_order=True).agg(pl.col("count", "time_ns", *STATES).sum()).sort("class")
+    whole = (
+        by_device.group_by("class", maintain_order=True)
+        .agg(pl.col("count", "time_ns", *STATES).sum())
+        .sort("class")
+    )
     devices = found["gaps"]["device"].n_unique()
     of_all = (pl.col("time_ns") / (context.duration * devices)).alias("elapsed_share")
     tables = {
-        "gaps": Table("Idle time of devices by length of the gap, and what the host did",
-                      whole.select(names, "count", "time_ns", of_all, *states, unknown), __doc__ or ""),
-        "gaps_of_devices": Table("The same by device", context.with_device(
-            by_device.select("device", names, "count", "time_ns", share, *states, unknown)))}
+        "gaps": Table(
+            "Idle time of devices by length of the gap, and what the host did",
+            whole.select(names, "count", "time_ns", of_all, *states, unknown),
+            __doc__ or "",
+        ),
+        "gaps_of_devices": Table(
+            "The same by device",
+            context.with_device(
+                by_device.select("device", names, "count", "time_ns", share, *states, unknown)
+            ),
+        ),
+    }
     if found["long"].height:
-        long = found["long"].sort("time_ns", descending=True, maintain_order=True).select("device", "begin", "time_ns", *states, unknown)
-        tables["long_gaps"] = Table(f"Longest gaps (of 1 ms or more, up to {MOST_LONG} of a device)", context.with_device(
-            long.rename({"begin": "begin_ns"})))
+        long = (
+            found["long"]
+            .sort("time_ns", descending=True, maintain_order=True)
+            .select("device", "begin", "time_ns", *states, unknown)
+        )
+        tables["long_gaps"] = Table(
+            f"Longest gaps (of 1 ms or more, up to {MOST_LONG} of a device)",
+            context.with_device(long.rename({"begin": "begin_ns"})),
+        )
     return tables
 
 
 def _moves(memory: pl.DataFrame) -> pl.DataFrame:
     kinds = labels_of("memory_kind")
-    rows = memory.group_by("name", "source", "destination", maintain_order=True).agg(pl.col("count", "bytes", "time_ns").sum())
+    rows = memory.group_by("name", "source", "destination", maintain_order=True).agg(
+        pl.col("count", "bytes", "time_ns").sum()
+    )
     pageable = (pl.col("source") == PAGEABLE) | (pl.col("destination") == PAGEABLE)
     return rows.sort("time_ns", descending=True, maintain_order=True).select(
-        pl.col("name").replace_strict(labels_of("memory_operation"), default="other", return_dtype=pl.String).alias("operation"),
-        *(pl.col(name).replace_strict(kinds, default=None, return_dtype=pl.String) for name in ("source", "destination")),
-        "count", "bytes", "time_ns", ratio(pl.col("bytes").cast(pl.Float64), pl.col("time_ns")).alias("bandwidth_gb_s"),
-        pageable.alias("pageable"))
+        pl.col("name")
+        .replace_strict(labels_of("memory_operation"), default="other", return_dtype=pl.String)
+        .alias("operation"),
+        *(
+            pl.col(name).replace_strict(kinds, default=None, return_dtype=pl.String)
+            for name in ("source", "destination")
+        ),
+        "count",
+        "bytes",
+        "time_ns",
+        ratio(pl.col("bytes").cast(pl.Float64), pl.col("time_ns")).alias("bandwidth_gb_s"),
+        pageable.alias("pageable"),
+    )
 
 
-def _rules(found: Mapping[str, pl.DataFrame], tables: Mapping[str, Table], context: Context) -> pl.DataFrame:
-    """Rule, what it found: how often, how long, and what to do. A rule without its inputs is not in it."""
+def _rules(
+    found: Mapping[str, pl.DataFrame], tables: Mapping[str, Table], context: Context
+) -> pl.DataFrame:
+    """Rule, what it found: how often, how long, and what to do. A rule without its inputs is not in
+    it.
+    """
     rows: list[tuple[str, int, int, str]] = []
     memory = found.get("memory", pl.DataFrame())
     if memory.height and memory["call"].null_count() < memory.height:
-        labels = context.labels["cuda_api"].select(pl.col("value").cast(memory["call"].dtype).alias("call"), "label")
-        moves = memory.join(labels, on="call", how="left").with_columns(pl.col("label").fill_null(""))
+        labels = context.labels["cuda_api"].select(
+            pl.col("value").cast(memory["call"].dtype).alias("call"), "label"
+        )
+        moves = memory.join(labels, on="call", how="left").with_columns(
+            pl.col("label").fill_null("")
+        )
         pageable = (pl.col("source") == PAGEABLE) | (pl.col("destination") == PAGEABLE)
         asynchronous = pl.col("label").str.contains(ASYNCHRONOUS)
         copies = pl.col("label").str.contains(COPYING)
         across = pl.col("name") != DEVICE_TO_DEVICE
         for rule, condition, advice in (
-                ("asynchronous copies of pageable memory", copies & asynchronous & pageable, "they block the host: use pinned memory"),
-                ("synchronous copies", copies & ~asynchronous & across, "they block the host: use asynchronous ones"),
-                ("synchronous sets", pl.col("label").str.contains(SETTING) & ~asynchronous, "they may block the host")):
+            (
+                "asynchronous copies of pageable memory",
+                copies & asynchronous & pageable,
+                "they block the host: use pinned memory",
+            ),
+            (
+                "synchronous copies",
+                copies & ~asynchronous & across,
+                "they block the host: use asynchronous ones",
+            ),
+            (
+                "synchronous sets",
+                pl.col("label").str.contains(SETTING) & ~asynchronous,
+                "they may block the host",
+            ),
+        ):
             met = moves.filter(condition)
             rows.append((rule, int(met["count"].sum()), int(met["time_ns"].sum()), advice))
     if "calls" in tables:
         blocking = tables["calls"].frame.filter(pl.col("call").str.contains(SYNCHRONISING))
-        rows.append(("API calls that block the host until the device is done", int(blocking["count"].sum()), int(blocking["time_ns"].sum()),
-                     "wait for events or streams rather than the device, and as late as can be"))
+        rows.append(
+            (
+                "API calls that block the host until the device is done",
+                int(blocking["count"].sum()),
+                int(blocking["time_ns"].sum()),
+                "wait for events or streams rather than the device, and as late as can be",
+            )
+        )
     if found["gaps"].height:
         long = found["gaps"].filter(pl.col("class") >= 6)
-        rows.append(("gaps of 100 ms or more", int(long["count"].sum()), int(long["time_ns"].sum()), "look at what the host does in them"))
+        rows.append(
+            (
+                "gaps of 100 ms or more",
+                int(long["count"].sum()),
+                int(long["time_ns"].sum()),
+                "look at what the host does in them",
+            )
+        )
         low = found["chunks"].filter(pl.col("busy_share") < LOW)
-        rows.append((f"{CHUNKS}ths of the job in which a device is busy less than {LOW:.0%}", low.height,
-                     int(((low["end"] - low["begin"]) * (1 - low["busy_share"])).sum()), "more work at a time, or overlap with the host"))
-    return pl.DataFrame(rows, schema={"rule": pl.String, "count": pl.Int64, "time_ns": pl.Int64, "advice": pl.String}, orient="row")
+        rows.append(
+            (
+                f"{CHUNKS}ths of the job in which a device is busy less than {LOW:.0%}",
+                low.height,
+                int(((low["end"] - low["begin"]) * (1 - low["busy_share"])).sum()),
+                "more work at a time, or overlap with the host",
+            )
+        )
+    return pl.DataFrame(
+        rows,
+        schema={"rule": pl.String, "count": pl.Int64, "time_ns": pl.Int64, "advice": pl.String},
+        orient="row",
+    )
 
 
-ANALYSIS = Analysis("idle", "Idle devices, launches and memory operations", ((*WORK, "cuda_api"),), collect, conclude)
+ANALYSIS = Analysis(
+    "idle",
+    "Idle devices, launches and memory operations",
+    ((*WORK, "cuda_api"),),
+    collect,
+    conclude,
+)

@@ -1,6 +1,5 @@
-"""Arithmetic on sets of time intervals. Columns of int64 ns; intervals are half open: begin <= time < end.
-
-A set is a :class:`Spans`: disjoint, ascending, none empty, none touching the next. No loop over intervals anywhere.
+"""Set arithmetic on time intervals, and nesting of ranges, in columns of int64 ns. Intervals are
+half open: begin <= time < end.
 """
 
 from __future__ import annotations
@@ -70,12 +69,20 @@ def union(begin: np.ndarray, end: np.ndarray) -> Spans:
 
 def united(sets: Sequence[Spans]) -> Spans:
     """The times in any of the sets."""
-    return union(np.concatenate([one.begin for one in sets]), np.concatenate([one.end for one in sets])) if sets else EMPTY
+    return (
+        union(
+            np.concatenate([one.begin for one in sets]), np.concatenate([one.end for one in sets])
+        )
+        if sets
+        else EMPTY
+    )
 
 
 def _combined(first: Spans, second: Spans, needed: tuple[bool, bool]) -> Spans:
     """The times whose membership in the two sets is as `needed`; not outside of both."""
-    edges = _distinct(np.sort(np.concatenate([first.begin, first.end, second.begin, second.end]), kind="stable"))
+    edges = _distinct(
+        np.sort(np.concatenate([first.begin, first.end, second.begin, second.end]), kind="stable")
+    )
     if len(edges) < 2:
         return EMPTY
     held = (first.contains(edges[:-1]) == needed[0]) & (second.contains(edges[:-1]) == needed[1])
@@ -101,10 +108,16 @@ def clipped(spans: Spans, begin: int, end: int) -> Spans:
     return union(np.maximum(spans.begin, begin), np.minimum(spans.end, end))
 
 
-def total_within(begin: np.ndarray, end: np.ndarray, since: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """The time of intervals, which may overlap, in each [since, until), added up interval by interval."""
+def total_within(
+    begin: np.ndarray, end: np.ndarray, since: np.ndarray, until: np.ndarray
+) -> np.ndarray:
+    """The time of intervals, which may overlap, in each [since, until), added up interval by
+    interval.
+    """
+
     def before(times: np.ndarray) -> np.ndarray:
-        # Up to a time, all that has begun less all that has ended. Sums may wrap around; their differences do not.
+        # Up to a time, all that has begun less all that has ended. Sums may wrap around; their
+        # differences do not.
         parts = []
         for edges in (np.sort(begin), np.sort(end)):
             sums = np.concatenate([[0], np.cumsum(edges)])
@@ -116,11 +129,15 @@ def total_within(begin: np.ndarray, end: np.ndarray, since: np.ndarray, until: n
 
 
 def concurrency(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many intervals are open from each time of change on: ascending times, and counts (the last is 0)."""
+    """How many intervals are open from each time of change on: ascending times, and counts (the
+    last is 0).
+    """
     kept = end > begin
     begin, end = np.sort(begin[kept], kind="stable"), np.sort(end[kept], kind="stable")
     changes = _distinct(np.sort(np.concatenate([begin, end]), kind="stable"))
-    return changes, np.searchsorted(begin, changes, "right") - np.searchsorted(end, changes, "right")
+    return changes, np.searchsorted(begin, changes, "right") - np.searchsorted(
+        end, changes, "right"
+    )
 
 
 def _distinct(ordered: np.ndarray) -> np.ndarray:
@@ -136,3 +153,70 @@ def time_by_count(begin: np.ndarray, end: np.ndarray, inside: Spans) -> dict[int
     lengths = inside.within(times[:-1], times[1:])
     total = np.bincount(counts[:-1], lengths)
     return {count: int(total[count]) for count in range(1, len(total)) if total[count]}
+
+
+def parents(
+    thread: np.ndarray, begin: np.ndarray, end: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The depth (from 0) and the parent (row index, -1 for none) of each range; rows by thread,
+    begin, longer first.
+
+    Ranges that overlap without lying within each other have the one as parent that began last of
+    those still open.
+    """
+    count = len(begin)
+    if not count:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    starts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))
+    group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, count)))
+    # Ends of a thread that lie at or before a begin: counted by merging both, thread by thread.
+    order = np.lexsort((end, group))
+    ends_before = np.empty(count, np.int64)
+    for first, last in zip(starts.tolist(), np.append(starts[1:], count).tolist(), strict=True):
+        ends_before[first:last] = np.searchsorted(
+            end[order[first:last]], begin[first:last], "right"
+        )
+    depth = np.arange(count) - starts[group] - ends_before
+    parent = np.full(count, -1, np.int64)
+    upper = np.flatnonzero(depth == 0)
+    for level in range(1, int(depth.max()) + 1):
+        rows = np.flatnonzero(depth == level)
+        found = np.searchsorted(upper, rows) - 1
+        known = found >= 0
+        candidate = upper[np.maximum(found, 0)]
+        same = known & (group[candidate] == group[rows])
+        parent[rows[same]] = candidate[same]
+        upper = rows
+    return depth, parent
+
+
+def sums_within(
+    thread: np.ndarray,
+    begin: np.ndarray,
+    end: np.ndarray,
+    at_thread: np.ndarray,
+    at: np.ndarray,
+    values: np.ndarray,
+) -> np.ndarray:
+    """For each range the sum of `values` over the points that its thread has in [begin, end]; rows
+    as in parents.
+
+    at_thread, at, values: of the points, ascending by thread and time.
+    """
+    before = np.concatenate([[0], np.cumsum(values)])
+    total = np.zeros(len(begin), np.int64)
+    starts = (
+        np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))
+        if len(thread)
+        else np.zeros(0, np.int64)
+    )
+    for first, last in zip(
+        starts.tolist(), np.append(starts[1:], len(thread)).tolist(), strict=False
+    ):
+        low, high = np.searchsorted(at_thread, (thread[first], thread[first] + 1))
+        points = at[low:high]
+        total[first:last] = (
+            before[low + np.searchsorted(points, end[first:last], "right")]
+            - before[low + np.searchsorted(points, begin[first:last], "left")]
+        )
+    return total

@@ -1,8 +1,10 @@
 """Kernels and their classes by time, and how much of the matrix products runs on tensor cores.
 
-Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single executions, the deviation that of a sample. Imbalance: of the
-time that ranks spend in a kernel, the greatest divided by the mean over all ranks with kernels, less 1. Tensor cores by the kernel's name;
-where GPU metrics were sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs beside it.
+Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single executions, the deviation
+that of a sample. Imbalance: of the time that ranks spend in a kernel, the greatest divided by the
+mean over all ranks with kernels, less 1. Tensor cores by the kernel's name; where GPU metrics were
+sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs beside
+it.
 """
 
 from __future__ import annotations
@@ -15,34 +17,73 @@ import polars as pl
 from nsys2prv.analysis.book import Samples
 from nsys2prv.analysis.distributions import RULE, histograms, spill, statistics
 from nsys2prv.analysis.intervals import total_within
+from nsys2prv.analysis.metrics import steps
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
-from nsys2prv.analysis.steps import steps
-from nsys2prv.analysis.unit import GEMM, GRAPH, MEMORY, NCCL, TENSOR_YES, Unit, columns_of, labels_of
+from nsys2prv.analysis.unit import (
+    GEMM,
+    GRAPH,
+    MEMORY,
+    NCCL,
+    TENSOR_YES,
+    Unit,
+    columns_of,
+    labels_of,
+)
 
 BY = ["what", "name", "class", "tensor"]
 #: Of so many kernels of greatest time the distribution of durations is given, in so many bins.
 MOST_DISTRIBUTIONS, BINS = 20, 40
 #: Column -> label of the GPU metric (percent) that is brought together with kernels.
-METRICS = {"tensor_active": "Tensor Active [Throughput %]", "sm_active": "SMs Active [Throughput %]"}
+METRICS = {
+    "tensor_active": "Tensor Active [Throughput %]",
+    "sm_active": "SMs Active [Throughput %]",
+}
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     kernels = unit.work.filter(pl.col("what") != MEMORY)
-    kernels = kernels.with_columns(task=pl.Series(unit.task_of[kernels["thread"].to_numpy()], dtype=pl.Int32))
-    found = {"kernels": spill(kernels, ["task", *BY], unit.folder / f"kernel-durations-{unit.number}.bin")}
-    measured = [_measured(kernels.filter(pl.col("device") == device), samples) for device, samples in unit.gpu_samples.items()]
+    kernels = kernels.with_columns(
+        task=pl.Series(unit.task_of[kernels["thread"].to_numpy()], dtype=pl.Int32)
+    )
+    found = {
+        "kernels": spill(
+            kernels, ["task", *BY], unit.folder / f"kernel-durations-{unit.number}.bin"
+        )
+    }
+    measured = [
+        _measured(kernels.filter(pl.col("device") == device), samples)
+        for device, samples in unit.gpu_samples.items()
+    ]
     found["iterations"] = _by_iteration(unit.question.windows.slice(1), kernels)
     found["measured"] = pl.concat(measured) if measured else pl.DataFrame()
     return found
 
 
 def _by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """The time of each class in each iteration: `region`, `iteration`, `class` (0: graphs), `time_ns`."""
-    classes = pl.when(pl.col("what") == GRAPH).then(pl.lit(0, pl.Int8)).otherwise("class").alias("class")
-    frames = [windows.select("region", "iteration").with_columns(
-        pl.lit(key[0], pl.Int8).alias("class"),
-        time_ns=pl.Series(total_within(*columns_of(mine, "begin", "end"), *columns_of(windows, "begin", "end")), dtype=pl.Int64))
-        for key, mine in kernels.with_columns(classes).partition_by("class", as_dict=True).items()] if windows.height else []
+    """The time of each class in each iteration: `region`, `iteration`, `class` (0: graphs),
+    `time_ns`.
+    """
+    classes = (
+        pl.when(pl.col("what") == GRAPH).then(pl.lit(0, pl.Int8)).otherwise("class").alias("class")
+    )
+    frames = (
+        [
+            windows.select("region", "iteration").with_columns(
+                pl.lit(key[0], pl.Int8).alias("class"),
+                time_ns=pl.Series(
+                    total_within(
+                        *columns_of(mine, "begin", "end"), *columns_of(windows, "begin", "end")
+                    ),
+                    dtype=pl.Int64,
+                ),
+            )
+            for key, mine in kernels.with_columns(classes)
+            .partition_by("class", as_dict=True)
+            .items()
+        ]
+        if windows.height
+        else []
+    )
     return pl.concat(frames) if frames else pl.DataFrame()
 
 
@@ -57,16 +98,26 @@ def _measured(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
         else:
             values, known = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
         columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known)}
-    return kernels.with_columns(**columns).group_by(BY, maintain_order=True).agg(pl.col(*columns).sum())
+    return (
+        kernels.with_columns(**columns)
+        .group_by(BY, maintain_order=True)
+        .agg(pl.col(*columns).sum())
+    )
 
 
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     groups, measured = found["kernels"], found["measured"]
     total = groups["time_ns"].sum()
     tasks = groups["task"].n_unique()
-    rows = statistics(groups, BY, modes=True).join(_imbalance(groups, BY, tasks), on=BY, how="left", maintain_order="left")
-    classes = groups.with_columns(pl.when(pl.col("what") == GRAPH).then(pl.lit(0, pl.Int8)).otherwise("class").alias("class"))
-    by_class = statistics(classes, ["class"]).join(_imbalance(classes, ["class"], tasks), on="class", how="left", maintain_order="left")
+    rows = statistics(groups, BY, modes=True).join(
+        _imbalance(groups, BY, tasks), on=BY, how="left", maintain_order="left"
+    )
+    classes = groups.with_columns(
+        pl.when(pl.col("what") == GRAPH).then(pl.lit(0, pl.Int8)).otherwise("class").alias("class")
+    )
+    by_class = statistics(classes, ["class"]).join(
+        _imbalance(classes, ["class"], tasks), on="class", how="left", maintain_order="left"
+    )
     missing = []
     if measured.height:
         rows = rows.join(_means(measured, BY), on=BY, how="left", maintain_order="left")
@@ -76,85 +127,175 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         missing.append(f"measured activity of tensor cores: {context.absent(('gpu_metric',))}")
     rows = rows.with_columns(time_share=ratio(pl.col("time_ns"), pl.lit(total)))
     by_class = by_class.with_columns(time_share=ratio(pl.col("time_ns"), pl.lit(total)))
-    figures = ["count", "time_ns", "time_share", "mean_ns", "median_ns", "min_ns", "max_ns", "deviation_ns", "imbalance"]
+    figures = [
+        "count",
+        "time_ns",
+        "time_share",
+        "mean_ns",
+        "median_ns",
+        "min_ns",
+        "max_ns",
+        "deviation_ns",
+        "imbalance",
+    ]
     extra = [name for name in METRICS if name in rows.columns]
     named = _labelled(context.named(rows, "name", "kernels", "nccl_kernels", "graphs"))
     named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
     tables = {
-        "kernels": Table("Kernels", named.select("kernel", "class", "tensor_cores", *figures, *extra), __doc__ or ""),
-        "classes": Table("Classes of kernels", _labelled(by_class.with_columns(what=pl.lit(0))).select("class", *figures, *extra)),
-        "tensor_cores": Table("Matrix products (GEMM) by tensor cores, told from the kernels' names", _tensor_cores(groups))}
+        "kernels": Table(
+            "Kernels",
+            named.select("kernel", "class", "tensor_cores", *figures, *extra),
+            __doc__ or "",
+        ),
+        "classes": Table(
+            "Classes of kernels",
+            _labelled(by_class.with_columns(what=pl.lit(0))).select("class", *figures, *extra),
+        ),
+        "tensor_cores": Table(
+            "Matrix products (GEMM) by tensor cores, told from the kernels' names",
+            _tensor_cores(groups),
+        ),
+    }
     if named.height:
         about = f"row: of the kernel in the table of kernels, from 0. {histograms.__doc__}"
-        tables["durations"] = Table(f"Durations of the {MOST_DISTRIBUTIONS} kernels of greatest time",
-                                    _durations(groups, rows, named["kernel"]), about)
+        tables["durations"] = Table(
+            f"Durations of the {MOST_DISTRIBUTIONS} kernels of greatest time",
+            _durations(groups, rows, named["kernel"]),
+            about,
+        )
     if found["iterations"].height:
-        sums = found["iterations"].group_by("region", "iteration", "class", maintain_order=True).agg(pl.col("time_ns").sum())
-        sums = _labelled(sums.with_columns(what=pl.lit(0))).sort("iteration", "class").filter(pl.col("time_ns") > 0)
-        tables["classes_by_iteration"] = Table("Classes of kernels by iteration (kernels' time in it, of all devices)", sums.select(
-            "region", "iteration", "class", "time_ns"))
+        sums = (
+            found["iterations"]
+            .group_by("region", "iteration", "class", maintain_order=True)
+            .agg(pl.col("time_ns").sum())
+        )
+        sums = (
+            _labelled(sums.with_columns(what=pl.lit(0)))
+            .sort("iteration", "class")
+            .filter(pl.col("time_ns") > 0)
+        )
+        tables["classes_by_iteration"] = Table(
+            "Classes of kernels by iteration (kernels' time in it, of all devices)",
+            sums.select("region", "iteration", "class", "time_ns"),
+        )
     # Those of NCCL last as long as ranks wait for each other: no mode of theirs.
     two = named.filter(pl.col("two_modes") & (pl.col("what") != NCCL))
     if two.height:
-        tables["two_modes"] = Table("Kernels whose durations have two modes", two.select(
-            "kernel", "count", "time_ns", "low_ns", "high_ns", "high_share"), RULE)
+        tables["two_modes"] = Table(
+            "Kernels whose durations have two modes",
+            two.select("kernel", "count", "time_ns", "low_ns", "high_ns", "high_share"),
+            RULE,
+        )
     gemm = tables["tensor_cores"].frame
     if not gemm.height:
         tables.pop("tensor_cores")
     elif tasks > 1:
-        tables["tensor_cores_by_rank"] = Table("Share of GEMM time on tensor cores by rank", context.with_task(_tensor_by_task(groups)))
+        tables["tensor_cores_by_rank"] = Table(
+            "Share of GEMM time on tensor cores by rank", context.with_task(_tensor_by_task(groups))
+        )
     notes = [RULE]
     if "cuda_graph" in context.book.layouts:
-        notes.append("CUDA graphs were traced as a whole: the kernels inside them are in no figure but those of graphs (profile with "
-                     "--cuda-graph-trace=node to see them)")
+        notes.append(
+            "CUDA graphs were traced as a whole: the kernels inside them are in no figure but those of graphs (profile with "
+            "--cuda-graph-trace=node to see them)"
+        )
     return Result("kernels", ANALYSIS.title, tables, notes, missing)
 
 
 def _durations(groups: pl.DataFrame, rows: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
-    """Histograms of the first kernels of a table. rows: their keys, names: their labels, both in the table's order."""
+    """Histograms of the first kernels of a table. rows: their keys, names: their labels, both in
+    the table's order.
+    """
     first = rows.select(BY).head(MOST_DISTRIBUTIONS).with_row_index("row")
-    found = histograms(groups.join(first, on=BY, how="inner", maintain_order="left"), ["row"], BINS).sort("row", maintain_order=True)
+    found = histograms(
+        groups.join(first, on=BY, how="inner", maintain_order="left"), ["row"], BINS
+    ).sort("row", maintain_order=True)
     labels = pl.DataFrame({"row": first["row"], "kernel": names.head(MOST_DISTRIBUTIONS)})
     return found.join(labels, on="row", how="left", maintain_order="left").select(
-        pl.col("row").cast(pl.Int64), "kernel", "low_ns", "high_ns", "count")
+        pl.col("row").cast(pl.Int64), "kernel", "low_ns", "high_ns", "count"
+    )
 
 
 def _imbalance(groups: pl.DataFrame, by: list[str], tasks: int) -> pl.DataFrame:
     """The greatest time of a task over the mean of all, less 1."""
     per_task = groups.group_by(*by, "task", maintain_order=True).agg(pl.col("time_ns").sum())
-    return per_task.group_by(by, maintain_order=True).agg(imbalance=pl.col("time_ns").max() * tasks / pl.col("time_ns").sum() - 1)
+    return per_task.group_by(by, maintain_order=True).agg(
+        imbalance=pl.col("time_ns").max() * tasks / pl.col("time_ns").sum() - 1
+    )
 
 
 def _means(measured: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """Means of the metrics over the kernels' time, as shares."""
     sums = measured.group_by(by, maintain_order=True).agg(pl.exclude(BY).sum())
-    return sums.select(*by, *(ratio(pl.col(f"{name}_sum") / 100, pl.col(f"{name}_known")).alias(name) for name in METRICS))
+    return sums.select(
+        *by,
+        *(
+            ratio(pl.col(f"{name}_sum") / 100, pl.col(f"{name}_known")).alias(name)
+            for name in METRICS
+        ),
+    )
 
 
 def _labelled(rows: pl.DataFrame) -> pl.DataFrame:
     """Classes and tensor cores as texts."""
     classes, tensor = labels_of("kernel_class"), labels_of("tensor_cores")
     graph = pl.col("what") == GRAPH
-    columns = [pl.when(graph | (pl.col("class") == 0)).then(pl.lit("CUDA graph")).otherwise(
-        pl.col("class").cast(pl.Int64).replace_strict(classes, default="Other", return_dtype=pl.String)).alias("class")]
+    columns = [
+        pl.when(graph | (pl.col("class") == 0))
+        .then(pl.lit("CUDA graph"))
+        .otherwise(
+            pl.col("class")
+            .cast(pl.Int64)
+            .replace_strict(classes, default="Other", return_dtype=pl.String)
+        )
+        .alias("class")
+    ]
     if "tensor" in rows.columns:
-        columns.append(pl.when(~graph).then(pl.col("tensor").cast(pl.Int64).replace_strict(tensor, default="Unknown",
-                                                                                            return_dtype=pl.String)).alias("tensor"))
+        columns.append(
+            pl.when(~graph)
+            .then(
+                pl.col("tensor")
+                .cast(pl.Int64)
+                .replace_strict(tensor, default="Unknown", return_dtype=pl.String)
+            )
+            .alias("tensor")
+        )
     return rows.with_columns(columns)
 
 
 def _tensor_cores(groups: pl.DataFrame) -> pl.DataFrame:
     gemm = groups.filter((pl.col("class") == GEMM) & (pl.col("what") != GRAPH))
-    rows = gemm.group_by("tensor", maintain_order=True).agg(pl.col("count").sum(), pl.col("time_ns").sum()).sort("tensor")
-    names = pl.col("tensor").cast(pl.Int64).replace_strict(labels_of("tensor_cores"), default="Unknown", return_dtype=pl.String)
-    return rows.select(names.alias("tensor_cores"), "count", "time_ns", (pl.col("time_ns") / pl.col("time_ns").sum()).alias("time_share"))
+    rows = (
+        gemm.group_by("tensor", maintain_order=True)
+        .agg(pl.col("count").sum(), pl.col("time_ns").sum())
+        .sort("tensor")
+    )
+    names = (
+        pl.col("tensor")
+        .cast(pl.Int64)
+        .replace_strict(labels_of("tensor_cores"), default="Unknown", return_dtype=pl.String)
+    )
+    return rows.select(
+        names.alias("tensor_cores"),
+        "count",
+        "time_ns",
+        (pl.col("time_ns") / pl.col("time_ns").sum()).alias("time_share"),
+    )
 
 
 def _tensor_by_task(groups: pl.DataFrame) -> pl.DataFrame:
     gemm = groups.filter((pl.col("class") == GEMM) & (pl.col("what") != GRAPH))
-    return gemm.group_by("task", maintain_order=True).agg(
-        gemm_ns=pl.col("time_ns").sum(),
-        tensor_core_share=pl.col("time_ns").filter(pl.col("tensor") == TENSOR_YES).sum() / pl.col("time_ns").sum()).sort("task")
+    return (
+        gemm.group_by("task", maintain_order=True)
+        .agg(
+            gemm_ns=pl.col("time_ns").sum(),
+            tensor_core_share=pl.col("time_ns").filter(pl.col("tensor") == TENSOR_YES).sum()
+            / pl.col("time_ns").sum(),
+        )
+        .sort("task")
+    )
 
 
-ANALYSIS = Analysis("kernels", "Kernels", (("cuda_kernel", "nccl_kernel", "cuda_graph"),), collect, conclude)
+ANALYSIS = Analysis(
+    "kernels", "Kernels", (("cuda_kernel", "nccl_kernel", "cuda_graph"),), collect, conclude
+)

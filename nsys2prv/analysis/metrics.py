@@ -1,22 +1,67 @@
-"""Sampled metrics of GPUs, network interfaces and other devices, and the use of devices over time.
-
-A mean is over the time that samples tell of: a GPU's of the time since the sample before, the others' of the time until the next.
-Of maps: the time bins are equally long; bin 0 begins with the job.
+"""Sampled metrics of GPUs, network interfaces and other devices, as step functions of time, and the
+use of devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from nsys2prv.analysis.book import UNKNOWN, Samples
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
-from nsys2prv.analysis.steps import steps
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, Unit
 
+#: Layouts whose samples tell of the time since the sample before; those of the others, of the time
+#: until the next.
+TELL_BEFORE = ("gpu_metric",)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """values[k] holds from edges[k] to edges[k + 1] (ns), where told[k]; nothing is known
+    elsewhere, and the value is 0 there.
+    """
+
+    edges: np.ndarray
+    values: np.ndarray
+    told: np.ndarray
+
+    def integral(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Value times ns over what is known of each [begin, end)."""
+        return self._sums(end, self.values) - self._sums(begin, self.values)
+
+    def known(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """How many ns of each [begin, end) are known."""
+        return np.rint(self._sums(end, self.told) - self._sums(begin, self.told)).astype(np.int64)
+
+    def _sums(self, times: np.ndarray, values: np.ndarray) -> np.ndarray:
+        if len(self.edges) < 2:
+            return np.zeros(np.shape(times))
+        before = np.concatenate([[0.0], np.cumsum(values * np.diff(self.edges))])
+        times = np.clip(times, self.edges[0], self.edges[-1])
+        index = np.minimum(np.searchsorted(self.edges, times, "right") - 1, len(values) - 1)
+        return before[index] + values[index] * (times - self.edges[index])
+
+
+def steps(samples: Samples, metric: int) -> Steps:
+    """One metric of a device, of the instants that have it."""
+    column = samples.values[:, metric]
+    known = ~np.isnan(column)
+    time, column = samples.time[known], column[known]
+    column = column[1:] if samples.layout in TELL_BEFORE else column[:-1]
+    return Steps(time, np.maximum(column, 0), column != UNKNOWN)
+
+
 SAMPLED = ("gpu_metric", "network_metric", "generic_counter")
-BUSY = {"compute": (COMPUTE, GRAPH), "nccl": (NCCL,), "memory": (MEMORY,), "active": (COMPUTE, NCCL, GRAPH, MEMORY)}
+BUSY = {
+    "compute": (COMPUTE, GRAPH),
+    "nccl": (NCCL,),
+    "memory": (MEMORY,),
+    "active": (COMPUTE, NCCL, GRAPH, MEMORY),
+}
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
@@ -29,24 +74,63 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                 if not held.told.any():
                     continue
                 span = np.array([held.edges[0]]), np.array([held.edges[-1]])
-                told, count = held.values[held.told], int(np.count_nonzero(samples.values[:, number] >= 0))
-                means.append((samples.thread, layout, metric, count, float(held.integral(*span)[0]), int(held.known(*span)[0]),
-                              float(told.min()), float(told.max())))
+                told, count = (
+                    held.values[held.told],
+                    int(np.count_nonzero(samples.values[:, number] >= 0)),
+                )
+                means.append(
+                    (
+                        samples.thread,
+                        layout,
+                        metric,
+                        count,
+                        float(held.integral(*span)[0]),
+                        int(held.known(*span)[0]),
+                        float(told.min()),
+                        float(told.max()),
+                    )
+                )
                 known = held.known(edges[:-1], edges[1:])
                 some = np.flatnonzero(known > 0)
                 mean = held.integral(edges[:-1], edges[1:])[some] / known[some]
-                maps.append(pl.DataFrame({"thread": np.full(len(some), samples.thread), "bin": some, "mean": mean}).with_columns(
-                    metric=pl.lit(metric)))
+                maps.append(
+                    pl.DataFrame(
+                        {"thread": np.full(len(some), samples.thread), "bin": some, "mean": mean}
+                    ).with_columns(metric=pl.lit(metric))
+                )
     for device in unit.devices:
-        shares = {f"{name}_share": unit.device_spans(device, *what).within(edges[:-1], edges[1:]) / np.maximum(np.diff(edges), 1)
-                  for name, what in BUSY.items()}
-        busy.append(pl.DataFrame({"device": np.full(len(edges) - 1, device), "bin": np.arange(len(edges) - 1), **shares}))
+        shares = {
+            f"{name}_share": unit.device_spans(device, *what).within(edges[:-1], edges[1:])
+            / np.maximum(np.diff(edges), 1)
+            for name, what in BUSY.items()
+        }
+        busy.append(
+            pl.DataFrame(
+                {
+                    "device": np.full(len(edges) - 1, device),
+                    "bin": np.arange(len(edges) - 1),
+                    **shares,
+                }
+            )
+        )
     return {
-        "means": pl.DataFrame(means, schema={"thread": pl.Int64, "layout": pl.String, "metric": pl.String, "samples": pl.Int64,
-                                             "integral": pl.Float64, "known": pl.Int64, "least": pl.Float64, "greatest": pl.Float64},
-                              orient="row"),
+        "means": pl.DataFrame(
+            means,
+            schema={
+                "thread": pl.Int64,
+                "layout": pl.String,
+                "metric": pl.String,
+                "samples": pl.Int64,
+                "integral": pl.Float64,
+                "known": pl.Int64,
+                "least": pl.Float64,
+                "greatest": pl.Float64,
+            },
+            orient="row",
+        ),
         "maps": pl.concat(maps) if maps else pl.DataFrame(),
-        "busy": pl.concat(busy) if busy else pl.DataFrame()}
+        "busy": pl.concat(busy) if busy else pl.DataFrame(),
+    }
 
 
 def bin_edges(duration: int, bins: int) -> np.ndarray:
@@ -58,24 +142,56 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     tables, missing = {}, []
     rows = context.book.rows.threads.select("thread", "row", "node")
     if found["means"].height:
-        means = found["means"].join(rows, on="thread", how="left", maintain_order="left").sort("layout", "thread")
-        tables["means"] = Table("Sampled metrics by device", means.select(
-            "node", pl.col("row").alias("device"), "metric", "samples", ratio("integral", "known").alias("mean"), "least", "greatest"),
-            __doc__ or "")
+        means = (
+            found["means"]
+            .join(rows, on="thread", how="left", maintain_order="left")
+            .sort("layout", "thread")
+        )
+        tables["means"] = Table(
+            "Sampled metrics by device",
+            means.select(
+                "node",
+                pl.col("row").alias("device"),
+                "metric",
+                "samples",
+                ratio("integral", "known").alias("mean"),
+                "least",
+                "greatest",
+            ),
+            __doc__ or "",
+        )
         by_metric = means.group_by("layout", "metric", maintain_order=True).agg(
-            devices=pl.len().cast(pl.Int64), mean=pl.col("integral").sum() / pl.col("known").sum(),
-            least_mean=(pl.col("integral") / pl.col("known")).min(), greatest_mean=(pl.col("integral") / pl.col("known")).max())
+            devices=pl.len().cast(pl.Int64),
+            mean=pl.col("integral").sum() / pl.col("known").sum(),
+            least_mean=(pl.col("integral") / pl.col("known")).min(),
+            greatest_mean=(pl.col("integral") / pl.col("known")).max(),
+        )
         tables["metrics"] = Table("Sampled metrics", by_metric.drop("layout"))
-        maps = found["maps"].join(rows, on="thread", how="left", maintain_order="left").sort("metric", "thread", "bin")
+        maps = (
+            found["maps"]
+            .join(rows, on="thread", how="left", maintain_order="left")
+            .sort("metric", "thread", "bin")
+        )
         maps = maps.select("metric", "node", pl.col("row").alias("device"), "bin", "mean")
         tables["map"] = Table("Sampled metrics over time (bins)", maps)
     for layout in SAMPLED[:2]:
         if layout not in context.book.layouts:
-            missing.append(f"metrics of {'GPUs' if layout == 'gpu_metric' else 'the network'}: {context.absent((layout,))}")
+            missing.append(
+                f"metrics of {'GPUs' if layout == 'gpu_metric' else 'the network'}: {context.absent((layout,))}"
+            )
     if found["busy"].height:
-        tables["use"] = Table("Use of devices over time (bins)", context.with_device(found["busy"].sort("device", "bin")))
+        tables["use"] = Table(
+            "Use of devices over time (bins)",
+            context.with_device(found["busy"].sort("device", "bin")),
+        )
     bins = context.question.bins
-    return Result("metrics", ANALYSIS.title, tables, [f"{bins} bins of {context.duration / bins:,.0f} ns"], missing)
+    return Result(
+        "metrics",
+        ANALYSIS.title,
+        tables,
+        [f"{bins} bins of {context.duration / bins:,.0f} ns"],
+        missing,
+    )
 
 
 ANALYSIS = Analysis("metrics", "Metrics and use over time", (), collect, conclude)

@@ -1,9 +1,11 @@
 """Operations: the push/pop ranges of NVTX with the work on devices that was launched inside.
 
-Work belongs to the ranges on the launching thread that are open when the launching call begins; its time is that of its executions added
-up, wherever and whenever they run. Inclusive figures count what lies in ranges within as well, exclusive ones do not. Names that differ
-in their numbers alone, as those of steps do, are brought together where there are very many (folding.py). GEMM that could use tensor
-cores and does not: matrix products and convolutions whose kernel's name says that they do without.
+Work belongs to the ranges on the launching thread that are open when the launching call begins; its
+time is that of its executions added up, wherever and whenever they run. Inclusive figures count
+what lies in ranges within as well, exclusive ones do not. Names that differ in their numbers alone,
+as those of steps do, are brought together where there are very many (folding.py). GEMM that could
+use tensor cores and does not: matrix products and convolutions whose kernel's name says that they
+do without.
 """
 
 from __future__ import annotations
@@ -13,12 +15,22 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.nesting import parents, sums_within
+from nsys2prv._util.columns import factorize_together
+from nsys2prv.analysis.intervals import parents, sums_within
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
-from nsys2prv.analysis.unit import CONVOLUTION, GEMM, MEMORY, NCCL, TENSOR_NO, TENSOR_YES, Unit, columns_of
-from nsys2prv.columns import factorize_together
+from nsys2prv.analysis.unit import (
+    CONVOLUTION,
+    GEMM,
+    MEMORY,
+    NCCL,
+    TENSOR_NO,
+    TENSOR_YES,
+    Unit,
+    columns_of,
+)
 
-#: Sums over the work of a range: its time, kernels, communication (NCCL), memory operations, GEMM, on tensor cores, without.
+#: Sums over the work of a range: its time, kernels, communication (NCCL), memory operations, GEMM,
+#: on tensor cores, without.
 SUMS = ("gpu_ns", "kernels", "nccl_ns", "memory_ns", "gemm_ns", "gemm_tensor_ns", "gemm_without_ns")
 #: Paths of ranges within ranges are told apart down to this depth.
 DEEPEST = 12
@@ -38,8 +50,13 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     first = np.zeros(count, np.int64)
     first[path[::-1]] = np.arange(len(path))[::-1]
     names = {"task": tasks, "group": groups, "calls": np.bincount(by_name, minlength=len(tasks))}
-    tree = {"path": np.arange(count), "depth": np.minimum(depth[first], DEEPEST - 1), "group": group[first].astype(np.int64),
-            "above": np.where(parent[first] >= 0, path[parent[first]], -1), "calls": np.bincount(path, minlength=count)}
+    tree = {
+        "path": np.arange(count),
+        "depth": np.minimum(depth[first], DEEPEST - 1),
+        "group": group[first].astype(np.int64),
+        "above": np.where(parent[first] >= 0, path[parent[first]], -1),
+        "calls": np.bincount(path, minlength=count),
+    }
 
     def add(name: str, outer: str, inclusive: np.ndarray) -> None:
         # A column at a time: of very many ranges all columns together would be most of the memory.
@@ -52,8 +69,10 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     sent = _launched(unit)
     for name in SUMS:
         add(name, f"{name}_exclusive", sums_within(thread, begin, end, *sent(name)))
-    return {"names": pl.DataFrame(names), "tree": pl.DataFrame(tree).with_columns(unit=pl.lit(unit.number, pl.Int64))}
-
+    return {
+        "names": pl.DataFrame(names),
+        "tree": pl.DataFrame(tree).with_columns(unit=pl.lit(unit.number, pl.Int64)),
+    }
 
 
 def _sums(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
@@ -62,7 +81,9 @@ def _sums(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Push/pop ranges, by thread, begin, longer first: thread, begin, end, group of the name. NCCL's are not operations of the program."""
+    """Push/pop ranges, by thread, begin, longer first: thread, begin, end, group of the name.
+    NCCL's are not operations of the program.
+    """
     ranges = unit.begins("nvtx_pushpop", ("range",))
     group = np.load(str(unit.question.groups), mmap_mode="r")[ranges["range"].to_numpy()]
     thread, begin, end = columns_of(ranges, "thread", "begin", "end")
@@ -71,24 +92,39 @@ def _ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _launched(unit: Unit) -> Callable[[str], tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """What each launching call started, by the name of a sum: threads, begins of the calls, values; by thread and begin."""
+    """What each launching call started, by the name of a sum: threads, begins of the calls, values;
+    by thread and begin.
+    """
     if not unit.has("launch", "memory"):
         nothing = np.zeros(0, np.int64)
         return lambda _: (nothing, nothing, nothing)
     work = unit.launched
     thread, sent, what, kind, tensor = columns_of(work, "sender", "sent", "what", "class", "tensor")
     order = np.lexsort((sent, thread))
-    thread, sent, what, kind, tensor = (column[order] for column in (thread, sent, what, kind, tensor))
+    thread, sent, what, kind, tensor = (
+        column[order] for column in (thread, sent, what, kind, tensor)
+    )
     time = (work["end"].to_numpy() - work["begin"].to_numpy())[order]
     kernel = what != MEMORY
-    chosen = {"gpu_ns": kernel | ~kernel, "nccl_ns": what == NCCL, "memory_ns": ~kernel, "gemm_ns": kernel & (kind == GEMM),
-              "gemm_tensor_ns": kernel & (kind == GEMM) & (tensor == TENSOR_YES),
-              "gemm_without_ns": kernel & np.isin(kind, (GEMM, CONVOLUTION)) & (tensor == TENSOR_NO)}
-    return lambda name: (thread, sent, kernel.astype(np.int64) if name == "kernels" else time * chosen[name])
+    chosen = {
+        "gpu_ns": kernel | ~kernel,
+        "nccl_ns": what == NCCL,
+        "memory_ns": ~kernel,
+        "gemm_ns": kernel & (kind == GEMM),
+        "gemm_tensor_ns": kernel & (kind == GEMM) & (tensor == TENSOR_YES),
+        "gemm_without_ns": kernel & np.isin(kind, (GEMM, CONVOLUTION)) & (tensor == TENSOR_NO),
+    }
+    return lambda name: (
+        thread,
+        sent,
+        kernel.astype(np.int64) if name == "kernels" else time * chosen[name],
+    )
 
 
 def _paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:
-    """A number for each distinct path of names from the outermost range, within the unit; deeper ranges share those of DEEPEST."""
+    """A number for each distinct path of names from the outermost range, within the unit; deeper
+    ranges share those of DEEPEST.
+    """
     path = np.zeros(len(group), np.int64)
     free = 0
     for level in range(int(depth.max(initial=-1)) + 1):
@@ -107,37 +143,61 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     texts = context.folded.select(pl.col("group").cast(pl.Int64), "operation").unique("group")
     names = found["names"].join(texts, on="group", how="left")
     sums = pl.exclude("group", "task", "operation").sum()
-    whole = names.group_by("operation", maintain_order=True).agg(sums, ranks=pl.col("task").n_unique().cast(pl.Int64))
+    whole = names.group_by("operation", maintain_order=True).agg(
+        sums, ranks=pl.col("task").n_unique().cast(pl.Int64)
+    )
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
     tables = {
-        "operations": Table("Operations (NVTX ranges)", _figures(whole, ["operation", "ranks"]), __doc__ or ""),
+        "operations": Table(
+            "Operations (NVTX ranges)", _figures(whole, ["operation", "ranks"]), __doc__ or ""
+        ),
         "tree": Table("Operations within each other", _nested(found["tree"], texts)),
-        "by_rank": Table("Operations by rank", context.with_task(_figures(per_rank, ["task", "operation"])))}
+        "by_rank": Table(
+            "Operations by rank", context.with_task(_figures(per_rank, ["task", "operation"]))
+        ),
+    }
     missing = []
     if not context.book.layouts & {"launch", "memory"}:
-        missing.append(f"GPU time of operations: {context.absent(('cuda_api',))}, or no work that its calls launched")
+        missing.append(
+            f"GPU time of operations: {context.absent(('cuda_api',))}, or no work that its calls launched"
+        )
     return Result("operations", ANALYSIS.title, tables, [], missing)
 
 
 def _figures(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     return rows.sort("gpu_ns", "host_ns", descending=True, maintain_order=True).select(
-        *keys, "calls", "host_ns", "host_exclusive_ns", "gpu_ns", pl.col("gpu_ns_exclusive").alias("gpu_exclusive_ns"), "kernels",
-        "nccl_ns", "memory_ns", "gemm_ns", ratio("gemm_tensor_ns", "gemm_ns").alias("tensor_core_share"),
-        pl.col("gemm_without_ns").alias("without_tensor_cores_ns"))
+        *keys,
+        "calls",
+        "host_ns",
+        "host_exclusive_ns",
+        "gpu_ns",
+        pl.col("gpu_ns_exclusive").alias("gpu_exclusive_ns"),
+        "kernels",
+        "nccl_ns",
+        "memory_ns",
+        "gemm_ns",
+        ratio("gemm_tensor_ns", "gemm_ns").alias("tensor_core_share"),
+        pl.col("gemm_without_ns").alias("without_tensor_cores_ns"),
+    )
 
 
 def _nested(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
-    """The tree of all units, parents before what lies in them. `path`: names from the outermost, separated by " / "."""
+    """The tree of all units, parents before what lies in them. `path`: names from the outermost,
+    separated by " / ".
+    """
     known = tree.select("unit", "path", "above", "group").join(texts, on="group", how="left")
     full = known.filter(pl.col("above") < 0).select("unit", "path", text="operation")
     everything = [full]
     for _ in range(DEEPEST):
-        full = known.join(full.rename({"path": "above", "text": "outer"}), on=["unit", "above"], how="inner").select(
-            "unit", "path", text=pl.format("{} / {}", "outer", "operation"))
+        full = known.join(
+            full.rename({"path": "above", "text": "outer"}), on=["unit", "above"], how="inner"
+        ).select("unit", "path", text=pl.format("{} / {}", "outer", "operation"))
         if not full.height:
             break
         everything.append(full)
-    named = tree.join(pl.concat(everything), on=["unit", "path"], how="inner").drop("path", "unit", "group", "above")
+    named = tree.join(pl.concat(everything), on=["unit", "path"], how="inner").drop(
+        "path", "unit", "group", "above"
+    )
     sums = pl.exclude("text", "depth").sum()
     merged = named.group_by("text", maintain_order=True).agg(pl.col("depth").min(), sums)
     figures = _figures(merged, ["text", "depth"]).rename({"text": "path"})

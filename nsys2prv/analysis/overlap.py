@@ -1,7 +1,8 @@
 """Communication behind and beside computation.
 
-Communication is NCCL kernels and memory operations, as in BSC's view; it is exposed where its device computes nothing (no other kernel, no
-graph) and overlapped where it does. Times of operations and classes are added up kernel by kernel; those of devices are of sets of times.
+Communication is NCCL kernels and memory operations, as in BSC's view; it is exposed where its
+device computes nothing (no other kernel, no graph) and overlapped where it does. Times of
+operations and classes are added up kernel by kernel; those of devices are of sets of times.
 """
 
 from __future__ import annotations
@@ -17,22 +18,53 @@ from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, lab
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    found: dict[str, list[pl.DataFrame]] = {"devices": [], "kernels": [], "concurrency": [], "flight": []}
+    found: dict[str, list[pl.DataFrame]] = {
+        "devices": [],
+        "kernels": [],
+        "concurrency": [],
+        "flight": [],
+    }
     for device in unit.devices:
         compute, nccl = unit.device_spans(device, COMPUTE, GRAPH), unit.device_spans(device, NCCL)
         communication = unit.device_spans(device, NCCL, MEMORY)
-        found["devices"].append(pl.DataFrame({
-            "device": [device], "communication_ns": [communication.length], "overlapped_ns": [intersection(communication, compute).length],
-            "nccl_ns": [nccl.length], "nccl_overlapped_ns": [intersection(nccl, compute).length], "compute_ns": [compute.length]}))
+        found["devices"].append(
+            pl.DataFrame(
+                {
+                    "device": [device],
+                    "communication_ns": [communication.length],
+                    "overlapped_ns": [intersection(communication, compute).length],
+                    "nccl_ns": [nccl.length],
+                    "nccl_overlapped_ns": [intersection(nccl, compute).length],
+                    "compute_ns": [compute.length],
+                }
+            )
+        )
         mine = unit.work.filter(pl.col("device") == device)
         begin, end, what = (mine[name].to_numpy() for name in ("begin", "end", "what"))
-        beside = np.where(np.isin(what, (NCCL, MEMORY)), compute.within(begin, end), communication.within(begin, end))
-        kinds = mine.with_columns(beside=beside).group_by("device", "what", "operation", "name", "class", maintain_order=True)
-        found["kernels"].append(kinds.agg(
-            count=pl.len(), time_ns=(pl.col("end") - pl.col("begin")).sum(), beside_ns=pl.col("beside").sum()))
+        beside = np.where(
+            np.isin(what, (NCCL, MEMORY)),
+            compute.within(begin, end),
+            communication.within(begin, end),
+        )
+        kinds = mine.with_columns(beside=beside).group_by(
+            "device", "what", "operation", "name", "class", maintain_order=True
+        )
+        found["kernels"].append(
+            kinds.agg(
+                count=pl.len(),
+                time_ns=(pl.col("end") - pl.col("begin")).sum(),
+                beside_ns=pl.col("beside").sum(),
+            )
+        )
         kernels = what != MEMORY
         counts = time_by_count(begin[kernels], end[kernels], nccl)
-        found["concurrency"].append(pl.DataFrame(list(counts.items()), schema={"kernels": pl.Int64, "time_ns": pl.Int64}, orient="row"))
+        found["concurrency"].append(
+            pl.DataFrame(
+                list(counts.items()),
+                schema={"kernels": pl.Int64, "time_ns": pl.Int64},
+                orient="row",
+            )
+        )
     if unit.has("launch"):
         found["flight"].append(_in_flight(unit))
     return {name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()}
@@ -44,42 +76,97 @@ def _in_flight(unit: Unit) -> pl.DataFrame:
     task = unit.task_of[launched["sender"].to_numpy()]
     rows = []
     for number in np.unique(task):
-        sent, begin = launched["sent"].to_numpy()[task == number], launched["begin"].to_numpy()[task == number]
+        sent, begin = (
+            launched["sent"].to_numpy()[task == number],
+            launched["begin"].to_numpy()[task == number],
+        )
         _, counts = concurrency(sent, begin)
-        rows.append((int(number), len(sent), float(np.maximum(begin - sent, 0).sum() / unit.duration), int(counts.max(initial=0))))
-    return pl.DataFrame(rows, schema={"task": pl.Int64, "launched": pl.Int64, "mean_in_flight": pl.Float64, "most_in_flight": pl.Int64},
-                        orient="row")
+        rows.append(
+            (
+                int(number),
+                len(sent),
+                float(np.maximum(begin - sent, 0).sum() / unit.duration),
+                int(counts.max(initial=0)),
+            )
+        )
+    return pl.DataFrame(
+        rows,
+        schema={
+            "task": pl.Int64,
+            "launched": pl.Int64,
+            "mean_in_flight": pl.Float64,
+            "most_in_flight": pl.Int64,
+        },
+        orient="row",
+    )
 
 
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     devices = found["devices"].sort("device")
     total = devices.sum().with_columns(device=pl.lit(-1, pl.Int64))
     count = devices.height
-    devices = pl.concat([devices.with_columns(elapsed=pl.lit(context.duration, pl.Int64)),
-                         total.with_columns(elapsed=pl.lit(context.duration * count, pl.Int64))])
+    devices = pl.concat(
+        [
+            devices.with_columns(elapsed=pl.lit(context.duration, pl.Int64)),
+            total.with_columns(elapsed=pl.lit(context.duration * count, pl.Int64)),
+        ]
+    )
     exposed = pl.col("communication_ns") - pl.col("overlapped_ns")
     nccl_exposed = pl.col("nccl_ns") - pl.col("nccl_overlapped_ns")
     devices = devices.select(
-        "device", "communication_ns", exposed.alias("exposed_ns"), "overlapped_ns",
+        "device",
+        "communication_ns",
+        exposed.alias("exposed_ns"),
+        "overlapped_ns",
         ratio(exposed, pl.col("communication_ns")).alias("exposed_of_communication_share"),
         ratio("overlapped_ns", "communication_ns").alias("overlapped_of_communication_share"),
-        (exposed / pl.col("elapsed")).alias("exposed_of_elapsed_share"), (pl.col("overlapped_ns") / pl.col("elapsed")).alias(
-            "overlapped_of_elapsed_share"),
-        "nccl_ns", nccl_exposed.alias("nccl_exposed_ns"), ratio(nccl_exposed, pl.col("nccl_ns")).alias("exposed_of_nccl_share"))
-    devices = context.with_device(devices).with_columns(device=pl.coalesce("device", pl.lit("all"))).drop("node")
-    tables = {"devices": Table("Communication alone (exposed) and beside computation (overlapped)", devices, __doc__ or "")}
+        (exposed / pl.col("elapsed")).alias("exposed_of_elapsed_share"),
+        (pl.col("overlapped_ns") / pl.col("elapsed")).alias("overlapped_of_elapsed_share"),
+        "nccl_ns",
+        nccl_exposed.alias("nccl_exposed_ns"),
+        ratio(nccl_exposed, pl.col("nccl_ns")).alias("exposed_of_nccl_share"),
+    )
+    devices = (
+        context.with_device(devices)
+        .with_columns(device=pl.coalesce("device", pl.lit("all")))
+        .drop("node")
+    )
+    tables = {
+        "devices": Table(
+            "Communication alone (exposed) and beside computation (overlapped)",
+            devices,
+            __doc__ or "",
+        )
+    }
     if not context.book.layouts & {"nccl_kernel", "memory_operation"}:
-        return Result("overlap", ANALYSIS.title, {}, [], [f"overlap: {context.absent(('nccl_kernel', 'memory_operation'))}"])
+        return Result(
+            "overlap",
+            ANALYSIS.title,
+            {},
+            [],
+            [f"overlap: {context.absent(('nccl_kernel', 'memory_operation'))}"],
+        )
     kernels = found["kernels"]
     tables |= _by_operation(kernels) | _by_class(kernels)
-    concurrent = found["concurrency"].group_by("kernels", maintain_order=True).agg(pl.col("time_ns").sum()).sort("kernels")
+    concurrent = (
+        found["concurrency"]
+        .group_by("kernels", maintain_order=True)
+        .agg(pl.col("time_ns").sum())
+        .sort("kernels")
+    )
     if concurrent.height:
-        tables["concurrency"] = Table("Kernels at a time during NCCL kernels (1: NCCL alone)", concurrent.with_columns(
-            of_nccl_share=pl.col("time_ns") / pl.col("time_ns").sum(),
-            of_elapsed_share=pl.col("time_ns") / (context.duration * count)))
+        tables["concurrency"] = Table(
+            "Kernels at a time during NCCL kernels (1: NCCL alone)",
+            concurrent.with_columns(
+                of_nccl_share=pl.col("time_ns") / pl.col("time_ns").sum(),
+                of_elapsed_share=pl.col("time_ns") / (context.duration * count),
+            ),
+        )
     missing = []
     if found["flight"].height:
-        tables["in_flight"] = Table("Kernels launched and not begun yet", context.with_task(found["flight"].sort("task")))
+        tables["in_flight"] = Table(
+            "Kernels launched and not begun yet", context.with_task(found["flight"].sort("task"))
+        )
     else:
         missing.append(f"kernels in flight: {context.absent(('cuda_api',))}")
     return Result("overlap", ANALYSIS.title, tables, [], missing)
@@ -90,29 +177,74 @@ def _by_operation(kernels: pl.DataFrame) -> dict[str, Table]:
     if not communication.height:
         return {}
     nccl, memory = labels_of("nccl_operation"), labels_of("memory_operation")
-    of_nccl = pl.col("operation").cast(pl.Int64).replace_strict(nccl, default="operation not told", return_dtype=pl.String)
-    of_memory = pl.col("name").cast(pl.Int64).replace_strict(memory, default="memory operation", return_dtype=pl.String)
+    of_nccl = (
+        pl.col("operation")
+        .cast(pl.Int64)
+        .replace_strict(nccl, default="operation not told", return_dtype=pl.String)
+    )
+    of_memory = (
+        pl.col("name")
+        .cast(pl.Int64)
+        .replace_strict(memory, default="memory operation", return_dtype=pl.String)
+    )
     names = pl.when(pl.col("what") == NCCL).then(pl.format("NCCL {}", of_nccl)).otherwise(of_memory)
-    rows = communication.with_columns(operation=names).group_by("operation", maintain_order=True).agg(
-        pl.col("count").sum(), pl.col("time_ns").sum(), overlapped_ns=pl.col("beside_ns").sum())
+    rows = (
+        communication.with_columns(operation=names)
+        .group_by("operation", maintain_order=True)
+        .agg(
+            pl.col("count").sum(), pl.col("time_ns").sum(), overlapped_ns=pl.col("beside_ns").sum()
+        )
+    )
     rows = rows.sort("time_ns", descending=True, maintain_order=True)
     exposed = pl.col("time_ns") - pl.col("overlapped_ns")
-    return {"operations": Table("Communication by operation", rows.select(
-        "operation", "count", "time_ns", exposed.alias("exposed_ns"), "overlapped_ns",
-        ratio(exposed, pl.col("time_ns")).alias("exposed_share")))}
+    return {
+        "operations": Table(
+            "Communication by operation",
+            rows.select(
+                "operation",
+                "count",
+                "time_ns",
+                exposed.alias("exposed_ns"),
+                "overlapped_ns",
+                ratio(exposed, pl.col("time_ns")).alias("exposed_share"),
+            ),
+        )
+    }
 
 
 def _by_class(kernels: pl.DataFrame) -> dict[str, Table]:
     compute = kernels.filter(pl.col("what").is_in([COMPUTE, GRAPH]))
     if not compute.height:
         return {}
-    label = pl.when(pl.col("what") == GRAPH).then(pl.lit("CUDA graph")).otherwise(
-        pl.col("class").cast(pl.Int64).replace_strict(labels_of("kernel_class"), default="Other", return_dtype=pl.String))
-    rows = compute.with_columns(label.alias("class")).group_by("class", maintain_order=True).agg(
-        pl.col("count").sum(), pl.col("time_ns").sum(), beside_communication_ns=pl.col("beside_ns").sum())
+    label = (
+        pl.when(pl.col("what") == GRAPH)
+        .then(pl.lit("CUDA graph"))
+        .otherwise(
+            pl.col("class")
+            .cast(pl.Int64)
+            .replace_strict(labels_of("kernel_class"), default="Other", return_dtype=pl.String)
+        )
+    )
+    rows = (
+        compute.with_columns(label.alias("class"))
+        .group_by("class", maintain_order=True)
+        .agg(
+            pl.col("count").sum(),
+            pl.col("time_ns").sum(),
+            beside_communication_ns=pl.col("beside_ns").sum(),
+        )
+    )
     rows = rows.sort("time_ns", descending=True, maintain_order=True)
-    return {"classes": Table("Computation by class of kernels, and how much of it runs beside communication", rows.with_columns(
-        beside_communication_share=ratio("beside_communication_ns", "time_ns")))}
+    return {
+        "classes": Table(
+            "Computation by class of kernels, and how much of it runs beside communication",
+            rows.with_columns(
+                beside_communication_share=ratio("beside_communication_ns", "time_ns")
+            ),
+        )
+    }
 
 
-ANALYSIS = Analysis("overlap", "Overlap of communication and computation", (tuple(WORK),), collect, conclude)
+ANALYSIS = Analysis(
+    "overlap", "Overlap of communication and computation", (tuple(WORK),), collect, conclude
+)

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from nsys2prv.analysis.book import Book
+from nsys2prv.analysis.book import EventReader
 from nsys2prv.analysis.findings.finding import Finding
-from nsys2prv.analysis.unit import Question, Unit
+from nsys2prv.analysis.unit import AnalysisOptions, Unit
 
 
 @dataclass(frozen=True)
 class Table:
-    """Figures. Columns that end in `_ns` are durations, `_bytes` sizes, `share` and `efficiency` fractions of 1, `_gb_s` 10^9 bytes a
-    second. about: how they are defined."""
+    """Figures. Columns that end in `_ns` are durations, `_bytes` sizes, `share` and `efficiency`
+    fractions of 1, `_gb_s` 10^9 bytes a second. about: how they are defined.
+    """
 
     title: str
     frame: pl.DataFrame
@@ -24,8 +25,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """tables: by name. notes: on how to read them. missing: what the reports lack, and which figures are not given therefore. findings:
-    what holds the job back, greatest share first."""
+    """tables: by name. notes: on how to read them. missing: what the reports lack, and which
+    figures are not given therefore. findings: what holds the job back, greatest share first.
+    """
 
     name: str
     title: str
@@ -37,11 +39,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Context:
-    """What analyses conclude with. labels: name set -> frame of value and label. folded: NVTX names as groups
-    (folding.py). absent: layouts -> why there are none of them."""
+    """What analyses conclude with. labels: name set -> frame of value and label. folded: NVTX names
+    as groups (folding.py). absent: layouts -> why there are none of them.
+    """
 
-    book: Book
-    question: Question
+    book: EventReader
+    question: AnalysisOptions
     labels: Mapping[str, pl.DataFrame]
     folded: pl.DataFrame
     absent: Callable[[Sequence[str]], str]
@@ -60,32 +63,52 @@ class Context:
     def tasks(self) -> pl.DataFrame:
         """`task`, `rank`, `node` of every task, and `who`, its name in tables."""
         tasks = self.book.rows.threads.select("task", "rank", "node").unique("task").sort("task")
-        return tasks.with_columns(who=pl.when(pl.col("rank").is_not_null()).then(pl.format("rank {}", "rank"))
-                                  .otherwise(pl.format("task {}", "task")))
+        return tasks.with_columns(
+            who=pl.when(pl.col("rank").is_not_null())
+            .then(pl.format("rank {}", "rank"))
+            .otherwise(pl.format("task {}", "task"))
+        )
 
     def with_device(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with names of devices in the place of their numbers, and `node`."""
         names = self.devices.select(pl.col("device").cast(frame["device"].dtype), "label", "node")
-        joined = frame.join(names, on="device", how="left", maintain_order="left").with_columns(device="label").drop("label")
-        return joined.select("node", "device", *(name for name in frame.columns if name not in ("device", "node")))
+        joined = (
+            frame.join(names, on="device", how="left", maintain_order="left")
+            .with_columns(device="label")
+            .drop("label")
+        )
+        return joined.select(
+            "node", "device", *(name for name in frame.columns if name not in ("device", "node"))
+        )
 
     def with_task(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with names of ranks in the place of tasks."""
         names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who")
         joined = frame.join(names, on="task", how="left", maintain_order="left")
-        return joined.select(pl.col("who").alias("rank"), *(name for name in frame.columns if name != "task"))
+        return joined.select(
+            pl.col("who").alias("rank"), *(name for name in frame.columns if name != "task")
+        )
 
     def named(self, frame: pl.DataFrame, column: str, *sets: str) -> pl.DataFrame:
         """The frame with labels in the place of the values of some name sets."""
-        labels = pl.concat([self.labels[one] for one in sets]).unique("value").select(pl.col("value").cast(frame[column].dtype), "label")
-        joined = frame.join(labels, left_on=column, right_on="value", how="left", maintain_order="left")
-        return joined.with_columns(pl.coalesce("label", pl.format("value {}", column)).alias(column)).drop("label")
+        labels = (
+            pl.concat([self.labels[one] for one in sets])
+            .unique("value")
+            .select(pl.col("value").cast(frame[column].dtype), "label")
+        )
+        joined = frame.join(
+            labels, left_on=column, right_on="value", how="left", maintain_order="left"
+        )
+        return joined.with_columns(
+            pl.coalesce("label", pl.format("value {}", column)).alias(column)
+        ).drop("label")
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """An analysis. needs: groups of layouts, of each of which one must be there. collect: partial frames of one unit, by name.
-    conclude: the tables of the frames of all units, each put together."""
+    """An analysis. needs: groups of layouts, of each of which one must be there. collect: partial
+    frames of one unit, by name. conclude: the tables of the frames of all units, each put together.
+    """
 
     name: str
     title: str

@@ -7,20 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsys2prv.device_states import device_of
+from nsys2prv.conversion.device_states import device_of
+from nsys2prv.conversion.job import Job
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey
-from nsys2prv.job import Job
-from nsys2prv.model.objects import OF_GPU, gpu_identity
+from nsys2prv.paraver.object_model import OF_GPU, gpu_identity
 
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
 
 
 @dataclass(frozen=True)
 class RowTable:
-    """threads: a row for each thread of the trace, in their order: `thread` (from 0), `row` (its name), `kind` (host, stream, samples),
-    `task` (from 1, as Paraver numbers them), `rank` (null where unknown), `node`, `device` (index into devices, null for none), `stream`.
-    devices: a row for each physical GPU: `device` (from 0), `node`, `gpu` (its number in row names), `label`, `task` (the first with work).
-    units: threads are of one unit where they share a report or a GPU; of each thread, from 0."""
+    """threads: a row for each thread of the trace, in their order: `thread` (from 0), `row` (its
+    name), `kind` (host, stream, samples), `task` (from 1, as Paraver numbers them), `rank` (null
+    where unknown), `node`, `device` (index into devices, null for none), `stream`. devices: a row
+    for each physical GPU: `device` (from 0), `node`, `gpu` (its number in row names), `label`,
+    `task` (the first with work). units: threads are of one unit where they share a report or a GPU;
+    of each thread, from 0.
+    """
 
     threads: pl.DataFrame
     devices: pl.DataFrame
@@ -44,7 +47,11 @@ def row_table(job: Job) -> RowTable:
             kinds[thread], streams[thread] = STREAM, key.stream
     tasks = [number for number, task in enumerate(tree.tasks, 1) for _ in task.threads]
     nodes = [tree.nodes[task.node].name for task in tree.tasks for _ in task.threads]
-    ranks = [process.rank for process, task in zip(model.processes, tree.tasks, strict=True) for _ in task.threads]
+    ranks = [
+        process.rank
+        for process, task in zip(model.processes, tree.tasks, strict=True)
+        for _ in task.threads
+    ]
     gpus = _gpus(job)
     identities: dict[tuple, int] = {}
     # Those with work first.
@@ -52,15 +59,34 @@ def row_table(job: Job) -> RowTable:
         identities.setdefault(gpus[thread], len(identities))
     devices = [identities[gpus[thread]] if thread in gpus else None for thread in range(count)]
     threads = pl.DataFrame(
-        {"thread": range(count), "row": [thread.name for task in tree.tasks for thread in task.threads], "kind": kinds, "task": tasks,
-         "rank": ranks, "node": nodes, "device": devices, "stream": streams},
-        schema={"thread": pl.Int64, "row": pl.String, "kind": pl.String, "task": pl.Int64, "rank": pl.Int64, "node": pl.String,
-                "device": pl.Int64, "stream": pl.Int64})
+        {
+            "thread": range(count),
+            "row": [thread.name for task in tree.tasks for thread in task.threads],
+            "kind": kinds,
+            "task": tasks,
+            "rank": ranks,
+            "node": nodes,
+            "device": devices,
+            "stream": streams,
+        },
+        schema={
+            "thread": pl.Int64,
+            "row": pl.String,
+            "kind": pl.String,
+            "task": pl.Int64,
+            "rank": pl.Int64,
+            "node": pl.String,
+            "device": pl.Int64,
+            "stream": pl.Int64,
+        },
+    )
     return RowTable(threads, _devices(threads), _units(reports, tasks, devices, kinds))
 
 
 def _gpus(job: Job) -> dict[int, tuple]:
-    """Thread -> what tells its GPU from all others of the trace, of streams and of rows of GPUs themselves."""
+    """Thread -> what tells its GPU from all others of the trace, of streams and of rows of GPUs
+    themselves.
+    """
     infos, machines = job.infos, [placement.machine for placement in job.placed.placements]
     found = {}
     for (report, key), thread in job.model.rows.items():
@@ -75,14 +101,18 @@ def _devices(threads: pl.DataFrame) -> pl.DataFrame:
     rows = threads.filter(pl.col("device").is_not_null()).sort(pl.col("kind") != STREAM, "thread")
     rows = rows.unique("device", keep="first").sort("device")
     # Rows are named by the GPU's number on its machine.
-    rows = rows.with_columns(gpu=pl.col("row").str.extract(r"(?:^CUDA-D| GPU)(-?\d+)").cast(pl.Int64))
+    rows = rows.with_columns(
+        gpu=pl.col("row").str.extract(r"(?:^CUDA-D| GPU)(-?\d+)").cast(pl.Int64)
+    )
     alone = pl.len().over("node", "gpu") == 1
     label = pl.format("{} GPU{}", "node", "gpu")
     label = pl.when(alone).then(label).otherwise(pl.format("{} of task {}", label, "task"))
     return rows.select("device", "node", "gpu", label.alias("label"), "task")
 
 
-def _units(reports: list[list[int]], tasks: list[int], devices: list[int | None], kinds: list[str]) -> np.ndarray:
+def _units(
+    reports: list[list[int]], tasks: list[int], devices: list[int | None], kinds: list[str]
+) -> np.ndarray:
     """Connected components of threads by report, task and GPU."""
     leader: dict[tuple, tuple] = {}
 

@@ -1,7 +1,8 @@
 """The steady state of a job: the time of its iterations, without start-up and shutdown.
 
-Iterations are NVTX ranges of one name (numbers in it apart) that repeat without overlapping on a thread and hold most of the kernels;
-where there are none, the period of the sequence of kernels on a device. A few tasks are looked at, for all do the same.
+Iterations are NVTX ranges of one name (numbers in it apart) that repeat without overlapping on a
+thread and hold most of the kernels; where there are none, the period of the sequence of kernels on
+a device. A few tasks are looked at, for all do the same.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.book import Book
-from nsys2prv.analysis.folding import NUMBER, TAIL
-from nsys2prv.analysis.regions import LAYOUTS
+from nsys2prv.analysis.book import EventReader
+from nsys2prv.analysis.regions import LAYOUTS, NUMBER, TAIL
 
 #: Units that are looked at.
 MOST_UNITS = 4
@@ -22,15 +22,22 @@ MOST_UNITS = 4
 LEAST_COUNT, LEAST_KERNELS = 3, 0.5
 #: Of ranges that cover nearly as much time as those that cover most, the ones that are more often.
 NEARLY, MORE_OFTEN = 0.85, 1.5
-#: Leading iterations that take longer than the median by this factor are warm-up, up to this share of all.
+#: Leading iterations that take longer than the median by this factor are warm-up, up to this share
+#: of all.
 WARM, MOST_WARM = 2.0, 0.25
 #: Two kernels one period apart have the same name in so many cases.
 ALIKE = 0.9
 #: Periods that are tried.
 MOST_PERIODS = 40
 KERNELS = ("cuda_kernel", "nccl_kernel")
-SCHEMA = {"phase": pl.String, "begin_ns": pl.Int64, "time_ns": pl.Int64, "time_share": pl.Float64, "iterations": pl.Int64,
-          "doing": pl.String}
+SCHEMA = {
+    "phase": pl.String,
+    "begin_ns": pl.Int64,
+    "time_ns": pl.Int64,
+    "time_share": pl.Float64,
+    "iterations": pl.Int64,
+    "doing": pl.String,
+}
 
 
 @dataclass(frozen=True)
@@ -52,17 +59,29 @@ class Steady:
         return len(self.begins)
 
 
-def find_steady_state(book: Book, labels: pl.DataFrame) -> Steady | None:
-    """The steady state of a job, None where it does not repeat itself. labels: value and label of NVTX names."""
+def find_steady_state(book: EventReader, labels: pl.DataFrame) -> Steady | None:
+    """The steady state of a job, None where it does not repeat itself. labels: value and label of
+    NVTX names.
+    """
     units = np.unique(book.rows.units).tolist()
-    chosen = [units[at] for at in np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()]
+    chosen = [
+        units[at]
+        for at in np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()
+    ]
     kernels = {unit: _kernels(book, unit) for unit in chosen}
     kernels = {unit: frame for unit, frame in kernels.items() if frame.height}
     patterns = _patterns(labels)
     # Ranges that are pushed and popped before those that are started and ended anywhere.
     for layout in LAYOUTS:
-        found = [steady for unit, frame in kernels.items()
-                 if (steady := _by_ranges(_ranges(book, unit, [layout]), patterns, frame["begin"].to_numpy()))]
+        found = [
+            steady
+            for unit, frame in kernels.items()
+            if (
+                steady := _by_ranges(
+                    _ranges(book, unit, [layout]), patterns, frame["begin"].to_numpy()
+                )
+            )
+        ]
         if found:
             break
     found = found or [steady for frame in kernels.values() if (steady := _by_kernels(frame))]
@@ -72,46 +91,94 @@ def find_steady_state(book: Book, labels: pl.DataFrame) -> Steady | None:
     names = [steady.found_by for steady in found]
     same = [steady for steady in found if steady.found_by == max(names, key=names.count)]
     first = max(same, key=lambda steady: steady.count)
-    begin, end = min(steady.begin for steady in same), min(max(steady.end for steady in same), book.duration)
+    begin, end = (
+        min(steady.begin for steady in same),
+        min(max(steady.end for steady in same), book.duration),
+    )
     return Steady(begin, end, first.begins, first.found_by)
 
 
-def phases(book: Book, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
-    """The job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`, `time_share` of the job, `iterations` (of the
-    steady state), and `doing`: by what these were found, else the NVTX ranges of the first task that took most of it."""
+def phases(book: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
+    """The job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`, `time_share`
+    of the job, `iterations` (of the steady state), and `doing`: by what these were found, else the
+    NVTX ranges of the first task that took most of it.
+    """
     unit = int(book.rows.units[0]) if len(book.rows.units) else 0
     ranges = _ranges(book, unit).join(_patterns(labels), on="range", how="inner")
     rows = []
-    for name, begin, end in (("start-up", 0, steady.begin), ("steady state", steady.begin, steady.end),
-                             ("shutdown", steady.end, book.duration)):
+    for name, begin, end in (
+        ("start-up", 0, steady.begin),
+        ("steady state", steady.begin, steady.end),
+        ("shutdown", steady.end, book.duration),
+    ):
         if end > begin:
-            inside = ranges.with_columns(part=pl.min_horizontal("end", pl.lit(end)) - pl.max_horizontal("begin", pl.lit(begin)))
-            most = inside.filter(pl.col("part") > 0).group_by("pattern").agg(pl.col("part").sum()).sort(
-                ["part", "pattern"], descending=[True, False]).head(2)
+            inside = ranges.with_columns(
+                part=pl.min_horizontal("end", pl.lit(end))
+                - pl.max_horizontal("begin", pl.lit(begin))
+            )
+            most = (
+                inside.filter(pl.col("part") > 0)
+                .group_by("pattern")
+                .agg(pl.col("part").sum())
+                .sort(["part", "pattern"], descending=[True, False])
+                .head(2)
+            )
             repeats = name == "steady state"
             doing = steady.found_by if repeats else ", ".join(most["pattern"].to_list())
-            rows.append((name, begin, end - begin, (end - begin) / max(book.duration, 1), steady.count if repeats else None, doing))
+            rows.append(
+                (
+                    name,
+                    begin,
+                    end - begin,
+                    (end - begin) / max(book.duration, 1),
+                    steady.count if repeats else None,
+                    doing,
+                )
+            )
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
-def _kernels(book: Book, unit: int) -> pl.DataFrame:
+def _kernels(book: EventReader, unit: int) -> pl.DataFrame:
     """Kernels of a unit's first device, by begin: begin, end, name."""
-    frames = [book.begins(layout, ("kernel",), unit).select("begin", "end", "thread", name=pl.col("kernel"))
-              for layout in KERNELS if layout in book.layouts]
-    frame = pl.concat(frames) if frames else pl.DataFrame(schema=dict.fromkeys(("begin", "end", "thread", "name"), pl.Int64))
+    frames = [
+        book.begins(layout, ("kernel",), unit).select(
+            "begin", "end", "thread", name=pl.col("kernel")
+        )
+        for layout in KERNELS
+        if layout in book.layouts
+    ]
+    frame = (
+        pl.concat(frames)
+        if frames
+        else pl.DataFrame(schema=dict.fromkeys(("begin", "end", "thread", "name"), pl.Int64))
+    )
     device = book.rows.column("device")[frame["thread"].to_numpy()]
-    return frame.filter(pl.Series(device == device.min(initial=1 << 40), dtype=pl.Boolean)).sort("begin")
+    return frame.filter(pl.Series(device == device.min(initial=1 << 40), dtype=pl.Boolean)).sort(
+        "begin"
+    )
 
 
 def _patterns(labels: pl.DataFrame) -> pl.DataFrame:
     """`range` (value) -> `pattern`: the name with its numbers folded."""
-    return labels.select(range=pl.col("value").cast(pl.Int64), pattern=pl.col("label").str.replace(TAIL, "").str.replace_all(NUMBER, "#"))
+    return labels.select(
+        range=pl.col("value").cast(pl.Int64),
+        pattern=pl.col("label").str.replace(TAIL, "").str.replace_all(NUMBER, "#"),
+    )
 
 
-def _ranges(book: Book, unit: int, layouts: Sequence[str] = LAYOUTS) -> pl.DataFrame:
-    found = [book.begins(layout, ("range",), unit).select("begin", "end", "thread", pl.col("range").cast(pl.Int64))
-             for layout in layouts if layout in book.layouts]
-    return pl.concat(found) if found else pl.DataFrame(schema=dict.fromkeys(("begin", "end", "thread", "range"), pl.Int64))
+def _ranges(book: EventReader, unit: int, layouts: Sequence[str] = LAYOUTS) -> pl.DataFrame:
+    found = [
+        book.begins(layout, ("range",), unit).select(
+            "begin", "end", "thread", pl.col("range").cast(pl.Int64)
+        )
+        for layout in layouts
+        if layout in book.layouts
+    ]
+    return (
+        pl.concat(found)
+        if found
+        else pl.DataFrame(schema=dict.fromkeys(("begin", "end", "thread", "range"), pl.Int64))
+    )
 
 
 def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray) -> Steady | None:
@@ -119,19 +186,31 @@ def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
     ranges = ranges.join(patterns, on="range", how="inner").sort("thread", "pattern", "begin")
     late = (pl.col("begin").shift(-1) < pl.col("end")).over("thread", "pattern").fill_null(False)
     groups = ranges.group_by("thread", "pattern", maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64), covered=(pl.col("end") - pl.col("begin")).sum(), first=pl.col("begin").min(),
-        last=pl.col("end").max(), overlaps=late.any())
+        count=pl.len().cast(pl.Int64),
+        covered=(pl.col("end") - pl.col("begin")).sum(),
+        first=pl.col("begin").min(),
+        last=pl.col("end").max(),
+        overlaps=late.any(),
+    )
     groups = groups.filter((pl.col("count") >= LEAST_COUNT) & ~pl.col("overlaps"))
-    inside = np.searchsorted(kernels, groups["last"].to_numpy()) - np.searchsorted(kernels, groups["first"].to_numpy())
-    groups = groups.filter(pl.Series(inside >= LEAST_KERNELS * len(kernels), dtype=pl.Boolean)).sort(
-        ["covered", "count", "pattern"], descending=[True, True, False])
+    inside = np.searchsorted(kernels, groups["last"].to_numpy()) - np.searchsorted(
+        kernels, groups["first"].to_numpy()
+    )
+    groups = groups.filter(
+        pl.Series(inside >= LEAST_KERNELS * len(kernels), dtype=pl.Boolean)
+    ).sort(["covered", "count", "pattern"], descending=[True, True, False])
     if not groups.height:
         return None
     best = groups.row(0, named=True)
-    often = groups.filter((pl.col("covered") >= NEARLY * best["covered"]) & (pl.col("count") >= MORE_OFTEN * best["count"]))
+    often = groups.filter(
+        (pl.col("covered") >= NEARLY * best["covered"])
+        & (pl.col("count") >= MORE_OFTEN * best["count"])
+    )
     if often.height:
         best = often.sort(["count", "covered"], descending=True).row(0, named=True)
-    mine = ranges.filter((pl.col("thread") == best["thread"]) & (pl.col("pattern") == best["pattern"]))
+    mine = ranges.filter(
+        (pl.col("thread") == best["thread"]) & (pl.col("pattern") == best["pattern"])
+    )
     begins, ends = mine["begin"].to_numpy(), mine["end"].to_numpy()
     # Work of the last iteration may run after its range has ended.
     return _without_warm_up(begins, int(ends[-1]), f"NVTX ranges {best['pattern']}")
@@ -152,9 +231,17 @@ def _by_kernels(kernels: pl.DataFrame) -> Steady | None:
     for period in _periods(names):
         alike = names[period:] == names[:-period]
         first, last = _longest_alike(alike, period)
-        if last - first >= (LEAST_COUNT - 1) * period and last - first + period >= LEAST_KERNELS * len(names):
-            begins = kernels["begin"].to_numpy()[first:last + period:period][:(last - first) // period + 1]
-            return _without_warm_up(begins, int(kernels["end"][first:last + period].max()), "the period of the sequence of kernels")
+        if last - first >= (
+            LEAST_COUNT - 1
+        ) * period and last - first + period >= LEAST_KERNELS * len(names):
+            begins = kernels["begin"].to_numpy()[first : last + period : period][
+                : (last - first) // period + 1
+            ]
+            return _without_warm_up(
+                begins,
+                int(kernels["end"][first : last + period].max()),
+                "the period of the sequence of kernels",
+            )
     return None
 
 
@@ -166,12 +253,14 @@ def _periods(names: np.ndarray) -> list[int]:
     found = set()
     for number in np.argsort(counts, kind="stable").tolist():
         if counts[number] >= LEAST_COUNT and len(found) < MOST_PERIODS:
-            found.add(int(np.median(np.diff(order[starts[number]:starts[number + 1]]))))
+            found.add(int(np.median(np.diff(order[starts[number] : starts[number + 1]]))))
     return sorted(period for period in found if 0 < period <= len(names) // LEAST_COUNT)
 
 
 def _longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
-    """Where the longest stretch begins and ends of which each window of a period has enough matches."""
+    """Where the longest stretch begins and ends of which each window of a period has enough
+    matches.
+    """
     if len(alike) < period:
         return 0, 0
     sums = np.concatenate([[0], np.cumsum(alike)])

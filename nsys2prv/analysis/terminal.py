@@ -20,7 +20,9 @@ BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 @dataclass(frozen=True)
 class Style:
-    """How to print. In a pipe nothing depends on a terminal: tables have all columns, and there are no escape sequences."""
+    """How to print. In a pipe nothing depends on a terminal: tables have all columns, and there are
+    no escape sequences.
+    """
 
     # columns of the terminal, None for tables of any width
     width: int | None = None
@@ -35,7 +37,12 @@ class Style:
         """That of standard output."""
         if not sys.stdout.isatty():
             return cls(None, full, rows)
-        return cls(shutil.get_terminal_size().columns, full, rows, "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb")
+        return cls(
+            shutil.get_terminal_size().columns,
+            full,
+            rows,
+            "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb",
+        )
 
     def title(self, text: str) -> list[str]:
         return [f"{BOLD}{text}{PLAIN}"] if self.colours else [text, "=" * len(text)]
@@ -58,24 +65,45 @@ def printed(results: Iterable[Result], head: Iterable[str] = (), style: Style | 
             kept.append(block)
             room -= len(block) + 1
     left = len(blocks) - len(kept)
-    more = [[f"{left} more tables and notes: --full for all, --only NAME for those of one analysis"]] if left else []
+    more = (
+        [[f"{left} more tables and notes: --full for all, --only NAME for those of one analysis"]]
+        if left
+        else []
+    )
     return "\n\n".join("\n".join(part) for part in (*parts, *kept, *more))
 
 
 def _findings(result: Result, style: Style, width: int) -> list[str]:
-    what = "shares of the steady state" if "phases" in result.tables else "shares of the elapsed time"
-    return [*style.title("What holds the job back"), *_folded([f"  {what}, gained at most if the cause vanished"], width),
-            *finding_lines(result.findings, width, style.full)]
+    what = (
+        "shares of the steady state" if "phases" in result.tables else "shares of the elapsed time"
+    )
+    return [
+        *style.title("What holds the job back"),
+        *_folded([f"  {what}, gained at most if the cause vanished"], width),
+        *finding_lines(result.findings, width, style.full),
+    ]
 
 
 def _blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     """The parts of a result that are printed or left out as a whole."""
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
-    told = [line for note in result.notes for line in textwrap.wrap(note, width, initial_indent="note: ", subsequent_indent="      ")]
-    told += [line for lack in result.missing
-             for line in textwrap.wrap(f"not given - {lack}", width, subsequent_indent="      ", break_on_hyphens=False)]
-    tables = [[table.title, *table_lines(table.frame, rows, style.width)] for name, table in result.tables.items()
-              if name not in IN_DETAIL and table.frame.height]
+    told = [
+        line
+        for note in result.notes
+        for line in textwrap.wrap(note, width, initial_indent="note: ", subsequent_indent="      ")
+    ]
+    told += [
+        line
+        for lack in result.missing
+        for line in textwrap.wrap(
+            f"not given - {lack}", width, subsequent_indent="      ", break_on_hyphens=False
+        )
+    ]
+    tables = [
+        [table.title, *table_lines(table.frame, rows, style.width)]
+        for name, table in result.tables.items()
+        if name not in IN_DETAIL and table.frame.height
+    ]
     if result.name != "findings":
         heading = style.title(result.title)
         if tables:
@@ -87,4 +115,8 @@ def _blocks(result: Result, style: Style, width: int) -> list[list[str]]:
 
 
 def _folded(lines: list[str], width: int) -> list[str]:
-    return [part for line in lines for part in (textwrap.wrap(line, width, subsequent_indent="    ") or [""])]
+    return [
+        part
+        for line in lines
+        for part in (textwrap.wrap(line, width, subsequent_indent="    ") or [""])
+    ]

@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.result import Result, Table
-from nsys2prv.errors import Nsys2prvError
 
 #: Rows of a table that are printed; JSON has all.
 MOST_ROWS = 20
@@ -22,12 +22,24 @@ UPRIGHT = 3
 #: Characters of the longest text column.
 WIDEST = 60
 #: Tables that are maps or repeat others in detail: in JSON and DataFrames, not in the terminal.
-IN_DETAIL = frozenset({"map", "use", "by_rank", "tree", "iterations_of_devices", "gaps_of_devices", "durations",
-                       "classes_by_iteration"})
+IN_DETAIL = frozenset(
+    {
+        "map",
+        "use",
+        "by_rank",
+        "tree",
+        "iterations_of_devices",
+        "gaps_of_devices",
+        "durations",
+        "classes_by_iteration",
+    }
+)
 
 
 def table_lines(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
-    """A frame as aligned lines: durations in readable units, fractions in percent. width: leave out the last columns that are too much."""
+    """A frame as aligned lines: durations in readable units, fractions in percent. width: leave out
+    the last columns that are too much.
+    """
     if frame.height == 1 and frame.width > UPRIGHT:
         return _upright(frame)
     shown = frame.head(rows)
@@ -36,12 +48,18 @@ def table_lines(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = 
         cells = [cell(name, value) for value in shown[name].to_list()]
         head = heading(name)
         wide = max(map(len, (head, *cells)))
-        left = frame.schema[name] in (pl.String, pl.Categorical) or isinstance(frame.schema[name], pl.Enum)
-        columns.append([f"{text:<{wide}}" if left else f"{text:>{wide}}" for text in (head, *cells)])
+        left = frame.schema[name] in (pl.String, pl.Categorical) or isinstance(
+            frame.schema[name], pl.Enum
+        )
+        columns.append(
+            [f"{text:<{wide}}" if left else f"{text:>{wide}}" for text in (head, *cells)]
+        )
     kept = _fitting([len(column[0]) for column in columns], width)
     lines = ["  " + "  ".join(line).rstrip() for line in zip(*columns[:kept], strict=True)]
     if kept < len(columns):
-        lines.append(f"  ... and {', '.join(heading(name) for name in frame.columns[kept:])}"[:width])
+        lines.append(
+            f"  ... and {', '.join(heading(name) for name in frame.columns[kept:])}"[:width]
+        )
     if frame.height > rows:
         lines.append(f"  ... {frame.height - rows:,} more")
     return lines
@@ -79,7 +97,7 @@ def cell(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return value if len(value) <= WIDEST else f"{value[:WIDEST - 1]}…"
+        return value if len(value) <= WIDEST else f"{value[: WIDEST - 1]}…"
     if name.endswith("_ns"):
         return duration(float(value))
     if name.endswith("bytes"):
@@ -109,11 +127,27 @@ def scaled(value: float, step: int, units: tuple[str, ...]) -> str:
 
 def as_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
     """Everything, for scripts: tables as columns. job: what the results are of."""
-    analyses = {name: {"title": result.title, "notes": result.notes, "missing": result.missing, "tables": {
-        key: {"title": table.title, "about": table.about, "columns": table.frame.to_dict(as_series=False)}
-        for key, table in result.tables.items()}} for name, result in results.items()}
+    analyses = {
+        name: {
+            "title": result.title,
+            "notes": result.notes,
+            "missing": result.missing,
+            "tables": {
+                key: {
+                    "title": table.title,
+                    "about": table.about,
+                    "columns": table.frame.to_dict(as_series=False),
+                }
+                for key, table in result.tables.items()
+            },
+        }
+        for name, result in results.items()
+    }
     found = [finding.as_dict() for result in results.values() for finding in result.findings]
-    return json.dumps({"format": FORMAT, "job": dict(job), "findings": found, "analyses": analyses}, allow_nan=False)
+    return json.dumps(
+        {"format": FORMAT, "job": dict(job), "findings": found, "analyses": analyses},
+        allow_nan=False,
+    )
 
 
 def from_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
@@ -133,6 +167,8 @@ def from_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
 
 
 def _result(name: str, found: Mapping[str, Any]) -> Result:
-    tables = {key: Table(table["title"], pl.DataFrame(table["columns"], strict=False), table["about"])
-              for key, table in found["tables"].items()}
+    tables = {
+        key: Table(table["title"], pl.DataFrame(table["columns"], strict=False), table["about"])
+        for key, table in found["tables"].items()
+    }
     return Result(name, found["title"], tables, found["notes"], found["missing"])

@@ -1,4 +1,8 @@
-"""What analyses look at: the events of one unit, threads that share a report or a GPU. What several analyses need is made once."""
+"""The events of one unit of analysis (threads that share a report or a GPU), and what the hosts
+that drive a device do.
+
+What several analyses need is computed once.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,21 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.book import Book, Samples
-from nsys2prv.analysis.intervals import EMPTY, Spans, union, united
+from nsys2prv.analysis.book import EventReader, Samples
+from nsys2prv.analysis.intervals import EMPTY, Spans, difference, union, united
 from nsys2prv.analysis.rows import HOST
 from nsys2prv.analysis.steady import Steady
-from nsys2prv.catalogue import catalogue
+from nsys2prv.events.catalogue import catalogue
 
 #: What a device does.
 COMPUTE, NCCL, GRAPH, MEMORY = range(4)
 #: Layouts of work on devices -> what it is, and its naming field.
-WORK = {"cuda_kernel": (COMPUTE, "kernel"), "nccl_kernel": (NCCL, "kernel"), "cuda_graph": (GRAPH, "execution"),
-        "memory_operation": (MEMORY, "operation")}
+WORK = {
+    "cuda_kernel": (COMPUTE, "kernel"),
+    "nccl_kernel": (NCCL, "kernel"),
+    "cuda_graph": (GRAPH, "execution"),
+    "memory_operation": (MEMORY, "operation"),
+}
 MPI = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
 #: Numbers of the catalogue: classes of kernels, and whether they use tensor cores.
 GEMM, CONVOLUTION = 1, 3
@@ -28,11 +36,14 @@ TENSOR_YES, TENSOR_NO = 1, 2
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked of all analyses. useful: `compute` (kernels other than NCCL's, as BSC) or `all-kernels` (as TALP). windows: frame of
-    regions and iterations with `region`, `iteration`, `begin`, `end`; the whole job is the first. bins: of maps over time. synchronising:
-    values of CUDA API calls that wait for the device. io: values of OS runtime calls that wait for files or the network. groups: file
-    of the groups of NVTX names by value (folding.py). steady: the job's steady state (steady.py), None where it has none."""
+class AnalysisOptions:
+    """What is asked of all analyses. useful: `compute` (kernels other than NCCL's, as BSC) or
+    `all-kernels` (as TALP). windows: frame of regions and iterations with `region`, `iteration`,
+    `begin`, `end`; the whole job is the first. bins: of maps over time. synchronising: values of
+    CUDA API calls that wait for the device. io: values of OS runtime calls that wait for files or
+    the network. groups: file of the groups of NVTX names by value (folding.py). steady: the job's
+    steady state (steady.py), None where it has none.
+    """
 
     useful: str = "compute"
     windows: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -50,7 +61,9 @@ class Question:
 class Unit:
     """The events of one unit of a book. folder: for what is too much to hand back."""
 
-    def __init__(self, book: Book, number: int, question: Question, folder: Path) -> None:
+    def __init__(
+        self, book: EventReader, number: int, question: AnalysisOptions, folder: Path
+    ) -> None:
         self.book, self.number, self.question, self.folder = book, number, question, folder
         self.duration = book.duration
         self._rows = book.rows.threads.filter(pl.Series(book.rows.units == number))
@@ -78,22 +91,49 @@ class Unit:
 
     @cached_property
     def work(self) -> pl.DataFrame:
-        """Everything that devices executed, by begin: begin, end, thread, device, what, name (value), class, tensor, bytes, operation
-        (memory operation, or that of an NCCL kernel)."""
+        """Everything that devices executed, by begin: begin, end, thread, device, what, name
+        (value), class, tensor, bytes, operation (memory operation, or that of an NCCL kernel).
+        """
         frames = []
         for layout, (what, name) in WORK.items():
-            fields = [name, *({"cuda_kernel": ("class", "tensor_cores"), "nccl_kernel": ("class", "tensor_cores", "operation"),
-                               "memory_operation": ("bytes",)}.get(layout, ()))]
+            fields = [
+                name,
+                *(
+                    {
+                        "cuda_kernel": ("class", "tensor_cores"),
+                        "nccl_kernel": ("class", "tensor_cores", "operation"),
+                        "memory_operation": ("bytes",),
+                    }.get(layout, ())
+                ),
+            ]
             found = self.begins(layout, fields)
             known = set(found.columns)
-            frames.append(found.select(
-                "begin", "end", "thread", pl.lit(what, pl.Int8).alias("what"), pl.col(name).cast(pl.Int32).alias("name"),
-                *(pl.col(column).cast(pl.Int8).alias(alias) if column in known else pl.lit(0, pl.Int8).alias(alias)
-                  for column, alias in (("class", "class"), ("tensor_cores", "tensor"))),
-                (pl.col("operation").cast(pl.Int8) if "operation" in known else pl.lit(0, pl.Int8)).alias("operation")))
+            frames.append(
+                found.select(
+                    "begin",
+                    "end",
+                    "thread",
+                    pl.lit(what, pl.Int8).alias("what"),
+                    pl.col(name).cast(pl.Int32).alias("name"),
+                    *(
+                        pl.col(column).cast(pl.Int8).alias(alias)
+                        if column in known
+                        else pl.lit(0, pl.Int8).alias(alias)
+                        for column, alias in (("class", "class"), ("tensor_cores", "tensor"))
+                    ),
+                    (
+                        pl.col("operation").cast(pl.Int8)
+                        if "operation" in known
+                        else pl.lit(0, pl.Int8)
+                    ).alias("operation"),
+                )
+            )
         work = pl.concat(frames)
         threads = work["thread"].to_numpy()
-        work = work.with_columns(thread=pl.col("thread").cast(pl.Int32), device=pl.Series(self.device_of[threads], dtype=pl.Int32))
+        work = work.with_columns(
+            thread=pl.col("thread").cast(pl.Int32),
+            device=pl.Series(self.device_of[threads], dtype=pl.Int32),
+        )
         return work.sort("begin", maintain_order=True)
 
     def device_spans(self, device: int, *what: int) -> Spans:
@@ -109,7 +149,10 @@ class Unit:
 
     def useful(self, device: int) -> Spans:
         """When a device is useful, as the question means it."""
-        return self.device_spans(device, *((COMPUTE, GRAPH) if self.question.useful == "compute" else (COMPUTE, NCCL, GRAPH)))
+        return self.device_spans(
+            device,
+            *((COMPUTE, GRAPH) if self.question.useful == "compute" else (COMPUTE, NCCL, GRAPH)),
+        )
 
     def active(self, device: int) -> Spans:
         return self.device_spans(device, COMPUTE, NCCL, GRAPH, MEMORY)
@@ -117,11 +160,15 @@ class Unit:
     @cached_property
     def api(self) -> pl.DataFrame:
         """CUDA API calls, by begin: begin, end, thread, call (value)."""
-        return self.begins("cuda_api", ("call",)).with_columns(pl.col("thread", "call").cast(pl.Int32))
+        return self.begins("cuda_api", ("call",)).with_columns(
+            pl.col("thread", "call").cast(pl.Int32)
+        )
 
     def main_thread(self, task: int) -> int:
         """The first host thread of a task."""
-        return int(self._rows.filter((pl.col("kind") == HOST) & (pl.col("task") == task))["thread"].min())
+        return int(
+            self._rows.filter((pl.col("kind") == HOST) & (pl.col("task") == task))["thread"].min()
+        )
 
     def thread_spans(self, layout: str, threads: Sequence[int]) -> Spans:
         """When any of these threads is in an event of a layout."""
@@ -146,24 +193,41 @@ class Unit:
     @cached_property
     def gpu_samples(self) -> dict[int, Samples]:
         """Samples of GPU metrics by device."""
-        return {int(self.device_of[found.thread]): found for found in self.book.samples("gpu_metric", self.number)}
+        return {
+            int(self.device_of[found.thread]): found
+            for found in self.book.samples("gpu_metric", self.number)
+        }
 
     @cached_property
     def launched(self) -> pl.DataFrame:
-        """Work with the call that launched it, by begin: columns of `work`, and `sent` (begin of the call), `sender` (its thread).
+        """Work with the call that launched it, by begin: columns of `work`, and `sent` (begin of
+        the call), `sender` (its thread).
 
-        Work without a known call is not in it."""
-        lines = pl.concat([self.book.lines(kind, self.number).select("sent", pl.col("sender", "thread").cast(pl.Int32), "begin")
-                           for kind in ("launch", "memory")])
-        line = located(*columns_of(lines, "thread", "begin"), *columns_of(self.work, "thread", "begin"))
+        Work without a known call is not in it.
+        """
+        lines = pl.concat(
+            [
+                self.book.lines(kind, self.number).select(
+                    "sent", pl.col("sender", "thread").cast(pl.Int32), "begin"
+                )
+                for kind in ("launch", "memory")
+            ]
+        )
+        line = located(
+            *columns_of(lines, "thread", "begin"), *columns_of(self.work, "thread", "begin")
+        )
         hit = np.flatnonzero(line >= 0)
         calls = {name: lines[name].to_numpy()[line[hit]] for name in ("sent", "sender")}
-        return self.work.filter(pl.Series(line >= 0)).with_columns(**{name: pl.Series(column) for name, column in calls.items()})
+        return self.work.filter(pl.Series(line >= 0)).with_columns(
+            **{name: pl.Series(column) for name, column in calls.items()}
+        )
 
     @cached_property
     def launching(self) -> np.ndarray:
         """Of each row of `launched` the row of its call in `api`, -1 for none."""
-        return located(*columns_of(self.api, "thread", "begin"), *columns_of(self.launched, "sender", "sent"))
+        return located(
+            *columns_of(self.api, "thread", "begin"), *columns_of(self.launched, "sender", "sent")
+        )
 
 
 def columns_of(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
@@ -171,7 +235,9 @@ def columns_of(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
     return [frame[name].to_numpy() for name in names]
 
 
-def located(thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray) -> np.ndarray:
+def located(
+    thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
+) -> np.ndarray:
     """For each (at_thread, at) the first row that has this thread and time, -1 for none."""
     order, wanted = np.lexsort((time, thread)), np.lexsort((at, at_thread))
     found = np.full(len(at), -1, np.int64)
@@ -188,3 +254,60 @@ def located(thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.
 def labels_of(value_set: str) -> dict[int, str]:
     """The labels of a closed set."""
     return dict(catalogue().value_sets[value_set].labels)
+
+
+#: In MPI, in NCCL (calls on the host), in file or network I/O, waiting for the device, in another
+#: call of the CUDA API.
+STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
+
+
+def driving_threads(unit: Unit, device: int) -> list[int]:
+    """Host threads that launch work on a device, and the main threads of the tasks that it works
+    for.
+    """
+    threads = unit.work.filter(pl.col("device") == device)["thread"].unique().to_numpy()
+    tasks = np.unique(unit.task_of[threads]).tolist()
+    found = {unit.main_thread(task) for task in tasks if task in unit.tasks}
+    if unit.has("launch", "memory"):
+        found |= set(unit.launched.filter(pl.col("device") == device)["sender"].unique().to_list())
+    return sorted(found)
+
+
+def host_states(unit: Unit, device: int) -> dict[str, Spans]:
+    """When the threads that drive a device are in each of STATES."""
+    known = unit.cache.setdefault("host_states", {})
+    if device not in known:
+        known[device] = _host_states(unit, driving_threads(unit, device))
+    return known[device]
+
+
+def _host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
+    api = unit.api.filter(pl.col("thread").is_in(threads)) if unit.has("cuda_api") else None
+    synchronising, launching = EMPTY, EMPTY
+    if api is not None:
+        waits = pl.col("call").is_in(list(unit.question.synchronising))
+        parts = api.filter(waits), api.filter(~waits)
+        synchronising, launching = (
+            union(part["begin"].to_numpy(), part["end"].to_numpy()) for part in parts
+        )
+    found = {
+        "mpi": unit.mpi_spans(threads),
+        "nccl": unit.thread_spans("nccl_call", threads),
+        "io": _io(unit, threads),
+        "synchronisation": synchronising,
+        "launch": launching,
+    }
+    states, before = {}, EMPTY
+    for name in STATES:
+        states[name] = difference(found[name], before)
+        before = united([before, found[name]])
+    return states
+
+
+def _io(unit: Unit, threads: list[int]) -> Spans:
+    if not unit.has("osrt"):
+        return EMPTY
+    calls = unit.begins("osrt", ("call",)).filter(
+        pl.col("thread").is_in(threads) & pl.col("call").is_in(list(unit.question.io))
+    )
+    return union(calls["begin"].to_numpy(), calls["end"].to_numpy())

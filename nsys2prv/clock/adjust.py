@@ -1,4 +1,9 @@
-"""Corrections made to respect hard bounds: what must precede what connects, moves and tightens what the ends tell."""
+"""Adjust corrections to hard bounds: connect, move and tighten hosts so that no effect precedes its
+cause.
+
+Hosts bound in one direction only are moved just far enough; hosts whose own clocks contradict
+nothing keep them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nsys2prv.clock.hosts import Precedences
+from nsys2prv.clock.gathering import Precedences
 from nsys2prv.clock.hull import Bounds, middle, nearest, region
 from nsys2prv.clock.network import SECOND, Network
 from nsys2prv.clock.observations import NOISE, Finding
@@ -16,16 +21,18 @@ UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causa
 #: Violations of no more than this (and the source's slack) are noise, ns.
 TOLERANCE = 3_000.0
 SWEEPS = 3
-#: What bounds may contradict each other by (ns) as no clock keeps its rate for ever; the error is larger by twice as much.
+#: What bounds may contradict each other by (ns) as no clock keeps its rate for ever; the error is
+#: larger by twice as much.
 RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A host's correction while it is made: corrected = time + offset + drift * time, all relative to the pivot, ns.
+    """A host's correction while it is made: corrected = time + offset + drift * time, all relative
+    to the pivot, ns.
 
-    bound: against the reference at any instant of first..last, where something was observed. rate: how much more it is for each ns
-    before and after that.
+    bound: against the reference at any instant of first..last, where something was observed. rate:
+    how much more it is for each ns before and after that.
     """
 
     host: int
@@ -43,7 +50,9 @@ class Estimate:
 
 
 def estimates_of(net: Network, floors: np.ndarray, cover: float) -> list[Estimate]:
-    """Estimates by the ends alone; hosts that share no collective with others are references of their own. floors: by host, ns."""
+    """Estimates by the ends alone; hosts that share no collective with others are references of
+    their own. floors: by host, ns.
+    """
     estimates = []
     size = len(net.offset)
     for host in range(size):
@@ -57,15 +66,26 @@ def estimates_of(net: Network, floors: np.ndarray, cover: float) -> list[Estimat
         sigma = max(net.sigma(host, net.first[host]), net.sigma(host, net.last[host]))
         unsteady = float(net.unsteady[host] + net.unsteady[net.reference[host]])
         drift_variance = max(float(net.covariance[host + size, host + size]), 0.0)
-        estimates.append(Estimate(
-            host, int(net.reference[host]), ENDS, float(net.offset[host]), float(net.drift[host]),
-            float(floors[host] * np.sqrt(net.hops[host])) + cover * sigma + unsteady, cover * drift_variance**0.5 / SECOND,
-            drift_variance**0.5 / SECOND, **shared))
+        estimates.append(
+            Estimate(
+                host,
+                int(net.reference[host]),
+                ENDS,
+                float(net.offset[host]),
+                float(net.drift[host]),
+                float(floors[host] * np.sqrt(net.hops[host])) + cover * sigma + unsteady,
+                cover * drift_variance**0.5 / SECOND,
+                drift_variance**0.5 / SECOND,
+                **shared,
+            )
+        )
     return estimates
 
 
 def connect(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
-    """Parts that no ends connect, connected by bounds in both directions: each along the road of the smallest error to a reference."""
+    """Parts that no ends connect, connected by bounds in both directions: each along the road of
+    the smallest error to a reference.
+    """
     part = np.array([estimate.reference for estimate in estimates])
     begin, end = corrected(estimates, orders)
     before, after = part[orders.before], part[orders.after]
@@ -91,8 +111,10 @@ def connect(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
 
 @dataclass(frozen=True)
 class _Road:
-    """What to add to the times of one part to have those of another, offset + drift * time; error: from first to last; rate: how much more
-    it is for each ns before and after; rows: precedences that it rests on."""
+    """What to add to the times of one part to have those of another, offset + drift * time; error:
+    from first to last; rate: how much more it is for each ns before and after; rows: precedences
+    that it rests on.
+    """
 
     offset: float = 0.0
     drift: float = 0.0
@@ -104,15 +126,28 @@ class _Road:
 
     def then(self, other: _Road) -> _Road:
         """Another road, and then this one."""
-        error, first, last = self.error + other.error, max(self.first, other.first), min(self.last, other.last)
+        error, first, last = (
+            self.error + other.error,
+            max(self.first, other.first),
+            min(self.last, other.last),
+        )
         rate = self.rate + other.rate
         if first > last:
             error, first, last = error + rate * (first - last), last, first
-        return _Road(other.offset + self.offset + self.drift * other.offset, other.drift + self.drift + self.drift * other.drift,
-                     error, rate, first, last, other.rows)
+        return _Road(
+            other.offset + self.offset + self.drift * other.offset,
+            other.drift + self.drift + self.drift * other.drift,
+            error,
+            rate,
+            first,
+            last,
+            other.rows,
+        )
 
 
-def _between(begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, rows: np.ndarray) -> _Road | None:
+def _between(
+    begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, rows: np.ndarray
+) -> _Road | None:
     """To the part that `leaving` precedences do not start in, from the other's."""
     up, down = rows[leaving[rows]], rows[~leaving[rows]]
     if not len(up) or not len(down):
@@ -124,11 +159,21 @@ def _between(begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, rows: np.n
         found = middle(bounds.relaxed(by), first, last)
         if found is not None:
             slope = (found.last - found.first) / max(last - first, 1.0)
-            return _Road(found.first - slope * first, slope, found.error + 2 * by, found.slope_error, first, last, len(rows))
+            return _Road(
+                found.first - slope * first,
+                slope,
+                found.error + 2 * by,
+                found.slope_error,
+                first,
+                last,
+                len(rows),
+            )
     return None
 
 
-def _along(estimates: list[Estimate], part: np.ndarray, roads: dict[int, list[tuple[int, _Road]]]) -> list[Estimate]:
+def _along(
+    estimates: list[Estimate], part: np.ndarray, roads: dict[int, list[tuple[int, _Road]]]
+) -> list[Estimate]:
     """Corrections of the parts composed along the roads of the smallest error from the lowest part."""
     reached: dict[int, tuple[int, _Road]] = {}
     for start in np.unique(part).tolist():
@@ -150,21 +195,37 @@ def _along(estimates: list[Estimate], part: np.ndarray, roads: dict[int, list[tu
     for estimate in estimates:
         root, road = reached[estimate.reference]
         if root == estimate.reference:
-            result.append(replace(estimate, method=REFERENCE) if estimate.method == UTC and root in roads else estimate)
+            result.append(
+                replace(estimate, method=REFERENCE)
+                if estimate.method == UTC and root in roads
+                else estimate
+            )
             continue
         own = _Road(estimate.offset, estimate.drift, estimate.bound, estimate.rate)
         if np.isfinite(estimate.first):
             own = replace(own, first=estimate.first, last=estimate.last)
         whole = road.then(own)
-        result.append(replace(
-            estimate, reference=root, method=BOUNDS if estimate.method in (UTC, REFERENCE) else f"{ENDS}, {BOUNDS}",
-            offset=whole.offset, drift=whole.drift, bound=whole.error, rate=whole.rate,
-            observations=estimate.observations or road.rows, first=whole.first, last=whole.last))
+        result.append(
+            replace(
+                estimate,
+                reference=root,
+                method=BOUNDS if estimate.method in (UTC, REFERENCE) else f"{ENDS}, {BOUNDS}",
+                offset=whole.offset,
+                drift=whole.drift,
+                bound=whole.error,
+                rate=whole.rate,
+                observations=estimate.observations or road.rows,
+                first=whole.first,
+                last=whole.last,
+            )
+        )
     return result
 
 
 def project(estimates: list[Estimate], orders: Precedences) -> tuple[list[Estimate], list[Finding]]:
-    """Estimates moved as little as removes violations that lie within their own error; what is beyond that is taken for wrong data."""
+    """Estimates moved as little as removes violations that lie within their own error; what is
+    beyond that is taken for wrong data.
+    """
     estimates, findings = list(estimates), []
     if not len(orders):
         return estimates, findings
@@ -186,25 +247,39 @@ def project(estimates: list[Estimate], orders: Precedences) -> tuple[list[Estima
         for host in sorted(movable, key=lambda host: -errors[host]):
             estimates[host] = _moved(estimates, host, orders, same & ~beyond, slack)
     for host in np.unique(orders.before[beyond]).tolist():
-        findings.append(Finding("contradicted", "begins that lie after ends they must precede, by more than the clocks' error: not heeded",
-                                int((orders.before[beyond] == host).sum()), clock=host))
+        findings.append(
+            Finding(
+                "contradicted",
+                "begins that lie after ends they must precede, by more than the clocks' error: not heeded",
+                int((orders.before[beyond] == host).sum()),
+                clock=host,
+            )
+        )
     return estimates, findings
 
 
-def _moved(estimates: list[Estimate], host: int, orders: Precedences, heeded: np.ndarray, slack: np.ndarray) -> Estimate:
+def _moved(
+    estimates: list[Estimate], host: int, orders: Precedences, heeded: np.ndarray, slack: np.ndarray
+) -> Estimate:
     estimate = estimates[host]
     rows = np.flatnonzero(heeded & ((orders.before == host) | (orders.after == host)))
     begin, end = corrected(estimates, orders.of(rows))
     bounds = _own_bounds(begin, end, orders.before[rows] == host, slack[rows])
     # Within the error of the drift, for a short span tells none.
-    corners = region(bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last, estimate.rate)
+    corners = region(
+        bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last, estimate.rate
+    )
     if not len(corners):
         return estimate
     first, last = nearest(corners).tolist()
     if max(abs(first), abs(last)) > estimate.bound:
         return estimate
     slope = (last - first) / max(estimate.last - estimate.first, 1.0)
-    return replace(estimate, offset=estimate.offset + first - slope * estimate.first, drift=estimate.drift + slope)
+    return replace(
+        estimate,
+        offset=estimate.offset + first - slope * estimate.first,
+        drift=estimate.drift + slope,
+    )
 
 
 def tighten(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
@@ -223,25 +298,43 @@ def tighten(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
         low, high = np.searchsorted(hosts[order], [host, host + 1])
         some = order[low:high]
         estimate = estimates[host]
-        if host == estimate.reference or not np.isfinite(estimate.first) or is_leaving[some].all() or not is_leaving[some].any():
+        if (
+            host == estimate.reference
+            or not np.isfinite(estimate.first)
+            or is_leaving[some].all()
+            or not is_leaving[some].any()
+        ):
             continue
         at = rows[some]
         bounds = _own_bounds(begin[at], end[at], is_leaving[some], slack[at])
-        corners = region(bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last, estimate.rate)
+        corners = region(
+            bounds.thinned(estimate.first, estimate.last),
+            estimate.first,
+            estimate.last,
+            estimate.rate,
+        )
         if len(corners):
-            result[host] = replace(estimate, bound=min(estimate.bound, float(np.abs(corners).max())))
+            result[host] = replace(
+                estimate, bound=min(estimate.bound, float(np.abs(corners).max()))
+            )
     return result
 
 
-def _own_bounds(begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray) -> Bounds:
-    """Bounds of what may still be added to the times of the host that `leaving` precedences start in and the others end in."""
+def _own_bounds(
+    begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray
+) -> Bounds:
+    """Bounds of what may still be added to the times of the host that `leaving` precedences start
+    in and the others end in.
+    """
     room = end - begin + slack
     return Bounds(begin[leaving], room[leaving], end[~leaving], -room[~leaving])
 
 
 def corrected(estimates: list[Estimate], orders: Precedences) -> tuple[np.ndarray, np.ndarray]:
     """The begins and the ends of the precedences, by the estimates."""
-    return orders.corrected(np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates]))
+    return orders.corrected(
+        np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
+    )
 
 
 def _slack(orders: Precedences) -> np.ndarray:
@@ -249,3 +342,95 @@ def _slack(orders: Precedences) -> np.ndarray:
     for source, noise in NOISE.items():
         slack[orders.source == source] = noise.slack
     return slack
+
+
+ONE_WAY = "causality, one way"
+#: Fewer bounds than this may be of calls that do not belong together.
+FEWEST = 8
+#: No UTC is wrong by more than this (ns): what demands more is wrong data.
+LARGEST_ONE_WAY = 1_000_000_000.0
+
+
+def one_way(
+    estimates: list[Estimate], orders: Precedences, left_out: frozenset[int] = frozenset()
+) -> list[Estimate]:
+    """The estimates, with parts moved that are references of their own and violate causality in one
+    direction against those placed before them, from the first host's part on. How far they are off
+    beyond that is not known: their bound is infinite.
+
+    left_out: hosts whose clocks are not to be believed.
+    """
+    part = np.array([estimate.reference for estimate in estimates])
+    begin, end = corrected(estimates, orders)
+    early = begin - end
+    before, after = part[orders.before], part[orders.after]
+    met, counts = np.unique(np.stack([before, after], axis=1), axis=0, return_counts=True)
+    pairs = {
+        (b, a): float(early[(before == b) & (after == a)].max())
+        for (b, a), count in zip(met.tolist(), counts.tolist(), strict=True)
+        if b != a and count >= FEWEST and not left_out & {b, a}
+    }
+    shift = {int(part[0]): 0.0}
+    while True:
+        near = sorted(
+            {q for pair in pairs for p, q in (pair, pair[::-1]) if p in shift and q not in shift}
+        )
+        if not near:
+            break
+        q = near[0]
+        later = max(
+            (need + shift[p] for (p, r), need in pairs.items() if r == q and p in shift),
+            default=0.0,
+        )
+        earlier = max(
+            (need - shift[p] for (r, p), need in pairs.items() if r == q and p in shift),
+            default=0.0,
+        )
+        moved = 0.0 if min(later, earlier) > 0 else max(later, 0.0) - max(earlier, 0.0)
+        shift[q] = moved if abs(moved) <= LARGEST_ONE_WAY else 0.0
+    return [
+        replace(
+            estimate,
+            reference=int(part[0]),
+            method=ONE_WAY,
+            offset=estimate.offset + shift[estimate.reference],
+            bound=np.inf,
+        )
+        if shift.get(estimate.reference)
+        else estimate
+        for estimate in estimates
+    ]
+
+
+CONFIRMED = "UTC, confirmed"
+#: A correction larger than this (ns) is made though its error might be as large.
+LARGEST_UNMOVED = 10_000.0
+
+
+def unmoved(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
+    """The estimates, with 0 for hosts whose correction is within its own error and whose placed
+    times violate no causality.
+    """
+    late = orders.begin > orders.end
+    contradicted = np.union1d(orders.before[late], orders.after[late])
+    result = []
+    for estimate in estimates:
+        ends = np.array([estimate.first, estimate.last])
+        moved = float(
+            np.abs(estimate.offset + estimate.drift * np.where(np.isfinite(ends), ends, 0.0)).max()
+        )
+        if (
+            estimate.reference != estimate.host
+            and moved <= min(estimate.bound, LARGEST_UNMOVED)
+            and estimate.host not in contradicted
+        ):
+            estimate = replace(
+                estimate,
+                method=CONFIRMED,
+                offset=0.0,
+                drift=0.0,
+                bound=estimate.bound + moved,
+                rate=estimate.rate + abs(estimate.drift),
+            )
+        result.append(estimate)
+    return result

@@ -1,4 +1,6 @@
-"""What binds the times of reports to each other: begins that no end of the others may precede, per collective or message."""
+"""What binds the times of reports to each other: begins that no end of the others may precede, per
+collective or message.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.gathering import in_turn
-from nsys2prv.clock.hosts import strangers
+from nsys2prv.clock.gathering import drop_unrelated_members, in_turn
 from nsys2prv.clock.observations import Calls, Finding, Messages, Role, call_frame
 from nsys2prv.clock.sequences import number_calls
 from nsys2prv.clock.verdict import Violations
@@ -20,7 +21,9 @@ FAR = 1 << 60
 
 @dataclass(frozen=True)
 class Side:
-    """Begins or ends by group, ascending: arrays of one length. Each report has at most one in a group. knot: index of its time."""
+    """Begins or ends by group, ascending: arrays of one length. Each report has at most one in a
+    group. knot: index of its time.
+    """
 
     group: np.ndarray
     report: np.ndarray
@@ -35,7 +38,9 @@ class Side:
         return Side(self.group[rows], self.report[rows], self.time[rows], self.knot[rows])
 
     def extreme(self, values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each group the greatest value, the report that has it, and the greatest value of the others; -FAR of none."""
+        """Of each group the greatest value, the report that has it, and the greatest value of the
+        others; -FAR of none.
+        """
         first, owner, second = np.full(groups, -FAR), np.full(groups, -1), np.full(groups, -FAR)
         if len(values):
             starts = np.flatnonzero(np.diff(self.group, prepend=-1))
@@ -46,7 +51,9 @@ class Side:
             first[at] = np.maximum.reduceat(values, starts)
             rows = np.flatnonzero(values == first[self.group])
             owner[self.group[rows]] = self.report[rows]
-            second[at] = np.maximum.reduceat(np.where(self.report == owner[self.group], -FAR, values), starts)
+            second[at] = np.maximum.reduceat(
+                np.where(self.report == owner[self.group], -FAR, values), starts
+            )
         return first, owner, second
 
 
@@ -54,8 +61,8 @@ class Side:
 class Bindings:
     """In each of `groups` groups, no end is before a begin of another report.
 
-    knots: times (int64 ns relative to the pivot), each report's ascending without equals; those of report r are
-    knots[bounds[r]:bounds[r + 1]].
+    knots: times (int64 ns relative to the pivot), each report's ascending without equals; those of
+    report r are knots[bounds[r]:bounds[r + 1]].
     """
 
     groups: int
@@ -66,20 +73,37 @@ class Bindings:
 
     def of(self, groups: np.ndarray) -> Bindings:
         """With the groups alone that are True."""
-        return self if groups.all() else Bindings(self.groups, self.begins.of(groups), self.ends.of(groups), self.knots, self.bounds)
+        return (
+            self
+            if groups.all()
+            else Bindings(
+                self.groups, self.begins.of(groups), self.ends.of(groups), self.knots, self.bounds
+            )
+        )
 
     def lacks(self, shifts: np.ndarray) -> np.ndarray:
-        """How much each end is before the last begin of the others, ns; negative where it is after it. shifts: of every knot."""
-        first, owner, second = self.begins.extreme(self.begins.time + shifts[self.begins.knot], self.groups)
+        """How much each end is before the last begin of the others, ns; negative where it is after
+        it. shifts: of every knot.
+        """
+        first, owner, second = self.begins.extreme(
+            self.begins.time + shifts[self.begins.knot], self.groups
+        )
         group = self.ends.group
         last = np.where(owner[group] == self.ends.report, second[group], first[group])
         return last - (self.ends.time + shifts[self.ends.knot])
 
     def room(self, shifts: np.ndarray) -> np.ndarray:
-        """How far each begin may be moved altogether, until it is at the first end of the others; `shifts` are those of ends."""
-        first, owner, second = self.ends.extreme(-self.ends.time - shifts[self.ends.knot], self.groups)
+        """How far each begin may be moved altogether, until it is at the first end of the others;
+        `shifts` are those of ends.
+        """
+        first, owner, second = self.ends.extreme(
+            -self.ends.time - shifts[self.ends.knot], self.groups
+        )
         group = self.begins.group
-        return -np.where(owner[group] == self.begins.report, second[group], first[group]) - self.begins.time
+        return (
+            -np.where(owner[group] == self.begins.report, second[group], first[group])
+            - self.begins.time
+        )
 
     def violations(self, shifts: np.ndarray) -> Violations:
         late = self.lacks(shifts)
@@ -90,8 +114,10 @@ class Bindings:
 
 @dataclass(frozen=True)
 class Bound:
-    """Some groups' calls as begins and ends (group, report, time) of so many collectives, numbered from 0. findings: of recognising
-    them, and of leaving members out. torn: collectives that are not heeded."""
+    """Some groups' calls as begins and ends (group, report, time) of so many collectives, numbered
+    from 0. findings: of recognising them, and of leaving members out. torn: collectives that are
+    not heeded.
+    """
 
     begins: pl.DataFrame
     ends: pl.DataFrame
@@ -106,56 +132,109 @@ def bound(calls: Calls, pivot: int) -> Bound:
     table, findings = call_frame(calls, pivot)
     table, found = number_calls(table)
     findings += found
-    table, members = strangers(table)
+    table, members = drop_unrelated_members(table)
     begins, ends, collectives, torn = _collectives(table)
     return Bound(begins, ends, collectives, findings, members, torn)
 
 
-def bindings_of(parts: Sequence[Bound], messages: Messages, reports: int, pivot: int) -> tuple[Bindings, list[Finding]]:
-    """The bindings between reports, which are the messages' clocks. parts: ascending by source and group."""
+def bindings_of(
+    parts: Sequence[Bound], messages: Messages, reports: int, pivot: int
+) -> tuple[Bindings, list[Finding]]:
+    """The bindings between reports, which are the messages' clocks. parts: ascending by source and
+    group.
+    """
     firsts = np.cumsum([0, *(part.collectives for part in parts)]).tolist()
     first = firsts.pop()
-    begins, ends = (pl.concat([getattr(part, side).with_columns(pl.col("group") + before)
-                               for part, before in zip(parts, firsts, strict=True)]) for side in ("begins", "ends"))
+    begins, ends = (
+        pl.concat(
+            [
+                getattr(part, side).with_columns(pl.col("group") + before)
+                for part, before in zip(parts, firsts, strict=True)
+            ]
+        )
+        for side in ("begins", "ends")
+    )
     findings = in_turn([part.recognising for part in parts], [part.members for part in parts])
     torn = sum(part.torn for part in parts)
     if torn:
-        findings.append(Finding("torn", "collectives whose members within one report do not overlap: not heeded", torn))
+        findings.append(
+            Finding(
+                "torn",
+                "collectives whose members within one report do not overlap: not heeded",
+                torn,
+            )
+        )
     sent = messages.sender != messages.receiver
     number = np.arange(first, first + int(sent.sum()))
     sides = []
-    for frame, report, time in ((begins, messages.sender, messages.send_begin), (ends, messages.receiver, messages.receive_end)):
-        sides.append((np.concatenate([frame["group"].to_numpy(), number]), np.concatenate([frame["report"].to_numpy(), report[sent]]),
-                      np.concatenate([frame["time"].to_numpy(), time[sent] - np.int64(pivot)])))
+    for frame, report, time in (
+        (begins, messages.sender, messages.send_begin),
+        (ends, messages.receiver, messages.receive_end),
+    ):
+        sides.append(
+            (
+                np.concatenate([frame["group"].to_numpy(), number]),
+                np.concatenate([frame["report"].to_numpy(), report[sent]]),
+                np.concatenate([frame["time"].to_numpy(), time[sent] - np.int64(pivot)]),
+            )
+        )
     knots, places, bounds = _knots(sides, reports)
-    return Bindings(first + len(number), Side(*sides[0], places[0]), Side(*sides[1], places[1]), knots, bounds), findings
+    return Bindings(
+        first + len(number), Side(*sides[0], places[0]), Side(*sides[1], places[1]), knots, bounds
+    ), findings
 
 
 def _collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int, int]:
-    """Begins and ends of collectives (group, report, time), the latest and the first of a report, by group; how many collectives these
-    are, and how many are torn."""
+    """Begins and ends of collectives (group, report, time), the latest and the first of a report,
+    by group; how many collectives these are, and how many are torn.
+    """
     root = pl.col("is_root")
-    binds = pl.when(pl.col("role") == Role.ALL).then(True).otherwise(root == (pl.col("role") == Role.FROM_ROOT))
-    bound = pl.when(pl.col("role") == Role.ALL).then(True).otherwise(root == (pl.col("role") == Role.TO_ROOT))
-    table = table.with_columns(begin=pl.when(binds).then("begin"), end=pl.when(bound).then("end")).rename({"clock": "report"})
+    binds = (
+        pl.when(pl.col("role") == Role.ALL)
+        .then(True)
+        .otherwise(root == (pl.col("role") == Role.FROM_ROOT))
+    )
+    bound = (
+        pl.when(pl.col("role") == Role.ALL)
+        .then(True)
+        .otherwise(root == (pl.col("role") == Role.TO_ROOT))
+    )
+    table = table.with_columns(
+        begin=pl.when(binds).then("begin"), end=pl.when(bound).then("end")
+    ).rename({"clock": "report"})
     keys = ["key", "ordinal", "report"]
     rows = table.sort(keys)
-    same = rows.select(pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in keys).any()).item()
+    same = rows.select(
+        pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in keys).any()
+    ).item()
     if same:
-        rows = rows.group_by(keys, maintain_order=True).agg(pl.col("role").first(), pl.col("begin").max(), pl.col("end").min())
+        rows = rows.group_by(keys, maintain_order=True).agg(
+            pl.col("role").first(), pl.col("begin").max(), pl.col("end").min()
+        )
     rows = rows.with_columns(group=pl.struct("key", "ordinal").rle_id())
-    # Times of one report cannot be moved against each other: where its own members contradict themselves, nothing is known.
-    torn = rows.filter((pl.col("role") == Role.ALL) & (pl.col("begin") > pl.col("end")))["group"].unique()
+    # Times of one report cannot be moved against each other: where its own members contradict
+    # themselves, nothing is known.
+    torn = rows.filter((pl.col("role") == Role.ALL) & (pl.col("begin") > pl.col("end")))[
+        "group"
+    ].unique()
     if len(torn):
         rows = rows.filter(~pl.col("group").is_in(torn.implode()))
     number = rows["group"].to_numpy()
-    rows = rows.filter(pl.Series((np.bincount(number, minlength=1) > 1)[number], dtype=pl.Boolean)).with_columns(
-        group=pl.col("group").rle_id().cast(pl.Int64), report=pl.col("report").cast(pl.Int64))
-    begins, ends = (rows.filter(pl.col(name).is_not_null()).select("group", "report", time=name) for name in ("begin", "end"))
+    rows = rows.filter(
+        pl.Series((np.bincount(number, minlength=1) > 1)[number], dtype=pl.Boolean)
+    ).with_columns(
+        group=pl.col("group").rle_id().cast(pl.Int64), report=pl.col("report").cast(pl.Int64)
+    )
+    begins, ends = (
+        rows.filter(pl.col(name).is_not_null()).select("group", "report", time=name)
+        for name in ("begin", "end")
+    )
     return begins, ends, int(rows["group"].max()) + 1 if rows.height else 0, len(torn)
 
 
-def _knots(sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], reports: int) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+def _knots(
+    sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], reports: int
+) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
     """All times by report, where each side's are among them, and where each report's begin."""
     times = [side[2] for side in sides]
     low = min((int(time.min()) for time in times if len(time)), default=0)
@@ -167,4 +246,8 @@ def _knots(sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], reports: int)
     distinct = np.sort(np.concatenate(packed))
     distinct = distinct[np.diff(distinct, prepend=-1) > 0]
     places = [np.searchsorted(distinct, one) for one in packed]
-    return (distinct & ((1 << width) - 1)) + low, places, np.searchsorted(distinct, np.arange(reports + 1) << width)
+    return (
+        (distinct & ((1 << width) - 1)) + low,
+        places,
+        np.searchsorted(distinct, np.arange(reports + 1) << width),
+    )

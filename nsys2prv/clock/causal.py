@@ -1,11 +1,13 @@
 """A controlled logical clock: what still ends before it can is moved forward, smoothly, per report.
 
-After D. Becker, R. Rabenseifner, F. Wolf, J. C. Linford, "Scalable timestamp synchronization for event traces of message-passing
-applications", Parallel Computing 35 (2009) 595-607. It restores the order of events; it does not find out which clock was wrong.
+After D. Becker, R. Rabenseifner, F. Wolf, J. C. Linford, "Scalable timestamp synchronization for
+event traces of message-passing applications", Parallel Computing 35 (2009) 595-607. It restores the
+order of events; it does not find out which clock was wrong.
 
-Every report gets a shift of its times, never negative. An end that is too early is moved to the begin that it must not precede;
-the shift is kept for what follows and fades (*forward*), and what lies before is stretched, unless that would move a begin after
-an end that it must precede (*backward*).
+Every report gets a shift of its times, never negative. An end that is too early is moved to the
+begin that it must not precede; the shift is kept for what follows and fades (*forward*), and what
+lies before is stretched, unless that would move a begin after an end that it must precede
+(*backward*).
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from nsys2prv.clock.maps import Shifts
 from nsys2prv.clock.observations import Finding, Messages
 from nsys2prv.clock.verdict import Violations
 
-#: A shift fades by 1 ns in so many; the faster ones are for times so noisy that ranks would drive each other on and on.
+#: A shift fades by 1 ns in so many; the faster ones are for times so noisy that ranks would drive
+#: each other on and on.
 FADING = 100, 25, 8
 #: It grows, before an end that must be moved, by 1 ns in so many.
 GROWING = 10
@@ -28,7 +31,8 @@ GROWING = 10
 CLOSE = 4
 #: What a shift does between two knots.
 NONE, FADES, GROWS, OTHER = range(4)
-#: Rounds of moving forward, each as far as one more hop from report to report: at least and at most, and times the knots.
+#: Rounds of moving forward, each as far as one more hop from report to report: at least and at
+#: most, and times the knots.
 ROUNDS, WORK = (50, 2_000), 100_000_000
 #: How often bindings are set aside that it does not come to an end with, less one.
 ATTEMPTS = 4
@@ -36,7 +40,9 @@ ATTEMPTS = 4
 
 @dataclass(frozen=True)
 class Move:
-    """largest, mean: shift of a report, ns, the mean over what was observed of it. at: placed time of the largest, ns."""
+    """largest, mean: shift of a report, ns, the mean over what was observed of it. at: placed time
+    of the largest, ns.
+    """
 
     report: int
     largest: int
@@ -46,7 +52,8 @@ class Move:
 
 @dataclass(frozen=True)
 class CausalOrder:
-    """shifts: of the reports that are moved, by corrected times in ns. moves: how far, likewise. violations: of what was observed.
+    """shifts: of the reports that are moved, by corrected times in ns. moves: how far, likewise.
+    violations: of what was observed.
 
     rounds: of moving forward. complete: no binding had to be set aside.
     """
@@ -61,9 +68,11 @@ class CausalOrder:
 
 
 def restored(reports: int, parts: Sequence[Bound], messages: Messages, pivot: int) -> CausalOrder:
-    """Shifts that restore the order of what was observed on `reports` reports, whose indices are the clocks of the observations.
+    """Shifts that restore the order of what was observed on `reports` reports, whose indices are
+    the clocks of the observations.
 
-    parts: what calls bind, in parts of whole groups, ascending by source and group. pivot: an instant amid all times (ns).
+    parts: what calls bind, in parts of whole groups, ascending by source and group. pivot: an
+    instant amid all times (ns).
     """
     net, findings = bindings_of(parts, messages, reports, pivot)
     still = np.zeros(len(net.knots), np.int64)
@@ -79,9 +88,20 @@ def restored(reports: int, parts: Sequence[Bound], messages: Messages, pivot: in
     complete = bool(kept.all())
     if not complete:
         if not kept.any() or after.total >= before.total:
-            findings.append(Finding("given up", "no order of the ranks' events was found that fits what they did: nothing is moved"))
+            findings.append(
+                Finding(
+                    "given up",
+                    "no order of the ranks' events was found that fits what they did: nothing is moved",
+                )
+            )
             return CausalOrder({}, [], before, before, findings, rounds, False)
-        findings.append(Finding("set aside", "collectives and messages that contradict each other: not heeded", int((~kept).sum())))
+        findings.append(
+            Finding(
+                "set aside",
+                "collectives and messages that contradict each other: not heeded",
+                int((~kept).sum()),
+            )
+        )
     found, moves = {}, []
     for report in range(reports):
         part = slice(int(net.bounds[report]), int(net.bounds[report + 1]))
@@ -90,7 +110,14 @@ def restored(reports: int, parts: Sequence[Bound], messages: Messages, pivot: in
             chosen = np.flatnonzero(corners[part]) + part.start
             free = (np.diff(chosen) == 1) & (bent[chosen[:-1]] == OTHER)
             found[report] = _curve(net.knots[chosen] + pivot, shifts[chosen], free, rate)
-            moves.append(Move(report, int(shifts[largest]), float(shifts[part].mean()), int(net.knots[largest]) + pivot))
+            moves.append(
+                Move(
+                    report,
+                    int(shifts[largest]),
+                    float(shifts[part].mean()),
+                    int(net.knots[largest]) + pivot,
+                )
+            )
     return CausalOrder(found, moves, before, after, findings, rounds, complete)
 
 
@@ -103,13 +130,16 @@ def _allowed(net: Bindings, rate: int, close: int) -> np.ndarray:
 
 
 def _settled(net: Bindings) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Groups that were heeded, the smallest shifts that satisfy them going forward, by how they fade, and the rounds that took."""
+    """Groups that were heeded, the smallest shifts that satisfy them going forward, by how they
+    fade, and the rounds that took.
+    """
     kept = np.ones(net.groups, bool)
     rounds, best = 0, None
     most = int(np.clip(WORK // max(len(net.knots), 1), *ROUNDS))
     for attempt in range(ATTEMPTS):
         part = net.of(kept)
-        # At first the slowest fading that will do; after something was set aside, the fastest tells soonest whether that was enough.
+        # At first the slowest fading that will do; after something was set aside, the fastest tells
+        # soonest whether that was enough.
         for rate in FADING[::-1] if attempt else FADING:
             found, wrong, took = _forward(part, _allowed(net, rate, CLOSE), most)
             rounds += took
@@ -120,7 +150,8 @@ def _settled(net: Bindings) -> tuple[np.ndarray, np.ndarray, int, int]:
         if best:
             return kept, *best, rounds
         if attempt < ATTEMPTS - 2:
-            # What follows from a contradiction is moved with it: the first end on each report is closest to it.
+            # What follows from a contradiction is moved with it: the first end on each report is
+            # closest to it.
             ends = part.ends
             order = wrong[np.lexsort((ends.time[wrong], ends.report[wrong]))]
             wrong = order[np.diff(ends.report[order], prepend=-1) > 0]
@@ -129,7 +160,9 @@ def _settled(net: Bindings) -> tuple[np.ndarray, np.ndarray, int, int]:
 
 
 def _forward(net: Bindings, fading: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """(shifts, ends that are still too early, rounds): each round moves what is too early, and what follows on its report."""
+    """(shifts, ends that are still too early, rounds): each round moves what is too early, and what
+    follows on its report.
+    """
     shifts = np.zeros(len(net.knots), np.int64)
     active = net
     reports = len(net.bounds) - 1
@@ -153,7 +186,9 @@ def _forward(net: Bindings, fading: np.ndarray, rounds: int) -> tuple[np.ndarray
     return shifts, np.flatnonzero(net.lacks(shifts) > 0), rounds
 
 
-def _smoothed(net: Bindings, shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray) -> np.ndarray:
+def _smoothed(
+    net: Bindings, shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray
+) -> np.ndarray:
     """The shifts, with what lies before them moved too, as far as begins have room."""
     room = np.full(len(shifts), FAR)
     np.minimum.at(room, net.begins.knot, net.room(shifts))
@@ -161,7 +196,9 @@ def _smoothed(net: Bindings, shifts: np.ndarray, fading: np.ndarray, growing: np
     for low, high in zip(net.bounds[:-1].tolist(), net.bounds[1:].tolist(), strict=True):
         part = slice(low, high)
         if shifts[part].any():
-            wanted = np.maximum.accumulate((shifts[part] - growing[part])[::-1])[::-1] + growing[part]
+            wanted = (
+                np.maximum.accumulate((shifts[part] - growing[part])[::-1])[::-1] + growing[part]
+            )
             allowed = np.minimum.accumulate((room[part] + fading[part])[::-1])[::-1] - fading[part]
             result[part] = np.minimum(wanted, allowed)
     return result
@@ -171,11 +208,17 @@ def _bent(shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray) -> np.nda
     """What the shift does between each knot and the next."""
     step = np.diff(shifts)
     none = (step == 0) & (shifts[1:] == 0)
-    return np.where(none, NONE, np.where(step == -np.diff(fading), FADES, np.where(step == np.diff(growing), GROWS, OTHER)))
+    return np.where(
+        none,
+        NONE,
+        np.where(step == -np.diff(fading), FADES, np.where(step == np.diff(growing), GROWS, OTHER)),
+    )
 
 
 def _corners(net: Bindings, shifts: np.ndarray, bent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The knots between which lines may be drawn, and what the shifts of all knots are by such lines."""
+    """The knots between which lines may be drawn, and what the shifts of all knots are by such
+    lines.
+    """
     corners = np.ones(len(shifts), bool)
     corners[1:-1] = (bent[1:] != bent[:-1]) | (bent[1:] == OTHER)
     corners[net.bounds[:-1][net.bounds[:-1] < len(shifts)]] = True
@@ -190,7 +233,8 @@ def _corners(net: Bindings, shifts: np.ndarray, bent: np.ndarray) -> tuple[np.nd
         wrong = np.flatnonzero(net.lacks(drawn) > 0)
         if not len(wrong):
             return corners, drawn
-        # A line is off by less than 1 ns for rounding, which may be too much where two times are to be equal.
+        # A line is off by less than 1 ns for rounding, which may be too much where two times are to
+        # be equal.
         groups = np.zeros(net.groups, bool)
         groups[net.ends.group[wrong]] = True
         corners[net.ends.knot[wrong]] = True
@@ -199,15 +243,23 @@ def _corners(net: Bindings, shifts: np.ndarray, bent: np.ndarray) -> tuple[np.nd
 
 
 def _curve(times: np.ndarray, shifts: np.ndarray, free: np.ndarray, rate: int) -> Shifts:
-    """The curve through corners. free: between which and the next nothing was observed, so that a shift may fade and grow again."""
+    """The curve through corners. free: between which and the next nothing was observed, so that a
+    shift may fade and grow again.
+    """
     length = np.diff(times)
     faded, grown = rate * shifts[:-1], length - GROWING * shifts[1:]
     meet = (rate * GROWING * (shifts[:-1] - shifts[1:]) + rate * length) // (rate + GROWING)
     apart = faded <= grown
     meet = np.where(apart, faded, meet)
-    parts = [(times[0] - GROWING * shifts[:1], 0 * shifts[:1]), (times, shifts),
-             (times[-1] + rate * shifts[-1:], 0 * shifts[:1])]
-    for into, height, there in ((meet, shifts[:-1] - meet // rate, free), (grown, 0 * meet, free & apart)):
+    parts = [
+        (times[0] - GROWING * shifts[:1], 0 * shifts[:1]),
+        (times, shifts),
+        (times[-1] + rate * shifts[-1:], 0 * shifts[:1]),
+    ]
+    for into, height, there in (
+        (meet, shifts[:-1] - meet // rate, free),
+        (grown, 0 * meet, free & apart),
+    ):
         there = there & (into > 0) & (into < length)
         parts.append((times[:-1][there] + into[there], height[there]))
     times, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True)

@@ -1,4 +1,6 @@
-"""Calls of members brought together per host: what is left of them to find the hosts' corrections by. Groups are gathered one by one."""
+"""Gather the calls of all members per host, one row per host and collective, without members that
+do not belong.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,263 @@ from functools import partial
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.hosts import per_host, strangers, thin, thinned
-from nsys2prv.clock.observations import Calls, Finding, Role, call_frame
-from nsys2prv.clock.sequences import AMBIGUOUS, FEW_CALLS, CallSequence, Member, number_calls, number_group
+from nsys2prv._util.columns import factorize
+from nsys2prv.clock.observations import (
+    NOISE,
+    TO_SIGMA,
+    Calls,
+    Finding,
+    Messages,
+    Role,
+    call_frame,
+    evenly,
+)
+from nsys2prv.clock.sequences import (
+    AMBIGUOUS,
+    FEW_CALLS,
+    CallSequence,
+    Member,
+    number_calls,
+    number_group,
+)
+
+#: Collectives of one group that are looked at: what is beyond tells nothing more.
+MOST = 4_000
+#: Messages between two hosts, in one direction.
+MOST_MESSAGES = 2_000
+#: Collectives by which members are compared with each other.
+SAMPLE = 256
+#: One in this many collectives and messages is held back from the estimate, to judge it by.
+HOLD_BACK = 10
+
+
+@dataclass(frozen=True)
+class Precedences:
+    """`begin` on clock `before` is not later than `end` on clock `after`: arrays of one length,
+    float ns relative to the pivot.
+    """
+
+    source: np.ndarray
+    before: np.ndarray
+    begin: np.ndarray
+    after: np.ndarray
+    end: np.ndarray
+    held: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def of(self, rows: np.ndarray) -> Precedences:
+        return Precedences(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+    def corrected(self, offset: np.ndarray, drift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The begins and the ends by corrected clocks: time + offset + drift * time, by clock."""
+        return (
+            self.begin * (1 + drift[self.before]) + offset[self.before],
+            self.end * (1 + drift[self.after]) + offset[self.after],
+        )
+
+
+def downsample(table: pl.DataFrame) -> pl.DataFrame:
+    """Calls of at most MOST collectives of each group, spread evenly over its order; every
+    HOLD_BACK-th is `held`.
+    """
+    ordinals = table.select("key", "ordinal").unique().sort("key", "ordinal")
+    if not ordinals.height:
+        return table.with_columns(held=pl.lit(False))
+    keys = ordinals["key"].to_numpy()
+    starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
+    parts = [sample_indices(size) for size in np.diff(np.append(starts, len(keys))).tolist()]
+    kept = np.concatenate(
+        [start + part for start, (part, _) in zip(starts.tolist(), parts, strict=True)]
+    )
+    ordinals = ordinals[kept].with_columns(
+        held=pl.Series(np.concatenate([held for _, held in parts]))
+    )
+    return table.join(ordinals, on=["key", "ordinal"])
+
+
+def sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which of so many collectives are looked at, and which of those are held back."""
+    kept = evenly(count, MOST)
+    return kept, np.arange(len(kept)) % HOLD_BACK == HOLD_BACK - 1
+
+
+def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
+    """The table without members whose intervals between ends are unlike those of the others of
+    their group, whatever their clocks.
+    """
+    sample = table.filter((pl.col("role") == Role.ALL) & pl.col("numbered"))
+    findings = []
+    for part in sample.partition_by("key", maintain_order=True):
+        ordinals = part["ordinal"].unique().sort()
+        part = part.filter(
+            pl.col("ordinal").is_in(ordinals[evenly(len(ordinals), SAMPLE)].implode())
+        )
+        rows, row = factorize(part["ordinal"].to_numpy())
+        members, column = factorize(part["member"].to_numpy())
+        ends = np.full((len(rows), len(members)), np.nan)
+        ends[row, column] = part["end"].to_numpy()
+        if len(rows) < 5:
+            continue
+        source = part["source"][0]
+        spreads = _interval_spreads(ends)
+        key, group = part["key"][0], part["group"][0]
+        for at in np.flatnonzero(spreads > NOISE[source].misfit * 2**0.5).tolist():
+            findings.append(
+                (
+                    key,
+                    Finding(
+                        "unrelated",
+                        "collective calls that end at other times than those of all other ranks: not used for the alignment",
+                        int(np.isfinite(ends[:, at]).sum()),
+                        source,
+                        group,
+                        int(members[at]),
+                    ),
+                )
+            )
+    if findings:
+        bad = pl.DataFrame(
+            {
+                "key": [key for key, _ in findings],
+                "member": [finding.member for _, finding in findings],
+            },
+            schema={"key": table["key"].dtype, "member": pl.Int64},
+        )
+        table = table.join(bad, on=["key", "member"], how="anti")
+    return table, [finding for _, finding in findings]
+
+
+def _interval_spreads(ends: np.ndarray) -> np.ndarray:
+    """Spread of each column's intervals about the usual ones, without a drift."""
+    intervals = np.diff(ends, axis=0)
+    with np.errstate(all="ignore"):
+        usual = _median(intervals, 1)[:, None]
+        misfit = intervals - usual
+        misfit = misfit - _median(misfit / np.where(usual == 0, np.nan, usual), 0) * usual
+        return np.nan_to_num(TO_SIGMA * _median(np.abs(misfit - _median(misfit, 0)), 0))
+
+
+def _median(values: np.ndarray, axis: int) -> np.ndarray:
+    """Median along the axis of what is finite; NaN of nothing."""
+    ordered = np.sort(values, axis=axis)
+    count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
+    low, high = np.maximum((count - 1) // 2, 0), np.maximum(count // 2, 0)
+    return np.squeeze(
+        (
+            np.take_along_axis(ordered, low, axis)
+            + np.take_along_axis(ordered, np.minimum(high, values.shape[axis] - 1), axis)
+        )
+        / 2,
+        axis,
+    )
+
+
+def per_host(table: pl.DataFrame) -> pl.DataFrame:
+    """One row per collective and host, sorted by both, of collectives on several hosts.
+
+    Columns: key, source, ordinal, clock, held, role; begin: the latest of the host's members;
+    first_end, end: their earliest and mean end; at_root: the host has the root; late: the last to
+    come of all members is here, who has the shortest duration as all end together; collective:
+    number from 0.
+    """
+    hosts = table.group_by("key", "ordinal", "clock").agg(
+        pl.col("source", "held", "role").first(),
+        pl.col("begin").max(),
+        first_end=pl.col("end").min(),
+        end=pl.col("end").mean(),
+        duration=(pl.col("end") - pl.col("begin")).min(),
+        at_root=pl.col("is_root").any(),
+        root_begin=pl.col("begin").filter("is_root").max(),
+        root_end=pl.col("end").filter("is_root").min(),
+    )
+    hosts = hosts.sort("key", "ordinal", "clock")
+    key, ordinal = hosts["key"].to_numpy(), hosts["ordinal"].to_numpy()
+    new = np.ones(len(key), bool)
+    new[1:] = (key[1:] != key[:-1]) | (ordinal[1:] != ordinal[:-1])
+    number = np.cumsum(new) - 1
+    several = (np.bincount(number, minlength=1) > 1)[number]
+    hosts = hosts.filter(pl.Series(several))
+    new, number = new[several], number[several]
+    _, number = factorize(number)
+    duration = hosts["duration"].to_numpy()
+    shortest = np.minimum.reduceat(duration, np.flatnonzero(new)) if len(duration) else duration
+    late = duration == shortest[number]
+    # Of equal durations the first alone is the last to come.
+    at = np.flatnonzero(late)
+    late[at[1:][number[at[1:]] == number[at[:-1]]]] = False
+    return hosts.with_columns(collective=pl.Series(number), late=pl.Series(late))
+
+
+def precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Precedences:
+    """What must precede what: in a collective the begin of its root or of the last to come, and the
+    ends of those who waited for it.
+    """
+    parts = [_from_messages(messages, pivot)]
+    for role in Role:
+        some = hosts.filter(pl.col("role") == role)
+        single = pl.col("late") if role == Role.ALL else pl.col("at_root")
+        if role == Role.TO_ROOT:
+            one = some.filter(single).select("collective", after="clock", end_one="root_end")
+            pairs = (
+                some.join(one, on="collective")
+                .drop("end")
+                .rename({"clock": "before", "end_one": "end"})
+            )
+        else:
+            begin = "begin" if role == Role.ALL else "root_begin"
+            one = some.filter(single).select("collective", before="clock", begin_one=begin)
+            pairs = some.join(one, on="collective").drop("begin", "end")
+            pairs = pairs.rename({"begin_one": "begin", "clock": "after", "first_end": "end"})
+        pairs = pairs.filter(pl.col("before") != pl.col("after"))
+        parts.append(
+            [
+                pairs[name].to_numpy()
+                for name in ("source", "before", "begin", "after", "end", "held")
+            ]
+        )
+    source, before, begin, after, end, held = (
+        np.concatenate(columns) for columns in zip(*parts, strict=True)
+    )
+    return Precedences(
+        source,
+        before.astype(np.int64),
+        begin.astype(np.float64),
+        after.astype(np.int64),
+        end.astype(np.float64),
+        held.astype(bool),
+    )
+
+
+def _from_messages(messages: Messages, pivot: int) -> list[np.ndarray]:
+    table = pl.DataFrame(
+        {
+            "source": messages.source,
+            "before": messages.sender,
+            "begin": messages.send_begin - np.int64(pivot),
+            "after": messages.receiver,
+            "end": messages.receive_end - np.int64(pivot),
+        }
+    )
+    table = table.filter(pl.col("before") != pl.col("after")).sort(
+        "before", "after", "begin", "end", "source"
+    )
+    place = pl.int_range(pl.len()).over("before", "after")
+    table = table.with_columns(
+        held=place % HOLD_BACK == HOLD_BACK - 1, place=place, size=pl.len().over("before", "after")
+    )
+    # The place after which a whole step of size / MOST_MESSAGES begins: spread evenly, as many as
+    # allowed.
+    step = pl.col("size") / MOST_MESSAGES
+    table = table.filter(
+        (pl.col("size") <= MOST_MESSAGES)
+        | ((pl.col("place") / step).floor() != ((pl.col("place") - 1) / step).floor())
+    )
+    return [
+        table[name].to_numpy() for name in ("source", "before", "begin", "after", "end", "held")
+    ]
+
 
 #: Calls looked at together.
 ROWS = 300_000
@@ -19,20 +275,33 @@ ROWS = 300_000
 SUMMED = "backwards"
 #: Findings on calls that the trace numbers come before those on others.
 FIRST = ("repeated", "unlike")
-#: Findings on calls that all that two hosts have in common may still tell apart; so many calls of a group and host are looked at then.
+#: Findings on calls that all that two hosts have in common may still tell apart; so many calls of a
+#: group and host are looked at then.
 OPEN, MOST_OPEN = (FEW_CALLS, AMBIGUOUS), 512
 
 
 #: Columns of calls that are not numbered.
-OPEN_COLUMNS = {"source": pl.Int64, "group": pl.Int64, "clock": pl.Int32, "member": pl.Int64, "began": pl.Boolean, "signature": pl.Int64,
-                "role": pl.Int8, "is_root": pl.Boolean, "begin": pl.Int64, "end": pl.Int64}
+OPEN_COLUMNS = {
+    "source": pl.Int64,
+    "group": pl.Int64,
+    "clock": pl.Int32,
+    "member": pl.Int64,
+    "began": pl.Boolean,
+    "signature": pl.Int64,
+    "role": pl.Int8,
+    "is_root": pl.Boolean,
+    "begin": pl.Int64,
+    "end": pl.Int64,
+}
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """rows: of per_host. groups: communicator of each of their keys, which are numbers from 0. findings: of recognising collectives, and
-    of leaving members out. unsettled: calls (OPEN_COLUMNS) of groups some of whose members could not be numbered, of one member of each
-    host. hosts: that are in groups of several hosts."""
+    """rows: of per_host. groups: communicator of each of their keys, which are numbers from 0.
+    findings: of recognising collectives, and of leaving members out. unsettled: calls
+    (OPEN_COLUMNS) of groups some of whose members could not be numbered, of one member of each
+    host. hosts: that are in groups of several hosts.
+    """
 
     rows: pl.DataFrame
     groups: dict[int, int]
@@ -49,24 +318,46 @@ def gathered(calls: Calls, pivot: int) -> Gathered:
     table, found = number_calls(everything)
     if any(finding.kind in OPEN for finding in found):
         clocks = dict(everything.select("member", "clock").unique().iter_rows())
-        found = [replace(finding, clock=clocks[finding.member]) if finding.kind in OPEN else finding for finding in found]
+        found = [
+            replace(finding, clock=clocks[finding.member]) if finding.kind in OPEN else finding
+            for finding in found
+        ]
     findings += found
-    table, members = strangers(thin(table))
+    table, members = drop_unrelated_members(downsample(table))
     keys = {finding.group for finding in found if finding.kind in OPEN}
-    unsettled = everything.filter(pl.col("group").is_in(sorted(keys)) & ~pl.col("numbered")) if keys else everything.clear()
-    return Gathered(per_host(table), groups, findings, members, _one_of_each_host(unsettled), frozenset(everything["clock"].unique()))
+    unsettled = (
+        everything.filter(pl.col("group").is_in(sorted(keys)) & ~pl.col("numbered"))
+        if keys
+        else everything.clear()
+    )
+    return Gathered(
+        per_host(table),
+        groups,
+        findings,
+        members,
+        _one_of_each_host(unsettled),
+        frozenset(everything["clock"].unique()),
+    )
 
 
 def _one_of_each_host(calls: pl.DataFrame) -> pl.DataFrame:
     """The first calls of one member of each group and host, in their order."""
-    calls = calls.filter(pl.col("member") == pl.col("member").min().over("source", "group", "clock"))
-    return calls.sort("source", "group", "clock", "begin").group_by("source", "group", "clock", maintain_order=True).head(MOST_OPEN).select(
-        pl.col(name).cast(kind) for name, kind in OPEN_COLUMNS.items())
+    calls = calls.filter(
+        pl.col("member") == pl.col("member").min().over("source", "group", "clock")
+    )
+    return (
+        calls.sort("source", "group", "clock", "begin")
+        .group_by("source", "group", "clock", maintain_order=True)
+        .head(MOST_OPEN)
+        .select(pl.col(name).cast(kind) for name, kind in OPEN_COLUMNS.items())
+    )
 
 
 @dataclass(frozen=True)
 class MemberCalls:
-    """One member's calls of a group, by their begins: arrays of one length, as in :class:`Calls`, times relative to the pivot."""
+    """One member's calls of a group, by their begins: arrays of one length, as in :class:`Calls`,
+    times relative to the pivot.
+    """
 
     begin: np.ndarray
     end: np.ndarray
@@ -77,8 +368,9 @@ class MemberCalls:
 
 @dataclass(frozen=True)
 class Participant:
-    """A member of a group, its clock, how many calls it has, where to get them, as often as they are asked for, and whether its report
-    has the beginning of the group."""
+    """A member of a group, its clock, how many calls it has, where to get them, as often as they
+    are asked for, and whether its report has the beginning of the group.
+    """
 
     member: int
     clock: int
@@ -88,44 +380,80 @@ class Participant:
 
 
 def gathered_by_member(members: Sequence[Participant], source: int, group: int) -> Gathered:
-    """A group's calls, of which the trace does not number all and none ends before it begins; a member's at a time. `members` ascend."""
+    """A group's calls, of which the trace does not number all and none ends before it begins; a
+    member's at a time. `members` ascend.
+    """
     nothing = gathered(Calls.none(), 0)
     if len({member.clock for member in members}) < 2:
         return nothing
-    fits, findings = number_group([Member(member.member, member.count, partial(_sequence, member), member.began) for member in members],
-                                  source, group)
+    fits, findings = number_group(
+        [
+            Member(member.member, member.count, partial(_sequence, member), member.began)
+            for member in members
+        ],
+        source,
+        group,
+    )
     ordinals = np.empty(0, np.int64)
     for found in fits.values():
         if not np.array_equal(found, ordinals):
             ordinals = np.union1d(ordinals, found[found >= 0])
-    kept, held = thinned(len(ordinals))
+    kept, held = sample_indices(len(ordinals))
     ordinals = ordinals[kept]
     parts = [_chosen(members[at], fits[at], ordinals) for at in sorted(fits)]
     table = pl.concat([part for part in parts if part.height]).with_columns(
-        key=pl.lit(0, pl.Int32), source=pl.lit(source, pl.Int64), held=pl.Series(held)[pl.concat(parts)["place"]])
+        key=pl.lit(0, pl.Int32),
+        source=pl.lit(source, pl.Int64),
+        held=pl.Series(held)[pl.concat(parts)["place"]],
+    )
     rows = [nothing.rows]
     step = max(1, ROWS // len(members))
     collectives = 0
     for first in range(0, len(ordinals), step):
         part = per_host(table.filter(pl.col("place").is_between(first, first + step - 1)))
-        rows.append(part.with_columns(pl.col("collective") + collectives).select(nothing.rows.columns))
+        rows.append(
+            part.with_columns(pl.col("collective") + collectives).select(nothing.rows.columns)
+        )
         collectives += part["collective"].n_unique()
     unsettled = nothing.unsettled
     if any(finding.kind in OPEN for finding in findings):
         clocks = {member.member: member.clock for member in members}
-        findings = [replace(finding, clock=clocks[finding.member]) if finding.kind in OPEN else finding for finding in findings]
+        findings = [
+            replace(finding, clock=clocks[finding.member]) if finding.kind in OPEN else finding
+            for finding in findings
+        ]
         first_of = {member.clock: member for member in reversed(members)}
-        unsettled = _one_of_each_host(pl.concat([_all(member, source, group) for member in first_of.values()]))
-    return Gathered(pl.concat(rows), {0: group}, findings, [], unsettled, frozenset(member.clock for member in members))
+        unsettled = _one_of_each_host(
+            pl.concat([_all(member, source, group) for member in first_of.values()])
+        )
+    return Gathered(
+        pl.concat(rows),
+        {0: group},
+        findings,
+        [],
+        unsettled,
+        frozenset(member.clock for member in members),
+    )
 
 
 def _all(member: Participant, source: int, group: int) -> pl.DataFrame:
     calls = member.load()
     some = slice(MOST_OPEN)
-    return pl.DataFrame({
-        "source": source, "group": group, "clock": member.clock, "member": member.member, "began": member.began,
-        "signature": calls.signature[some], "role": calls.role[some], "is_root": calls.is_root[some], "begin": calls.begin[some],
-        "end": calls.end[some]}, schema=OPEN_COLUMNS)
+    return pl.DataFrame(
+        {
+            "source": source,
+            "group": group,
+            "clock": member.clock,
+            "member": member.member,
+            "began": member.began,
+            "signature": calls.signature[some],
+            "role": calls.role[some],
+            "is_root": calls.is_root[some],
+            "begin": calls.begin[some],
+            "end": calls.end[some],
+        },
+        schema=OPEN_COLUMNS,
+    )
 
 
 def _sequence(member: Participant) -> CallSequence:
@@ -136,31 +464,57 @@ def _sequence(member: Participant) -> CallSequence:
 def _chosen(member: Participant, numbers: np.ndarray, ordinals: np.ndarray) -> pl.DataFrame:
     """The member's calls of these collectives, with their places among them."""
     place = np.searchsorted(ordinals, numbers)
-    rows = np.flatnonzero(ordinals[np.minimum(place, len(ordinals) - 1)] == numbers) if len(ordinals) else np.empty(0, np.int64)
+    rows = (
+        np.flatnonzero(ordinals[np.minimum(place, len(ordinals) - 1)] == numbers)
+        if len(ordinals)
+        else np.empty(0, np.int64)
+    )
     calls = member.load()
-    return pl.DataFrame({
-        "place": place[rows].astype(np.int32), "ordinal": numbers[rows], "clock": np.full(len(rows), member.clock, np.int32),
-        "role": calls.role[rows].astype(np.int8), "begin": calls.begin[rows], "end": calls.end[rows], "is_root": calls.is_root[rows]})
+    return pl.DataFrame(
+        {
+            "place": place[rows].astype(np.int32),
+            "ordinal": numbers[rows],
+            "clock": np.full(len(rows), member.clock, np.int32),
+            "role": calls.role[rows].astype(np.int8),
+            "begin": calls.begin[rows],
+            "end": calls.end[rows],
+            "is_root": calls.is_root[rows],
+        }
+    )
 
 
-def together(parts: Sequence[Gathered]) -> Gathered:
+def merge_groups(parts: Sequence[Gathered]) -> Gathered:
     """All parts, as if they had been gathered at once; all findings under `recognising`."""
     rows, groups = [], {}
     collectives = 0
     for part in parts:
         first = len(groups)
-        rows.append(part.rows.with_columns(pl.col("key") + first, pl.col("collective") + collectives))
+        rows.append(
+            part.rows.with_columns(pl.col("key") + first, pl.col("collective") + collectives)
+        )
         groups |= {key + first: group for key, group in part.groups.items()}
         collectives += part.rows["collective"].n_unique()
-    return Gathered(pl.concat(rows), groups, in_turn([part.recognising for part in parts], [part.members for part in parts]), [],
-                    pl.concat([part.unsettled for part in parts]), frozenset().union(*(part.hosts for part in parts)))
+    return Gathered(
+        pl.concat(rows),
+        groups,
+        in_turn([part.recognising for part in parts], [part.members for part in parts]),
+        [],
+        pl.concat([part.unsettled for part in parts]),
+        frozenset().union(*(part.hosts for part in parts)),
+    )
 
 
-def in_turn(recognising: Sequence[list[Finding]], members: Sequence[list[Finding]]) -> list[Finding]:
-    """The findings of all parts, as if there had been one: of recognising collectives, then of leaving members out."""
+def in_turn(
+    recognising: Sequence[list[Finding]], members: Sequence[list[Finding]]
+) -> list[Finding]:
+    """The findings of all parts, as if there had been one: of recognising collectives, then of
+    leaving members out.
+    """
     found = [finding for part in recognising for finding in part]
     left = [finding for finding in found if finding.kind == SUMMED]
-    findings = [Finding(SUMMED, left[0].reason, sum(finding.count for finding in left))] if left else []
+    findings = (
+        [Finding(SUMMED, left[0].reason, sum(finding.count for finding in left))] if left else []
+    )
     for kind in FIRST:
         findings += [finding for finding in found if finding.kind == kind]
     findings += [finding for finding in found if finding.kind not in (SUMMED, *FIRST)]

@@ -1,4 +1,6 @@
-"""What hard bounds leave of a line: the region of (value at the span's begin, value at its end) that no bound forbids."""
+"""What hard bounds leave of a line: the region of (value at the span's begin, value at its end)
+that no bound forbids.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsys2prv.clock.robust import DRIFT_PRIOR, PLAUSIBLE_DRIFT
+from nsys2prv.clock.observations import DRIFT_PRIOR, PLAUSIBLE_DRIFT
 
 #: Bounds kept of each side: the tightest of as many parts of the span.
 PARTS = 64
@@ -18,7 +20,9 @@ STEEP = 3 * DRIFT_PRIOR
 
 @dataclass(frozen=True)
 class Bounds:
-    """value(times[i]) <= values[i] (`upper`) or >= values[i]: float ns. Upper and lower are arrays of (times, values)."""
+    """value(times[i]) <= values[i] (`upper`) or >= values[i]: float ns. Upper and lower are arrays
+    of (times, values).
+    """
 
     upper_times: np.ndarray
     upper: np.ndarray
@@ -27,8 +31,12 @@ class Bounds:
 
     def without(self, offset: float, slope: float) -> Bounds:
         """Bounds of what remains of the value without that line."""
-        return Bounds(self.upper_times, self.upper - offset - slope * self.upper_times,
-                      self.lower_times, self.lower - offset - slope * self.lower_times)
+        return Bounds(
+            self.upper_times,
+            self.upper - offset - slope * self.upper_times,
+            self.lower_times,
+            self.lower - offset - slope * self.lower_times,
+        )
 
     def relaxed(self, by: float) -> Bounds:
         return Bounds(self.upper_times, self.upper + by, self.lower_times, self.lower - by)
@@ -36,11 +44,18 @@ class Bounds:
     def within(self, most: float) -> Bounds:
         """Without the bounds that the value 0 violates by more than `most`."""
         above, below = self.upper > -most, self.lower < most
-        return Bounds(self.upper_times[above], self.upper[above], self.lower_times[below], self.lower[below])
+        return Bounds(
+            self.upper_times[above], self.upper[above], self.lower_times[below], self.lower[below]
+        )
 
     def thinned(self, begin: float, end: float) -> Bounds:
-        above, below = _tightest(self.upper_times, self.upper, begin, end), _tightest(self.lower_times, -self.lower, begin, end)
-        return Bounds(self.upper_times[above], self.upper[above], self.lower_times[below], self.lower[below])
+        above, below = (
+            _tightest(self.upper_times, self.upper, begin, end),
+            _tightest(self.lower_times, -self.lower, begin, end),
+        )
+        return Bounds(
+            self.upper_times[above], self.upper[above], self.lower_times[below], self.lower[below]
+        )
 
 
 def _tightest(times: np.ndarray, values: np.ndarray, begin: float, end: float) -> np.ndarray:
@@ -50,9 +65,12 @@ def _tightest(times: np.ndarray, values: np.ndarray, begin: float, end: float) -
     return order[np.flatnonzero(np.diff(part[order], prepend=-1))]
 
 
-def region(bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT) -> np.ndarray:
-    """Corners (value at `begin`, value at `end`) of the region that the bounds leave to lines of no larger slope, of shape (n, 2); empty
-    if they contradict."""
+def region(
+    bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT
+) -> np.ndarray:
+    """Corners (value at `begin`, value at `end`) of the region that the bounds leave to lines of no
+    larger slope, of shape (n, 2); empty if they contradict.
+    """
     length = max(end - begin, 1.0)
     at = np.concatenate([bounds.upper_times, bounds.lower_times])
     share = (at - begin) / length
@@ -60,7 +78,10 @@ def region(bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE
     normals = np.stack([sign * (1 - share), sign * share], axis=1)
     limits = np.concatenate([bounds.upper, -bounds.lower])
     steep = steepest * length
-    normals, limits = np.concatenate([normals, [[-1, 1], [1, -1]]]), np.concatenate([limits, [steep, steep]])
+    normals, limits = (
+        np.concatenate([normals, [[-1, 1], [1, -1]]]),
+        np.concatenate([limits, [steep, steep]]),
+    )
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * ANYWHERE
     for _ in range(4 * len(limits)):
         excess = (corners @ normals.T - limits).max(axis=0)
@@ -88,8 +109,9 @@ def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Middle:
-    """A line amid bounds: value at `begin`, value at `end`, and largest error of either; slope_error: how much steeper or less steep it
-    may be, ns per ns."""
+    """A line amid bounds: value at `begin`, value at `end`, and largest error of either;
+    slope_error: how much steeper or less steep it may be, ns per ns.
+    """
 
     first: float
     last: float
@@ -98,7 +120,9 @@ class Middle:
 
 
 def middle(bounds: Bounds, begin: float, end: float) -> Middle | None:
-    """The line amid the bounds; None if they contradict or leave a side open. What a short span leaves of the slope is drawn to 0."""
+    """The line amid the bounds; None if they contradict or leave a side open. What a short span
+    leaves of the slope is drawn to 0.
+    """
     length = max(end - begin, 1.0)
     first = last = 0.0
     corners = np.empty((0, 2))
@@ -106,8 +130,17 @@ def middle(bounds: Bounds, begin: float, end: float) -> Middle | None:
     for _ in range(3):
         # What is tightest shows only once the slope is about right.
         slope = (last - first) / length
-        near = bounds.without(first - slope * begin, slope).thinned(begin, end).without(slope * begin - first, -slope)
-        kept = Bounds(*(np.concatenate([getattr(kept, name), getattr(near, name)]) for name in Bounds.__dataclass_fields__))
+        near = (
+            bounds.without(first - slope * begin, slope)
+            .thinned(begin, end)
+            .without(slope * begin - first, -slope)
+        )
+        kept = Bounds(
+            *(
+                np.concatenate([getattr(kept, name), getattr(near, name)])
+                for name in Bounds.__dataclass_fields__
+            )
+        )
         corners = region(kept, begin, end, STEEP)
         if not len(corners):
             corners = region(kept, begin, end)
@@ -115,11 +148,18 @@ def middle(bounds: Bounds, begin: float, end: float) -> Middle | None:
             return None
         first, last = _centre(corners, length)
     slopes = (corners[:, 1] - corners[:, 0]) / length
-    return Middle(first, last, float(np.abs(corners - [first, last]).max()), float(np.abs(slopes - (last - first) / length).max()))
+    return Middle(
+        first,
+        last,
+        float(np.abs(corners - [first, last]).max()),
+        float(np.abs(slopes - (last - first) / length).max()),
+    )
 
 
 def _centre(corners: np.ndarray, length: float) -> tuple[float, float]:
-    """The likeliest line of a region: slopes that it leaves are as likely as they are of clocks, and of one slope the middle is taken."""
+    """The likeliest line of a region: slopes that it leaves are as likely as they are of clocks,
+    and of one slope the middle is taken.
+    """
     rise = corners[:, 1] - corners[:, 0]
     likely = np.linspace(rise.min(), rise.max(), 101)
     size = (likely / length / DRIFT_PRIOR) ** 2

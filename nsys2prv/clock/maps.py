@@ -1,4 +1,6 @@
-"""Conversion of local event times to global ones."""
+"""Convert local event times to global ones, and place each report's local time 0 by what the
+reports say of their clocks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Shifts:
-    """Times moved by `shifts[k]` at `times[k]` (int64 ns, ascending without equals), by a line between, and constantly outside.
+    """Times moved by `shifts[k]` at `times[k]` (int64 ns, ascending without equals), by a line
+    between, and constantly outside.
 
     Slopes are above -1, so that what is sorted stays sorted.
     """
@@ -38,7 +41,10 @@ class Shifts:
         at = int(np.searchsorted(self._moved, time, "right")) - 1
         if not 0 <= at < len(self.times) - 1:
             return time - int(self.shifts[max(at, 0)])
-        length, height = int(self.times[at + 1] - self.times[at]), int(self._moved[at + 1] - self._moved[at])
+        length, height = (
+            int(self.times[at + 1] - self.times[at]),
+            int(self._moved[at + 1] - self._moved[at]),
+        )
         return int(self.times[at]) + (time - int(self._moved[at])) * length // height
 
     def shifted(self, by: int) -> Shifts:
@@ -46,7 +52,12 @@ class Shifts:
         return Shifts(self.times + by, self.shifts)
 
 
-def _moved(local: np.ndarray, offset: np.ndarray | np.int64, drift: np.ndarray | float | None, pivot: np.ndarray | int) -> np.ndarray:
+def _moved(
+    local: np.ndarray,
+    offset: np.ndarray | np.int64,
+    drift: np.ndarray | float | None,
+    pivot: np.ndarray | int,
+) -> np.ndarray:
     """Times by what is one for all of them, or each one's own."""
     moved = local + offset
     if drift is not None:
@@ -56,9 +67,11 @@ def _moved(local: np.ndarray, offset: np.ndarray | np.int64, drift: np.ndarray |
 
 @dataclass(frozen=True)
 class ClockMap:
-    """global = local + offset + drift * (local - pivot), all in ns (drift as a plain ratio, 1e-6 = 1 ppm); then moved by `shifts`.
+    """global = local + offset + drift * (local - pivot), all in ns (drift as a plain ratio, 1e-6 =
+    1 ppm); then moved by `shifts`.
 
-    Monotone for |drift| < 1, so that what is sorted by local time is sorted by global time; what is 1 ns apart may fall together.
+    Monotone for |drift| < 1, so that what is sorted by local time is sorted by global time; what is
+    1 ns apart may fall together.
     """
 
     offset: int = 0
@@ -86,7 +99,9 @@ class ClockMap:
 
     def shifted(self, by: int) -> ClockMap:
         """The same map with every global time `by` ns later."""
-        return ClockMap(self.offset + by, self.drift, self.pivot, self.shifts and self.shifts.shifted(by))
+        return ClockMap(
+            self.offset + by, self.drift, self.pivot, self.shifts and self.shifts.shifted(by)
+        )
 
     def moved(self, shifts: Shifts | None) -> ClockMap:
         """This map, its global times then moved by these shifts alone."""
@@ -94,7 +109,9 @@ class ClockMap:
 
 
 class RowClocks:
-    """What :class:`ClockMap` does, for rows of which each has its own of several maps: row k has maps[which[k]]."""
+    """What :class:`ClockMap` does, for rows of which each has its own of several maps: row k has
+    maps[which[k]].
+    """
 
     def __init__(self, maps: Sequence[ClockMap], which: np.ndarray) -> None:
         self.slack = max(clock.slack for clock in maps)
@@ -102,7 +119,11 @@ class RowClocks:
         self._offset = np.array([clock.offset for clock in maps], np.int64)[which]
         self._drift = np.array([clock.drift for clock in maps])[which] if drifting else None
         self._pivot = np.array([clock.pivot for clock in maps], np.int64)[which] if drifting else 0
-        self._shifts = [(np.flatnonzero(which == number), clock.shifts) for number, clock in enumerate(maps) if clock.shifts is not None]
+        self._shifts = [
+            (np.flatnonzero(which == number), clock.shifts)
+            for number, clock in enumerate(maps)
+            if clock.shifts is not None
+        ]
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
         """Global times (int64 ns) of the rows' local ones."""
@@ -114,3 +135,83 @@ class RowClocks:
 
 #: What times of several rows are given by.
 Clock = ClockMap | RowClocks
+
+
+#: Two reports whose UTC and monotonic clocks disagree by more than this do not come from one
+#: machine.
+SAME_MACHINE_NS = 1_000_000_000
+#: The method of a report that says nothing of its clock.
+UNPLACED = "none"
+
+
+@dataclass(frozen=True)
+class ReportClock:
+    """What a report says of its clock: times at its local time 0 in ns, None where unknown.
+    `absolute`: local times are UTC.
+    """
+
+    host: str
+    utc_ns: int | None
+    system_ns: int | None
+    absolute: bool = False
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One report's map to UTC, its machine (equal numbers = one machine) and the method that placed
+    it.
+    """
+
+    machine: int
+    map: ClockMap
+    method: str
+
+
+def place(reports: list[ReportClock]) -> list[Placement]:
+    """Place every report. One without any clock is UNPLACED, at 0: the caller knows where the
+    others' events begin.
+    """
+    machines = _machines(reports)
+    anchors: dict[int, ReportClock] = {}
+    for report, machine in zip(reports, machines, strict=True):
+        if _has_both(report):
+            anchors.setdefault(machine, report)
+    placements = []
+    for report, machine in zip(reports, machines, strict=True):
+        anchor = anchors.get(machine)
+        if report.absolute:
+            placements.append(Placement(machine, ClockMap(0), "UTC by the exporter"))
+        elif anchor is not None and _has_both(report):
+            offset = anchor.utc_ns + report.system_ns - anchor.system_ns
+            placements.append(Placement(machine, ClockMap(offset), "host clock + UTC"))
+        elif report.utc_ns is not None:
+            placements.append(Placement(machine, ClockMap(report.utc_ns), "UTC"))
+        else:
+            placements.append(Placement(machine, ClockMap(0), UNPLACED))
+    return placements
+
+
+def _has_both(report: ReportClock) -> bool:
+    return report.utc_ns is not None and report.system_ns is not None and not report.absolute
+
+
+def _machines(reports: list[ReportClock]) -> list[int]:
+    """Number the machines: one name, and clocks that agree where both are known (containers share
+    names).
+    """
+    clusters: list[tuple[str, int | None]] = []
+    numbers = []
+    for report in reports:
+        boot = report.utc_ns - report.system_ns if _has_both(report) else None
+        for number, (host, known) in enumerate(clusters):
+            if host == report.host and (
+                boot is None or known is None or abs(boot - known) <= SAME_MACHINE_NS
+            ):
+                if known is None:
+                    clusters[number] = (host, boot)
+                numbers.append(number)
+                break
+        else:
+            clusters.append((report.host, boot))
+            numbers.append(len(clusters) - 1)
+    return numbers

@@ -1,8 +1,5 @@
-"""Finding one member's calls in another member's sequence by when they ended: times in ns as floats, ascending.
-
-Ends of one collective nearly coincide on all members, so the right match shows as a small spread of the end differences about a
-line. A short chunk is looked for at every place of the other sequence by its intervals, which neither offset nor drift disturbs;
-from there the match grows to both sides, doubling its length, each time with a better line.
+"""Match one member's calls with another's by their end times (float ns, ascending), and judge how
+certain the match is.
 """
 
 from __future__ import annotations
@@ -11,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsys2prv.clock.robust import PLAUSIBLE_DRIFT, line_through, spread_of
+from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, Noise, line_through, spread_of
 
-#: Lengths of the chunks looked for, and how many: where calls are missing here and there, only short ones are whole.
+#: Lengths of the chunks looked for, and how many: where calls are missing here and there, only
+#: short ones are whole.
 CHUNKS = ((96, 5), (24, 15))
 #: Fewer calls than this cannot show that they belong together.
 FEWEST = 4
@@ -21,7 +19,8 @@ FEWEST = 4
 FEW = 16
 #: A second fit whose spread is below this multiple of the best one's could be right as well.
 NEARLY = 1.3
-#: Places of the other sequence that are compared with a chunk: what lies farther off is reached by another chunk.
+#: Places of the other sequence that are compared with a chunk: what lies farther off is reached by
+#: another chunk.
 PLACES = 4_096
 CANDIDATES = 3
 #: Share of equal signatures among the calls matched.
@@ -30,7 +29,9 @@ AGREEING = 0.9
 
 @dataclass(frozen=True)
 class Match:
-    """`index`: of the partner of each call, -1 without one; `spread`: of the end differences; `ambiguous`: another fits as well."""
+    """`index`: of the partner of each call, -1 without one; `spread`: of the end differences;
+    `ambiguous`: another fits as well.
+    """
 
     index: np.ndarray
     spread: float
@@ -47,17 +48,30 @@ def agreeing(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def similar_shifts(ends: np.ndarray, signatures: np.ndarray) -> list[int]:
-    """Shifts with which a sequence may be taken for itself: by a few calls, and where a part of it looks most like another."""
+    """Shifts with which a sequence may be taken for itself: by a few calls, and where a part of it
+    looks most like another.
+    """
     count = len(ends)
     shifts = {1, 2, 3}
     length = _chunk_length(count, count)
     begin = (count - length) // 2
-    shifts |= {abs(place - begin) for place in _places(ends, signatures, begin, length, ends, signatures) if place != begin}
+    shifts |= {
+        abs(place - begin)
+        for place in _places(ends, signatures, begin, length, ends, signatures)
+        if place != begin
+    }
     return sorted(shifts)
 
 
-def match(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray, usual: float = 1_000.0) -> Match:
-    """Partners of the calls in the other sequence, whatever either lacks or has more; without any if nothing fits.
+def match(
+    ends: np.ndarray,
+    signatures: np.ndarray,
+    other: np.ndarray,
+    other_signatures: np.ndarray,
+    usual: float = 1_000.0,
+) -> Match:
+    """Partners of the calls in the other sequence, whatever either lacks or has more; without any
+    if nothing fits.
 
     usual: what ends of one collective may differ by (ns), however close most of them are.
     """
@@ -72,8 +86,15 @@ def match(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_sig
     return nothing
 
 
-def _fits(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray, length: int, chunks: int,
-          usual: float) -> list[Match]:
+def _fits(
+    ends: np.ndarray,
+    signatures: np.ndarray,
+    other: np.ndarray,
+    other_signatures: np.ndarray,
+    length: int,
+    chunks: int,
+    usual: float,
+) -> list[Match]:
     fits: list[Match] = []
     begins = np.unique(np.linspace(0, len(ends) - length, chunks).round().astype(np.int64))
     for begin in begins.tolist():
@@ -88,7 +109,9 @@ def _fits(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_sig
 
 def _best(fits: list[Match]) -> Match:
     most = max(fit.count for fit in fits)
-    fits = sorted((fit for fit in fits if fit.count >= 0.5 * most), key=lambda fit: (fit.spread, -fit.count))
+    fits = sorted(
+        (fit for fit in fits if fit.count >= 0.5 * most), key=lambda fit: (fit.spread, -fit.count)
+    )
     best = fits[0]
     ambiguous = any(fit.spread < NEARLY * best.spread and not _same(fit, best) for fit in fits[1:])
     return Match(best.index, best.spread, ambiguous)
@@ -100,35 +123,59 @@ def _same(one: Match, other: Match) -> bool:
 
 
 def _chunk_length(count: int, other: int) -> int:
-    """Half of the shorter sequence, as either may have been cut short; all of one that is only just long enough."""
+    """Half of the shorter sequence, as either may have been cut short; all of one that is only just
+    long enough.
+    """
     shorter = min(count, other)
     return 0 if shorter < FEWEST else min(CHUNKS[0][0], max(shorter // 2, min(shorter, 2 * FEWEST)))
 
 
-def _places(ends: np.ndarray, signatures: np.ndarray, begin: int, length: int, other: np.ndarray,
-            other_signatures: np.ndarray) -> list[int]:
+def _places(
+    ends: np.ndarray,
+    signatures: np.ndarray,
+    begin: int,
+    length: int,
+    other: np.ndarray,
+    other_signatures: np.ndarray,
+) -> list[int]:
     """Where in the other sequence the chunk's intervals fit best."""
-    chunk, known = np.diff(ends[begin:begin + length]), signatures[begin:begin + length]
+    chunk, known = np.diff(ends[begin : begin + length]), signatures[begin : begin + length]
     first = max(0, min(begin - PLACES // 2, len(other) - length + 1 - PLACES))
-    windows = np.lib.stride_tricks.sliding_window_view(np.diff(other), length - 1)[first:first + PLACES]
+    windows = np.lib.stride_tricks.sliding_window_view(np.diff(other), length - 1)[
+        first : first + PLACES
+    ]
     misfits = np.abs(windows - chunk)
     middle = (length - 1) // 2
     spreads = np.partition(misfits, middle, axis=1)[:, middle]
     if known.any():
-        signs = np.lib.stride_tricks.sliding_window_view(other_signatures, length)[first:first + PLACES]
+        signs = np.lib.stride_tricks.sliding_window_view(other_signatures, length)[
+            first : first + PLACES
+        ]
         # Half: a chunk with a call missing in its middle agrees on one side of it only.
         spreads = np.where(agreeing(signs, known).mean(axis=1) < 0.5, np.inf, spreads)
     places = np.argsort(spreads, kind="stable")[:CANDIDATES]
     return [first + int(place) for place in places if np.isfinite(spreads[place])]
 
 
-def _grow(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray, begin: int, place: int,
-          length: int, usual: float) -> Match | None:
-    offset, slope, spread = line_through(ends[begin:begin + length], other[place:place + length] - ends[begin:begin + length])
+def _grow(
+    ends: np.ndarray,
+    signatures: np.ndarray,
+    other: np.ndarray,
+    other_signatures: np.ndarray,
+    begin: int,
+    place: int,
+    length: int,
+    usual: float,
+) -> Match | None:
+    offset, slope, spread = line_through(
+        ends[begin : begin + length], other[place : place + length] - ends[begin : begin + length]
+    )
     low, high = begin, begin + length
     while True:
         part = slice(low, high)
-        index, misfit = nearest(ends[part] * (1 + slope) + offset, signatures[part], other, other_signatures)
+        index, misfit = nearest(
+            ends[part] * (1 + slope) + offset, signatures[part], other, other_signatures
+        )
         found = (index >= 0) & (np.abs(misfit) <= max(4 * spread, usual))
         if found.sum() < FEWEST:
             return None
@@ -148,14 +195,21 @@ def _grow(ends: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_sig
     return Match(mutual(index, np.abs(misfit)), spread_of(misfit[found]))
 
 
-def nearest(times: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the nearest other time with an agreeing signature of the two around (-1 without), and how much later that is."""
+def nearest(
+    times: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Index of the nearest other time with an agreeing signature of the two around (-1 without),
+    and how much later that is.
+    """
     after = np.clip(np.searchsorted(other, times), 0, len(other) - 1)
     before = np.maximum(after - 1, 0)
     late, early = other[after] - times, other[before] - times
     late = np.where(agreeing(other_signatures[after], signatures), late, np.inf)
     early = np.where(agreeing(other_signatures[before], signatures), early, np.inf)
-    index, misfit = np.where(np.abs(early) <= np.abs(late), before, after), np.where(np.abs(early) <= np.abs(late), early, late)
+    index, misfit = (
+        np.where(np.abs(early) <= np.abs(late), before, after),
+        np.where(np.abs(early) <= np.abs(late), early, late),
+    )
     return np.where(np.isfinite(misfit), index, -1), misfit
 
 
@@ -172,3 +226,172 @@ def mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
     again = np.zeros(len(index), bool)
     again[order[1:]] = index[order[1:]] == index[order[:-1]]
     return np.where(again, -1, index)
+
+
+#: By chance alone no other pairing may look so much worse more often than once in a million times;
+#: natural logarithm.
+SURE = float(np.log(1e6))
+#: Of many calls, each adds at least so much on average: how they scatter by themselves adds
+#: nothing, but not exactly nothing.
+EACH = 0.25
+#: One call in so many may be missing, so that one without a partner tells no more than a misfit of
+#: so many widths.
+LACKING = 20.0
+#: Calls looked at together; of up to so many every shift is tried.
+WINDOW, ALL_SHIFTS = 512, 64
+#: Rivals that are compared with the pairing, each to both sides: those that fit a sequence best to
+#: itself. Distances that differ by less than this (ns) are one.
+RIVALS, CLOSE = 4, 100_000.0
+
+
+def certainty_of_order(
+    ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noise: Noise
+) -> float:
+    """How certainly calls whose `ends` (ns, ascending but for noise) were paired with `others`, one
+    by one, belong together: surely from SURE on; 0 where another pairing fits about as well, or
+    nothing can be compared.
+    """
+    part = _central(len(ends))
+    ends, others, signatures = ends[part], others[part], signatures[part]
+    count = len(ends)
+    if count < 2:
+        return 0.0
+    own = _misfits(ends, others)
+    width = max(noise.reach, 3 * float(np.median(own)))
+    own = np.maximum(own, width)
+    gain, possible = np.inf, False
+    for shift in _rival_shifts(others, signatures, width):
+        possible = True
+        for low, high in (
+            (slice(None, -shift), slice(shift, None)),
+            (slice(shift, None), slice(None, -shift)),
+        ):
+            if count - shift >= 2:
+                gain = min(
+                    gain,
+                    float(
+                        np.log(
+                            np.maximum(_misfits(ends[low], others[high]), width) / own[low]
+                        ).mean()
+                    ),
+                )
+    if not np.isfinite(gain):
+        # Nothing to compare with: of calls of which each could be paired with one other alone, how
+        # far they lie apart tells.
+        gain = (
+            0.0
+            if possible
+            else float(np.log(max(float(np.median(np.diff(np.sort(ends)))), width) / width))
+        )
+    return _certainty(gain, count)
+
+
+def certainty_of_match(
+    times: np.ndarray,
+    kinds: np.ndarray,
+    others: np.ndarray,
+    other_kinds: np.ndarray,
+    width: float,
+    rivals: list[float],
+) -> float:
+    """The same for sequences of calls, either of which may lack some, as they lie. times, others:
+    ascending ends on one clock (ns); kinds: calls of different ones are no collective; rivals:
+    rival_distances of the others.
+    """
+    if not (kinds.all() and other_kinds.all()):
+        kinds, other_kinds = np.zeros_like(kinds), np.zeros_like(other_kinds)
+    part = _central(len(others))
+    others, other_kinds = others[part], other_kinds[part]
+    near = (times >= others[0] - width) & (times <= others[-1] + width)
+    times, kinds = times[near], kinds[near]
+    own = _lacks(times, kinds, others, other_kinds, width)
+    gain = np.log(LACKING)
+    for distance in rivals:
+        for by in (distance, -distance):
+            inside = (times + by >= others[0] - width) & (times + by <= others[-1] + width)
+            count = int(inside.sum())
+            if count >= max(2, len(times) // 2):
+                # One call always has another at a rival's distance.
+                lacks = (
+                    _lacks(times[inside] + by, kinds[inside], others, other_kinds, width)
+                    - own[inside]
+                )
+                gain = min(gain, float(lacks.sum()) / (count - 1))
+    return _certainty(gain, len(times))
+
+
+def _certainty(gain: float, count: int) -> float:
+    """So much for each call, but for one that tells where the others are to be."""
+    return gain * (count - 1) if gain >= EACH else 0.0
+
+
+def _central(count: int) -> slice:
+    first = max(0, (count - WINDOW) // 2)
+    return slice(first, first + WINDOW)
+
+
+def _misfits(ends: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """By how much each interval differs between the two, without a drift."""
+    _, slope, _ = line_through(ends, others - ends)
+    return np.abs(np.diff(others - ends * (1 + slope)))
+
+
+def _rival_shifts(ends: np.ndarray, signatures: np.ndarray, width: float) -> list[int]:
+    """The shifts with which the calls fit themselves best, of those that the signatures allow and
+    that leave half of them, if any do.
+    """
+    count = len(ends)
+    shifts = (
+        range(1, count)
+        if count <= 3
+        else range(1, count // 2 + 1)
+        if count <= ALL_SHIFTS
+        else similar_shifts(ends, signatures)
+    )
+    fits = []
+    for shift in shifts:
+        if agreeing(signatures[shift:], signatures[:-shift]).mean() < AGREEING:
+            continue
+        misfit = (
+            np.abs(np.diff(ends[shift:] - ends[:-shift]))
+            if count - shift >= 2
+            else np.full(1, np.inf)
+        )
+        fits.append((float(np.log(np.maximum(misfit, width)).mean()), shift))
+    return [shift for _, shift in sorted(fits)[:RIVALS]]
+
+
+def rival_distances(ends: np.ndarray, kinds: np.ndarray) -> list[float]:
+    """The distances (ns) at which most calls have another one of their kind, up to that of half of
+    the calls.
+    """
+    part = _central(len(ends))
+    ends, kinds = ends[part], kinds[part] if kinds.all() else np.zeros_like(kinds[part])
+    most, found = len(ends) // 2, []
+    for kind in np.unique(kinds):
+        own = ends[kinds == kind]
+        found += [own[shift:] - own[:-shift] for shift in range(1, min(len(own), most + 1))]
+    distances = np.sort(np.concatenate(found)) if found else np.empty(0)
+    chosen: list[float] = []
+    while len(distances) and len(chosen) < RIVALS:
+        low, high = (np.searchsorted(distances, distances + by) for by in (0, CLOSE))
+        at = int(np.argmax(high - low))
+        chosen.append(float(np.median(distances[low[at] : high[at]])))
+        distances = distances[np.abs(distances - chosen[-1]) > CLOSE]
+    return chosen
+
+
+def _lacks(
+    times: np.ndarray, kinds: np.ndarray, others: np.ndarray, other_kinds: np.ndarray, width: float
+) -> np.ndarray:
+    """How badly each call fits the nearest of its kind: logarithm of widths, 0 where it fits."""
+    if not len(times):
+        return np.empty(0)
+    names = np.unique(np.concatenate([kinds, other_kinds]))
+    far = 4 * (max(times.max(), others.max()) - min(times.min(), others.min()) + width)
+    place = others + np.searchsorted(names, other_kinds) * far
+    place = np.concatenate([[-far], np.sort(place), [(len(names) + 1) * far]])
+    wanted = times + np.searchsorted(names, kinds) * far
+    after = np.clip(np.searchsorted(place, wanted), 1, len(place) - 1)
+    misfit = np.minimum(np.abs(place[after] - wanted), np.abs(wanted - place[after - 1]))
+    return np.log(np.clip(misfit / width, 1.0, LACKING))

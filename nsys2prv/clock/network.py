@@ -1,10 +1,13 @@
-"""All hosts' corrections together: weighted least squares over all collectives, with each collective's own end eliminated.
+"""All hosts' corrections together: weighted least squares over all collectives, with each
+collective's own end eliminated.
 
-A host's end of a collective, corrected, is the collective's end plus noise; where the last to come is, it is later by the block's
-lateness. Eliminating the collectives' ends keeps what the hosts of one collective have in common from counting as many
-independent pairs. The lateness has a prior: with the last to come always on one host, its offset is as uncertain as that prior;
-where hosts take turns the data decide, which is the midpoint between who waited and who came last. Drifts have a prior too: a
-span too short to tell a drift leaves it near 0, where cutting an uncertain drift off would leave an error at the span's ends.
+A host's end of a collective, corrected, is the collective's end plus noise; where the last to come
+is, it is later by the block's lateness. Eliminating the collectives' ends keeps what the hosts of
+one collective have in common from counting as many independent pairs. The lateness has a prior:
+with the last to come always on one host, its offset is as uncertain as that prior; where hosts take
+turns the data decide, which is the midpoint between who waited and who came last. Drifts have a
+prior too: a span too short to tell a drift leaves it near 0, where cutting an uncertain drift off
+would leave an error at the span's ends.
 """
 
 from __future__ import annotations
@@ -14,10 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsys2prv.clock.blocks import Block, Link
-from nsys2prv.clock.observations import NOISE
-from nsys2prv.clock.robust import DRIFT_PRIOR, spread_of
-from nsys2prv.clock.steadiness import unsteady
+from nsys2prv.clock.blocks import Block, Link, unsteady
+from nsys2prv.clock.observations import DRIFT_PRIOR, NOISE, spread_of
 
 SECOND = 1e9
 #: Residuals beyond this many standard deviations count less, and beyond REJECT not at all.
@@ -27,12 +28,14 @@ ROUNDS = 8
 
 @dataclass
 class Network:
-    """Corrections of the hosts: corrected = time + offset + drift * time, relative to the pivot, ns and plain ratio.
+    """Corrections of the hosts: corrected = time + offset + drift * time, relative to the pivot, ns
+    and plain ratio.
 
-    reference: of each host, itself where nothing connects it. covariance: of (offsets, drifts in ns per s), of shape
-    (2 * hosts, 2 * hosts), 0 of references. hops: blocks between a host and its reference. spread: of a host's residuals, NaN
-    without. observations: collectives used. first, last: its span observed. unsteady: what no line and no average removes of the
-    host's ends, ns: clock.steadiness. scale: how many times the noise of each source is larger than its model says.
+    reference: of each host, itself where nothing connects it. covariance: of (offsets, drifts in ns
+    per s), of shape (2 * hosts, 2 * hosts), 0 of references. hops: blocks between a host and its
+    reference. spread: of a host's residuals, NaN without. observations: collectives used. first,
+    last: its span observed. unsteady: what no line and no average removes of the host's ends, ns:
+    clock.steadiness. scale: how many times the noise of each source is larger than its model says.
     """
 
     offset: np.ndarray
@@ -51,12 +54,16 @@ class Network:
         """Standard deviation of the host's correction at `time` (ns relative to the pivot), ns."""
         count, at = len(self.offset), time / SECOND
         c = self.covariance
-        variance = c[host, host] + 2 * at * c[host, host + count] + at * at * c[host + count, host + count]
+        variance = (
+            c[host, host] + 2 * at * c[host, host + count] + at * at * c[host + count, host + count]
+        )
         return float(np.sqrt(max(variance, 0.0)))
 
 
 def solve(blocks: list[Block], links: list[Link], hosts: int) -> Network:
-    """Corrections from the blocks, starting from the links' lines; the lowest host of what is connected is the reference."""
+    """Corrections from the blocks, starting from the links' lines; the lowest host of what is
+    connected is the reference.
+    """
     offset, drift, reference = _first(links, hosts)
     scale = {block.source: 1.0 for block in blocks}
     for round_ in range(ROUNDS):
@@ -72,8 +79,16 @@ def solve(blocks: list[Block], links: list[Link], hosts: int) -> Network:
     for block in blocks:
         block.weight = (block.weight > 0) / (NOISE[block.source].end * scale[block.source]) ** 2
     covariance = _inverse(_normal(blocks, offset, drift, scale, reference)[0], reference)
-    return Network(offset, drift, reference, covariance, _hops(blocks, reference), *_observed(blocks, residuals, hosts),
-                   unsteady(blocks, residuals, scale, hosts), scale)
+    return Network(
+        offset,
+        drift,
+        reference,
+        covariance,
+        _hops(blocks, reference),
+        *_observed(blocks, residuals, hosts),
+        unsteady(blocks, residuals, scale, hosts),
+        scale,
+    )
 
 
 def _first(links: list[Link], hosts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -110,11 +125,23 @@ def _first(links: list[Link], hosts: int) -> tuple[np.ndarray, np.ndarray, np.nd
     return offset, drift, reference
 
 
-def _weigh(blocks: list[Block], offset: np.ndarray, drift: np.ndarray, scale: dict[int, float], rescale: bool = False) -> list[np.ndarray]:
-    """Set the blocks' weights by their residuals, which are returned: as standard deviations of one end, in ns."""
+def _weigh(
+    blocks: list[Block],
+    offset: np.ndarray,
+    drift: np.ndarray,
+    scale: dict[int, float],
+    rescale: bool = False,
+) -> list[np.ndarray]:
+    """Set the blocks' weights by their residuals, which are returned: as standard deviations of one
+    end, in ns.
+    """
     residuals = []
     for block in blocks:
-        ends = block.end * (1 + drift[block.clocks]) + offset[block.clocks] - block.lateness * block.late
+        ends = (
+            block.end * (1 + drift[block.clocks])
+            + offset[block.clocks]
+            - block.lateness * block.late
+        )
         if block.weight.size:
             weight = block.weight
             common = (ends * weight).sum(axis=1) / np.maximum(weight.sum(axis=1), 1e-300)
@@ -126,7 +153,11 @@ def _weigh(blocks: list[Block], offset: np.ndarray, drift: np.ndarray, scale: di
         residuals.append((ends - common[:, None]) / np.sqrt(1 - 1 / count))
     if rescale:
         for source in scale:
-            values = [r[b.seen] for r, b in zip(residuals, blocks, strict=True) if b.source == source and b.seen.any()]
+            values = [
+                r[b.seen]
+                for r, b in zip(residuals, blocks, strict=True)
+                if b.source == source and b.seen.any()
+            ]
             spread = spread_of(np.concatenate(values)) if values else 0.0
             scale[source] = spread / NOISE[source].end if spread > 1.5 * NOISE[source].end else 1.0
     for block, residual in zip(blocks, residuals, strict=True):
@@ -134,7 +165,9 @@ def _weigh(blocks: list[Block], offset: np.ndarray, drift: np.ndarray, scale: di
         size = np.abs(residual) / sigma
         shared = block.seen & (size < REJECT)
         shared &= shared.sum(axis=1, keepdims=True) > 1
-        block.weight = np.where(shared, np.minimum(1, HUBER / np.maximum(size, HUBER)), 0) / sigma**2
+        block.weight = (
+            np.where(shared, np.minimum(1, HUBER / np.maximum(size, HUBER)), 0) / sigma**2
+        )
     return residuals
 
 
@@ -151,15 +184,26 @@ def _params(clocks: np.ndarray, hosts: int) -> np.ndarray:
     return np.concatenate([clocks, clocks + hosts])
 
 
-def _normal(blocks: list[Block], offset: np.ndarray, drift: np.ndarray, scale: dict[int, float], reference: np.ndarray
-            ) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
-    """Normal matrix and right side for a step of (offset, drift in ns per s), and how the step determines each block's lateness."""
+def _normal(
+    blocks: list[Block],
+    offset: np.ndarray,
+    drift: np.ndarray,
+    scale: dict[int, float],
+    reference: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
+    """Normal matrix and right side for a step of (offset, drift in ns per s), and how the step
+    determines each block's lateness.
+    """
     hosts = len(offset)
     normal, right, eliminated = np.zeros((2 * hosts, 2 * hosts)), np.zeros(2 * hosts), []
     for block in blocks:
         w = block.weight
         total = np.maximum(w.sum(axis=1, keepdims=True), 1e-300)
-        ends = block.end * (1 + drift[block.clocks]) + offset[block.clocks] - block.lateness * block.late
+        ends = (
+            block.end * (1 + drift[block.clocks])
+            + offset[block.clocks]
+            - block.lateness * block.late
+        )
         ends = np.where(w > 0, ends, 0.0)
         ends = ends - (w * ends).sum(axis=1, keepdims=True) / total
         tau = block.end / SECOND
@@ -192,7 +236,9 @@ def _normal(blocks: list[Block], offset: np.ndarray, drift: np.ndarray, scale: d
 
 
 def _free(reference: np.ndarray, normal: np.ndarray) -> np.ndarray:
-    """Parameters to solve for: not those of references, nor offsets that nothing determines any more."""
+    """Parameters to solve for: not those of references, nor offsets that nothing determines any
+    more.
+    """
     hosts = len(reference)
     free = reference != np.arange(hosts)
     free &= normal[np.arange(hosts), np.arange(hosts)] > 0
@@ -204,7 +250,12 @@ def _solve(normal: np.ndarray, right: np.ndarray, reference: np.ndarray) -> np.n
     step = np.zeros(len(right))
     if len(free):
         size = 1 / np.sqrt(normal[free, free])
-        step[free] = size * np.linalg.lstsq(normal[np.ix_(free, free)] * np.outer(size, size), right[free] * size, rcond=1e-13)[0]
+        step[free] = (
+            size
+            * np.linalg.lstsq(
+                normal[np.ix_(free, free)] * np.outer(size, size), right[free] * size, rcond=1e-13
+            )[0]
+        )
     return step
 
 
@@ -213,7 +264,9 @@ def _inverse(normal: np.ndarray, reference: np.ndarray) -> np.ndarray:
     covariance = np.zeros_like(normal)
     if len(free):
         size = 1 / np.sqrt(normal[free, free])
-        inverse = np.linalg.pinv(normal[np.ix_(free, free)] * np.outer(size, size), rcond=1e-13, hermitian=True)
+        inverse = np.linalg.pinv(
+            normal[np.ix_(free, free)] * np.outer(size, size), rcond=1e-13, hermitian=True
+        )
         covariance[np.ix_(free, free)] = inverse * np.outer(size, size)
     return covariance
 
@@ -234,7 +287,9 @@ def _hops(blocks: list[Block], reference: np.ndarray) -> np.ndarray:
     return hops
 
 
-def _observed(blocks: list[Block], residuals: list[np.ndarray], hosts: int) -> tuple[np.ndarray, ...]:
+def _observed(
+    blocks: list[Block], residuals: list[np.ndarray], hosts: int
+) -> tuple[np.ndarray, ...]:
     """Spread of residuals, observations, first and last of each host."""
     values: list[list[np.ndarray]] = [[] for _ in range(hosts)]
     count = np.zeros(hosts, np.int64)

@@ -1,7 +1,5 @@
-"""What was observed on the hosts' clocks: collective calls and messages, and how noisy each source of them is.
-
-Times are *placed*: int64 ns, local times mapped by UTC and the host's monotonic clock, so that what shares a host agrees and
-hosts are wrong against each other by an offset and a drift.
+"""Observations of the hosts' clocks (collective calls and messages), their noise, and robust lines
+and spreads.
 """
 
 from __future__ import annotations
@@ -16,7 +14,9 @@ NCCL, MPI = 0, 1
 
 
 class Role(IntEnum):
-    """Who waits for whom in a collective: every member for all, the others for the root, or the root for the others."""
+    """Who waits for whom in a collective: every member for all, the others for the root, or the
+    root for the others.
+    """
 
     ALL = 0
     FROM_ROOT = 1
@@ -25,15 +25,19 @@ class Role(IntEnum):
 
 @dataclass(frozen=True)
 class Noise:
-    """How simultaneous the ends of one collective are, in ns; fixed, so that more observations never widen a bound.
+    """How simultaneous the ends of one collective are, in ns; fixed, so that more observations
+    never widen a bound.
 
-    end: standard deviation of one host's end; late, late_sigma: how much later the last to come ends than those who waited, before
-    anything is observed; slack: clocks of devices within a host may contradict each other by this; misfit: ends of a sequence that
-    scatter by more than this (standard deviation, by the median absolute deviation) do not belong together; floor: error that no
-    number of observations removes, for hardware and algorithms let some always end later than others.
+    end: standard deviation of one host's end; late, late_sigma: how much later the last to come
+    ends than those who waited, before anything is observed; slack: clocks of devices within a host
+    may contradict each other by this; misfit: ends of a sequence that scatter by more than this
+    (standard deviation, by the median absolute deviation) do not belong together; floor: error that
+    no number of observations removes, for hardware and algorithms let some always end later than
+    others.
 
-    Measured for NCCL kernels of two H100: ends within about 20 us, the last to come 10 us after the other, the middle of both off by
-    up to 14 us. What that is elsewhere is not known, so that the expectation of lateness lies between this and none.
+    Measured for NCCL kernels of two H100: ends within about 20 us, the last to come 10 us after the
+    other, the middle of both off by up to 14 us. What that is elsewhere is not known, so that the
+    expectation of lateness lies between this and none.
     """
 
     end: float
@@ -49,18 +53,22 @@ class Noise:
         return 3 * self.end + self.late + self.late_sigma
 
 
-NOISE = {NCCL: Noise(8_000.0, 5_000.0, 10_000.0, 5_000.0, 200_000.0, 15_000.0),
-         MPI: Noise(20_000.0, 0.0, 20_000.0, 1_000.0, 500_000.0, 30_000.0)}
+NOISE = {
+    NCCL: Noise(8_000.0, 5_000.0, 10_000.0, 5_000.0, 200_000.0, 15_000.0),
+    MPI: Noise(20_000.0, 0.0, 20_000.0, 1_000.0, 500_000.0, 30_000.0),
+}
 
 
 @dataclass(frozen=True)
 class Calls:
     """One row per member and collective call; arrays of one length.
 
-    source: key of NOISE. group: communicator. member: participant, unique in its group. clock: host, 0..hosts-1. number: sequence
-    number that the report knows exactly, or -1. signature: of operation and size, equal on all members; 0 unknown. role: Role.
-    is_root: of a rooted collective. members: expected number of members, 0 unknown. begin, end: placed times in ns. began: whether the
-    member's report has the beginning of the communicator, so that its first call is the first; None: of no member.
+    source: key of NOISE. group: communicator. member: participant, unique in its group. clock:
+    host, 0..hosts-1. number: sequence number that the report knows exactly, or -1. signature: of
+    operation and size, equal on all members; 0 unknown. role: Role. is_root: of a rooted
+    collective. members: expected number of members, 0 unknown. begin, end: placed times in ns.
+    began: whether the member's report has the beginning of the communicator, so that its first call
+    is the first; None: of no member.
     """
 
     source: np.ndarray
@@ -87,7 +95,9 @@ class Calls:
 
 @dataclass(frozen=True)
 class Messages:
-    """One row per message: its receive cannot end before its send begins. Arrays of one length; placed times in ns."""
+    """One row per message: its receive cannot end before its send begins. Arrays of one length;
+    placed times in ns.
+    """
 
     source: np.ndarray
     sender: np.ndarray
@@ -102,7 +112,9 @@ class Messages:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something the user should know. -1: not of one source, group, member or clock. count: calls, members or ns, as `reason` says."""
+    """Something the user should know. -1: not of one source, group, member or clock. count: calls,
+    members or ns, as `reason` says.
+    """
 
     kind: str
     reason: str
@@ -115,31 +127,117 @@ class Finding:
 
 def span_of(calls: Calls, messages: Messages) -> tuple[int, int] | None:
     """The first and the last of all times, None of nothing."""
-    times = [t for t in (calls.begin, calls.end, messages.send_begin, messages.receive_end) if len(t)]
+    times = [
+        t for t in (calls.begin, calls.end, messages.send_begin, messages.receive_end) if len(t)
+    ]
     return (min(int(t.min()) for t in times), max(int(t.max()) for t in times)) if times else None
 
 
 def pivot_of(calls: Calls, messages: Messages) -> int:
-    """The instant amid all times, in whole ns; times relative to it are small enough for floats to hold them exactly."""
+    """The instant amid all times, in whole ns; times relative to it are small enough for floats to
+    hold them exactly.
+    """
     span = span_of(calls, messages)
     return (span[0] + span[1]) // 2 if span else 0
 
 
 def call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:
-    """The calls of groups on several clocks, with `key` numbering (source, group) and times relative to `pivot`."""
-    table = pl.DataFrame({field.name: np.asarray(getattr(calls, field.name)) for field in fields(calls)})
-    table = table.with_columns(pl.col("source", "group", "member", "number", "signature", "members").cast(pl.Int64),
-                               pl.col("clock").cast(pl.Int32), pl.col("role").cast(pl.Int8), pl.col("is_root", "began").cast(pl.Boolean))
+    """The calls of groups on several clocks, with `key` numbering (source, group) and times
+    relative to `pivot`.
+    """
+    table = pl.DataFrame(
+        {field.name: np.asarray(getattr(calls, field.name)) for field in fields(calls)}
+    )
+    table = table.with_columns(
+        pl.col("source", "group", "member", "number", "signature", "members").cast(pl.Int64),
+        pl.col("clock").cast(pl.Int32),
+        pl.col("role").cast(pl.Int8),
+        pl.col("is_root", "began").cast(pl.Boolean),
+    )
     unknown = sorted(set(table["source"].unique().to_list()) - set(NOISE))
     if unknown:
         raise ValueError(f"Sources without a noise model: {unknown}")
     findings = []
     backwards = table.filter(pl.col("end") < pl.col("begin")).height
     if backwards:
-        findings.append(Finding("backwards", "calls that end before they begin are left out", backwards))
+        findings.append(
+            Finding("backwards", "calls that end before they begin are left out", backwards)
+        )
         table = table.filter(pl.col("end") >= pl.col("begin"))
     groups = table.group_by("source", "group").agg(
-        clocks=pl.col("clock").min() != pl.col("clock").max(), numbered=(pl.col("number") >= 0).all())
-    groups = groups.filter("clocks").sort("source", "group").with_row_index("key").with_columns(pl.col("key").cast(pl.Int32))
+        clocks=pl.col("clock").min() != pl.col("clock").max(),
+        numbered=(pl.col("number") >= 0).all(),
+    )
+    groups = (
+        groups.filter("clocks")
+        .sort("source", "group")
+        .with_row_index("key")
+        .with_columns(pl.col("key").cast(pl.Int32))
+    )
     table = table.join(groups.drop("clocks"), on=["source", "group"])
     return table.with_columns(pl.col("begin", "end") - pivot), findings
+
+
+#: Median absolute deviation to standard deviation, of normal noise.
+TO_SIGMA = 1.4826
+#: Clocks drift by up to 50 ppm against each other, with a wide margin: steeper lines are no clocks.
+PLAUSIBLE_DRIFT = 5e-4
+#: Standard deviation of the drift of one clock against another before anything is observed:
+#: crystals are right to some tens of ppm.
+DRIFT_PRIOR = 5e-5
+#: Noise of the points of a line (ns) beside which a few of them tell a slope.
+NOISE_OF_FEW = 2e4
+
+
+def spread_of(values: np.ndarray) -> float:
+    """Standard deviation of the values about their median, judged by the median absolute deviation;
+    inf of none.
+    """
+    if not len(values):
+        return float("inf")
+    return float(TO_SIGMA * np.median(np.abs(values - np.median(values))))
+
+
+def line_through(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
+    """(value at time 0, slope, spread about the line) by medians; of fewer than four points that is
+    drawn to 0. Times ascending, in ns.
+
+    Pairs of points that lie far apart tell more of the slope: after a burst, the few that come much
+    later decide.
+    """
+    half = len(times) // 2
+    slope = 0.0
+    if half == 1:
+        since = times - times.mean()
+        slope = float(
+            since @ (values - values.mean()) / (since @ since + (NOISE_OF_FEW / DRIFT_PRIOR) ** 2)
+        )
+        slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
+    if half >= 2:
+        steps = times[-half:] - times[:half]
+        good = steps > 0
+        if good.any():
+            slope = _weighted_median(
+                (values[-half:] - values[:half])[good] / steps[good], steps[good]
+            )
+            slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
+    rest = values - slope * times
+    offset = float(np.median(rest)) if len(rest) else 0.0
+    return offset, slope, spread_of(rest)
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order])
+    low, high = (
+        np.searchsorted(below, below[-1] / 2, "left"),
+        np.searchsorted(below, below[-1] / 2, "right"),
+    )
+    return float((values[order[low]] + values[order[min(high, len(order) - 1)]]) / 2)
+
+
+def evenly(count: int, most: int) -> np.ndarray:
+    """Indices of at most `most` of `count` items, spread evenly."""
+    if count <= most:
+        return np.arange(count)
+    return np.linspace(0, count - 1, most).round().astype(np.int64)

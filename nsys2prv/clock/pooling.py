@@ -1,8 +1,10 @@
-"""Hosts placed by all that two of them have in common: communicators that could not be settled one by one are judged together.
+"""Hosts placed by all that two of them have in common: communicators that could not be settled one
+by one are judged together.
 
-Where that does not settle them either, the order of the calls is taken as it is, if both hosts have equally many of each communicator, and
-these are so few that nothing speaks for another pairing, or UTC speaks for this one: it is probably right, but nothing shows it. If it is
-wrong, the host is off by no more than the calls reach over, as long as the two have one call in common.
+Where that does not settle them either, the order of the calls is taken as it is, if both hosts have
+equally many of each communicator, and these are so few that nothing speaks for another pairing, or
+UTC speaks for this one: it is probably right, but nothing shows it. If it is wrong, the host is off
+by no more than the calls reach over, as long as the two have one call in common.
 """
 
 from __future__ import annotations
@@ -12,13 +14,23 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.certainty import SURE, certainty_of_match, certainty_of_order, rival_distances
-from nsys2prv.clock.gathering import Gathered
-from nsys2prv.clock.hosts import per_host, thin
-from nsys2prv.clock.matching import FEWEST, agreeing
-from nsys2prv.clock.observations import NOISE, Noise, Role
-from nsys2prv.clock.robust import line_through
-from nsys2prv.clock.sequences import USUAL_UTC_ERROR, CallSequence, are_nearby, fit_in_order, pair_calls
+from nsys2prv.clock.gathering import Gathered, downsample, per_host
+from nsys2prv.clock.matching import (
+    FEWEST,
+    SURE,
+    agreeing,
+    certainty_of_match,
+    certainty_of_order,
+    rival_distances,
+)
+from nsys2prv.clock.observations import NOISE, Noise, Role, line_through
+from nsys2prv.clock.sequences import (
+    USUAL_UTC_ERROR,
+    CallSequence,
+    are_nearby,
+    fit_in_order,
+    pair_calls,
+)
 
 #: Hosts that one host is compared with before it is given up.
 TRIES = 3
@@ -28,9 +40,11 @@ KINDS = 1 << 32
 
 @dataclass(frozen=True)
 class Pool:
-    """What was found. rows: of per_host, with keys and collectives of their own. groups: communicator of each of these keys. doubt: by
-    host, how far it may be off beside its error, ns: 0 where the calls surely belong together, inf where nothing is known. left: hosts
-    that have calls in common with others, and could not be placed by them."""
+    """What was found. rows: of per_host, with keys and collectives of their own. groups:
+    communicator of each of these keys. doubt: by host, how far it may be off beside its error, ns:
+    0 where the calls surely belong together, inf where nothing is known. left: hosts that have
+    calls in common with others, and could not be placed by them.
+    """
 
     rows: pl.DataFrame
     groups: dict[int, int]
@@ -40,7 +54,9 @@ class Pool:
 
 @dataclass
 class _Pair:
-    """Calls of two hosts that belong together: rows of the frame, of one and of the other. reach: over how long they go, ns."""
+    """Calls of two hosts that belong together: rows of the frame, of one and of the other. reach:
+    over how long they go, ns.
+    """
 
     one: np.ndarray
     other: np.ndarray
@@ -61,7 +77,10 @@ class _Calls:
 
     def __post_init__(self) -> None:
         self.end = self.frame["end"].to_numpy().astype(np.float64)
-        self.signature, self.began = self.frame["signature"].to_numpy(), self.frame["began"].to_numpy()
+        self.signature, self.began = (
+            self.frame["signature"].to_numpy(),
+            self.frame["began"].to_numpy(),
+        )
         self.all = self.frame["role"].to_numpy() == Role.ALL
 
     def shared(self, one: int, other: int) -> list[tuple[int, int]]:
@@ -74,7 +93,9 @@ def pool(gathered: Gathered, hosts: int, error: float) -> Pool:
     part = part.copy()
     frame = gathered.unsettled
     calls = _Calls(frame, {})
-    for (source, group, host), rows in frame.with_row_index("row").group_by("source", "group", "clock", maintain_order=True):
+    for (source, group, host), rows in frame.with_row_index("row").group_by(
+        "source", "group", "clock", maintain_order=True
+    ):
         calls.places.setdefault(host, {})[source, group] = rows["row"].to_numpy().astype(np.int64)
     pairs: dict[tuple[int, int], _Pair | None] = {}
     found: list[tuple[int, int, _Pair]] = []
@@ -84,7 +105,11 @@ def pool(gathered: Gathered, hosts: int, error: float) -> Pool:
             todo = [host for host in sorted(calls.places) if part[host] == part[first]]
             for one in todo:
                 for other in sorted(calls.places):
-                    if part[other] == part[first] or (tries[other] >= TRIES and (one, other) not in pairs) or not calls.shared(one, other):
+                    if (
+                        part[other] == part[first]
+                        or (tries[other] >= TRIES and (one, other) not in pairs)
+                        or not calls.shared(one, other)
+                    ):
                         continue
                     if (one, other) not in pairs:
                         tries[other] += 1
@@ -98,11 +123,18 @@ def pool(gathered: Gathered, hosts: int, error: float) -> Pool:
                     todo += [host for host in new.tolist() if host in calls.places]
     rows, groups = _rows(calls.frame, found)
     lonely = np.bincount(part, minlength=hosts)
-    return Pool(rows, groups, _doubts(settled, found), [host for host in sorted(calls.places) if lonely[part[host]] == 1])
+    return Pool(
+        rows,
+        groups,
+        _doubts(settled, found),
+        [host for host in sorted(calls.places) if lonely[part[host]] == 1],
+    )
 
 
 def _doubts(settled: np.ndarray, found: list[tuple[int, int, _Pair]]) -> np.ndarray:
-    """By host, how far it may be off the lowest host that it is connected to. settled: parts without the pairs, which connect them."""
+    """By host, how far it may be off the lowest host that it is connected to. settled: parts
+    without the pairs, which connect them.
+    """
     near: dict[int, list[tuple[int, float]]] = {}
     for one, other, pair in found:
         more = 0.0 if pair.sure else pair.reach or np.inf
@@ -122,7 +154,11 @@ def _doubts(settled: np.ndarray, found: list[tuple[int, int, _Pair]]) -> np.ndar
 def _parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
     """The lowest host that each host is connected to by collectives in which all wait for all."""
     root = np.arange(hosts)
-    for clocks in rows.filter((pl.col("role") == Role.ALL) & ~pl.col("held")).group_by("key").agg(pl.col("clock").unique())["clock"]:
+    for clocks in (
+        rows.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
+        .group_by("key")
+        .agg(pl.col("clock").unique())["clock"]
+    ):
         roots = np.unique(root[clocks.to_numpy()])
         root[np.isin(root, roots)] = roots[0]
     return root
@@ -133,8 +169,13 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
     shared = calls.shared(one, other)
     noise = max((NOISE[source] for source, _ in shared), key=lambda noise: noise.reach)
     mine, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
-    even = [at for at, (a, b) in enumerate(zip(mine, theirs, strict=True))
-            if len(a) == len(b) and agreeing(calls.signature[a], calls.signature[b]).all() and (calls.all[a] == calls.all[b]).all()]
+    even = [
+        at
+        for at, (a, b) in enumerate(zip(mine, theirs, strict=True))
+        if len(a) == len(b)
+        and agreeing(calls.signature[a], calls.signature[b]).all()
+        and (calls.all[a] == calls.all[b]).all()
+    ]
     if even:
         a, b = (np.concatenate([side[at] for at in even]) for side in (mine, theirs))
         kind = np.repeat(even, [len(mine[at]) for at in even]) * KINDS + calls.signature[a]
@@ -147,8 +188,14 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
             times, others = calls.end[a] * (1 + slope) + offset, calls.end[b]
             order, later = np.argsort(times, kind="stable"), np.argsort(others, kind="stable")
             fits = fit_in_order(calls.end[a], others, noise)
-            certainty = certainty_of_match(times[order], kind[order], others[later], kind[later], max(noise.reach, 3 * spread),
-                                           rival_distances(others[later], kind[later]))
+            certainty = certainty_of_match(
+                times[order],
+                kind[order],
+                others[later],
+                kind[later],
+                max(noise.reach, 3 * spread),
+                rival_distances(others[later], kind[later]),
+            )
             if fits and certainty >= SURE:
                 return _Pair(a, b, True, 0.0)
     if len(shared) > 1:
@@ -161,7 +208,11 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
         return None
     if not fits or spread > noise.reach:
         return None
-    if certainty == 0.0 and max(len(mine[at]) for at in even) >= FEWEST and not _told(calls, a, b, len(even), noise):
+    if (
+        certainty == 0.0
+        and max(len(mine[at]) for at in even) >= FEWEST
+        and not _told(calls, a, b, len(even), noise)
+    ):
         return None
     reach = max(float(np.ptp(np.concatenate([calls.end[mine[at]]]))) for at in even)
     return _Pair(a, b, False, reach)
@@ -170,26 +221,42 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
 def _told(calls: _Calls, a: np.ndarray, b: np.ndarray, groups: int, noise: Noise) -> bool:
     """Whether something speaks for the order of one group's calls, that of others taken for none."""
     ends, others = calls.end[a], calls.end[b]
-    return groups == 1 and (are_nearby(ends, others, USUAL_UTC_ERROR) or certainty_of_order(ends, others, calls.signature[a], noise) > 0)
+    return groups == 1 and (
+        are_nearby(ends, others, USUAL_UTC_ERROR)
+        or certainty_of_order(ends, others, calls.signature[a], noise) > 0
+    )
 
 
 def _together(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray, CallSequence]:
     """The rows of all groups by their ends, and their sequence."""
     rows = np.concatenate(groups)
-    kind = np.repeat(np.arange(len(groups)) * KINDS, [len(group) for group in groups]) + calls.signature[rows]
+    kind = (
+        np.repeat(np.arange(len(groups)) * KINDS, [len(group) for group in groups])
+        + calls.signature[rows]
+    )
     order = np.argsort(calls.end[rows], kind="stable")
     return rows[order], CallSequence(calls.end[rows][order], kind[order], calls.all[rows][order])
 
 
-def _rows(frame: pl.DataFrame, found: list[tuple[int, int, _Pair]]) -> tuple[pl.DataFrame, dict[int, int]]:
-    """The calls of all pairs by collective: of one host, those of its pairs with others are the same."""
+def _rows(
+    frame: pl.DataFrame, found: list[tuple[int, int, _Pair]]
+) -> tuple[pl.DataFrame, dict[int, int]]:
+    """The calls of all pairs by collective: of one host, those of its pairs with others are the
+    same.
+    """
     parts = []
     for one, _, pair in found:
         for rows in (pair.one, pair.other):
-            parts.append(frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair.one)))
+            parts.append(
+                frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair.one))
+            )
     if not parts:
-        empty = frame.clear().with_columns(key=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64), held=pl.lit(False))
+        empty = frame.clear().with_columns(
+            key=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64), held=pl.lit(False)
+        )
         return per_host(empty), {}
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
-    table = table.with_columns(key=(pl.struct("hub", "source", "group").rank("dense") - 1).cast(pl.Int32))
-    return per_host(thin(table)), dict(table.select("key", "group").unique().iter_rows())
+    table = table.with_columns(
+        key=(pl.struct("hub", "source", "group").rank("dense") - 1).cast(pl.Int32)
+    )
+    return per_host(downsample(table)), dict(table.select("key", "group").unique().iter_rows())

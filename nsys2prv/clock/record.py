@@ -1,6 +1,8 @@
-"""The clock file, `out.clock.yaml`: how each host's clock was corrected, and how well. It can be given to another conversion.
+"""The clock file, `out.clock.yaml`: how each host's clock was corrected, and how well. It can be
+given to another conversion.
 
-corrected = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is what the host's own clock says.
+corrected = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is what the host's own
+clock says.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from typing import Any
 
 import yaml
 
+from nsys2prv._util.data import parsed
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.data import parsed
-from nsys2prv.errors import Nsys2prvError
 
 HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_FILE` uses these corrections again;
 # `nsys2prv clock THIS_FILE` prints them, and draws them with --plot.
@@ -25,9 +27,12 @@ CAUSAL_HEAD = "# causal: how far ranks were then moved in the trace beside this 
 
 @dataclass(frozen=True)
 class HostClock:
-    """A host's correction. bound_ns: largest error against `reference` anywhere in the trace, observed_bound_ns: where something was
-    observed; None where it is not known. sure: whether its times may be compared with those of hosts of the same reference. spread_ns:
-    standard deviation of the ends of collectives about their common time. samples: (UTC ns, deviation before, deviation after) of some."""
+    """A host's correction. bound_ns: largest error against `reference` anywhere in the trace,
+    observed_bound_ns: where something was observed; None where it is not known. sure: whether its
+    times may be compared with those of hosts of the same reference. spread_ns: standard deviation
+    of the ends of collectives about their common time. samples: (UTC ns, deviation before,
+    deviation after) of some.
+    """
 
     offset_ns: int = 0
     drift_ppm: float = 0.0
@@ -43,12 +48,16 @@ class HostClock:
 
     def correct(self, placed: ClockMap) -> ClockMap:
         """The map of local times to corrected ones, from that (without drift) to UTC."""
-        return ClockMap(placed.offset + self.offset_ns, self.drift_ppm / 1e6, self.at_utc_ns - placed.offset)
+        return ClockMap(
+            placed.offset + self.offset_ns, self.drift_ppm / 1e6, self.at_utc_ns - placed.offset
+        )
 
 
 @dataclass(frozen=True)
 class RankMove:
-    """How far a rank was moved beyond its host's correction, ns: at most (at this corrected UTC), and in the mean over its calls."""
+    """How far a rank was moved beyond its host's correction, ns: at most (at this corrected UTC),
+    and in the mean over its calls.
+    """
 
     largest_ns: int
     mean_ns: int
@@ -57,7 +66,9 @@ class RankMove:
 
 @dataclass(frozen=True)
 class CausalRecord:
-    """What --causal did to `ranks` reports, those moved by name. before, after: checked, violated, the largest violation and their sum."""
+    """What --causal did to `ranks` reports, those moved by name. before, after: checked, violated,
+    the largest violation and their sum.
+    """
 
     ranks: int
     before: Mapping[str, int]
@@ -67,9 +78,11 @@ class CausalRecord:
 
 @dataclass(frozen=True)
 class ClockRecord:
-    """All hosts by name. causality: of what must precede what, checked, violated, the largest violation and their sum in ns, by
-    whether it was used or held back, before and after the correction. notes, warnings: for the user. causal: of the trace beside the
-    file alone: it is not done again where the file is used."""
+    """All hosts by name. causality: of what must precede what, checked, violated, the largest
+    violation and their sum in ns, by whether it was used or held back, before and after the
+    correction. notes, warnings: for the user. causal: of the trace beside the file alone: it is not
+    done again where the file is used.
+    """
 
     hosts: Mapping[str, HostClock]
     causality: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
@@ -79,21 +92,41 @@ class ClockRecord:
 
     def text(self) -> str:
         """The file."""
-        hosts = {name: {key: value for key, value in asdict(clock).items() if value not in (None, ()) and (key, value) != ("sure", True)}
-                 for name, clock in self.hosts.items()}
+        hosts = {
+            name: {
+                key: value
+                for key, value in asdict(clock).items()
+                if value not in (None, ()) and (key, value) != ("sure", True)
+            }
+            for name, clock in self.hosts.items()
+        }
         for clock in hosts.values():
             if "samples" in clock:
                 clock["samples"] = [list(sample) for sample in clock["samples"]]
         content: dict[str, Any] = {"hosts": hosts}
         head = HEAD
         if self.causality:
-            content["causality"] = {used: {when: dict(counts) for when, counts in times.items()} for used, times in self.causality.items()}
+            content["causality"] = {
+                used: {when: dict(counts) for when, counts in times.items()}
+                for used, times in self.causality.items()
+            }
         if self.causal:
             content["causal"] = asdict(self.causal)
             head += CAUSAL_HEAD
-        content |= {name: list(lines) for name, lines in (("notes", self.notes), ("warnings", self.warnings)) if lines}
+        content |= {
+            name: list(lines)
+            for name, lines in (("notes", self.notes), ("warnings", self.warnings))
+            if lines
+        }
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        return head + yaml.dump(content, Dumper=dumper, default_flow_style=None, sort_keys=False, allow_unicode=True, width=120)
+        return head + yaml.dump(
+            content,
+            Dumper=dumper,
+            default_flow_style=None,
+            sort_keys=False,
+            allow_unicode=True,
+            width=120,
+        )
 
 
 def read_record(text: str, source: str) -> ClockRecord:
@@ -104,11 +137,16 @@ def read_record(text: str, source: str) -> ClockRecord:
         raise Nsys2prvError(f"{source}: not YAML: {str(error).splitlines()[0]}") from None
     hosts = content.get("hosts") if isinstance(content, dict) else None
     if not isinstance(hosts, dict) or not all(isinstance(clock, dict) for clock in hosts.values()):
-        raise Nsys2prvError(f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml")
+        raise Nsys2prvError(
+            f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml"
+        )
     _check_keys(content, (field.name for field in fields(ClockRecord)), source)
-    return ClockRecord({str(name): _host(clock, f"{source}: {name}") for name, clock in hosts.items()},
-                       _causality(content.get("causality")), *(_lines(content.get(name)) for name in ("notes", "warnings")),
-                       _causal(content.get("causal")))
+    return ClockRecord(
+        {str(name): _host(clock, f"{source}: {name}") for name, clock in hosts.items()},
+        _causality(content.get("causality")),
+        *(_lines(content.get(name)) for name in ("notes", "warnings")),
+        _causal(content.get("causal")),
+    )
 
 
 def _lines(content: Any) -> tuple[str, ...]:
@@ -119,43 +157,84 @@ def _check_keys(content: Mapping[str, Any], known: Iterable[str], where: str) ->
     names = list(known)
     for key in content:
         if key not in names:
-            raise Nsys2prvError(f"{where}: unknown key {str(key)[:40]!r}; known are {', '.join(names)}")
+            raise Nsys2prvError(
+                f"{where}: unknown key {str(key)[:40]!r}; known are {', '.join(names)}"
+            )
 
 
 def _host(clock: Mapping[str, Any], where: str) -> HostClock:
     _check_keys(clock, (field.name for field in fields(HostClock)), where)
     if "offset_ns" not in clock:
-        raise Nsys2prvError(f"{where}: offset_ns is missing: by how much the clock is moved, in nanoseconds")
+        raise Nsys2prvError(
+            f"{where}: offset_ns is missing: by how much the clock is moved, in nanoseconds"
+        )
     numbers = {}
     for name, limit in (("offset_ns", 1 << 62), ("drift_ppm", 10_000), ("at_utc_ns", 1 << 62)):
         value = clock.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > limit:
-            raise Nsys2prvError(f"{where}: {name} is no number that a clock can be off by: {str(value)[:40]}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+            or abs(value) > limit
+        ):
+            raise Nsys2prvError(
+                f"{where}: {name} is no number that a clock can be off by: {str(value)[:40]}"
+            )
         numbers[name] = float(value) if name == "drift_ppm" else round(value)
     if numbers["drift_ppm"] and not numbers["at_utc_ns"]:
-        raise Nsys2prvError(f"{where}: a drift needs at_utc_ns, the time at which the clock is off by offset_ns alone")
+        raise Nsys2prvError(
+            f"{where}: a drift needs at_utc_ns, the time at which the clock is off by offset_ns alone"
+        )
     counts = ("observations", "spread_ns", "bound_ns", "observed_bound_ns")
     known = {name: clock[name] for name in counts if isinstance(clock.get(name), int)}
-    samples = tuple(tuple(sample) for sample in clock.get("samples") or () if isinstance(sample, list)
-                    and len(sample) == 3 and all(isinstance(value, int) for value in sample))
-    return HostClock(**numbers, **known, sure=clock.get("sure") is not False, method=str(clock.get("method") or ""),
-                     reference=str(clock.get("reference") or ""), samples=samples)
+    samples = tuple(
+        tuple(sample)
+        for sample in clock.get("samples") or ()
+        if isinstance(sample, list)
+        and len(sample) == 3
+        and all(isinstance(value, int) for value in sample)
+    )
+    return HostClock(
+        **numbers,
+        **known,
+        sure=clock.get("sure") is not False,
+        method=str(clock.get("method") or ""),
+        reference=str(clock.get("reference") or ""),
+        samples=samples,
+    )
 
 
 def _causality(content: Any) -> dict[str, dict[str, dict[str, int]]]:
     if not isinstance(content, dict):
         return {}
-    return {str(used): {str(when): {str(name): count for name, count in counts.items() if isinstance(count, int)}
-                        for when, counts in times.items() if isinstance(counts, dict)}
-            for used, times in content.items() if isinstance(times, dict)}
+    return {
+        str(used): {
+            str(when): {
+                str(name): count for name, count in counts.items() if isinstance(count, int)
+            }
+            for when, counts in times.items()
+            if isinstance(counts, dict)
+        }
+        for used, times in content.items()
+        if isinstance(times, dict)
+    }
 
 
 def _causal(content: Any) -> CausalRecord | None:
     if not isinstance(content, dict) or not isinstance(content.get("ranks"), int):
         return None
-    before, after = ({str(name): count for name, count in (counts if isinstance(counts, dict) else {}).items() if isinstance(count, int)}
-                     for counts in (content.get("before"), content.get("after")))
+    before, after = (
+        {
+            str(name): count
+            for name, count in (counts if isinstance(counts, dict) else {}).items()
+            if isinstance(count, int)
+        }
+        for counts in (content.get("before"), content.get("after"))
+    )
     ranks = content.get("moved") if isinstance(content.get("moved"), dict) else {}
-    moved = {str(name): RankMove(*(move.get(key, 0) for key in ("largest_ns", "mean_ns", "at_utc_ns"))) for name, move in ranks.items()
-             if isinstance(move, dict) and all(isinstance(value, int) for value in move.values())}
+    moved = {
+        str(name): RankMove(*(move.get(key, 0) for key in ("largest_ns", "mean_ns", "at_utc_ns")))
+        for name, move in ranks.items()
+        if isinstance(move, dict) and all(isinstance(value, int) for value in move.values())
+    }
     return CausalRecord(content["ranks"], before, after, moved)

@@ -1,4 +1,6 @@
-"""Recognising one collective on all its members: by the report's own numbers, else by order, checked by when the calls ended."""
+"""Recognising one collective on all its members: by the report's own numbers, else by order,
+checked by when the calls ended.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,35 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.certainty import SURE, certainty_of_match, certainty_of_order, rival_distances
-from nsys2prv.clock.matching import AGREEING, FEW, FEWEST, agreeing, match, mutual, nearest
-from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, Noise, Role, pivot_of
-from nsys2prv.clock.robust import evenly, line_through
+from nsys2prv.clock.matching import (
+    AGREEING,
+    FEW,
+    FEWEST,
+    SURE,
+    agreeing,
+    certainty_of_match,
+    certainty_of_order,
+    match,
+    mutual,
+    nearest,
+    rival_distances,
+)
+from nsys2prv.clock.observations import (
+    NOISE,
+    Calls,
+    Finding,
+    Messages,
+    Noise,
+    Role,
+    evenly,
+    line_through,
+    pivot_of,
+)
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024
-#: By how much UTC hardly ever errs (ns), and seldom: what lies closer together it does not tell apart.
+#: By how much UTC hardly ever errs (ns), and seldom: what lies closer together it does not tell
+#: apart.
 UTC_ERROR, USUAL_UTC_ERROR = 100_000_000, 10_000_000
 #: The same of times on clocks that are aligned.
 ALIGNED_ERROR = 1_000_000
@@ -24,14 +47,18 @@ ALIGNED_ERROR = 1_000_000
 REFERENCES = 3
 #: Why a member's calls are not numbered: kinds of findings, and what they say.
 FEW_CALLS, AMBIGUOUS, UNRELATED = "few", "ambiguous", "unrelated"
-REASONS = {FEW_CALLS: "too few collective calls to tell which of them belong together: not used for the alignment",
-           AMBIGUOUS: "collective calls at such regular intervals that several ways of pairing them fit: not used for the alignment",
-           UNRELATED: "collective calls that end at other times than those of all other ranks: not used for the alignment"}
+REASONS = {
+    FEW_CALLS: "too few collective calls to tell which of them belong together: not used for the alignment",
+    AMBIGUOUS: "collective calls at such regular intervals that several ways of pairing them fit: not used for the alignment",
+    UNRELATED: "collective calls that end at other times than those of all other ranks: not used for the alignment",
+}
 
 
 @dataclass(frozen=True)
 class CallSequence:
-    """One member's calls by their begins: ends (float ns relative to the pivot), signatures, and which calls synchronise all members."""
+    """One member's calls by their begins: ends (float ns relative to the pivot), signatures, and
+    which calls synchronise all members.
+    """
 
     end: np.ndarray
     signature: np.ndarray
@@ -49,8 +76,9 @@ class CallSequence:
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a group, how many calls it has, and where to get them, as often as they are asked for. began: whether its report has
-    the beginning of the group."""
+    """A member of a group, how many calls it has, and where to get them, as often as they are asked
+    for. began: whether its report has the beginning of the group.
+    """
 
     member: int
     count: int
@@ -58,24 +86,39 @@ class Member:
     began: bool = False
 
 
-def number_calls(table: pl.DataFrame, error: float = UTC_ERROR) -> tuple[pl.DataFrame, list[Finding]]:
-    """The table with `ordinal`, equal for the calls of one collective of a `key`; calls of no known collective are left out.
+def number_calls(
+    table: pl.DataFrame, error: float = UTC_ERROR
+) -> tuple[pl.DataFrame, list[Finding]]:
+    """The table with `ordinal`, equal for the calls of one collective of a `key`; calls of no known
+    collective are left out.
 
-    error: of the clocks as placed, ns."""
+    error: of the clocks as placed, ns.
+    """
     numbered, findings = _numbered(table.filter("numbered"))
     rest = table.filter(~pl.col("numbered"))
     if not rest.height:
         return numbered, findings
     order, starts, owners = _members(rest)
-    ends, signatures = rest["end"].to_numpy().astype(np.float64)[order], rest["signature"].to_numpy()[order]
+    ends, signatures = (
+        rest["end"].to_numpy().astype(np.float64)[order],
+        rest["signature"].to_numpy()[order],
+    )
     alls, began = rest["role"].to_numpy()[order] == Role.ALL, rest["began"].to_numpy()[order]
     groups: dict[int, list[Member]] = {}
     parts: dict[int, list[slice]] = {}
-    for (key, member), low, high in zip(owners, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+    for (key, member), low, high in zip(
+        owners, starts[:-1].tolist(), starts[1:].tolist(), strict=True
+    ):
         part = slice(low, high)
         parts.setdefault(key, []).append(part)
         groups.setdefault(key, []).append(
-            Member(member, high - low, lambda part=part: CallSequence(ends[part], signatures[part], alls[part]), bool(began[low])))
+            Member(
+                member,
+                high - low,
+                lambda part=part: CallSequence(ends[part], signatures[part], alls[part]),
+                bool(began[low]),
+            )
+        )
     ordinals = np.full(rest.height, -1, np.int64)
     names = rest.group_by("key").agg(pl.col("source", "group").first())
     for key, source, group in names.sort("key").iter_rows():
@@ -88,16 +131,29 @@ def number_calls(table: pl.DataFrame, error: float = UTC_ERROR) -> tuple[pl.Data
 
 
 def recognised(calls: Calls, error: float = UTC_ERROR) -> tuple[np.ndarray, list[Finding]]:
-    """Each call's ordinal among the collectives of its (source, group), equal on all members; -1 for calls of no known collective.
+    """Each call's ordinal among the collectives of its (source, group), equal on all members; -1
+    for calls of no known collective.
 
     Numbers of the report are not heeded, nor whose clocks the times are of. error: of these, ns.
     """
     pivot = pivot_of(calls, Messages.none())
-    table = pl.DataFrame({
-        "source": calls.source, "group": calls.group, "member": calls.member, "signature": calls.signature, "role": calls.role,
-        "begin": calls.begin - pivot, "end": calls.end - pivot}).with_row_index("call")
-    table = table.with_columns(key=pl.struct("source", "group").rank("dense").cast(pl.Int32), numbered=pl.lit(False), began=pl.lit(False),
-                               number=pl.lit(-1, pl.Int64))
+    table = pl.DataFrame(
+        {
+            "source": calls.source,
+            "group": calls.group,
+            "member": calls.member,
+            "signature": calls.signature,
+            "role": calls.role,
+            "begin": calls.begin - pivot,
+            "end": calls.end - pivot,
+        }
+    ).with_row_index("call")
+    table = table.with_columns(
+        key=pl.struct("source", "group").rank("dense").cast(pl.Int32),
+        numbered=pl.lit(False),
+        began=pl.lit(False),
+        number=pl.lit(-1, pl.Int64),
+    )
     ordinals = np.full(table.height, -1, np.int64)
     found, findings = number_calls(table, error)
     ordinals[found["call"].to_numpy()] = found["ordinal"].to_numpy()
@@ -105,20 +161,28 @@ def recognised(calls: Calls, error: float = UTC_ERROR) -> tuple[np.ndarray, list
 
 
 def _members(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
-    """Order of the rows by (key, member, begin), where each member's begin in it, and (key, member) of each."""
+    """Order of the rows by (key, member, begin), where each member's begin in it, and (key, member)
+    of each.
+    """
     begin, member = table["begin"].to_numpy(), table["member"].to_numpy()
     first, lowest = int(begin.min()), int(member.min())
     bits, width = (int(begin.max()) - first).bit_length(), (int(member.max()) - lowest).bit_length()
     if bits + width + int(table["key"].max()).bit_length() < 63:
         # One number sorts several times faster than three columns.
-        packed = ((table["key"].to_numpy().astype(np.int64) << width | (member - lowest)) << bits) | (begin - first)
+        packed = (
+            (table["key"].to_numpy().astype(np.int64) << width | (member - lowest)) << bits
+        ) | (begin - first)
         order = pl.Series(packed).arg_sort().to_numpy()
     else:
         order = table.select(pl.arg_sort_by("key", "member", "begin")).to_series().to_numpy()
     order = order.astype(np.int64)
     keys, members = table["key"].to_numpy()[order], member[order]
     starts = np.append(0, np.flatnonzero((np.diff(keys) != 0) | (np.diff(members) != 0)) + 1)
-    return order, np.append(starts, len(order)), list(zip(keys[starts].tolist(), members[starts].tolist(), strict=True))
+    return (
+        order,
+        np.append(starts, len(order)),
+        list(zip(keys[starts].tolist(), members[starts].tolist(), strict=True)),
+    )
 
 
 def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
@@ -127,39 +191,69 @@ def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
         return table, []
     members = table.group_by("key").agg(everyone=pl.col("member").n_unique())
     seen = table.group_by("key", "ordinal").agg(
-        calls=pl.len(), unlike=pl.col("signature").filter(pl.col("signature") != 0).min() != pl.col("signature").max())
-    # More calls than members is quick to see; fewer than that may still hide a repeated one, which then does not fit in time.
-    repeated = seen.join(members, on="key").filter(pl.col("calls") > pl.col("everyone")).select("key", "ordinal")
+        calls=pl.len(),
+        unlike=pl.col("signature").filter(pl.col("signature") != 0).min()
+        != pl.col("signature").max(),
+    )
+    # More calls than members is quick to see; fewer than that may still hide a repeated one, which
+    # then does not fit in time.
+    repeated = (
+        seen.join(members, on="key")
+        .filter(pl.col("calls") > pl.col("everyone"))
+        .select("key", "ordinal")
+    )
     findings = []
     if repeated.height:
-        findings = _told(table.join(repeated, on=["key", "ordinal"], how="semi"), "repeated",
-                         "calls whose number occurs more often than there are members are left out")
+        findings = _told(
+            table.join(repeated, on=["key", "ordinal"], how="semi"),
+            "repeated",
+            "calls whose number occurs more often than there are members are left out",
+        )
         table = table.join(repeated, on=["key", "ordinal"], how="anti")
     unlike = seen.filter(pl.col("unlike").fill_null(False)).select("key", "ordinal")
     if unlike.height:
         some = table.with_row_index("row").join(unlike, on=["key", "ordinal"], how="semi")
         known = pl.col("signature").filter(pl.col("signature") != 0)
         usual = some.group_by("key", "ordinal").agg(
-            usual=pl.when((known == known.mode().min()).sum() * 2 > known.len()).then(known.mode().min()))
-        wrong = some.join(usual, on=["key", "ordinal"]).filter((pl.col("signature") != 0) & pl.col("signature").ne_missing(pl.col("usual")))
-        findings += _told(wrong, "unlike", "calls of another operation or size than the other members' of that number are left out")
-        table = table.with_row_index("row").join(wrong.select("row"), on="row", how="anti").drop("row")
+            usual=pl.when((known == known.mode().min()).sum() * 2 > known.len()).then(
+                known.mode().min()
+            )
+        )
+        wrong = some.join(usual, on=["key", "ordinal"]).filter(
+            (pl.col("signature") != 0) & pl.col("signature").ne_missing(pl.col("usual"))
+        )
+        findings += _told(
+            wrong,
+            "unlike",
+            "calls of another operation or size than the other members' of that number are left out",
+        )
+        table = (
+            table.with_row_index("row").join(wrong.select("row"), on="row", how="anti").drop("row")
+        )
     return table, findings
 
 
 def _told(wrong: pl.DataFrame, kind: str, reason: str) -> list[Finding]:
     counts = wrong.group_by("source", "group", "member").len().sort("source", "group", "member")
-    return [Finding(kind, reason, count, source, group, member) for source, group, member, count in counts.iter_rows()]
+    return [
+        Finding(kind, reason, count, source, group, member)
+        for source, group, member, count in counts.iter_rows()
+    ]
 
 
-def number_group(members: Sequence[Member], source: int, group: int, error: float = UTC_ERROR
-                 ) -> tuple[dict[int, np.ndarray], list[Finding]]:
-    """The ordinals of one group's calls, as counted by the member that most of the others fit: of each member that fits, by its index
-    among `members`, which ascend by member. Two members' calls are in memory at a time. error: of the clocks as placed, ns."""
+def number_group(
+    members: Sequence[Member], source: int, group: int, error: float = UTC_ERROR
+) -> tuple[dict[int, np.ndarray], list[Finding]]:
+    """The ordinals of one group's calls, as counted by the member that most of the others fit: of
+    each member that fits, by its index among `members`, which ascend by member. Two members' calls
+    are in memory at a time. error: of the clocks as placed, ns.
+    """
     noise = NOISE[source]
     counts = [member.count for member in members]
     usual = max(set(counts), key=lambda count: (counts.count(count), count))
-    order = sorted(range(len(members)), key=lambda at: (counts[at] != usual, -counts[at], members[at].member))
+    order = sorted(
+        range(len(members)), key=lambda at: (counts[at] != usual, -counts[at], members[at].member)
+    )
     best: tuple[dict[int, np.ndarray], list[Finding]] | None = None
     for at in order[:REFERENCES]:
         fits, findings = _fit(members, at, noise, source, group, error)
@@ -170,8 +264,9 @@ def number_group(members: Sequence[Member], source: int, group: int, error: floa
     return best
 
 
-def _fit(members: Sequence[Member], at: int, noise: Noise, source: int, group: int, error: float
-         ) -> tuple[dict[int, np.ndarray], list[Finding]]:
+def _fit(
+    members: Sequence[Member], at: int, noise: Noise, source: int, group: int, error: float
+) -> tuple[dict[int, np.ndarray], list[Finding]]:
     """Ordinals of every member that fits the one `at`."""
     reference = members[at].load()
     in_order = np.arange(len(reference))
@@ -180,33 +275,54 @@ def _fit(members: Sequence[Member], at: int, noise: Noise, source: int, group: i
     for number, member in enumerate(members):
         if number == at:
             continue
-        # Who has fewer calls than another member lacks some, even where the reference lacks as many.
+        # Who has fewer calls than another member lacks some, even where the reference lacks as
+        # many.
         whole = member.began and members[at].began and member.count == most
         found, kind = pair_calls(member.load(), reference, noise, whole, error)
         if kind:
-            findings.append(Finding(kind, REASONS[kind], member.count, source, group, member.member))
+            findings.append(
+                Finding(kind, REASONS[kind], member.count, source, group, member.member)
+            )
         if found is not None:
             fits[number] = in_order if np.array_equal(found, in_order) else found
             left = int((found < 0).sum())
             if left:
-                findings.append(Finding("partial", "collective calls that the reports of the other ranks lack", left, source, group,
-                                        member.member))
+                findings.append(
+                    Finding(
+                        "partial",
+                        "collective calls that the reports of the other ranks lack",
+                        left,
+                        source,
+                        group,
+                        member.member,
+                    )
+                )
     return fits, findings
 
 
-def pair_calls(member: CallSequence, reference: CallSequence, noise: Noise, whole: bool, error: float) -> tuple[np.ndarray | None, str]:
-    """The reference's place of each of the member's calls, -1 without; or None and why not: a key of REASONS.
+def pair_calls(
+    member: CallSequence, reference: CallSequence, noise: Noise, whole: bool, error: float
+) -> tuple[np.ndarray | None, str]:
+    """The reference's place of each of the member's calls, -1 without; or None and why not: a key
+    of REASONS.
 
     whole: whether both have all calls, from the beginning. error: of the clocks as placed, ns.
     """
     count = len(member)
-    even = (count == len(reference) and agreeing(member.signature, reference.signature).mean() >= 0.99
-            and bool((member.all == reference.all).all()))
+    even = (
+        count == len(reference)
+        and agreeing(member.signature, reference.signature).mean() >= 0.99
+        and bool((member.all == reference.all).all())
+    )
     if even:
         ends, others = member.end[member.all], reference.end[member.all]
         fits = fit_in_order(ends, others, noise)
-        if fits and (whole or not len(ends) or are_nearby(ends, others, error)
-                     or certainty_of_order(ends, others, reference.signature[member.all], noise) >= SURE):
+        if fits and (
+            whole
+            or not len(ends)
+            or are_nearby(ends, others, error)
+            or certainty_of_order(ends, others, reference.signature[member.all], noise) >= SURE
+        ):
             return np.arange(count), ""
         if fits:
             found, _ = _by_ends(member, reference, noise)
@@ -219,17 +335,23 @@ def pair_calls(member: CallSequence, reference: CallSequence, noise: Noise, whol
 
 
 def _by_time(member: CallSequence, reference: CallSequence, error: float) -> np.ndarray | None:
-    """The calls that ended at one time, by clocks that agree; None where calls follow each other too closely for that."""
+    """The calls that ended at one time, by clocks that agree; None where calls follow each other
+    too closely for that.
+    """
     own, other = _by_end(member), _by_end(reference)
     if not len(own) or len(other) < 2:
         return None
     far = float(np.median(np.diff(reference.end[other]))) / 4
     if far < error:
         return None
-    index, late = nearest(member.end[own], member.signature[own], reference.end[other], reference.signature[other])
+    index, late = nearest(
+        member.end[own], member.signature[own], reference.end[other], reference.signature[other]
+    )
     index = mutual(np.where(np.abs(late) < far, index, -1), np.abs(late))
     met = index >= 0
-    inside = (member.end[own] > reference.end[other[0]] - far) & (member.end[own] < reference.end[other[-1]] + far)
+    inside = (member.end[own] > reference.end[other[0]] - far) & (
+        member.end[own] < reference.end[other[-1]] + far
+    )
     if not met.any() or met[inside].mean() < AGREEING:
         return None
     ordinals = np.full(len(member), -1, np.int64)
@@ -238,43 +360,78 @@ def _by_time(member: CallSequence, reference: CallSequence, error: float) -> np.
 
 
 def fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
-    """Whether calls of one order ended together but for a line; not so where one is missing here and another there."""
+    """Whether calls of one order ended together but for a line; not so where one is missing here
+    and another there.
+    """
     if not len(ends):
         return True
     sample = evenly(len(ends), SAMPLE)
     offset, slope, spread = line_through(ends[sample], others[sample] - ends[sample])
     misfit = np.abs(others - ends * (1 + slope) - offset)
-    return spread <= noise.misfit and float((misfit > max(10 * spread, noise.misfit / 4)).mean()) <= 0.01
+    return (
+        spread <= noise.misfit
+        and float((misfit > max(10 * spread, noise.misfit / 4)).mean()) <= 0.01
+    )
 
 
 def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
-    """Whether the clocks as placed say too that calls of one order belong together, as a shift by one would be much farther off."""
+    """Whether the clocks as placed say too that calls of one order belong together, as a shift by
+    one would be much farther off.
+    """
     far = float(np.median(np.abs(np.diff(ends)))) / 4 if len(ends) > 1 else 0.0
     return far >= error and bool(np.abs(others - ends).max() < far)
 
 
 def _gapless(index: np.ndarray, count: int) -> bool:
-    """Whether nearly all calls that the other member (of `count` calls) should have too are matched: some few of many fit by chance."""
+    """Whether nearly all calls that the other member (of `count` calls) should have too are
+    matched: some few of many fit by chance.
+    """
     matched = np.flatnonzero(index >= 0)
     shifted = np.arange(len(index)) + int(np.median(index[matched] - matched))
-    return len(matched) >= FEW or len(matched) >= 0.8 * int(((shifted >= 0) & (shifted < count)).sum())
+    return len(matched) >= FEW or len(matched) >= 0.8 * int(
+        ((shifted >= 0) & (shifted < count)).sum()
+    )
 
 
-def _by_ends(member: CallSequence, reference: CallSequence, noise: Noise) -> tuple[np.ndarray | None, str]:
-    """Ordinals of the synchronising calls by their ends; of all calls where the order only begins elsewhere."""
+def _by_ends(
+    member: CallSequence, reference: CallSequence, noise: Noise
+) -> tuple[np.ndarray | None, str]:
+    """Ordinals of the synchronising calls by their ends; of all calls where the order only begins
+    elsewhere.
+    """
     own, other = _by_end(member), _by_end(reference)
     if min(len(own), len(other)) < FEWEST:
         return None, FEW_CALLS
-    found = match(member.end[own], member.signature[own], reference.end[other], reference.signature[other], noise.reach)
-    if found.count < FEWEST or found.spread > noise.misfit or found.count < 0.2 * min(len(own), len(other)):
+    found = match(
+        member.end[own],
+        member.signature[own],
+        reference.end[other],
+        reference.signature[other],
+        noise.reach,
+    )
+    if (
+        found.count < FEWEST
+        or found.spread > noise.misfit
+        or found.count < 0.2 * min(len(own), len(other))
+    ):
         return None, UNRELATED if min(len(own), len(other)) >= FEW else FEW_CALLS
     matched = found.index >= 0
     places = other[found.index[matched]]
     times = member.end[own]
     offset, slope, spread = line_through(times[matched], reference.end[places] - times[matched])
-    if found.ambiguous or not _gapless(found.index, len(other)) or certainty_of_match(
-            times * (1 + slope) + offset, member.signature[own], reference.end[other], reference.signature[other],
-            max(noise.reach, 3 * spread), reference.rivals) < SURE:
+    if (
+        found.ambiguous
+        or not _gapless(found.index, len(other))
+        or certainty_of_match(
+            times * (1 + slope) + offset,
+            member.signature[own],
+            reference.end[other],
+            reference.signature[other],
+            max(noise.reach, 3 * spread),
+            reference.rivals,
+        )
+        < SURE
+    ):
         return None, AMBIGUOUS
     ordinals = np.full(len(member), -1, np.int64)
     ordinals[own[matched]] = places
@@ -282,7 +439,9 @@ def _by_ends(member: CallSequence, reference: CallSequence, noise: Noise) -> tup
     if len(shifts) == 1:
         shifted = np.arange(len(ordinals)) + shifts[0]
         inside = (shifted >= 0) & (shifted < len(reference))
-        fits = inside & agreeing(member.signature, reference.signature[np.clip(shifted, 0, len(reference) - 1)])
+        fits = inside & agreeing(
+            member.signature, reference.signature[np.clip(shifted, 0, len(reference) - 1)]
+        )
         if fits[inside].mean() >= AGREEING:
             # Of the synchronising calls the ends have told; the others follow their order.
             ordinals = np.where(fits & ~member.all, shifted, ordinals)

@@ -1,4 +1,6 @@
-"""Hosts' clocks aligned by what their processes did together: observations in, corrections and a verdict out."""
+"""Hosts' clocks aligned by what their processes did together: observations in, corrections and a
+verdict out.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,42 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.clock import network
-from nsys2prv.clock.adjust import ENDS, UTC, Estimate, connect, estimates_of, project, tighten
+from nsys2prv.clock.adjust import (
+    ENDS,
+    ONE_WAY,
+    UTC,
+    Estimate,
+    connect,
+    estimates_of,
+    one_way,
+    project,
+    tighten,
+    unmoved,
+)
 from nsys2prv.clock.blocks import blocks_of, links_of
-from nsys2prv.clock.gathering import OPEN, Gathered, gathered, together
-from nsys2prv.clock.hosts import precedences
-from nsys2prv.clock.observations import NOISE, Calls, Finding, Messages, pivot_of, span_of
-from nsys2prv.clock.oneway import ONE_WAY, one_way
+from nsys2prv.clock.gathering import OPEN, Gathered, gathered, merge_groups, precedences
+from nsys2prv.clock.observations import (
+    NOISE,
+    PLAUSIBLE_DRIFT,
+    Calls,
+    Finding,
+    Messages,
+    pivot_of,
+    span_of,
+)
 from nsys2prv.clock.pooling import Pool, pool
-from nsys2prv.clock.residuals import Sample, residual_samples
-from nsys2prv.clock.robust import PLAUSIBLE_DRIFT
 from nsys2prv.clock.sequences import UTC_ERROR
-from nsys2prv.clock.unmoved import unmoved
-from nsys2prv.clock.verdict import Verdict, judge, within, without_misfits
+from nsys2prv.clock.verdict import (
+    Sample,
+    Verdict,
+    judge,
+    residual_samples,
+    split_by_component,
+    without_misfits,
+)
 
-#: What is matched rightly contradicts the clocks by no more than this beside ten times their error, ns.
+#: What is matched rightly contradicts the clocks by no more than this beside ten times their error,
+#: ns.
 MISFIT = 1_000_000.0
 #: Unsteadiness that is worth a word, ns.
 UNSTEADY = 5_000.0
@@ -34,12 +58,15 @@ ORDER = "order of collectives"
 
 @dataclass(frozen=True)
 class HostCorrection:
-    """corrected = placed + offset_ns + drift * (placed - pivot), of one host; 0 and 0 of a reference.
+    """corrected = placed + offset_ns + drift * (placed - pivot), of one host; 0 and 0 of a
+    reference.
 
-    reference: host that this one is corrected to. bound_ns: largest error against it at any instant of the trace; observed_bound_ns: of
-    the span observed alone; None where it is not known. observations: collectives (or messages) used. spread_ns: standard deviation of
-    this host's ends of collectives about the common ones, NaN without. drift_sigma: standard deviation of the drift, a plain ratio.
-    span: first and last placed time observed. sure: whether it may be compared with the others that have its reference.
+    reference: host that this one is corrected to. bound_ns: largest error against it at any instant
+    of the trace; observed_bound_ns: of the span observed alone; None where it is not known.
+    observations: collectives (or messages) used. spread_ns: standard deviation of this host's ends
+    of collectives about the common ones, NaN without. drift_sigma: standard deviation of the drift,
+    a plain ratio. span: first and last placed time observed. sure: whether it may be compared with
+    the others that have its reference.
     """
 
     host: int
@@ -63,7 +90,8 @@ class HostCorrection:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Corrections by host, the verdict on them, and what the user should know. `kept_utc`: they were worse, and all are 0.
+    """Corrections by host, the verdict on them, and what the user should know. `kept_utc`: they
+    were worse, and all are 0.
 
     samples: of each host, how far its ends of collectives lie from the usual ones.
     """
@@ -75,117 +103,261 @@ class Alignment:
     samples: list[tuple[Sample, ...]] = field(default_factory=list)
 
 
-def align(hosts: int, calls: Calls | None = None, messages: Messages | None = None, span: tuple[int, int] | None = None) -> Alignment:
-    """Corrections of the clocks of `hosts` hosts, from the collective calls and messages between them. span: first and last placed time
-    that bounds are to hold for, at least those observed."""
+def align(
+    hosts: int,
+    calls: Calls | None = None,
+    messages: Messages | None = None,
+    span: tuple[int, int] | None = None,
+) -> Alignment:
+    """Corrections of the clocks of `hosts` hosts, from the collective calls and messages between
+    them. span: first and last placed time that bounds are to hold for, at least those observed.
+    """
     calls, messages = calls or Calls.none(), messages or Messages.none()
     pivot = pivot_of(calls, messages)
-    return solved(hosts, [gathered(calls, pivot)], messages, pivot, span or span_of(calls, messages) or (pivot, pivot))
+    return solved(
+        hosts,
+        [gathered(calls, pivot)],
+        messages,
+        pivot,
+        span or span_of(calls, messages) or (pivot, pivot),
+    )
 
 
-def solved(hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int, span: tuple[int, int]) -> Alignment:
-    """The same from calls that are gathered per host already, in parts of whole groups, ascending by source and group."""
-    told = together(parts)
+def solved(
+    hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int, span: tuple[int, int]
+) -> Alignment:
+    """The same from calls that are gathered per host already, in parts of whole groups, ascending
+    by source and group.
+    """
+    told = merge_groups(parts)
     pooled = pool(told, hosts, UTC_ERROR)
     rows, groups = _with_pooled(told, pooled)
-    # What could not be told of one group matters only where all of them do not place the host either.
-    findings = [finding for finding in told.recognising if finding.kind not in OPEN or finding.clock in pooled.left]
+    # What could not be told of one group matters only where all of them do not place the host
+    # either.
+    findings = [
+        finding
+        for finding in told.recognising
+        if finding.kind not in OPEN or finding.clock in pooled.left
+    ]
     orders = precedences(rows, messages, pivot)
     net, floors, found = _network(rows, groups, hosts)
     findings += found
     used = orders.of(~orders.held)
-    estimates = connect([_doubted(estimate, pooled.doubt) for estimate in estimates_of(net, floors, COVER)], used)
+    estimates = connect(
+        [_doubted(estimate, pooled.doubt) for estimate in estimates_of(net, floors, COVER)], used
+    )
     estimates, found = project(estimates, used)
     findings += found
-    left_out = frozenset(finding.clock for finding in findings if finding.kind in ("steep", "unfit"))
+    left_out = frozenset(
+        finding.clock for finding in findings if finding.kind in ("steep", "unfit")
+    )
     doubtful = pooled.doubt > 0
-    estimates = unmoved(one_way(tighten(estimates, used.of(~(doubtful[used.before] | doubtful[used.after]))), used, left_out), orders)
-    findings += [Finding("one way", "messages in one direction only: moved as far as causality demands; its error is not known",
-                         clock=e.host) for e in estimates if e.method == ONE_WAY]
+    estimates = unmoved(
+        one_way(
+            tighten(estimates, used.of(~(doubtful[used.before] | doubtful[used.after]))),
+            used,
+            left_out,
+        ),
+        orders,
+    )
+    findings += [
+        Finding(
+            "one way",
+            "messages in one direction only: moved as far as causality demands; its error is not known",
+            clock=e.host,
+        )
+        for e in estimates
+        if e.method == ONE_WAY
+    ]
     offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
     sent = precedences(rows.clear(), messages, pivot)
     limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
     rows, sent, misfits = without_misfits(rows, sent, offset, drift, limit)
     if misfits:
-        findings.append(Finding("contradicted", "collectives and messages that cannot belong together, by the clocks that all others tell: "
-                                "left out", misfits))
+        findings.append(
+            Finding(
+                "contradicted",
+                "collectives and messages that cannot belong together, by the clocks that all others tell: "
+                "left out",
+                misfits,
+            )
+        )
     verdict = judge(rows, sent, offset, drift)
     # What is placed by UTC alone tells nothing against the corrections of the others.
     part = np.array([e.reference for e in estimates])
-    own = verdict if (part == 0).all() else judge(*within(rows, sent, part), offset, drift)
+    own = (
+        verdict
+        if (part == 0).all()
+        else judge(*split_by_component(rows, sent, part), offset, drift)
+    )
     met = told.hosts | frozenset(np.concatenate([messages.sender, messages.receiver]).tolist())
     findings += _apart(estimates, met, pooled)
     if own.worse:
         after, before = own.used_after + own.held_after, own.used_before + own.held_before
-        findings.append(Finding("worse", f"corrections violate causality by {after.total:.0f} ns in all, UTC by {before.total:.0f} ns: "
-                                "UTC is kept", after.number))
-        estimates = [Estimate(e.host, e.host, UTC, observations=e.observations, spread=e.spread, first=e.first, last=e.last)
-                     for e in estimates]
+        findings.append(
+            Finding(
+                "worse",
+                f"corrections violate causality by {after.total:.0f} ns in all, UTC by {before.total:.0f} ns: "
+                "UTC is kept",
+                after.number,
+            )
+        )
+        estimates = [
+            Estimate(
+                e.host,
+                e.host,
+                UTC,
+                observations=e.observations,
+                spread=e.spread,
+                first=e.first,
+                last=e.last,
+            )
+            for e in estimates
+        ]
         offset, drift = np.zeros(hosts), np.zeros(hosts)
-    return Alignment([_correction(estimate, pivot, span, pooled.doubt[estimate.host] == 0) for estimate in estimates], verdict, findings,
-                     own.worse, residual_samples(rows, offset, drift, pivot))
+    return Alignment(
+        [
+            _correction(estimate, pivot, span, pooled.doubt[estimate.host] == 0)
+            for estimate in estimates
+        ],
+        verdict,
+        findings,
+        own.worse,
+        residual_samples(rows, offset, drift, pivot),
+    )
 
 
 def _with_pooled(told: Gathered, pooled: Pool) -> tuple[pl.DataFrame, dict[int, int]]:
     """All rows, and communicators by key."""
     first, collectives = len(told.groups), told.rows["collective"].n_unique()
-    more = pooled.rows.with_columns(pl.col("key") + first, pl.col("collective") + collectives).select(told.rows.columns)
-    return pl.concat([told.rows, more]), told.groups | {key + first: group for key, group in pooled.groups.items()}
+    more = pooled.rows.with_columns(
+        pl.col("key") + first, pl.col("collective") + collectives
+    ).select(told.rows.columns)
+    return pl.concat([told.rows, more]), told.groups | {
+        key + first: group for key, group in pooled.groups.items()
+    }
 
 
 def _doubted(estimate: Estimate, doubt: np.ndarray) -> Estimate:
     """The estimate with the doubts on which calls of the host belong to those of its reference."""
     more = float(doubt[estimate.host])
-    return replace(estimate, method=ORDER, bound=estimate.bound + more) if more and estimate.method == ENDS else estimate
+    return (
+        replace(estimate, method=ORDER, bound=estimate.bound + more)
+        if more and estimate.method == ENDS
+        else estimate
+    )
 
 
-def _correction(estimate: Estimate, pivot: int, span: tuple[int, int], sure: bool) -> HostCorrection:
+def _correction(
+    estimate: Estimate, pivot: int, span: tuple[int, int], sure: bool
+) -> HostCorrection:
     seen = np.isfinite(estimate.first)
     # What is a reference of others alone is not known against the trace's own.
-    known = estimate.method != UTC and np.isfinite(estimate.bound) and (estimate.reference != estimate.host or not estimate.host)
-    beyond = max(estimate.first - (span[0] - pivot), span[1] - pivot - estimate.last, 0.0) if seen else 0.0
+    known = (
+        estimate.method != UTC
+        and np.isfinite(estimate.bound)
+        and (estimate.reference != estimate.host or not estimate.host)
+    )
+    beyond = (
+        max(estimate.first - (span[0] - pivot), span[1] - pivot - estimate.last, 0.0)
+        if seen
+        else 0.0
+    )
     return HostCorrection(
-        estimate.host, estimate.reference, estimate.method, pivot, estimate.offset, estimate.drift,
-        estimate.bound + estimate.rate * beyond if known else None, estimate.drift_sigma, estimate.observations, estimate.spread,
-        (pivot + round(estimate.first), pivot + round(estimate.last)) if seen else None, estimate.bound if known else None,
-        sure and estimate.method != ONE_WAY)
+        estimate.host,
+        estimate.reference,
+        estimate.method,
+        pivot,
+        estimate.offset,
+        estimate.drift,
+        estimate.bound + estimate.rate * beyond if known else None,
+        estimate.drift_sigma,
+        estimate.observations,
+        estimate.spread,
+        (pivot + round(estimate.first), pivot + round(estimate.last)) if seen else None,
+        estimate.bound if known else None,
+        sure and estimate.method != ONE_WAY,
+    )
 
 
 def _apart(estimates: list[Estimate], met: frozenset[int], pooled: Pool) -> list[Finding]:
-    """What is not connected to the first host; and hosts that nothing but the order of calls connects. met: hosts that share anything."""
+    """What is not connected to the first host; and hosts that nothing but the order of calls
+    connects. met: hosts that share anything.
+    """
     findings = []
     for estimate in estimates:
         if estimate.reference == estimate.host and estimate.host:
             others = sum(other.reference == estimate.host for other in estimates) - 1
-            reason = (f"nothing connects this host and {others} others to the first host: placed by UTC against it" if others else
-                      "nothing shared with other hosts: placed by UTC alone" if estimate.host not in met else
-                      "which of its calls belong to which of other hosts cannot be told: placed by UTC alone" if
-                      estimate.host in pooled.left else
-                      "nothing that it shares with other hosts tells how its clock is to theirs: placed by UTC alone")
+            reason = (
+                f"nothing connects this host and {others} others to the first host: placed by UTC against it"
+                if others
+                else "nothing shared with other hosts: placed by UTC alone"
+                if estimate.host not in met
+                else "which of its calls belong to which of other hosts cannot be told: placed by UTC alone"
+                if estimate.host in pooled.left
+                else "nothing that it shares with other hosts tells how its clock is to theirs: placed by UTC alone"
+            )
             findings.append(Finding("apart", reason, others, clock=estimate.host))
         elif pooled.doubt[estimate.host]:
-            findings.append(Finding("in order", "nothing shows which calls belong together: the n-th of this host is taken for the n-th of "
-                                    "the others, so it may be off by whole calls", clock=estimate.host))
+            findings.append(
+                Finding(
+                    "in order",
+                    "nothing shows which calls belong together: the n-th of this host is taken for the n-th of "
+                    "the others, so it may be off by whole calls",
+                    clock=estimate.host,
+                )
+            )
     return findings
 
 
-def _network(rows: pl.DataFrame, groups: dict[int, int], hosts: int) -> tuple[network.Network, np.ndarray, list[Finding]]:
-    """The network without hosts whose clocks would drift beyond all plausibility; and each host's least error, ns."""
+def _network(
+    rows: pl.DataFrame, groups: dict[int, int], hosts: int
+) -> tuple[network.Network, np.ndarray, list[Finding]]:
+    """The network without hosts whose clocks would drift beyond all plausibility; and each host's
+    least error, ns.
+    """
     blocks = blocks_of(rows, groups)
     links, findings = links_of(blocks)
     net = network.solve(blocks, links, hosts)
     steep = np.flatnonzero(np.abs(net.drift) > PLAUSIBLE_DRIFT).tolist()
     if steep:
-        findings += [Finding("steep", f"a drift of {net.drift[host] * 1e6:.0f} ppm is more than a clock's: the host is left out",
-                             int(net.observations[host]), clock=host) for host in steep]
+        findings += [
+            Finding(
+                "steep",
+                f"a drift of {net.drift[host] * 1e6:.0f} ppm is more than a clock's: the host is left out",
+                int(net.observations[host]),
+                clock=host,
+            )
+            for host in steep
+        ]
         for block in blocks:
             block.seen &= ~np.isin(block.clocks, steep)
             block.weight, block.lateness = np.empty(0), 0.0
-        net = network.solve(blocks, [link for link in links if link.clock not in steep and link.to not in steep], hosts)
-    findings += [Finding("noisy", f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened",
-                         round(times), source=source) for source, times in sorted(net.scale.items()) if times > 1]
-    findings += [Finding("unsteady", "ends of collectives scatter or lie off any line more than is usual: bounds are wider by so many ns",
-                         round(more), clock=host) for host, more in enumerate(net.unsteady.tolist()) if more > UNSTEADY]
+        net = network.solve(
+            blocks,
+            [link for link in links if link.clock not in steep and link.to not in steep],
+            hosts,
+        )
+    findings += [
+        Finding(
+            "noisy",
+            f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened",
+            round(times),
+            source=source,
+        )
+        for source, times in sorted(net.scale.items())
+        if times > 1
+    ]
+    findings += [
+        Finding(
+            "unsteady",
+            "ends of collectives scatter or lie off any line more than is usual: bounds are wider by so many ns",
+            round(more),
+            clock=host,
+        )
+        for host, more in enumerate(net.unsteady.tolist())
+        if more > UNSTEADY
+    ]
     floors = np.full(hosts, max(noise.floor for noise in NOISE.values()))
     for block in blocks:
         seen = block.clocks[(block.weight > 0).any(axis=0)]

@@ -1,4 +1,6 @@
-"""Whether corrections help: violations of causality with them and without."""
+"""Judge corrections: violations of causality with and without them, and a sample of the remaining
+residuals.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.hosts import Precedences
-from nsys2prv.clock.observations import Role
-from nsys2prv.columns import factorize
+from nsys2prv._util.columns import factorize
+from nsys2prv.clock.gathering import Precedences
+from nsys2prv.clock.observations import Role, evenly
 
 #: Share of collectives and messages that may be taken for misfits.
 MISFITS = 0.05
@@ -17,7 +19,9 @@ MISFITS = 0.05
 
 @dataclass(frozen=True)
 class Violations:
-    """Of `checked` ends, `number` lie before a begin that must precede them: by `largest` at most and `total` together, ns."""
+    """Of `checked` ends, `number` lie before a begin that must precede them: by `largest` at most
+    and `total` together, ns.
+    """
 
     checked: int = 0
     number: int = 0
@@ -26,16 +30,27 @@ class Violations:
 
     def counts(self) -> dict[str, int]:
         """For the record, in whole ns."""
-        return {"checked": self.checked, "violated": self.number, "largest_ns": round(self.largest), "sum_ns": round(self.total)}
+        return {
+            "checked": self.checked,
+            "violated": self.number,
+            "largest_ns": round(self.largest),
+            "sum_ns": round(self.total),
+        }
 
     def __add__(self, other: Violations) -> Violations:
-        return Violations(self.checked + other.checked, self.number + other.number, max(self.largest, other.largest),
-                          self.total + other.total)
+        return Violations(
+            self.checked + other.checked,
+            self.number + other.number,
+            max(self.largest, other.largest),
+            self.total + other.total,
+        )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Violations in what was used for the estimate and in what was held back from it, by placed times and by corrected ones."""
+    """Violations in what was used for the estimate and in what was held back from it, by placed
+    times and by corrected ones.
+    """
 
     used_before: Violations
     used_after: Violations
@@ -44,20 +59,36 @@ class Verdict:
 
     @property
     def worse(self) -> bool:
-        return (self.used_after + self.held_after).total > (self.used_before + self.held_before).total
+        return (self.used_after + self.held_after).total > (
+            self.used_before + self.held_before
+        ).total
 
 
-def judge(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray) -> Verdict:
-    """`hosts` of per_host, `messages` of messages alone; corrections per host as corrected = time + offset + drift * time."""
+def judge(
+    hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray
+) -> Verdict:
+    """`hosts` of per_host, `messages` of messages alone; corrections per host as corrected = time +
+    offset + drift * time.
+    """
     nothing = np.zeros_like(offset)
-    before, after = _violations(hosts, messages, nothing, nothing), _violations(hosts, messages, offset, drift)
+    before, after = (
+        _violations(hosts, messages, nothing, nothing),
+        _violations(hosts, messages, offset, drift),
+    )
     return Verdict(before[False], after[False], before[True], after[True])
 
 
-def without_misfits(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray, limit: np.ndarray
-                    ) -> tuple[pl.DataFrame, Precedences, int]:
-    """What is left without collectives and messages that corrected clocks contradict by more than `limit` (ns, by host), and how many
-    those are: calls that do not belong together. Where they are more than a few, the clocks are as likely wrong, and all stay."""
+def without_misfits(
+    hosts: pl.DataFrame,
+    messages: Precedences,
+    offset: np.ndarray,
+    drift: np.ndarray,
+    limit: np.ndarray,
+) -> tuple[pl.DataFrame, Precedences, int]:
+    """What is left without collectives and messages that corrected clocks contradict by more than
+    `limit` (ns, by host), and how many those are: calls that do not belong together. Where they are
+    more than a few, the clocks are as likely wrong, and all stay.
+    """
     late = _collectives(hosts, offset, drift)
     wrong = np.unique(hosts["collective"].to_numpy()[late > limit[hosts["clock"].to_numpy()]])
     sent, received = messages.corrected(offset, drift)
@@ -67,22 +98,37 @@ def without_misfits(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarr
         return hosts, messages, 0
     hosts = hosts.filter(~pl.col("collective").is_in(wrong))
     _, number = factorize(hosts["collective"].to_numpy())
-    return hosts.with_columns(collective=pl.Series(number)), messages.of(np.flatnonzero(~lost)), count
+    return (
+        hosts.with_columns(collective=pl.Series(number)),
+        messages.of(np.flatnonzero(~lost)),
+        count,
+    )
 
 
-def within(hosts: pl.DataFrame, messages: Precedences, part: np.ndarray) -> tuple[pl.DataFrame, Precedences]:
-    """What lies within the parts that the hosts belong to: of collectives across several, each part's share on its own."""
+def split_by_component(
+    hosts: pl.DataFrame, messages: Precedences, part: np.ndarray
+) -> tuple[pl.DataFrame, Precedences]:
+    """What lies within the parts that the hosts belong to: of collectives across several, each
+    part's share on its own.
+    """
     number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
     hosts = hosts.with_columns(collective=pl.Series(number)).sort("collective", maintain_order=True)
     _, number = factorize(hosts["collective"].to_numpy())
-    return (hosts.with_columns(collective=pl.Series(number)),
-            messages.of(np.flatnonzero(part[messages.before] == part[messages.after])))
+    return (
+        hosts.with_columns(collective=pl.Series(number)),
+        messages.of(np.flatnonzero(part[messages.before] == part[messages.after])),
+    )
 
 
-def _violations(hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray) -> dict[bool, Violations]:
+def _violations(
+    hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray
+) -> dict[bool, Violations]:
     late = _collectives(hosts, offset, drift)
     sent, received = messages.corrected(offset, drift)
-    late, held = np.concatenate([late, sent - received]), np.concatenate([hosts["held"].to_numpy(), messages.held])
+    late, held = (
+        np.concatenate([late, sent - received]),
+        np.concatenate([hosts["held"].to_numpy(), messages.held]),
+    )
     return {which: _count(late[(held == which) & np.isfinite(late)]) for which in (False, True)}
 
 
@@ -93,14 +139,28 @@ def _count(late: np.ndarray) -> Violations:
 
 
 def _collectives(hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
-    """How much earlier each host's first end of a collective is than the last begin on another host that it must follow."""
+    """How much earlier each host's first end of a collective is than the last begin on another host
+    that it must follow.
+    """
     if not hosts.height:
         return np.empty(0)
-    clock, role, root = hosts["clock"].to_numpy(), hosts["role"].to_numpy(), hosts["at_root"].to_numpy()
+    clock, role, root = (
+        hosts["clock"].to_numpy(),
+        hosts["role"].to_numpy(),
+        hosts["at_root"].to_numpy(),
+    )
     collective = hosts["collective"].to_numpy()
     rate, shift = 1 + drift[clock], offset[clock]
-    begin = np.where(role == Role.FROM_ROOT, hosts["root_begin"].cast(pl.Float64).fill_null(-np.inf).to_numpy(), hosts["begin"].to_numpy())
-    end = np.where(role == Role.TO_ROOT, hosts["root_end"].cast(pl.Float64).fill_null(np.inf).to_numpy(), hosts["first_end"].to_numpy())
+    begin = np.where(
+        role == Role.FROM_ROOT,
+        hosts["root_begin"].cast(pl.Float64).fill_null(-np.inf).to_numpy(),
+        hosts["begin"].to_numpy(),
+    )
+    end = np.where(
+        role == Role.TO_ROOT,
+        hosts["root_end"].cast(pl.Float64).fill_null(np.inf).to_numpy(),
+        hosts["first_end"].to_numpy(),
+    )
     begin, end = begin * rate + shift, end * rate + shift
     begin[(role == Role.FROM_ROOT) & ~root] = -np.inf
     end[(role == Role.TO_ROOT) & ~root] = np.inf
@@ -111,3 +171,38 @@ def _collectives(hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray) -> 
     second = np.maximum.reduceat(np.where(own, -np.inf, begin), starts)[collective]
     several = np.add.reduceat(own.astype(np.int64), starts)[collective] > 1
     return np.where(own & ~several, second, last) - end
+
+
+#: Collectives of the sample, per host.
+MOST = 100
+
+#: (placed time, deviation with it, deviation with the corrected time), ns.
+Sample = tuple[int, int, int]
+
+
+def residual_samples(
+    hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray, pivot: int
+) -> list[tuple[Sample, ...]]:
+    """A sample for each host. `hosts` as of per_host; corrected = time + offset + drift * time by
+    host, relative to the pivot.
+
+    Deviations are from the median over the hosts of a collective in which all wait for all.
+    """
+    some = hosts.filter(pl.col("role") == Role.ALL).select("collective", "clock", "end")
+    clock = some["clock"].to_numpy()
+    end = some["end"].to_numpy().astype(np.float64)
+    some = some.with_columns(
+        before=pl.Series(end), after=pl.Series(end * (1 + drift[clock]) + offset[clock])
+    )
+    some = some.with_columns(
+        pl.col(name) - pl.col(name).median().over("collective") for name in ("before", "after")
+    )
+    found: list[tuple[Sample, ...]] = [()] * len(offset)
+    for part in some.sort("clock", "end").partition_by("clock", maintain_order=True):
+        kept = part[evenly(part.height, MOST)]
+        columns = [
+            (kept["end"].round().cast(pl.Int64) + pivot).to_list(),
+            *(kept[name].round().cast(pl.Int64).to_list() for name in ("before", "after")),
+        ]
+        found[part["clock"][0]] = tuple(zip(*columns, strict=True))
+    return found

@@ -1,4 +1,6 @@
-"""Calls and work on GPUs whose tables are a line each in the catalogue (:mod:`nsys2prv.catalogue.calls`): a kind of event of every line."""
+"""Calls and GPU work whose tables are one line each in the catalogue
+(:mod:`nsys2prv.events.catalogue.calls`), and cuBLAS and cuDNN.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +9,46 @@ from functools import partial
 
 import numpy as np
 
-from nsys2prv.catalogue import catalogue
-from nsys2prv.catalogue.calls import CallTable
-from nsys2prv.columns import ABSENT, factorize
+from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue.calls import CallTable
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.report.source import NULL, Columns, Part
+from nsys2prv.nsight.source import NULL, Columns, Part
 
 
 def extract(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Rows]:
-    wanted = (*call.time, call.thread, *call.names, *(column for column, _ in call.numbers),
-              *([call.gpu] if call.queue else []), *([call.result] if call.result else []))
+    wanted = (
+        *call.time,
+        call.thread,
+        *call.names,
+        *(column for column, _ in call.numbers),
+        *([call.gpu] if call.queue else []),
+        *([call.result] if call.result else []),
+    )
     columns = extraction.read(part, tuple(dict.fromkeys(wanted)))
     if not columns.rows:
         return
     begin, end = columns[call.time[0]], columns[call.time[-1]]
     if not call.lasting or call.marks:
         end = np.where((end == NULL) | (not call.lasting), begin + 1, end)
-    objects = (extraction.queues(columns[call.thread], call.queue, columns[call.gpu]) if call.queue
-               else extraction.threads(columns[call.thread]))
+    objects = (
+        extraction.queues(columns[call.thread], call.queue, columns[call.gpu])
+        if call.queue
+        else extraction.threads(columns[call.thread])
+    )
     attributes = {column: _told(columns[column]) for column, _ in call.numbers}
     if call.result:
         attributes["result"] = _told(columns[call.result])
-    yield Rows(call.name, begin, end, objects, {"call": _names(call, extraction, columns), **attributes})
+    yield Rows(
+        call.name, begin, end, objects, {"call": _names(call, extraction, columns), **attributes}
+    )
 
 
 def _told(column: np.ndarray) -> np.ndarray:
-    """An attribute where it says something: 0 is what ends an event, and what exports hold for "none"."""
+    """An attribute where it says something: 0 is what ends an event, and what exports hold for
+    "none".
+    """
     return np.where(column > 0, column, ABSENT)
 
 
@@ -47,16 +62,78 @@ def _names(call: CallTable, extraction: Extraction, columns: Columns) -> np.ndar
     if not call.enum:
         return extraction.name(call.name, codes, text=extraction.strings(distinct))
     labels = dict(extraction.database.small(call.enum, "id", "label"))
-    return extraction.name(call.name, codes, text=[str(labels.get(number) or f"{call.label} {'' if number == NULL else number}".strip())
-                                                   for number in map(int, distinct)])
+    return extraction.name(
+        call.name,
+        codes,
+        text=[
+            str(labels.get(number) or f"{call.label} {'' if number == NULL else number}".strip())
+            for number in map(int, distinct)
+        ],
+    )
 
 
 def kind_of(call: CallTable) -> EventKind:
     """The kind of event of a line."""
     reader: Callable[[Extraction, Part], Iterator[Rows]] = partial(extract, call)
     row = "GPU, a row for each process" if call.queue else "host thread"
-    return EventKind(call.name, call.label, row, (call.table,), (call.name,), reader, groups=call.groups,
-                     lanes=call.name if call.queue else "", on_gpu=bool(call.queue), lasting=call.lasting)
+    return EventKind(
+        call.name,
+        call.label,
+        row,
+        (call.table,),
+        (call.name,),
+        reader,
+        groups=call.groups,
+        lanes=call.name if call.queue else "",
+        on_gpu=bool(call.queue),
+        lasting=call.lasting,
+    )
 
 
-KINDS = tuple(kind_of(call) for call in catalogue().calls.values())
+def calls_of(event_class: int) -> str:
+    """The condition for calls: rows of other classes mark where tracing began and ended
+    (ENUM_NSYS_EVENT_CLASS).
+    """
+    return f"coalesce({{eventClass}}, {event_class}) = {event_class}"
+
+
+def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
+    """The extraction of calls into a layout."""
+
+    def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+        columns = extraction.read(part, ("start", "end", "globalTid", "nameId"))
+        if not columns.rows:
+            return
+        ids, codes = factorize(columns["nameId"])
+        yield Rows(
+            layout,
+            columns["start"],
+            columns["end"],
+            extraction.threads(columns["globalTid"]),
+            {"call": extraction.name(layout, codes, text=extraction.strings(ids))},
+        )
+
+    return extract
+
+
+KINDS = (
+    *tuple(kind_of(call) for call in catalogue().calls.values()),
+    EventKind(
+        "cublas",
+        "cuBLAS calls",
+        "host thread",
+        ("CUBLAS_EVENTS",),
+        ("cublas",),
+        reader("cublas"),
+        where=calls_of(29),
+    ),
+    EventKind(
+        "cudnn",
+        "cuDNN calls",
+        "host thread",
+        ("CUDNN_EVENTS",),
+        ("cudnn",),
+        reader("cudnn"),
+        where=calls_of(28),
+    ),
+)

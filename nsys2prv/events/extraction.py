@@ -1,4 +1,6 @@
-"""What an event kind works with while it reads one report: the database, and tables that number objects and names."""
+"""What an event kind works with while it reads one report: the database, and tables that number
+objects and names.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from nsys2prv.account import Account
-from nsys2prv.columns import ABSENT, OPEN, factorize, factorize_together
-from nsys2prv.durations import duration_text
-from nsys2prv.events.kind import Counters, Rows
+from nsys2prv._util.columns import ABSENT, OPEN, factorize, factorize_together
+from nsys2prv._util.frames import FrameWriter, StoredFrame
+from nsys2prv._util.text import duration_text
+from nsys2prv.events.kind import Account, Counters, Rows
 from nsys2prv.events.launches import Launches, LaunchIndex
+from nsys2prv.events.names import nvtx
+from nsys2prv.events.names.classes import Classifier, Rule, classifier, load_rules
 from nsys2prv.events.nccl_regions import RegionIndex
-from nsys2prv.naming import nvtx
-from nsys2prv.naming.classes import Classifier, Rule, classifier, load_rules
-from nsys2prv.reading.frames import FrameWriter, StoredFrame
-from nsys2prv.report.capture import ENDS, FAR, TIMES
-from nsys2prv.report.info import PROCESS_MASK, ReportInfo
-from nsys2prv.report.source import NULL, Columns, Part, Shared, Source, all_usable, usable
+from nsys2prv.nsight.capture import ENDS, FAR, TIMES
+from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
+from nsys2prv.nsight.source import NULL, Columns, Part, Shared, Source, all_usable, usable
 
 
 class ThreadKey(NamedTuple):
-    """A host thread of the report, by Nsight's globalTid. `lane` > 0: a further row for ranges that overlap others."""
+    """A host thread of the report, by Nsight's globalTid. `lane` > 0: a further row for ranges that
+    overlap others.
+    """
 
     tid: int
     lane: int = 0
@@ -41,8 +44,9 @@ class StreamKey(NamedTuple):
 
 
 class QueueKey(NamedTuple):
-    """Work of a process on a GPU that is in no CUDA stream. queue: the word for it, of people. gpu: as the report numbers it, or ABSENT.
-    `lane` as above."""
+    """Work of a process on a GPU that is in no CUDA stream. queue: the word for it, of people. gpu:
+    as the report numbers it, or ABSENT. `lane` as above.
+    """
 
     pid: int
     queue: str
@@ -51,9 +55,11 @@ class QueueKey(NamedTuple):
 
 
 class DeviceKey(NamedTuple):
-    """A device that belongs to no process, with its samples. kind: one of DEVICE_KINDS. name: what tells it from others of its kind
-    on its machine, and for people; for a GPU nothing, or the globalPid of the one process by whose CUDA ordinal alone it is known.
-    number: of the GPU as the report numbers it, that ordinal, or of the port."""
+    """A device that belongs to no process, with its samples. kind: one of DEVICE_KINDS. name: what
+    tells it from others of its kind on its machine, and for people; for a GPU nothing, or the
+    globalPid of the one process by whose CUDA ordinal alone it is known. number: of the GPU as the
+    report numbers it, that ordinal, or of the port.
+    """
 
     kind: str
     name: str = ""
@@ -64,13 +70,14 @@ class DeviceKey(NamedTuple):
 DEVICE_KINDS = ("gpu", "gpu_contexts", "nic", "switch", "source")
 GPU, GPU_CONTEXTS, NIC, SWITCH, SOURCE = DEVICE_KINDS
 ObjectKey = ThreadKey | StreamKey | QueueKey | DeviceKey
-#: Columns of facts whose names begin so hold local times (ns), local objects and local names of the set that follows; DOMAIN is the
-#: column of local domains.
+#: Columns of facts whose names begin so hold local times (ns), local objects and local names of the
+#: set that follows; DOMAIN is the column of local domains.
 TIME, OBJECT, NAME, DOMAIN = "time_", "object_", "name_", "domain"
 
 
 class Names:
-    """Names met of one set, in columns: text, and where given short (the report's short form) and domain (index of an NVTX domain).
+    """Names met of one set, in columns: text, and where given short (the report's short form) and
+    domain (index of an NVTX domain).
 
     A name may stand in it several times; local indices only have to lead to it.
     """
@@ -82,7 +89,9 @@ class Names:
     def append(self, columns: dict[str, Sequence[str] | pl.Series | np.ndarray]) -> int:
         """Add names; returns the index of the first of them."""
         schema = {"text": pl.String, "short": pl.String, "domain": pl.UInt32}
-        self._pieces.append(pl.DataFrame(columns, schema_overrides={name: schema[name] for name in columns}))
+        self._pieces.append(
+            pl.DataFrame(columns, schema_overrides={name: schema[name] for name in columns})
+        )
         first = self._count
         self._count += self._pieces[-1].height
         return first
@@ -92,7 +101,7 @@ class Names:
         return frames.append(pl.concat(self._pieces) if len(self._pieces) > 1 else self._pieces[0])
 
 
-class Numbering(dict):
+class Interner(dict):
     """Numbers keys in the order in which they are first asked for."""
 
     def number(self, keys: Iterable[Hashable]) -> np.ndarray:
@@ -104,8 +113,9 @@ class Numbering(dict):
 class Settings:
     """What is asked of reading. lines: whether the calls that lines begin at are in the trace.
 
-    least: kind -> duration in ns; its shorter ranges are dropped. rules, nvtx_rules: of kernel classes, of NVTX names (None: those that
-    come with nsys2prv). callstack: frames of each CPU sample.
+    least: kind -> duration in ns; its shorter ranges are dropped. rules, nvtx_rules: of kernel
+    classes, of NVTX names (None: those that come with nsys2prv). callstack: frames of each CPU
+    sample.
     """
 
     lines: bool = True
@@ -118,19 +128,27 @@ class Settings:
 class Extraction:
     """The state of reading one report.
 
-    objects, domains: keys -> local index. names: per name set. launched, regions: the indices this extraction
-    fills; launches, nccl: those it may ask. kept: what a kind wants to find again with the next part. condition: which rows the kind
-    translates. shared: what was read for it and for others at once, and the number of its condition there. least: ranges shorter than
-    this (ns) are not wanted. account: of what the kind has read; every row becomes a record there, or is counted with the reason.
+    objects, domains: keys -> local index. names: per name set. launched, regions: the indices this
+    extraction fills; launches, nccl: those it may ask. kept: what a kind wants to find again with
+    the next part. condition: which rows the kind translates. shared: what was read for it and for
+    others at once, and the number of its condition there. least: ranges shorter than this (ns) are
+    not wanted. account: of what the kind has read; every row becomes a record there, or is counted
+    with the reason.
     """
 
-    def __init__(self, report: ReportInfo, database: Source, launches: LaunchIndex | None = None,
-                 settings: Settings = Settings(), regions: RegionIndex | None = None) -> None:
+    def __init__(
+        self,
+        report: ReportInfo,
+        database: Source,
+        launches: LaunchIndex | None = None,
+        settings: Settings = Settings(),
+        regions: RegionIndex | None = None,
+    ) -> None:
         self.report = report
         self.database = database
         self.settings = settings
-        self.objects = Numbering()
-        self.domains = Numbering()
+        self.objects = Interner()
+        self.domains = Interner()
         self.names: dict[str, Names] = {}
         self.launches = launches if launches is not None else LaunchIndex()
         self.launched: list[Launches] = []
@@ -144,20 +162,35 @@ class Extraction:
         self.least = 0
         self._strings: dict[int, str] = {}
 
-    def read(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str | None = None,
-             short: bool = False, times: tuple[str, ...] = (*TIMES, *ENDS)) -> Columns:
-        """Columns of a part of a table: of the rows that the kind translates, or that meet `where`; it is for the caller to count these.
+    def read(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...] = (),
+        where: str | None = None,
+        short: bool = False,
+        times: tuple[str, ...] = (*TIMES, *ENDS),
+    ) -> Columns:
+        """Columns of a part of a table: of the rows that the kind translates, or that meet `where`;
+        it is for the caller to count these.
 
-        A value of the wrong type reads as NULL and is counted. Rows with a time (in one of the columns `times`) far outside the capture
-        are left out and counted.
+        A value of the wrong type reads as NULL and is counted. Rows with a time (in one of the
+        columns `times`) far outside the capture are left out and counted.
 
-        Rows whose columns `start` and `end` are closer than :attr:`least` are left out and counted, unless `short`: then all
-        come, for the caller to take what else they tell before :meth:`long_enough`.
+        Rows whose columns `start` and `end` are closer than :attr:`least` are left out and counted,
+        unless `short`: then all come, for the caller to take what else they tell before
+        :meth:`long_enough`.
         """
-        if where is None and self.shared is not None and self.shared[0].holds(part, integers, texts):
+        if (
+            where is None
+            and self.shared is not None
+            and self.shared[0].holds(part, integers, texts)
+        ):
             columns = self.shared[0].columns(self.shared[1], integers, texts)
         else:
-            columns = self.database.read(part, integers, texts, self.condition if where is None else where)
+            columns = self.database.read(
+                part, integers, texts, self.condition if where is None else where
+            )
         if where is None:
             self.account.rows += columns.rows
         if columns.damaged:
@@ -219,7 +252,10 @@ class Extraction:
         new = [number for number in map(int, ids) if number not in self._strings and number != NULL]
         if new:
             self._strings.update(self.database.strings(new))
-        return [self._strings.get(number, "" if number == NULL else f"string {number}") for number in map(int, ids)]
+        return [
+            self._strings.get(number, "" if number == NULL else f"string {number}")
+            for number in map(int, ids)
+        ]
 
     def threads(self, tids: np.ndarray) -> np.ndarray:
         """Objects of host threads by globalTid; NULL is the main thread of process 0."""
@@ -234,13 +270,20 @@ class Extraction:
     def streams(self, pids: np.ndarray, devices: np.ndarray, streams: np.ndarray) -> np.ndarray:
         """Objects of CUDA streams by globalPid, CUDA device ordinal and stream id."""
         values, codes = factorize_together(pids, devices, streams)
-        keys = (StreamKey(_known(pid), _known(device), _known(stream)) for pid, device, stream in zip(*values, strict=True))
+        keys = (
+            StreamKey(_known(pid), _known(device), _known(stream))
+            for pid, device, stream in zip(*values, strict=True)
+        )
         return self.objects.number(keys)[codes]
 
     def queues(self, ids: np.ndarray, queue: str, gpus: np.ndarray) -> np.ndarray:
         """Objects of the queues of this word by globalPid or globalTid and number of the GPU."""
-        values, codes = factorize_together(np.where(ids == NULL, 0, ids) & PROCESS_MASK, present(gpus))
-        return self.objects.number(QueueKey(int(pid), queue, int(gpu)) for pid, gpu in zip(*values, strict=True))[codes]
+        values, codes = factorize_together(
+            np.where(ids == NULL, 0, ids) & PROCESS_MASK, present(gpus)
+        )
+        return self.objects.number(
+            QueueKey(int(pid), queue, int(gpu)) for pid, gpu in zip(*values, strict=True)
+        )[codes]
 
     def device(self, key: DeviceKey) -> int:
         """The object of a device."""
@@ -249,24 +292,38 @@ class Extraction:
     def fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
         """Set facts aside for the relations between reports: columns of equal length.
 
-        Columns named as TIME (NULL and OPEN allowed, what no trace can hold becomes NULL), OBJECT, NAME and DOMAIN say hold local times,
-        objects, names and domains; `process` the globalPid.
+        Columns named as TIME (NULL and OPEN allowed, what no trace can hold becomes NULL), OBJECT,
+        NAME and DOMAIN say hold local times, objects, names and domains; `process` the globalPid.
         """
-        self._facts.setdefault(name, []).append(pl.DataFrame({
-            column: _time(np.asarray(values)) if column.startswith(TIME) else values for column, values in columns.items()}))
+        self._facts.setdefault(name, []).append(
+            pl.DataFrame(
+                {
+                    column: _time(np.asarray(values)) if column.startswith(TIME) else values
+                    for column, values in columns.items()
+                }
+            )
+        )
 
     def save_facts(self, frames: FrameWriter) -> dict[str, StoredFrame]:
         """Store the facts, one frame a name."""
-        return {name: frames.append(pl.concat(pieces, how="diagonal") if len(pieces) > 1 else pieces[0])
-                for name, pieces in self._facts.items()}
+        return {
+            name: frames.append(pl.concat(pieces, how="diagonal") if len(pieces) > 1 else pieces[0])
+            for name, pieces in self._facts.items()
+        }
 
-    def name(self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray) -> np.ndarray:
-        """Local name indices of rows whose names are those at `codes` of the columns `text` (and `short`, `domain`)."""
+    def name(
+        self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray
+    ) -> np.ndarray:
+        """Local name indices of rows whose names are those at `codes` of the columns `text` (and
+        `short`, `domain`).
+        """
         return codes + self.names.setdefault(name_set, Names()).append(columns)
 
 
 def _time(column: np.ndarray) -> np.ndarray:
-    return column if all_usable(column) else np.where(usable(column) | (column == OPEN), column, NULL)
+    return (
+        column if all_usable(column) else np.where(usable(column) | (column == OPEN), column, NULL)
+    )
 
 
 def _known(value: np.integer) -> int:
@@ -284,5 +341,7 @@ def correlation_ids(column: np.ndarray) -> np.ndarray:
 
 
 def number(column: np.ndarray) -> np.ndarray:
-    """A plain number: NULL and negative values become 0, the value that says nothing. Most records are written without it where it is 0."""
+    """A plain number: NULL and negative values become 0, the value that says nothing. Most records
+    are written without it where it is 0.
+    """
     return column if column.min(initial=0) >= 0 else np.maximum(column, 0)

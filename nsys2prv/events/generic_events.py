@@ -1,7 +1,8 @@
-"""Numbers in generic events: what Nsight's plugins (storage, EFA, NVLink, power and others) sample, on a row for each source.
+"""Numbers in generic events: what Nsight's plugins (storage, EFA, NVLink, power and others) sample,
+on a row for each source.
 
-Since 2025 the fields are in GENERIC_EVENT_DATA, before that in JSON only. Events of operating systems (ftrace, ETW) and of
-hypervisors are no samples and are left out.
+Since 2025 the fields are in GENERIC_EVENT_DATA, before that in JSON only. Events of operating
+systems (ftrace, ETW) and of hypervisors are no samples and are left out.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsys2prv.catalogue.counters import Metric, known_label, labels_of
-from nsys2prv.columns import factorize
-from nsys2prv.events import gpu_metrics
+from nsys2prv._util.columns import factorize
+from nsys2prv.events import metrics as gpu_metrics
+from nsys2prv.events.catalogue.counters import Metric, known_label, labels_of
 from nsys2prv.events.extraction import GPU, SOURCE, DeviceKey, Extraction
-from nsys2prv.events.gpu_metrics import FLOAT_DECIMALS, FLOATING, scaled, unsigned
 from nsys2prv.events.kind import Counters, EventKind
+from nsys2prv.events.metrics import FLOAT_DECIMALS, FLOATING, scaled, unsigned
 from nsys2prv.events.sampling import groups, not_negative, pivot
-from nsys2prv.report.source import NULL, Part, Source, decoded
+from nsys2prv.nsight.source import NULL, Part, Source, decoded
 
 EVENTS, DATA, FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA", "GENERIC_EVENT_TYPE_FIELDS"
 LAYOUT = "generic_counter"
-#: ENUM_NSYS_GENERIC_EVENT_GROUP: 1 FTrace, 2 NvMedia, 3 Hypervisor, 4 ETW. What plugins sample has none.
+#: ENUM_NSYS_GENERIC_EVENT_GROUP: 1 FTrace, 2 NvMedia, 3 Hypervisor, 4 ETW. What plugins sample has
+#: none.
 NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 
@@ -48,7 +50,10 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
             extraction.account.dropped["fields of events that are not there"] += rows - frame.height
         elif frame.height > rows:
             extraction.account.beyond["fields of several events with one id"] += frame.height - rows
-    elif extraction.database.tables.get(DATA) is not None and extraction.database.tables[DATA].extent.rows:
+    elif (
+        extraction.database.tables.get(DATA) is not None
+        and extraction.database.tables[DATA].extent.rows
+    ):
         extraction.account.aside[f"events, whose fields are rows of {DATA}"] += rows
         return
     else:
@@ -57,40 +62,84 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
         extraction.account.beyond["numbers in events"] += frame.height
     if not frame.height:
         return
-    time, field_of, whole, fraction, real = (frame[name].to_numpy() for name in ("time", "field", "whole", "fraction", "real"))
+    time, field_of, whole, fraction, real = (
+        frame[name].to_numpy() for name in ("time", "field", "whole", "fraction", "real")
+    )
     for number, rows in groups(frame["type"].to_numpy()):
-        source = sources.get(number, EventSource(f"source {number & (2**64 - 1):#x}", f"source {number & (2**64 - 1):#x}", True, ()))
+        source = sources.get(
+            number,
+            EventSource(
+                f"source {number & (2**64 - 1):#x}", f"source {number & (2**64 - 1):#x}", True, ()
+            ),
+        )
         if not source.samples:
-            extraction.account.dropped["fields of events that are no samples (ftrace, ETW, hypervisor)"] += len(time[rows])
+            extraction.account.dropped[
+                "fields of events that are no samples (ftrace, ETW, hypervisor)"
+            ] += len(time[rows])
             continue
-        keys, codes = factorize(field_of[rows]) if field_of.dtype != object else _texts(field_of[rows])
+        keys, codes = (
+            factorize(field_of[rows]) if field_of.dtype != object else _texts(field_of[rows])
+        )
         known = {index: (name, floating) for index, name, floating in source.fields}
-        names = [known.get(key, (f"field {key}", True)) if part.table == DATA else (str(key), True) for key in keys.tolist()]
-        as_gpu = part.table != DATA and sum(known_label(gpu_metrics.LAYOUT, name) is not None for name, _ in names) * 2 > len(names)
+        names = [
+            known.get(key, (f"field {key}", True)) if part.table == DATA else (str(key), True)
+            for key in keys.tolist()
+        ]
+        as_gpu = part.table != DATA and sum(
+            known_label(gpu_metrics.GPU_LAYOUT, name) is not None for name, _ in names
+        ) * 2 > len(names)
         value = np.where(real[rows], scaled(fraction[rows]), whole[rows])
         if as_gpu:
-            yield _gpu_records(extraction, number, names, time[rows], codes, np.where(real[rows], value // 1000, value))
+            yield _gpu_records(
+                extraction,
+                number,
+                names,
+                time[rows],
+                codes,
+                np.where(real[rows], value // 1000, value),
+            )
             continue
         floating = np.array([in_fractions for _, in_fractions in names])[codes]
         value = np.where(floating & ~real[rows], scaled(whole[rows].astype(np.float64)), value)
-        value = np.where(~floating & real[rows], value // 10 ** FLOAT_DECIMALS, value)
+        value = np.where(~floating & real[rows], value // 10**FLOAT_DECIMALS, value)
         labels = labels_of(LAYOUT, (f"{source.source}: {name}" for name, _ in names))
-        metrics = tuple(Metric(label, FLOAT_DECIMALS if exact else 0) for label, (_, exact) in zip(labels, names, strict=True))
+        metrics = tuple(
+            Metric(label, FLOAT_DECIMALS if exact else 0)
+            for label, (_, exact) in zip(labels, names, strict=True)
+        )
         object_ = extraction.device(DeviceKey(SOURCE, source.row))
-        yield pivot(extraction, LAYOUT, object_, time[rows], codes, metrics, not_negative(extraction, value))
+        yield pivot(
+            extraction, LAYOUT, object_, time[rows], codes, metrics, not_negative(extraction, value)
+        )
 
 
-def _gpu_records(extraction: Extraction, number: int, names: list[tuple[str, bool]], time: np.ndarray, codes: np.ndarray,
-                 value: np.ndarray) -> Counters:
-    """GPU metrics as exports before 2023 hold them: events of a type for each GPU, whose lowest byte is its number."""
-    labels = labels_of(gpu_metrics.LAYOUT, (name for name, _ in names))
+def _gpu_records(
+    extraction: Extraction,
+    number: int,
+    names: list[tuple[str, bool]],
+    time: np.ndarray,
+    codes: np.ndarray,
+    value: np.ndarray,
+) -> Counters:
+    """GPU metrics as exports before 2023 hold them: events of a type for each GPU, whose lowest
+    byte is its number.
+    """
+    labels = labels_of(gpu_metrics.GPU_LAYOUT, (name for name, _ in names))
     for code, label in enumerate(labels):
         if label.endswith("[Hz]"):
             rows = np.flatnonzero(codes == code)
             value[rows] = unsigned(value[rows], "Hz")
     object_ = extraction.device(DeviceKey(GPU, number=number & 0xFF))
     metrics = tuple(Metric(label) for label in labels)
-    return pivot(extraction, gpu_metrics.LAYOUT, object_, time, codes, metrics, not_negative(extraction, value))
+    return pivot(
+        extraction,
+        gpu_metrics.GPU_LAYOUT,
+        object_,
+        time,
+        codes,
+        metrics,
+        not_negative(extraction, value),
+    )
 
 
 def _texts(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -99,13 +148,22 @@ def _texts(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _from_data(database: Source, part: Part) -> pl.DataFrame:
-    """Fields of a part of GENERIC_EVENT_DATA with the time and type of their events. Text where numbers belong reads as 0."""
+    """Fields of a part of GENERIC_EVENT_DATA with the time and type of their events. Text where
+    numbers belong reads as 0.
+    """
     have = database.tables[DATA].columns
-    if not (database.has(EVENTS, "genericEventId", "timestamp", "typeId") and database.has(DATA, "genericEventId", "fieldIdx")):
+    if not (
+        database.has(EVENTS, "genericEventId", "timestamp", "typeId")
+        and database.has(DATA, "genericEventId", "fieldIdx")
+    ):
         return pl.DataFrame()
 
     def first_of(*columns: str) -> str:
-        return f"coalesce({', '.join([f'd.{name}' for name in columns if name in have])}, 0)" if set(columns) & set(have) else "0"
+        return (
+            f"coalesce({', '.join([f'd.{name}' for name in columns if name in have])}, 0)"
+            if set(columns) & set(have)
+            else "0"
+        )
 
     reals = [f"d.{name} IS NOT NULL" for name in ("doubleVal", "floatVal") if name in have]
     return database.select(
@@ -113,7 +171,8 @@ def _from_data(database: Source, part: Part) -> pl.DataFrame:
         f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(coalesce(d.fieldIdx, 0) AS INTEGER) AS field, "
         f"CAST({first_of('intVal', 'uintVal')} AS INTEGER) AS whole, CAST({first_of('doubleVal', 'floatVal')} AS REAL) AS fraction, "
         f"{' OR '.join(reals) or '0'} AS real FROM {database.rows_of(part)} d "
-        f"JOIN {EVENTS} e ON e.genericEventId = d.genericEventId").with_columns(pl.col("real").cast(pl.Boolean))
+        f"JOIN {EVENTS} e ON e.genericEventId = d.genericEventId"
+    ).with_columns(pl.col("real").cast(pl.Boolean))
 
 
 def _from_json(database: Source, part: Part) -> pl.DataFrame:
@@ -126,29 +185,42 @@ def _from_json(database: Source, part: Part) -> pl.DataFrame:
         f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(j.key AS BLOB) AS field, "
         "CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' OR instr(j.atom, '.') > 0 AS real "
         f"FROM {database.rows_of(part)} e, json_tree(CASE WHEN json_valid(e.data) THEN e.data END) j "
-        f"WHERE j.key IS NOT NULL AND {number}")
+        f"WHERE j.key IS NOT NULL AND {number}"
+    )
     return frame.with_columns(pl.col("real").cast(pl.Boolean), field=decoded(frame["field"]))
 
 
 def _sources(database: Source) -> dict[int, EventSource]:
     """typeId -> what its events are."""
-    origins = {number: (_name(database, name, data), group)
-               for number, name, group, data in database.small("GENERIC_EVENT_SOURCES", "sourceId", "nameId", "sourceGroupId", "data")}
-    types = [(number, origin, _name(database, name, data))
-             for number, origin, name, data in database.small("GENERIC_EVENT_TYPES", "typeId", "sourceId", "nameId", "data")
-             if isinstance(number, int)]
+    origins = {
+        number: (_name(database, name, data), group)
+        for number, name, group, data in database.small(
+            "GENERIC_EVENT_SOURCES", "sourceId", "nameId", "sourceGroupId", "data"
+        )
+    }
+    types = [
+        (number, origin, _name(database, name, data))
+        for number, origin, name, data in database.small(
+            "GENERIC_EVENT_TYPES", "typeId", "sourceId", "nameId", "data"
+        )
+        if isinstance(number, int)
+    ]
     rows = database.small(FIELDS, "typeId", "fieldIdx", "fieldNameId", "type")
     texts = database.strings(sorted({name for _, _, name, _ in rows if isinstance(name, int)}))
     fields: dict[int, list[tuple[int, str, bool]]] = {}
     for number, index, name, kind in rows:
         if isinstance(index, int):
-            fields.setdefault(number, []).append((index, texts.get(name) or f"field {index}", kind in FLOATING))
+            fields.setdefault(number, []).append(
+                (index, texts.get(name) or f"field {index}", kind in FLOATING)
+            )
     found = {}
     for number, origin, name in types:
         source, group = origins.get(origin, ("", 0))
         source = source or name or f"source {number & (2**64 - 1):#x}"
         row = source if name in ("", source) else name if source in name else f"{source} {name}"
-        found[number] = EventSource(source, row, group not in NO_SAMPLES, tuple(sorted(fields.get(number, []))))
+        found[number] = EventSource(
+            source, row, group not in NO_SAMPLES, tuple(sorted(fields.get(number, [])))
+        )
     return found
 
 
@@ -160,11 +232,30 @@ def _name(database: Source, name: object, data: object) -> str:
         found = json.loads(data) if isinstance(data, str) else {}
     except ValueError:
         return ""
-    lowered = {str(key).casefold(): value for key, value in found.items()} if isinstance(found, dict) else {}
-    return next((value for key in ("name", "sourcename", "typename", "source", "type") if isinstance(value := lowered.get(key), str)), "")
+    lowered = (
+        {str(key).casefold(): value for key, value in found.items()}
+        if isinstance(found, dict)
+        else {}
+    )
+    return next(
+        (
+            value
+            for key in ("name", "sourcename", "typename", "source", "type")
+            if isinstance(value := lowered.get(key), str)
+        ),
+        "",
+    )
 
 
 KINDS = (
-    EventKind("generic_events", "Samples of plugins (generic events)", "source of the samples", (DATA, EVENTS),
-              (LAYOUT, gpu_metrics.LAYOUT), extract, groups=("metrics",), lasting=False),
+    EventKind(
+        "generic_events",
+        "Samples of plugins (generic events)",
+        "source of the samples",
+        (DATA, EVENTS),
+        (LAYOUT, gpu_metrics.GPU_LAYOUT),
+        extract,
+        groups=("metrics",),
+        lasting=False,
+    ),
 )

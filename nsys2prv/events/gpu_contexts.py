@@ -1,8 +1,5 @@
-"""Which process's context a GPU works for (``--gpuctxsw``), on a row for each physical GPU.
-
-The table has moments, by tag (ENUM_GPU_CTX_SWITCH): a context is on the GPU from the start of its restore to the end of its save. A GPU
-works for one context at a time: where the save is lost, the restore of the next one ends it. Rows lie in no certain order, so the end
-of each is looked up among all of the table's.
+"""Physical GPUs: which process's context is active (``--gpuctxsw``), and what each GPU does in
+which state.
 """
 
 from __future__ import annotations
@@ -12,12 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import OPEN, factorize
+from nsys2prv._util.columns import OPEN, factorize
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction, present
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.sampling import groups
-from nsys2prv.report.info import pid_of
-from nsys2prv.report.source import NULL, Columns, Part, quoted
+from nsys2prv.nsight.info import pid_of
+from nsys2prv.nsight.source import NULL, Columns, Part, quoted
 
 TABLES = ("GPU_CONTEXT_SWITCH_EVENTS", "FECS_EVENTS")
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
@@ -27,7 +24,7 @@ OTHERS = "moments within a switch, and those at which one out ends"
 BEFORE = "switches out of contexts that were on the GPU before the report begins"
 
 
-def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     table = extraction.database.tables[part.table]
     if not extraction.has(part.table, "tag", "timestamp", *KEY):
         rows = extraction.database.count_of(part)
@@ -36,7 +33,9 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         return
     if part.first == table.extent.first:
         _count_earlier(extraction, part.table)
-    columns = extraction.read(part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}", times=())
+    columns = extraction.read(
+        part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}", times=()
+    )
     rows = extraction.database.count_of(part)
     extraction.account.rows += rows
     # Those of contexts that were there before are counted with the first part, wherever they are.
@@ -55,10 +54,18 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         pids, codes = factorize(columns["globalPid"][rows])
         begin = columns["timestamp"][rows]
         device = extraction.device(DeviceKey(GPU_CONTEXTS, number=max(gpu, 0)))
-        yield Rows("gpu_context", begin, ends[rows], np.full(len(begin), device), {
-            "process": extraction.name("gpu_contexts", codes, text=[_owner(extraction, int(pid)) for pid in pids]),
-            "context": present(columns["contextId"][rows]),
-        })
+        yield Rows(
+            "gpu_context",
+            begin,
+            ends[rows],
+            np.full(len(begin), device),
+            {
+                "process": extraction.name(
+                    "gpu_contexts", codes, text=[_owner(extraction, int(pid)) for pid in pids]
+                ),
+                "context": present(columns["contextId"][rows]),
+            },
+        )
 
 
 def _owner(extraction: Extraction, pid: int) -> str:
@@ -72,12 +79,19 @@ def _ends(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
     keys = ", ".join(f"CAST(coalesce({name}, 0) AS INTEGER) AS {name}" for name in KEY)
     wanted = f"FROM {quoted(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
-    # Behind the last begin one moment of each context suffices: memory is that of the rows around this part.
+    # Behind the last begin one moment of each context suffices: memory is that of the rows around
+    # this part.
     moments = extraction.database.select(
         f"SELECT {keys}, timestamp, tag {wanted} AND timestamp BETWEEN {low} AND {high} UNION ALL "
         f"SELECT {keys}, min(timestamp), tag {wanted} AND timestamp > {high} "
-        f"GROUP BY gpuId, vmId, tag, CASE WHEN tag = {SAVE_END} THEN contextId END").sort("timestamp")
-    asked = pl.DataFrame({**{name: np.where(begins[name] == NULL, 0, begins[name]) for name in KEY}, "after": begins["timestamp"] + 1})
+        f"GROUP BY gpuId, vmId, tag, CASE WHEN tag = {SAVE_END} THEN contextId END"
+    ).sort("timestamp")
+    asked = pl.DataFrame(
+        {
+            **{name: np.where(begins[name] == NULL, 0, begins[name]) for name in KEY},
+            "after": begins["timestamp"] + 1,
+        }
+    )
     saved = _next(asked, moments.filter(pl.col("tag") == SAVE_END), KEY)
     restored = _next(asked, moments.filter(pl.col("tag") == RESTORE_START), KEY[:2])
     reset = _next(asked, moments.filter(pl.col("tag") == ENGINE_RESET), KEY[:2])
@@ -90,20 +104,68 @@ def _ends(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
 
 def _next(asked: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -> np.ndarray:
     """For each row asked for, the first moment of the same key from `after` on, else OPEN."""
-    found = asked.with_row_index("row").sort("after").join_asof(
-        moments.select(*by, "timestamp", after="timestamp"), on="after", by=list(by), strategy="forward", check_sortedness=False)
+    found = (
+        asked.with_row_index("row")
+        .sort("after")
+        .join_asof(
+            moments.select(*by, "timestamp", after="timestamp"),
+            on="after",
+            by=list(by),
+            strategy="forward",
+            check_sortedness=False,
+        )
+    )
     return found.sort("row")["timestamp"].fill_null(OPEN).to_numpy()
 
 
 def _count_earlier(extraction: Extraction, table: str) -> None:
     """Contexts of which the table has a switch out first are counted as dropped."""
-    first = (f"SELECT tag, min(timestamp) FROM {quoted(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}) "
-             "GROUP BY gpuId, vmId, contextId")
-    count = extraction.database.query(f"SELECT count(*) FROM ({first}) WHERE tag = {SAVE_END}")[0][0]
+    first = (
+        f"SELECT tag, min(timestamp) FROM {quoted(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}) "
+        "GROUP BY gpuId, vmId, contextId"
+    )
+    count = extraction.database.query(f"SELECT count(*) FROM ({first}) WHERE tag = {SAVE_END}")[0][
+        0
+    ]
     if count:
         extraction.account.dropped[BEFORE] += count
 
 
+NAME = LAYOUT = "device_state"
+NCCL, MEMORY, COMPUTE = 1, 2, 4
+#: Layout of operations -> its bit in the values of the value set.
+BITS = {
+    "nccl_kernel": NCCL,
+    "memory_operation": MEMORY,
+    "cuda_kernel": COMPUTE,
+    "cuda_graph": COMPUTE,
+}
+
+
+def extract_device_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Nothing: the kind has no tables."""
+    yield from ()
+
+
 KINDS = (
-    EventKind("gpu_contexts", "Contexts on GPUs", "physical GPU", TABLES, ("gpu_context",), extract, open_ended=True),
+    EventKind(
+        "gpu_contexts",
+        "Contexts on GPUs",
+        "physical GPU",
+        TABLES,
+        ("gpu_context",),
+        extract_contexts,
+        open_ended=True,
+    ),
+    EventKind(
+        NAME,
+        "States of GPUs that tasks share, or of which a task has several; by this name, of all",
+        "physical GPU",
+        (),
+        (LAYOUT,),
+        extract_device_states,
+        groups=("cuda",),
+        along=("kernels",),
+        lasting=False,
+    ),
 )

@@ -1,20 +1,55 @@
-"""What a kind of event declares, and the normal form that it returns."""
+"""What a kind of event declares, the normal form it returns, and the account of its rows."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from nsys2prv.catalogue.counters import Metric
+from nsys2prv.events.catalogue.counters import Metric
 
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
-    from nsys2prv.report.info import ReportInfo
-    from nsys2prv.report.source import Part, Source
+    from nsys2prv.nsight.info import ReportInfo
+    from nsys2prv.nsight.source import Part, Source
+
+
+@dataclass
+class Account:
+    """Of one kind of event. rows: that were read; records: made of them. dropped: rows that are
+    lost, by reason; aside: rows that are no record by design; beyond: records that no row of its
+    own stands for. repaired: rows that were changed, whatever became of them.
+
+    rows + beyond = records + dropped + aside.
+    """
+
+    rows: int = 0
+    records: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    aside: Counter[str] = field(default_factory=Counter)
+    beyond: Counter[str] = field(default_factory=Counter)
+    repaired: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def missing(self) -> int:
+        """Rows that nothing accounts for: 0."""
+        return (
+            self.rows
+            + self.beyond.total()
+            - self.records
+            - self.dropped.total()
+            - self.aside.total()
+        )
+
+    def __add__(self, other: Account) -> Account:
+        return Account(
+            *(getattr(self, part.name) + getattr(other, part.name) for part in fields(self))
+        )
+
 
 #: The command-line name of all kinds.
 ALL = "all"
@@ -22,10 +57,11 @@ ALL = "all"
 
 @dataclass
 class Lines:
-    """Communication records: sent by an object at a time, received by an object at a time (local ns), with a size.
+    """Communication records: sent by an object at a time, received by an object at a time (local
+    ns), with a size.
 
-    receiver, receive and until: object, begin and end of the row that the line leads to. tag: of each, for kinds without one in
-    the catalogue.
+    receiver, receive and until: object, begin and end of the row that the line leads to. tag: of
+    each, for kinds without one in the catalogue.
     """
 
     kind: str
@@ -42,12 +78,14 @@ class Lines:
 class Rows:
     """The normal form: events of one layout.
 
-    begin, end: local ns (end may be NULL or OPEN where the layout's kind allows it; it says nothing where the layout holds). object:
-    index into the extraction's objects. owner: ranges of one owner on one object belong together; those of several get rows of their own
-    where they cross (derived events only). columns: one int64 column per field of the layout: a number (ABSENT where an optional one is
-    lacking), a value of a closed set, or an index into the extraction's names of that set. domain: index into the extraction's NVTX
-    domains, for layouts whose event types depend on it. chosen: indices of the rows that are meant, ascending; None for all. All columns
-    have all rows, so that those in question are copied but once, when they are stored.
+    begin, end: local ns (end may be NULL or OPEN where the layout's kind allows it; it says nothing
+    where the layout holds). object: index into the extraction's objects. owner: ranges of one owner
+    on one object belong together; those of several get rows of their own where they cross (derived
+    events only). columns: one int64 column per field of the layout: a number (ABSENT where an
+    optional one is lacking), a value of a closed set, or an index into the extraction's names of
+    that set. domain: index into the extraction's NVTX domains, for layouts whose event types depend
+    on it. chosen: indices of the rows that are meant, ascending; None for all. All columns have all
+    rows, so that those in question are copied but once, when they are stored.
     """
 
     layout: str
@@ -67,11 +105,13 @@ class Rows:
 
 @dataclass
 class Counters:
-    """The normal form of numbers sampled over time on one object: at each time one record with all of them.
+    """The normal form of numbers sampled over time on one object: at each time one record with all
+    of them.
 
-    A value holds until the object's next record with that number. time: local ns, not more than once the same. object: index into the
-    extraction's objects. metrics: what the columns of `values` (int64) are; ABSENT where an instant lacks one. Records of equal time
-    and object, from whatever part of the export, are joined when the trace is written.
+    A value holds until the object's next record with that number. time: local ns, not more than
+    once the same. object: index into the extraction's objects. metrics: what the columns of
+    `values` (int64) are; ABSENT where an instant lacks one. Records of equal time and object, from
+    whatever part of the export, are joined when the trace is written.
     """
 
     layout: str
@@ -85,26 +125,30 @@ class Counters:
 class EventKind:
     """The declaration of a kind of event.
 
-    name: on the command line. title: for people. row: whose row it sits on, for people. tables: where its rows come from,
-    each read in parts, or none where it follows from the rows of other kinds; where: which of their rows, if not all, in SQL with
-    their columns in braces; beside: further tables, in which what these refer to is looked up. layouts: the record layouts it yields
-    (catalogue). extract: a part of a table -> normal form. columns, texts: those of integers and of texts that it
-    reads of its one table, where several kinds do: one statement then serves them all, see :mod:`nsys2prv.reading.sharing`.
-    groups: further command-line names that include it; along: names that bring it along, but do not mean it where something is
-    left out or given a least duration. open_ended: a range without an end lasts to the end of the trace.
-    lanes: set where its rows may overlap on one object though Paraver shows one value at a time: overlapping rows of all kinds
-    with the same word get rows of their own.
-    lasting: its rows last; False for points in time, and for what follows from other kinds, which take no least duration.
-    on_gpu: its rows are work on a GPU; where all such are lacking, or left out, people are told.
-    elsewhere: where no report holds any: which rows of other kinds a report has in its place, for people, or "".
-    sampled: its rows on a device tell of the device, the same in all reports that have them, so one report's are written; False: they
-    tell of the report's own processes.
-    extends: its rows may make the trace longer; those of False tell of the profiler, see :mod:`nsys2prv.store.span`.
-    reads_again: its rows are rows of other kinds too, of which it tells something more.
-    provides_launches / needs_launches: fills or asks the index of launching calls, see :mod:`nsys2prv.events.launches`.
-    provides_regions / needs_regions: fills (where it is selected) or asks the index of NCCL calls, see :mod:`nsys2prv.events.nccl_regions`.
-    gathers, derive: facts that it sets aside while reading, and what follows from those of one report taken together, see
-    :mod:`nsys2prv.reading.derive`. on_demand: an option of the command line to ask for it by; -t all does not mean it.
+    name: on the command line. title: for people. row: whose row it sits on, for people. tables:
+    where its rows come from, each read in parts, or none where it follows from the rows of other
+    kinds; where: which of their rows, if not all, in SQL with their columns in braces; beside:
+    further tables, in which what these refer to is looked up. layouts: the record layouts it yields
+    (catalogue). extract: a part of a table -> normal form. columns, texts: those of integers and of
+    texts that it reads of its one table, where several kinds do: one statement then serves them
+    all, see :mod:`nsys2prv.conversion.reading`. groups: further command-line names that include it;
+    along: names that bring it along, but do not mean it where something is left out or given a
+    least duration. open_ended: a range without an end lasts to the end of the trace. lanes: set
+    where its rows may overlap on one object though Paraver shows one value at a time: overlapping
+    rows of all kinds with the same word get rows of their own. lasting: its rows last; False for
+    points in time, and for what follows from other kinds, which take no least duration. on_gpu: its
+    rows are work on a GPU; where all such are lacking, or left out, people are told. elsewhere:
+    where no report holds any: which rows of other kinds a report has in its place, for people, or
+    "". sampled: its rows on a device tell of the device, the same in all reports that have them, so
+    one report's are written; False: they tell of the report's own processes. extends: its rows may
+    make the trace longer; those of False tell of the profiler, see
+    :mod:`nsys2prv.store.corrections`. reads_again: its rows are rows of other kinds too, of which
+    it tells something more. provides_launches / needs_launches: fills or asks the index of
+    launching calls, see :mod:`nsys2prv.events.launches`. provides_regions / needs_regions: fills
+    (where it is selected) or asks the index of NCCL calls, see :mod:`nsys2prv.events.nccl_regions`.
+    gathers, derive: facts that it sets aside while reading, and what follows from those of one
+    report taken together, see :mod:`nsys2prv.conversion.derive`. on_demand: an option of the
+    command line to ask for it by; -t all does not mean it.
     """
 
     name: str

@@ -1,7 +1,9 @@
-"""The index of launching calls: which API call, on which thread, started the operation of a correlation id.
+"""The index of launching calls: which API call, on which thread, started the operation of a
+correlation id.
 
-Correlation ids are unique within a process only. The index is a list of pieces on disk, each sorted by process and
-correlation id; a look-up reads only the stretches that can hold its ids, so memory does not grow with the report.
+Correlation ids are unique within a process only. The index is a list of pieces on disk, each sorted
+by process and correlation id; a look-up reads only the stretches that can hold its ids, so memory
+does not grow with the report.
 """
 
 from __future__ import annotations
@@ -12,17 +14,20 @@ from typing import BinaryIO
 
 import numpy as np
 
-from nsys2prv.columns import factorize, is_sorted, narrowed
-from nsys2prv.report.info import PROCESS_MASK
-from nsys2prv.report.source import NULL
+from nsys2prv._util.columns import factorize, is_sorted, narrowed
+from nsys2prv.nsight.info import PROCESS_MASK
+from nsys2prv.nsight.source import NULL
 
-#: What calls of one kind have in common: thread (globalTid), name (id of the function's name), result (return value).
+#: What calls of one kind have in common: thread (globalTid), name (id of the function's name),
+#: result (return value).
 CALL_KIND = np.dtype([("thread", "<i8"), ("name", "<i8"), ("result", "<i8")])
 
 
 @dataclass
 class Launches:
-    """Calls of one read: columns of equal length (times in local ns; code: index into `kinds`, of CALL_KIND)."""
+    """Calls of one read: columns of equal length (times in local ns; code: index into `kinds`, of
+    CALL_KIND).
+    """
 
     correlation: np.ndarray
     begin: np.ndarray
@@ -33,10 +38,11 @@ class Launches:
 
 @dataclass(frozen=True)
 class Segment:
-    """Calls of one process in one piece, ascending by correlation id from `low` to `high`, as columns one after the other in a file.
+    """Calls of one process in one piece, ascending by correlation id from `low` to `high`, as
+    columns one after the other in a file.
 
-    at: where they begin. types: of the columns, which are: correlation id less `low`, begin, duration, code. kinds: how
-    many records of CALL_KIND follow.
+    at: where they begin. types: of the columns, which are: correlation id less `low`, begin,
+    duration, code. kinds: how many records of CALL_KIND follow.
     """
 
     path: Path
@@ -52,7 +58,9 @@ class Segment:
         """Rows `first` to `last` (not included) of a column."""
         before = sum(np.dtype(kind).itemsize for kind in self.types[:number]) * self.rows
         dtype = np.dtype(self.types[number])
-        return np.fromfile(self.path, dtype, last - first, offset=self.at + before + first * dtype.itemsize)
+        return np.fromfile(
+            self.path, dtype, last - first, offset=self.at + before + first * dtype.itemsize
+        )
 
     def all_kinds(self) -> np.ndarray:
         before = sum(np.dtype(kind).itemsize for kind in self.types) * self.rows
@@ -64,7 +72,8 @@ _KEY, _BEGIN, _DURATION, _CODE = range(4)
 
 @dataclass
 class Found:
-    """For each row asked for: whether a call was found (`hit`), and the call: begin, end (local ns) and code, its index into `kinds`.
+    """For each row asked for: whether a call was found (`hit`), and the call: begin, end (local ns)
+    and code, its index into `kinds`.
 
     Where none was, all are 0, and the first of `kinds` is nothing but zeros.
     """
@@ -113,7 +122,11 @@ class LaunchIndex:
         elif not is_sorted(correlations):
             order = np.argsort(correlations, kind="stable")
         wanted, rows = correlations[order], len(correlations)
-        found = Found(np.zeros(rows, bool), *(np.zeros(rows, np.int64) for _ in range(3)), np.zeros(1, CALL_KIND))
+        found = Found(
+            np.zeros(rows, bool),
+            *(np.zeros(rows, np.int64) for _ in range(3)),
+            np.zeros(1, CALL_KIND),
+        )
         stops = [rows] if len(distinct) == 1 else np.cumsum(np.bincount(codes)).tolist()
         for process, first, last in zip(distinct, [0, *stops], stops, strict=False):
             for segment in self.segments:
@@ -123,8 +136,9 @@ class LaunchIndex:
 
 
 def _probe(segment: Segment, wanted: np.ndarray, first: int, last: int, found: Found) -> None:
-    """Look up the ids `first` to `last` (not included) of those wanted, which ascend, in one segment; of calls in several segments the
-    earliest stays."""
+    """Look up the ids `first` to `last` (not included) of those wanted, which ascend, in one
+    segment; of calls in several segments the earliest stays.
+    """
     start = first + int(np.searchsorted(wanted[first:last], segment.low, "left"))
     stop = first + int(np.searchsorted(wanted[first:last], segment.high, "right"))
     if start == stop:
@@ -154,7 +168,9 @@ def _probe(segment: Segment, wanted: np.ndarray, first: int, last: int, found: F
 
 
 class LaunchWriter:
-    """Appends launches to one file, a segment per process and read. The file is made with the first of them."""
+    """Appends launches to one file, a segment per process and read. The file is made with the first
+    of them.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -162,25 +178,54 @@ class LaunchWriter:
         self._file: BinaryIO | None = None
 
     def append(self, launches: Launches) -> None:
-        """Store launches, except calls without an id or without times. Of several calls with one id the earliest counts."""
-        processes, of_kind = factorize(np.where(launches.kinds["thread"] == NULL, NULL, launches.kinds["thread"] & PROCESS_MASK))
-        known = (launches.correlation != 0) & (launches.correlation != NULL) & (launches.begin != NULL) & (launches.end != NULL)
+        """Store launches, except calls without an id or without times. Of several calls with one id
+        the earliest counts.
+        """
+        processes, of_kind = factorize(
+            np.where(
+                launches.kinds["thread"] == NULL, NULL, launches.kinds["thread"] & PROCESS_MASK
+            )
+        )
+        known = (
+            (launches.correlation != 0)
+            & (launches.correlation != NULL)
+            & (launches.begin != NULL)
+            & (launches.end != NULL)
+        )
         for number, process in enumerate(processes):
-            rows = np.flatnonzero(known if len(processes) == 1 else known & (of_kind == number)[launches.code])
+            rows = np.flatnonzero(
+                known if len(processes) == 1 else known & (of_kind == number)[launches.code]
+            )
             if len(rows):
                 self._segment(launches, int(process), _earliest(launches, rows))
 
     def _segment(self, launches: Launches, process: int, rows: slice | np.ndarray) -> None:
         ids, begin = launches.correlation[rows], launches.begin[rows]
         # Where differences do not fit 64 bits they wrap round, and back when they are added again.
-        columns = narrowed(ids - ids[0]), begin, narrowed(launches.end[rows] - begin), narrowed(launches.code[rows])
+        columns = (
+            narrowed(ids - ids[0]),
+            begin,
+            narrowed(launches.end[rows] - begin),
+            narrowed(launches.code[rows]),
+        )
         if self._file is None:
             self._file = self.path.open("wb")
         at = self._file.tell()
         for column in (*columns, launches.kinds):
             self._file.write(np.ascontiguousarray(column).view(np.uint8))
         types = tuple(column.dtype.str for column in columns)
-        self.segments.append(Segment(self.path, process, len(ids), at, types, len(launches.kinds), int(ids[0]), int(ids[-1])))
+        self.segments.append(
+            Segment(
+                self.path,
+                process,
+                len(ids),
+                at,
+                types,
+                len(launches.kinds),
+                int(ids[0]),
+                int(ids[-1]),
+            )
+        )
 
     def close(self) -> None:
         if self._file is not None:

@@ -1,47 +1,77 @@
-"""NCCL's calls on their host threads with what they say of themselves, and the operations of the advanced NCCL trace.
-
-The ranges are NVTX ranges of the domain NCCL: named by C functions (``ncclAllReduce``), or in the advanced trace by operations
-(``AllReduce``) within groups. They also fill the index by which kernels find the calls they do the work of.
-"""
+"""NCCL's calls on their host threads, and NCCL kernels with the calls whose work they do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import ABSENT, factorize
+from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.launches import Found
+from nsys2prv.events.names.calls import (
+    FIRST_MAKING,
+    LAST_MAKING,
+    RECEIVE,
+    SEND,
+    kernel_operation,
+    operation_of,
+)
 from nsys2prv.events.nccl_payloads import payloads
-from nsys2prv.events.nccl_regions import SAID
+from nsys2prv.events.nccl_regions import SAID, Tied
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, TABLE, named, of_nccl
-from nsys2prv.naming.nccl import FIRST_MAKING, LAST_MAKING, operation_of
-from nsys2prv.report.info import PROCESS_MASK
-from nsys2prv.report.source import NULL, Part
+from nsys2prv.nsight.info import PROCESS_MASK
+from nsys2prv.nsight.source import NULL, Part
 
-#: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in them, and whether that was said by
-#: the call that made them.
+#: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in
+#: them, and whether that was said by the call that made them.
 COMMUNICATORS = "nccl_communicators"
 #: Field of the layouts -> field of the payload.
-RECORDED = {"bytes": "bytes", "reduction": "reduction", "root": "root", "peer": "peer", "ranks": "ranks", "rank": "rank", "group": "group",
-            "device": "device", "sequence": "sequence", "data_type": "type", "channel": "channel"}
+RECORDED = {
+    "bytes": "bytes",
+    "reduction": "reduction",
+    "root": "root",
+    "peer": "peer",
+    "ranks": "ranks",
+    "rank": "rank",
+    "group": "group",
+    "device": "device",
+    "sequence": "sequence",
+    "data_type": "type",
+    "channel": "channel",
+}
 
 
 def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
     """The extraction of the NCCL domain's ranges."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        columns = extraction.read(part, ("start", "end", "globalTid", "domainId", "category", "textId", "jsonTextId", "eventId"),
-                                  ("text", "jsonText", "binaryData"), short=True)
+        columns = extraction.read(
+            part,
+            (
+                "start",
+                "end",
+                "globalTid",
+                "domainId",
+                "category",
+                "textId",
+                "jsonTextId",
+                "eventId",
+            ),
+            ("text", "jsonText", "binaryData"),
+            short=True,
+        )
         if not columns.rows:
             return
         ranges = named(extraction, columns, "range")
         said = payloads(extraction, columns)
         operation = operations(ranges.texts)[ranges.text_codes]
         if layout == "nccl_call":
-            _index(extraction, columns["globalTid"], columns["start"], columns["end"], operation, said)
+            _index(
+                extraction, columns["globalTid"], columns["start"], columns["end"], operation, said
+            )
         fields = {**ranges.fields, **{field: said[name] for field, name in RECORDED.items()}}
         fields["operation"] = np.where(operation == 0, ABSENT, operation)
         fields["communicator"] = communicators(extraction, said["communicator"])
@@ -50,8 +80,14 @@ def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
         wanted = ranges.wanted
         if extraction.least:
             wanted = wanted & extraction.long_enough(columns["start"], columns["end"])
-        yield Rows(layout, columns["start"], columns["end"], extraction.threads(columns["globalTid"]), fields,
-                   domain=ranges.domain).where(wanted)
+        yield Rows(
+            layout,
+            columns["start"],
+            columns["end"],
+            extraction.threads(columns["globalTid"]),
+            fields,
+            domain=ranges.domain,
+        ).where(wanted)
 
     return extract
 
@@ -67,28 +103,188 @@ def communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
     rows = np.flatnonzero(hashes)
     if len(rows):
         distinct, codes = factorize(hashes[rows])
-        result[rows] = extraction.name("nccl_communicator", codes, text=[f"{value:#018x}" for value in distinct.view(np.uint64).tolist()])
+        result[rows] = extraction.name(
+            "nccl_communicator",
+            codes,
+            text=[f"{value:#018x}" for value in distinct.view(np.uint64).tolist()],
+        )
     return result
 
 
-def _index(extraction: Extraction, thread: np.ndarray, begin: np.ndarray, end: np.ndarray, operation: np.ndarray,
-           said: dict[str, np.ndarray]) -> None:
+def _index(
+    extraction: Extraction,
+    thread: np.ndarray,
+    begin: np.ndarray,
+    end: np.ndarray,
+    operation: np.ndarray,
+    said: dict[str, np.ndarray],
+) -> None:
     usable = (begin != NULL) & (thread != NULL)
-    frame = pl.DataFrame({"thread": thread, "begin": begin, "end": np.where(end == NULL, np.iinfo(np.int64).max, end),
-                          "operation": operation, **{name: said[name] for name in SAID}}).filter(usable)
+    frame = pl.DataFrame(
+        {
+            "thread": thread,
+            "begin": begin,
+            "end": np.where(end == NULL, np.iinfo(np.int64).max, end),
+            "operation": operation,
+            **{name: said[name] for name in SAID},
+        }
+    ).filter(usable)
     extraction.regions.append(frame)
     made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
     told = frame.filter(made | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0)))
-    told = told.select((pl.col("thread") & PROCESS_MASK).alias("process"), "communicator", "ranks", "rank", made=made).unique(
-        maintain_order=True)
+    told = told.select(
+        (pl.col("thread") & PROCESS_MASK).alias("process"),
+        "communicator",
+        "ranks",
+        "rank",
+        made=made,
+    ).unique(maintain_order=True)
     if told.height:
         extraction.fact(COMMUNICATORS, {name: told[name] for name in told.columns})
 
 
+#: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
+#: all of its group.
+KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
+#: Field of the layout -> column of the unit of calls.
+FIELDS = {
+    **{
+        name: name
+        for name in (
+            "operation",
+            "bytes",
+            "reduction",
+            "root",
+            "peer",
+            "ranks",
+            "rank",
+            "group",
+            "fused",
+        )
+    },
+    "data_type": "type",
+    "sequence": "sequence",
+}
+#: Columns of the facts KERNELS, from the unit of calls: communicator (bits of the hash, 0 unknown),
+#: fused: operations in the kernel, messages: sends and receives among them, sums of their bytes by
+#: how they count, known: whether all bytes are.
+FACTS = (
+    "communicator",
+    "operation",
+    "first_operation",
+    "fused",
+    "messages",
+    "sequence",
+    "ranks",
+    "rank",
+    "root",
+    "reduction",
+    "bytes",
+    "known",
+    "reduce_bytes",
+    "share_bytes",
+    "message_bytes",
+)
+
+
+def attach_payloads(
+    extraction: Extraction,
+    columns: Mapping[str, np.ndarray],
+    found: Found,
+    objects: np.ndarray,
+    names: Sequence[str],
+    codes: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """The payload fields of NCCL kernels, rows of the kernel table launched by the calls found,
+    named by those at `codes`; sets facts aside.
+    """
+    process, device, begin, end, node, stream = (
+        columns[name]
+        for name in ("globalPid", "deviceId", "start", "end", "graphNodeId", "streamId")
+    )
+    in_graph = node > 0
+    launched = found.hit & ~in_graph
+    call = np.where(launched, found.begin, NULL)
+    tied = (
+        extraction.nccl.tie(np.where(launched, found.thread, NULL), call, device)
+        if extraction.nccl
+        else None
+    )
+    by_name = np.array([kernel_operation(name) for name in names], np.int64)[codes]
+    facts = {
+        "process": process,
+        "device": device,
+        "stream": stream,
+        "object_kernel": objects,
+        "time_begin": begin,
+        "time_end": end,
+        "time_call": call,
+        "in_graph": in_graph.astype(np.int64),
+        "by_name": by_name,
+    }
+    lacking = np.full(len(begin), ABSENT)
+    if tied is None:
+        extraction.fact(
+            KERNELS,
+            {
+                **facts,
+                **dict.fromkeys(FACTS, lacking),
+                "communicator": np.zeros(len(begin), np.int64),
+            },
+        )
+        return dict.fromkeys((*FIELDS, "communicator"), lacking)
+    extraction.fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
+    _messages(extraction, tied, facts)
+    said = {field: tied[name] for field, name in FIELDS.items()}
+    # A kernel of several operations has no number of its own.
+    said["sequence"] = np.where(tied["fused"] == 1, said["sequence"], ABSENT)
+    return {**said, "communicator": communicators(extraction, tied["communicator"])}
+
+
+def _messages(extraction: Extraction, tied: Tied, facts: dict[str, np.ndarray]) -> None:
+    """Set MESSAGES aside."""
+    alone = np.flatnonzero((tied["messages"] > 0) & (tied["parts"] == 1))
+    if not len(alone):
+        return
+    kernels = pl.DataFrame(
+        {
+            "unit": tied["unit"][alone],
+            **{
+                name: facts[name][alone]
+                for name in ("process", "object_kernel", "time_begin", "time_end", "time_call")
+            },
+        }
+    )
+    calls = extraction.nccl.operations.filter(pl.col("operation").is_in((SEND, RECEIVE))).select(
+        "unit", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank"
+    )
+    joined = kernels.join(calls, on="unit", how="inner", maintain_order="left_right")
+    extraction.fact(MESSAGES, {name: joined[name] for name in joined.columns if name != "unit"})
+
+
 KINDS = (
-    EventKind("nccl", "NCCL calls", "host thread", (TABLE,), ("nccl_call",), reader("nccl_call"),
-              groups=("nvtx", "nvtx_pushpop_trace"), where=of_nccl(PUSHPOP), open_ended=True, provides_regions=True),
-    EventKind("nccl_operations", "Operations of the advanced NCCL trace", "host thread", (TABLE,), ("nccl_operation",),
-              reader("nccl_operation"), groups=("nccl", "nvtx", "nvtx_startend_trace"), where=of_nccl(STARTEND), open_ended=True,
-              lanes="startend"),
+    EventKind(
+        "nccl",
+        "NCCL calls",
+        "host thread",
+        (TABLE,),
+        ("nccl_call",),
+        reader("nccl_call"),
+        groups=("nvtx", "nvtx_pushpop_trace"),
+        where=of_nccl(PUSHPOP),
+        open_ended=True,
+        provides_regions=True,
+    ),
+    EventKind(
+        "nccl_operations",
+        "Operations of the advanced NCCL trace",
+        "host thread",
+        (TABLE,),
+        ("nccl_operation",),
+        reader("nccl_operation"),
+        groups=("nccl", "nvtx", "nvtx_startend_trace"),
+        where=of_nccl(STARTEND),
+        open_ended=True,
+        lanes="startend",
+    ),
 )

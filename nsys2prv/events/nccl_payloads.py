@@ -1,11 +1,14 @@
-"""What NCCL says of its calls: NVTX payloads in all the forms in which nsys exports them, as columns of numbers.
+"""What NCCL says of its calls: NVTX payloads in all the forms in which nsys exports them, as
+columns of numbers.
 
-Three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit numbers - domain, schema, size,
-offset - and the payload, laid out by the schema tables); a table per schema (``DYNAMIC_NVTXPAYLOAD_DATATYPE_...``, joined by
-event id). Fields are known by their names, never by schema ids, which moved between versions of NCCL. The advanced NCCL trace of
-nsys 2025.6 and later is JSON with names of its own, and counts elements of a data type instead of bytes.
+Three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit
+numbers - domain, schema, size, offset - and the payload, laid out by the schema tables); a table
+per schema (``DYNAMIC_NVTXPAYLOAD_DATATYPE_...``, joined by event id). Fields are known by their
+names, never by schema ids, which moved between versions of NCCL. The advanced NCCL trace of nsys
+2025.6 and later is JSON with names of its own, and counts elements of a data type instead of bytes.
 
-Everything is done on the distinct payloads; the only loops are over fields, schemas and shapes of payloads.
+Everything is done on the distinct payloads; the only loops are over fields, schemas and shapes of
+payloads.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsys2prv.catalogue.lookup import values_of
-from nsys2prv.columns import ABSENT, factorize, factorize_together
+from nsys2prv._util.columns import ABSENT, factorize, factorize_together
+from nsys2prv.events.catalogue.lookup import values_of
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.report.source import NULL, Columns, Source, decoded
+from nsys2prv.nsight.source import NULL, Columns, Source, decoded
 
 #: Field -> the names it has: NCCL's own payload entries first, then those of the advanced trace.
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
@@ -38,22 +41,66 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "sequence": ("seqNumber",),
     "channel": ("channelId",),
 }
-#: What :func:`payloads` returns: ABSENT where a row lacks it; communicators as the bits of their hash, 0 where lacking.
-FIELDS = ("communicator", "bytes", "reduction", "root", "peer", "ranks", "rank", "device", "group", "sequence", "type", "channel")
+#: What :func:`payloads` returns: ABSENT where a row lacks it; communicators as the bits of their
+#: hash, 0 where lacking.
+FIELDS = (
+    "communicator",
+    "bytes",
+    "reduction",
+    "root",
+    "peer",
+    "ranks",
+    "rank",
+    "device",
+    "group",
+    "sequence",
+    "type",
+    "channel",
+)
 #: Whether a payload is a whole object, beside its fields.
 _WHOLE = "whole object"
 #: Value set nccl_reduction of the catalogue by name.
 REDUCTIONS = values_of("nccl_reduction") | {"prod": values_of("nccl_reduction")["product"]}
-#: NCCL's own reductions have numbers (ncclRedOp_t) below this; those from it on are made by the user and have no label.
+#: NCCL's own reductions have numbers (ncclRedOp_t) below this; those from it on are made by the
+#: user and have no label.
 BUILT_IN = len(values_of("nccl_reduction"))
-#: Bytes of an element by NCCL's ncclDataType_t (index); value set nccl_data_type of the catalogue by name, also of the C types.
+#: Bytes of an element by NCCL's ncclDataType_t (index); value set nccl_data_type of the catalogue
+#: by name, also of the C types.
 TYPE_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
-TYPE_VALUES = values_of("nccl_data_type") | {alias: values_of("nccl_data_type")[name] for alias, name in (
-    ("char", "int8"), ("int", "int32"), ("half", "float16"), ("float", "float32"), ("double", "float64"))}
+TYPE_VALUES = values_of("nccl_data_type") | {
+    alias: values_of("nccl_data_type")[name]
+    for alias, name in (
+        ("char", "int8"),
+        ("int", "int32"),
+        ("half", "float16"),
+        ("float", "float32"),
+        ("double", "float64"),
+    )
+}
 HEADER_BYTES = 32
 #: Entry types of NVTX payload schemas (nvToolsExtPayload.h) that are integers.
-INTEGERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "i8", 8: "u8", 9: "i8", 10: "u8", 11: "i1", 12: "u1", 13: "i2",
-            14: "u2", 15: "i4", 16: "u4", 17: "i8", 18: "u8", 22: "u8", 23: "u8"}
+INTEGERS = {
+    1: "i1",
+    2: "u1",
+    3: "i2",
+    4: "u2",
+    5: "i4",
+    6: "u4",
+    7: "i8",
+    8: "u8",
+    9: "i8",
+    10: "u8",
+    11: "i1",
+    12: "u1",
+    13: "i2",
+    14: "u2",
+    15: "i4",
+    16: "u4",
+    17: "i8",
+    18: "u8",
+    22: "u8",
+    23: "u8",
+}
 FIRST_SCHEMA_ID = 1 << 24
 DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
 DAMAGED = "NCCL payloads that cannot be read"
@@ -63,16 +110,24 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-_FIELD_OF = {_plain(spelling): field for field, spellings in SPELLINGS.items() for spelling in spellings}
+_FIELD_OF = {
+    _plain(spelling): field for field, spellings in SPELLINGS.items() for spelling in spellings
+}
 
 
 def payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
-    """The payload fields of rows read with eventId, jsonTextId, globalTid and the texts jsonText and binaryData."""
-    result = {field: np.full(columns.rows, 0 if field == "communicator" else ABSENT) for field in FIELDS}
+    """The payload fields of rows read with eventId, jsonTextId, globalTid and the texts jsonText
+    and binaryData.
+    """
+    result = {
+        field: np.full(columns.rows, 0 if field == "communicator" else ABSENT) for field in FIELDS
+    }
     damaged = np.zeros(columns.rows, bool)
     for found in (_json(extraction, columns), _binary(extraction.database, columns)):
         for field, values in found.fields.items():
-            result[field] = np.where(_lacking(field, result[field]), values[found.codes], result[field])
+            result[field] = np.where(
+                _lacking(field, result[field]), values[found.codes], result[field]
+            )
         damaged |= found.damaged[found.codes]
     _dynamic(extraction, columns, result)
     told = np.any([~_lacking(field, result[field]) for field in FIELDS], axis=0)
@@ -103,31 +158,47 @@ def _json(extraction: Extraction, columns: Columns) -> _Found:
     empty = (inline.bin.size() == 0).to_numpy()[codes]
     row_codes = np.where(empty, len(inline) + id_codes, codes)
     if not texts.str.len_bytes().sum():
-        # As in most reports. Patterns are compiled at each use, which takes longer than a small report's rows.
+        # As in most reports. Patterns are compiled at each use, which takes longer than a small
+        # report's rows.
         return _Found({}, np.zeros(len(texts), bool), row_codes)
     whole = pl.col("json").str.contains(r"(?s)^\s*\{.*\}\s*$") | (pl.col("json") == "")
-    values = texts.to_frame("json").select(whole.alias(_WHOLE), **{field: _json_value(field) for field in SPELLINGS})
+    values = texts.to_frame("json").select(
+        whole.alias(_WHOLE), **{field: _json_value(field) for field in SPELLINGS}
+    )
     return _Found(_numbers(values, pl.col(_WHOLE)), ~values[_WHOLE].to_numpy(), row_codes)
 
 
 def _json_value(field: str) -> pl.Expr:
-    """A field's value as text: of a flat object, or one type name deeper (``"Root": {"int32": 3}``)."""
+    """A field's value as text: of a flat object, or one type name deeper (``"Root": {"int32":
+    3}``).
+    """
     names = "|".join(re.escape(spelling) for spelling in SPELLINGS[field])
     pattern = rf'(?i)"(?:{names})"\s*:\s*(?:\{{\s*"\w+"\s*:\s*)?("[^"]*"|-?\w+)'
     return pl.col("json").str.extract(pattern, 1).str.strip_chars('"')
 
 
 def _numbers(texts: pl.DataFrame, whole: pl.Expr) -> dict[str, np.ndarray]:
-    """Numbers from the fields' texts (null where lacking) of payloads that are whole: ABSENT, for communicators 0, where there is none.
+    """Numbers from the fields' texts (null where lacking) of payloads that are whole: ABSENT, for
+    communicators 0, where there is none.
 
     All in one question to polars, as each has its price.
     """
     typed = texts.with_columns(type=_valued("type", TYPE_VALUES, len(TYPE_SIZES)))
-    counted = _integer("count") * pl.col("type").replace_strict(dict(enumerate(TYPE_SIZES, 1)), default=None, return_dtype=pl.Int64)
+    counted = _integer("count") * pl.col("type").replace_strict(
+        dict(enumerate(TYPE_SIZES, 1)), default=None, return_dtype=pl.Int64
+    )
     numbers = {field: _integer(field) for field in FIELDS} | {
-        "type": pl.col("type"), "reduction": _valued("reduction", REDUCTIONS, BUILT_IN), "bytes": _integer("bytes").fill_null(counted)}
-    found = typed.select(**{field: pl.when(whole & (number >= 0)).then(number).otherwise(ABSENT) for field, number in numbers.items()}
-                         | {"communicator": pl.when(whole).then(_hashes("communicator")).fill_null(0)})
+        "type": pl.col("type"),
+        "reduction": _valued("reduction", REDUCTIONS, BUILT_IN),
+        "bytes": _integer("bytes").fill_null(counted),
+    }
+    found = typed.select(
+        **{
+            field: pl.when(whole & (number >= 0)).then(number).otherwise(ABSENT)
+            for field, number in numbers.items()
+        }
+        | {"communicator": pl.when(whole).then(_hashes("communicator")).fill_null(0)}
+    )
     return {field: found[field].to_numpy() for field in FIELDS}
 
 
@@ -136,18 +207,25 @@ def _integer(field: str) -> pl.Expr:
 
 
 def _valued(field: str, values: Mapping[str, int], count: int) -> pl.Expr:
-    """Values of the catalogue by NCCL's names (``ncclFloat32``), or by its numbers, of which there are `count` from 0; else null."""
+    """Values of the catalogue by NCCL's names (``ncclFloat32``), or by its numbers, of which there
+    are `count` from 0; else null.
+    """
     number = _integer(field)
     name = pl.col(field).str.to_lowercase().str.strip_prefix("nccl").str.replace_all("_", "")
     return name.replace_strict(dict(values), default=None, return_dtype=pl.Int64).fill_null(
-        pl.when(number.is_between(0, count - 1)).then(number + 1))
+        pl.when(number.is_between(0, count - 1)).then(number + 1)
+    )
 
 
 def _hashes(field: str) -> pl.Expr:
-    """Communicator hashes from decimal (signed or not) or hexadecimal text: their 64 bits as a signed number."""
+    """Communicator hashes from decimal (signed or not) or hexadecimal text: their 64 bits as a
+    signed number.
+    """
     text = pl.col(field)
     unsigned = text.cast(pl.UInt64, strict=False).reinterpret(signed=True)
-    hexadecimal = text.str.extract("^0[xX]([0-9a-fA-F]+)$", 1).str.to_integer(base=16, dtype=pl.UInt64, strict=False)
+    hexadecimal = text.str.extract("^0[xX]([0-9a-fA-F]+)$", 1).str.to_integer(
+        base=16, dtype=pl.UInt64, strict=False
+    )
     return unsigned.fill_null(_integer(field)).fill_null(hexadecimal.reinterpret(signed=True))
 
 
@@ -164,27 +242,51 @@ class Entry:
 def schemas(database: Source) -> dict[tuple[int, int], tuple[Entry, ...]]:
     """The known fields of every schema by (domain id, schema id).
 
-    Processes repeat schemas, and the tables do not tell which process a row is of: of a schema defined in two ways nothing is kept.
+    Processes repeat schemas, and the tables do not tell which process a row is of: of a schema
+    defined in two ways nothing is kept.
     """
-    sizes = {(domain, number): size for domain, number, size in database.small("NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size")}
+    sizes = {
+        (domain, number): size
+        for domain, number, size in database.small(
+            "NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size"
+        )
+    }
     enums: dict[tuple[int, int], dict[int, str]] = {}
-    for domain, number, value, name in database.small("NVTX_PAYLOAD_ENUM_ENTRIES", "domainId", "schemaId", "value", "name"):
+    for domain, number, value, name in database.small(
+        "NVTX_PAYLOAD_ENUM_ENTRIES", "domainId", "schemaId", "value", "name"
+    ):
         if isinstance(value, int) and isinstance(name, str):
             enums.setdefault((domain, number), {})[value] = name
     found: dict[tuple[int, int], dict[int, Entry | None]] = {}
     clashing = set()
     for domain, number, index, kind, name, offset in database.small(
-            "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"):
-        if not isinstance(kind, int) or not (offset is None or (isinstance(offset, int) and offset >= 0)):
+        "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"
+    ):
+        if not isinstance(kind, int) or not (
+            offset is None or (isinstance(offset, int) and offset >= 0)
+        ):
             continue
         width = INTEGERS.get(kind)
         if kind >= FIRST_SCHEMA_ID:
             width = {1: "i1", 2: "i2", 8: "i8"}.get(sizes.get((domain, kind)) or 4, "i4")
         field = _FIELD_OF.get(_plain(name)) if isinstance(name, str) else None
-        entry = Entry(field, offset or 0, "<" + width, tuple(sorted(enums.get((domain, kind), {}).items()))) if field and width else None
+        entry = (
+            Entry(
+                field,
+                offset or 0,
+                "<" + width,
+                tuple(sorted(enums.get((domain, kind), {}).items())),
+            )
+            if field and width
+            else None
+        )
         if found.setdefault((domain, number), {}).setdefault(index, entry) != entry:
             clashing.add((domain, number))
-    return {key: tuple(entry for entry in entries.values() if entry) for key, entries in found.items() if key not in clashing}
+    return {
+        key: tuple(entry for entry in entries.values() if entry)
+        for key, entries in found.items()
+        if key not in clashing
+    }
 
 
 def _binary(database: Source, columns: Columns) -> _Found:
@@ -198,8 +300,12 @@ def _binary(database: Source, columns: Columns) -> _Found:
         return _Found(fields, damaged, codes)
     known = schemas(database)
     heads = _matrix(distinct.gather(headed).bin.slice(0, HEADER_BYTES), HEADER_BYTES).view("<i8")
-    (domains, numbers, offsets, lengths), shape = factorize_together(heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed])
-    for index, (domain, number, offset, length) in enumerate(zip(domains, numbers, offsets, lengths, strict=True)):
+    (domains, numbers, offsets, lengths), shape = factorize_together(
+        heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed]
+    )
+    for index, (domain, number, offset, length) in enumerate(
+        zip(domains, numbers, offsets, lengths, strict=True)
+    ):
         entries = known.get((int(domain), int(number)))
         if entries is None or offset < 0:
             continue
@@ -212,14 +318,22 @@ def _binary(database: Source, columns: Columns) -> _Found:
             if last > length:
                 damaged[rows] = True
                 continue
-            values = np.ascontiguousarray(block[:, first:last]).view(entry.kind)[:, 0].astype(np.int64)
-            target = fields.setdefault(entry.field, np.full(len(distinct), 0 if entry.field == "communicator" else ABSENT))
+            values = (
+                np.ascontiguousarray(block[:, first:last]).view(entry.kind)[:, 0].astype(np.int64)
+            )
+            target = fields.setdefault(
+                entry.field, np.full(len(distinct), 0 if entry.field == "communicator" else ABSENT)
+            )
             if entry.field == "reduction":
                 values = _reductions(values, entry.names)
             elif entry.field == "type":
                 values = np.where((values >= 0) & (values < len(TYPE_SIZES)), values + 1, ABSENT)
-            target[rows] = values if entry.field == "communicator" else np.where(values < 0, ABSENT, values)
-    return _Found({field: values for field, values in fields.items() if field in FIELDS}, damaged, codes)
+            target[rows] = (
+                values if entry.field == "communicator" else np.where(values < 0, ABSENT, values)
+            )
+    return _Found(
+        {field: values for field, values in fields.items() if field in FIELDS}, damaged, codes
+    )
 
 
 def _matrix(values: pl.Series, width: int) -> np.ndarray:
@@ -228,11 +342,18 @@ def _matrix(values: pl.Series, width: int) -> np.ndarray:
 
 
 def _reductions(values: np.ndarray, names: tuple[tuple[int, str], ...]) -> np.ndarray:
-    """Catalogue values of reductions, by the names of the report's enumeration, else by NCCL's numbers."""
+    """Catalogue values of reductions, by the names of the report's enumeration, else by NCCL's
+    numbers.
+    """
     by_name = {value: REDUCTIONS.get(name.lower(), ABSENT) for value, name in names}
     distinct, codes = factorize(values)
-    return np.array([by_name.get(int(value), int(value) + 1 if 0 <= value < BUILT_IN else ABSENT) for value in distinct],
-                    np.int64)[codes]
+    return np.array(
+        [
+            by_name.get(int(value), int(value) + 1 if 0 <= value < BUILT_IN else ABSENT)
+            for value in distinct
+        ],
+        np.int64,
+    )[codes]
 
 
 def _dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndarray]) -> None:
@@ -245,15 +366,26 @@ def _dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndar
     known = events[events != NULL]
     where = f"{{eventId}} BETWEEN {known.min()} AND {known.max()}"
     for table in tables:
-        names = {_FIELD_OF[_plain(column)]: column for column in extraction.database.tables[table].columns if _plain(column) in _FIELD_OF}
+        names = {
+            _FIELD_OF[_plain(column)]: column
+            for column in extraction.database.tables[table].columns
+            if _plain(column) in _FIELD_OF
+        }
         if not names or not extraction.has(table, "eventId"):
             continue
-        read = extraction.read(extraction.report.parts[table], ("eventId",), tuple(names.values()), where)
+        read = extraction.read(
+            extraction.report.parts[table], ("eventId",), tuple(names.values()), where
+        )
         if not read.rows:
             continue
-        texts = {field: decoded(read.texts[column][1]).gather(read.texts[column][0]).replace("", None) for field, column in names.items()}
+        texts = {
+            field: decoded(read.texts[column][1]).gather(read.texts[column][0]).replace("", None)
+            for field, column in names.items()
+        }
         lacking = pl.Series([None], dtype=pl.String).new_from_index(0, read.rows)
-        values = _numbers(pl.DataFrame({field: texts.get(field, lacking) for field in SPELLINGS}), pl.lit(True))
+        values = _numbers(
+            pl.DataFrame({field: texts.get(field, lacking) for field in SPELLINGS}), pl.lit(True)
+        )
         place = np.minimum(np.searchsorted(events, read["eventId"], sorter=order), len(order) - 1)
         rows = order[place]
         same = events[rows] == read["eventId"]

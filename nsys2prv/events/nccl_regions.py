@@ -1,8 +1,9 @@
 """The index of NCCL calls: which of them, on which thread, a kernel does the work of.
 
-A kernel's launch lies inside the NCCL range of its call, on the same thread. Between ncclGroupStart and ncclGroupEnd calls only
-queue up, and the launch lies inside ncclGroupEnd; in the advanced trace calls and launch lie inside an "API Group". Either way
-the ranges of a thread fall into *units* that follow each other: an outermost range, or a whole group.
+A kernel's launch lies inside the NCCL range of its call, on the same thread. Between ncclGroupStart
+and ncclGroupEnd calls only queue up, and the launch lies inside ncclGroupEnd; in the advanced trace
+calls and launch lie inside an "API Group". Either way the ranges of a thread fall into *units* that
+follow each other: an outermost range, or a whole group.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import ABSENT, factorize, factorize_together
-from nsys2prv.naming.nccl import (
+from nsys2prv._util.columns import ABSENT, factorize, factorize_together
+from nsys2prv._util.frames import FrameWriter, StoredFrame, read_frame
+from nsys2prv.events.names.calls import (
     ALL_REDUCE,
     FIRST_MAKING,
     GROUP,
@@ -27,8 +29,7 @@ from nsys2prv.naming.nccl import (
     SEND,
     SHARES,
 )
-from nsys2prv.reading.frames import FrameWriter, StoredFrame, read_frame
-from nsys2prv.report.info import PROCESS_MASK
+from nsys2prv.nsight.info import PROCESS_MASK
 
 #: What a unit's operations have in common, or ABSENT.
 _COMMON = ("reduction", "root", "peer", "group", "type")
@@ -45,8 +46,10 @@ def save_regions(found: Sequence[pl.DataFrame], frames: FrameWriter) -> list[Sto
 
 @dataclass
 class Tied:
-    """For each kernel asked for, in the order asked, what its unit says (:meth:`RegionIndex.units`), and parts: of how many kernels that do
-    the unit's work it is one. ABSENT, the communicator 0, where there is no unit."""
+    """For each kernel asked for, in the order asked, what its unit says
+    (:meth:`RegionIndex.units`), and parts: of how many kernels that do the unit's work it is one.
+    ABSENT, the communicator 0, where there is no unit.
+    """
 
     columns: dict[str, np.ndarray]
 
@@ -62,8 +65,9 @@ class Tied:
 class Units:
     """Units that move data, in order of thread and begin.
 
-    thread, begin, end: when; shared: of how many ranks the process is, 0 unknown; columns: what their operations have in common (or
-    ABSENT), are (fused, messages) and move in all (bytes and other sums).
+    thread, begin, end: when; shared: of how many ranks the process is, 0 unknown; columns: what
+    their operations have in common (or ABSENT), are (fused, messages) and move in all (bytes and
+    other sums).
     """
 
     thread: np.ndarray
@@ -92,44 +96,76 @@ class RegionIndex:
         columns = {name: column[order] for name, column in columns.items()}
         operation, threads = columns["operation"], _slices(columns["thread"])
         outer = _outer(columns, threads)
-        step = np.where(outer, (operation == GROUP_START).astype(np.int64) - (operation == GROUP_END), 0)
+        step = np.where(
+            outer, (operation == GROUP_START).astype(np.int64) - (operation == GROUP_END), 0
+        )
         before = np.zeros(len(outer), np.int64)
         for first, last in threads:
             level = np.cumsum(step[first:last])
             # A capture may begin inside a group: its end then counts for nothing.
             level -= np.minimum(np.minimum.accumulate(level), 0)
-            before[first + 1:last] = level[:-1]
+            before[first + 1 : last] = level[:-1]
         return {**columns, "unit": np.cumsum(outer & (before == 0)) - 1}
 
     @cached_property
     def operations(self) -> pl.DataFrame:
-        """The operations that move data, each with its unit and its place in it; calls within calls left out."""
+        """The operations that move data, each with its unit and its place in it; calls within calls
+        left out.
+        """
         operation = self._ranges["operation"]
         moving = _rows(self._ranges, (operation >= 1) & (operation <= LAST_OPERATION))
         moving = _rows(moving, _outer(moving, _slices(moving["thread"])))
         moving["process"] = moving["thread"] & PROCESS_MASK
         first = _heads(moving["unit"])
-        moving["place"] = np.arange(len(moving["unit"])) - np.repeat(first, np.diff(first, append=len(moving["unit"])))
+        moving["place"] = np.arange(len(moving["unit"])) - np.repeat(
+            first, np.diff(first, append=len(moving["unit"]))
+        )
         made_ranks, made_rank, shared = self._made(moving["process"], moving["communicator"])
         moving["ranks"] = np.where(moving["ranks"] > 0, moving["ranks"], made_ranks)
-        moving["rank"] = np.where(moving["rank"] >= 0, moving["rank"], np.where(shared == 1, made_rank, ABSENT))
+        moving["rank"] = np.where(
+            moving["rank"] >= 0, moving["rank"], np.where(shared == 1, made_rank, ABSENT)
+        )
         return pl.DataFrame({**moving, "shared": shared})
 
-    def _made(self, process: np.ndarray, communicator: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What the calls that made communicators say of these: ranks, the least rank (or ABSENT), and of how many ranks the process is (or
-        0)."""
-        found = np.full(len(process), ABSENT), np.full(len(process), ABSENT), np.zeros(len(process), np.int64)
-        operation, known = self._ranges["operation"], (self._ranges["communicator"] != 0) & (self._ranges["ranks"] > 0)
-        making = _rows(self._ranges, known & (operation >= FIRST_MAKING) & (operation <= LAST_MAKING))
+    def _made(
+        self, process: np.ndarray, communicator: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What the calls that made communicators say of these: ranks, the least rank (or ABSENT),
+        and of how many ranks the process is (or 0).
+        """
+        found = (
+            np.full(len(process), ABSENT),
+            np.full(len(process), ABSENT),
+            np.zeros(len(process), np.int64),
+        )
+        operation, known = (
+            self._ranges["operation"],
+            (self._ranges["communicator"] != 0) & (self._ranges["ranks"] > 0),
+        )
+        making = _rows(
+            self._ranges, known & (operation >= FIRST_MAKING) & (operation <= LAST_MAKING)
+        )
         if not len(making["thread"]):
             return found
-        frame = pl.DataFrame({**making, "process": making["thread"] & PROCESS_MASK}).group_by("process", "communicator").agg(
-            pl.col("ranks").max(), pl.col("rank").min(), shared=pl.col("rank").n_unique().cast(pl.Int64))
-        made = {column.name: column.to_numpy() for column in frame.sort("process", "communicator").iter_columns()}
+        frame = (
+            pl.DataFrame({**making, "process": making["thread"] & PROCESS_MASK})
+            .group_by("process", "communicator")
+            .agg(
+                pl.col("ranks").max(),
+                pl.col("rank").min(),
+                shared=pl.col("rank").n_unique().cast(pl.Int64),
+            )
+        )
+        made = {
+            column.name: column.to_numpy()
+            for column in frame.sort("process", "communicator").iter_columns()
+        }
         for first, last in _slices(made["process"]):
             ids = made["communicator"][first:last]
             place = np.minimum(np.searchsorted(ids, communicator), len(ids) - 1)
-            rows = np.flatnonzero((process == made["process"][first]) & (ids[place] == communicator))
+            rows = np.flatnonzero(
+                (process == made["process"][first]) & (ids[place] == communicator)
+            )
             for column, name in zip(found, ("ranks", "rank", "shared"), strict=True):
                 column[rows] = made[name][first:last][place[rows]]
         return found
@@ -138,7 +174,9 @@ class RegionIndex:
     def units(self) -> Units:
         """The units that move data."""
         moving = {column.name: column.to_numpy() for column in self.operations.iter_columns()}
-        unit, operation, size, communicator = (moving[name] for name in ("unit", "operation", "bytes", "communicator"))
+        unit, operation, size, communicator = (
+            moving[name] for name in ("unit", "operation", "bytes", "communicator")
+        )
         first = _heads(unit)
 
         count = np.diff(first, append=len(unit))
@@ -153,7 +191,9 @@ class RegionIndex:
             return result
 
         def common(values: np.ndarray, otherwise: int = ABSENT) -> np.ndarray:
-            return np.where(over(np.minimum, values) == over(np.maximum, values), values[first], otherwise)
+            return np.where(
+                over(np.minimum, values) == over(np.maximum, values), values[first], otherwise
+            )
 
         pairs = np.isin(operation, (SEND, RECEIVE))
         rows = np.arange(len(unit))
@@ -161,10 +201,14 @@ class RegionIndex:
         known = over(np.minimum, size) >= 0
         several = over(np.minimum, communicator) != over(np.maximum, communicator)
         columns = {
-            "unit": unit[first], "fused": count, "messages": over(np.add, pairs.astype(np.int64)),
+            "unit": unit[first],
+            "fused": count,
+            "messages": over(np.add, pairs.astype(np.int64)),
             "operation": common(operation, GROUP),
-            "first_operation": np.append(operation, 0)[collective], "sequence": np.append(moving["sequence"], ABSENT)[collective],
-            "bytes": np.where(known & ~several, over(np.add, size), ABSENT), "known": (known & ~several).astype(np.int64),
+            "first_operation": np.append(operation, 0)[collective],
+            "sequence": np.append(moving["sequence"], ABSENT)[collective],
+            "bytes": np.where(known & ~several, over(np.add, size), ABSENT),
+            "known": (known & ~several).astype(np.int64),
             "reduce_bytes": over(np.add, np.where(operation == ALL_REDUCE, size, 0)),
             "share_bytes": over(np.add, np.where(np.isin(operation, SHARES), size, 0)),
             "message_bytes": over(np.add, np.where(pairs, size, 0)),
@@ -176,13 +220,21 @@ class RegionIndex:
         of_unit = _heads(self._ranges["unit"])
         begin, end = self._ranges["begin"][of_unit], self._ranges["end"]
         end = np.maximum.reduceat(end, of_unit) if len(of_unit) else end
-        return Units(moving["thread"][first], begin[unit[first]], end[unit[first]], over(np.maximum, moving["shared"]), columns)
+        return Units(
+            moving["thread"][first],
+            begin[unit[first]],
+            end[unit[first]],
+            over(np.maximum, moving["shared"]),
+            columns,
+        )
 
     def tie(self, threads: np.ndarray, times: np.ndarray, devices: np.ndarray) -> Tied:
-        """The units in which kernels were launched: by thread (globalTid) and time (local ns) of the launching call.
+        """The units in which kernels were launched: by thread (globalTid) and time (local ns) of
+        the launching call.
 
-        A process with several GPUs makes the calls of all of them in one group, of equal shares: each device has its part of the
-        sums. Of several communicators in one group nothing tells which kernel belongs to which: communicator and bytes stay unknown.
+        A process with several GPUs makes the calls of all of them in one group, of equal shares:
+        each device has its part of the sums. Of several communicators in one group nothing tells
+        which kernel belongs to which: communicator and bytes stay unknown.
         """
         units = self.units
         place = _last_begun(units, threads, times)
@@ -200,18 +252,26 @@ class RegionIndex:
 
 
 def _rows(columns: Mapping[str, np.ndarray], wanted: np.ndarray) -> dict[str, np.ndarray]:
-    return dict(columns) if wanted.all() else {name: column[wanted] for name, column in columns.items()}
+    return (
+        dict(columns)
+        if wanted.all()
+        else {name: column[wanted] for name, column in columns.items()}
+    )
 
 
 def _heads(keys: np.ndarray) -> np.ndarray:
     """Where each group begins, in rows that stand group by group."""
-    return np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.zeros(0, np.int64)
+    return (
+        np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        if len(keys)
+        else np.zeros(0, np.int64)
+    )
 
 
 def _slices(keys: np.ndarray) -> list[tuple[int, int]]:
     """The same, and where it ends."""
     first = _heads(keys).tolist()
-    return list(zip(first, [*first[1:], len(keys)][:len(first)], strict=True))
+    return list(zip(first, [*first[1:], len(keys)][: len(first)], strict=True))
 
 
 def _outer(ranges: Mapping[str, np.ndarray], threads: list[tuple[int, int]]) -> np.ndarray:
@@ -219,7 +279,9 @@ def _outer(ranges: Mapping[str, np.ndarray], threads: list[tuple[int, int]]) -> 
     begin, end = ranges["begin"], ranges["end"]
     outer = np.ones(len(begin), bool)
     for first, last in threads:
-        outer[first + 1:last] = begin[first + 1:last] >= np.maximum.accumulate(end[first:last - 1])
+        outer[first + 1 : last] = begin[first + 1 : last] >= np.maximum.accumulate(
+            end[first : last - 1]
+        )
     return outer
 
 
@@ -228,7 +290,10 @@ def _last_begun(units: Units, threads: np.ndarray, times: np.ndarray) -> np.ndar
     place = np.full(len(threads), -1)
     distinct, codes = factorize(threads)
     for code, thread in enumerate(distinct):
-        first, last = np.searchsorted(units.thread, thread, "left"), np.searchsorted(units.thread, thread, "right")
+        first, last = (
+            np.searchsorted(units.thread, thread, "left"),
+            np.searchsorted(units.thread, thread, "right"),
+        )
         if first < last:
             rows = np.flatnonzero(codes == code)
             found = np.searchsorted(units.begin[first:last], times[rows], "right") - 1

@@ -8,20 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import ABSENT, factorize, factorize_together
+from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.naming.nvtx import renamed
-from nsys2prv.report.info import PROCESS_MASK, ReportInfo
-from nsys2prv.report.source import NULL, Columns, Part, decoded
+from nsys2prv.events.names.nvtx import renamed
+from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
+from nsys2prv.nsight.source import NULL, Columns, Part, decoded
 
 TABLE = "NVTX_EVENTS"
 #: What names and places of ranges and marks are told by.
 COLUMNS, TEXTS = ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",)
 NO_TEXT = "(no text)"
 LEFT_OUT = "left out by NVTX rules"
-#: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt file.
-MARK, PUSHPOP, STARTEND = "{eventType} IN (34, 65)", "{eventType} IN (59, 70)", "{eventType} IN (60, 71)"
+#: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt
+#: file.
+MARK, PUSHPOP, STARTEND = (
+    "{eventType} IN (34, 65)",
+    "{eventType} IN (59, 70)",
+    "{eventType} IN (60, 71)",
+)
 
 
 def of_nccl(where: str) -> Callable[[ReportInfo], str]:
@@ -30,24 +35,32 @@ def of_nccl(where: str) -> Callable[[ReportInfo], str]:
 
 
 def of_others(where: str) -> Callable[[ReportInfo], str]:
-    """The condition for rows that `where` selects and that no other kind translates: NCCL's ranges have kinds of their own."""
+    """The condition for rows that `where` selects and that no other kind translates: NCCL's ranges
+    have kinds of their own.
+    """
     return lambda info: f"{where} AND NOT {_in_nccl(info)}"
 
 
 def _in_nccl(info: ReportInfo) -> str:
-    """Whether a row is of NCCL's domain, whose number differs from process to process. The domain is looked at first: it is cheap."""
+    """Whether a row is of NCCL's domain, whose number differs from process to process. The domain
+    is looked at first: it is cheap.
+    """
     processes: dict[int, list[int]] = {}
     for process, domain in sorted(key for key, name in info.domains.items() if name == "NCCL"):
         processes.setdefault(domain, []).append(process)
-    found = [f"coalesce({{domainId}}, 0) = {domain} AND coalesce({{globalTid}}, 0) & {PROCESS_MASK} IN ({', '.join(map(str, of_domain))})"
-             for domain, of_domain in processes.items()]
+    found = [
+        f"coalesce({{domainId}}, 0) = {domain} AND coalesce({{globalTid}}, 0) & {PROCESS_MASK} IN ({', '.join(map(str, of_domain))})"
+        for domain, of_domain in processes.items()
+    ]
     return f"({' OR '.join(found)})" if found else "0"
 
 
 @dataclass
 class Named:
-    """Ranges with their names and categories as fields, their domains, and the texts met with each row's index into them (as they are
-    in the report, whatever rules make of them). wanted: whether no rule drops the row."""
+    """Ranges with their names and categories as fields, their domains, and the texts met with each
+    row's index into them (as they are in the report, whatever rules make of them). wanted: whether
+    no rule drops the row.
+    """
 
     fields: dict[str, np.ndarray]
     domain: np.ndarray
@@ -57,19 +70,33 @@ class Named:
 
 
 def named(extraction: Extraction, columns: Columns, field: str) -> Named:
-    """What rows read with globalTid, domainId, category, textId and text are called; `field`: the layout's first."""
+    """What rows read with globalTid, domainId, category, textId and text are called; `field`: the
+    layout's first.
+    """
     domains, domain_of = domains_of(extraction, columns["globalTid"], columns["domainId"])
     texts, text_of = _texts(extraction, columns)
     rules = extraction.nvtx_rules
     if any(rule.domain for rule in rules):
         (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
-        found = renamed(texts.gather(text_codes), pl.Series(domains, dtype=pl.String).gather(domain_codes), rules)
+        found = renamed(
+            texts.gather(text_codes),
+            pl.Series(domains, dtype=pl.String).gather(domain_codes),
+            rules,
+        )
     else:
         found, codes = renamed(texts, None, rules), text_of
     numbers = extraction.domains.number(domains)
     (names, domain_codes), name_of = factorize_together(found.codes[codes], domain_of)
-    fields = {field: extraction.name("nvtx", name_of, text=found.texts.replace("", NO_TEXT).gather(names), domain=numbers[domain_codes]),
-              "category": _categories(extraction, columns, numbers[domain_of]), "number": found.numbers[codes]}
+    fields = {
+        field: extraction.name(
+            "nvtx",
+            name_of,
+            text=found.texts.replace("", NO_TEXT).gather(names),
+            domain=numbers[domain_codes],
+        ),
+        "category": _categories(extraction, columns, numbers[domain_of]),
+        "number": found.numbers[codes],
+    }
     wanted = found.wanted[codes]
     if not wanted.all():
         extraction.account.dropped[LEFT_OUT] += int(np.count_nonzero(~wanted))
@@ -87,8 +114,14 @@ def reader(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Row
         if layout == "nvtx_startend":
             ranges.fields["any_domain"] = ranges.fields[field]
         end = columns["start"] + 1 if layout == "nvtx_mark" else columns["end"]
-        yield Rows(layout, columns["start"], end, extraction.threads(columns["globalTid"]), ranges.fields,
-                   domain=ranges.domain).where(ranges.wanted)
+        yield Rows(
+            layout,
+            columns["start"],
+            end,
+            extraction.threads(columns["globalTid"]),
+            ranges.fields,
+            domain=ranges.domain,
+        ).where(ranges.wanted)
 
     return extract
 
@@ -97,21 +130,28 @@ def _processes(thread: np.ndarray) -> np.ndarray:
     return np.where(thread == NULL, 0, thread & PROCESS_MASK)
 
 
-def domains_of(extraction: Extraction, thread: np.ndarray, domain: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Names of the domains met ("" is the default one), and each row's index into them, by globalTid and domainId.
+def domains_of(
+    extraction: Extraction, thread: np.ndarray, domain: np.ndarray
+) -> tuple[list[str], np.ndarray]:
+    """Names of the domains met ("" is the default one), and each row's index into them, by
+    globalTid and domainId.
 
     Domain numbers are per process.
     """
     number = np.where(domain == NULL, 0, domain)
     (processes, numbers), codes = factorize_together(_processes(thread), number)
     known = extraction.report.domains
-    names = ["" if domain == 0 else known.get((int(process), int(domain)), f"domain {domain}")
-             for process, domain in zip(processes, numbers, strict=True)]
+    names = [
+        "" if domain == 0 else known.get((int(process), int(domain)), f"domain {domain}")
+        for process, domain in zip(processes, numbers, strict=True)
+    ]
     return names, codes
 
 
 def _texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.ndarray]:
-    """Texts met, and each row's index into them: inline text, else the registered string, else a stand-in."""
+    """Texts met, and each row's index into them: inline text, else the registered string, else a
+    stand-in.
+    """
     codes, inline = columns.texts["text"]
     rows = np.flatnonzero((inline.bin.size() == 0).to_numpy()[codes])
     if not len(rows):
@@ -124,27 +164,65 @@ def _texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.ndar
 
 
 def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) -> np.ndarray:
-    """Local name indices of the categories, ABSENT where a row has none (NULL or 0). `domain`: index of each row's domain."""
+    """Local name indices of the categories, ABSENT where a row has none (NULL or 0). `domain`:
+    index of each row's domain.
+    """
     category = columns["category"]
     rows = np.flatnonzero(category > 0)
     result = np.full(columns.rows, ABSENT)
     if len(rows):
         number = np.where(columns["domainId"] == NULL, 0, columns["domainId"])
         (processes, numbers, categories, domains), codes = factorize_together(
-            _processes(columns["globalTid"])[rows], number[rows], category[rows], domain[rows])
+            _processes(columns["globalTid"])[rows], number[rows], category[rows], domain[rows]
+        )
         known = extraction.report.categories
-        names = [known.get((int(process), int(number), int(value)), f"category {value}")
-                 for process, number, value in zip(processes, numbers, categories, strict=True)]
+        names = [
+            known.get((int(process), int(number), int(value)), f"category {value}")
+            for process, number, value in zip(processes, numbers, categories, strict=True)
+        ]
         result[rows] = extraction.name("nvtx_category", codes, text=names, domain=domains)
     return result
 
 
 KINDS = (
-    EventKind("nvtx_pushpop_trace", "NVTX push/pop ranges", "host thread", (TABLE,), ("nvtx_pushpop",),
-              reader("nvtx_pushpop", "range"), COLUMNS, TEXTS, groups=("nvtx",), where=of_others(PUSHPOP), open_ended=True),
-    EventKind("nvtx_startend_trace", "NVTX start/end ranges", "host thread", (TABLE,), ("nvtx_startend",),
-              reader("nvtx_startend", "range"), COLUMNS, TEXTS, groups=("nvtx",), where=of_others(STARTEND), open_ended=True,
-              lanes="startend"),
-    EventKind("nvtx_marks", "NVTX marks", "host thread", (TABLE,), ("nvtx_mark",), reader("nvtx_mark", "mark"), COLUMNS,
-              TEXTS, groups=("nvtx",), where=MARK, lasting=False),
+    EventKind(
+        "nvtx_pushpop_trace",
+        "NVTX push/pop ranges",
+        "host thread",
+        (TABLE,),
+        ("nvtx_pushpop",),
+        reader("nvtx_pushpop", "range"),
+        COLUMNS,
+        TEXTS,
+        groups=("nvtx",),
+        where=of_others(PUSHPOP),
+        open_ended=True,
+    ),
+    EventKind(
+        "nvtx_startend_trace",
+        "NVTX start/end ranges",
+        "host thread",
+        (TABLE,),
+        ("nvtx_startend",),
+        reader("nvtx_startend", "range"),
+        COLUMNS,
+        TEXTS,
+        groups=("nvtx",),
+        where=of_others(STARTEND),
+        open_ended=True,
+        lanes="startend",
+    ),
+    EventKind(
+        "nvtx_marks",
+        "NVTX marks",
+        "host thread",
+        (TABLE,),
+        ("nvtx_mark",),
+        reader("nvtx_mark", "mark"),
+        COLUMNS,
+        TEXTS,
+        groups=("nvtx",),
+        where=MARK,
+        lasting=False,
+    ),
 )

@@ -1,12 +1,13 @@
 """NVTX push/pop ranges on the rows of the streams that they launched work on.
 
-The definition is that of nsys's own report ``nvtx_gpu_proj_trace``: a range encloses an operation of a GPU (kernel, memory copy, memory
-set) if the CUDA API call that launched it lies within the range, on its thread; the projected range goes from the begin of the first
-operation to the end of the last. There each range has one projection; here it has one on every stream, as in Nsight's timeline. Graphs
-that were traced as a whole count as operations, too.
+The definition is that of nsys's own report ``nvtx_gpu_proj_trace``: a range encloses an operation
+of a GPU (kernel, memory copy, memory set) if the CUDA API call that launched it lies within the
+range, on its thread; the projected range goes from the begin of the first operation to the end of
+the last. There each range has one projection; here it has one on every stream, as in Nsight's
+timeline. Graphs that were traced as a whole count as operations, too.
 
-Which call launched an operation is told as for lines (:mod:`nsys2prv.events.launches`). What lasts nothing lasts 1 ns, and a range
-without an end lasts to the end of the trace, as everywhere.
+Which call launched an operation is told as for lines (:mod:`nsys2prv.events.launches`). What lasts
+nothing lasts 1 ns, and a range without an end lasts to the end of the trace, as everywhere.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import OPEN, over_slices
-from nsys2prv.events import cuda_graphs, cuda_kernels, cuda_memory
+from nsys2prv._util.columns import OPEN, over_slices
+from nsys2prv.events import cuda_work
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.events.nvtx import PUSHPOP, TABLE, named
 from nsys2prv.events.sampling import groups
-from nsys2prv.report.source import NULL, Part, usable
+from nsys2prv.nsight.source import NULL, Part, usable
 
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
 #: Pairs of calls and ranges looked at together, of calls in which a range ends.
@@ -39,30 +40,54 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _ranges(extraction: Extraction, part: Part) -> None:
-    columns = extraction.read(part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",))
+    columns = extraction.read(
+        part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",)
+    )
     columns = columns.where(usable(columns["start"]) & (columns["globalTid"] != NULL))
     if not columns.rows:
         return
     ranges = named(extraction, columns, "range")
     begin, end = columns["start"], columns["end"]
-    facts = {"thread": columns["globalTid"], "begin": begin, "end": np.where(usable(end), np.maximum(end, begin + 1), OPEN),
-             "name_nvtx": ranges.fields["range"], "domain": ranges.domain}
+    facts = {
+        "thread": columns["globalTid"],
+        "begin": begin,
+        "end": np.where(usable(end), np.maximum(end, begin + 1), OPEN),
+        "name_nvtx": ranges.fields["range"],
+        "domain": ranges.domain,
+    }
     extraction.fact(RANGES, {name: column[ranges.wanted] for name, column in facts.items()})
 
 
 def _operations(extraction: Extraction, part: Part) -> None:
-    columns = extraction.read(part, ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"), where="", short=True)
+    columns = extraction.read(
+        part,
+        ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"),
+        where="",
+        short=True,
+    )
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    rows = np.flatnonzero(found.hit & (found.thread != NULL) & usable(columns["start"]) & usable(columns["end"]))
+    rows = np.flatnonzero(
+        found.hit & (found.thread != NULL) & usable(columns["start"]) & usable(columns["end"])
+    )
     if not len(rows):
         return
     calls, begin = found.of(rows), columns["start"][rows]
-    operations = pl.DataFrame({
-        "thread": calls.thread, "call_begin": calls.begin, "call_end": np.maximum(calls.end, calls.begin + 1),
-        "object_stream": extraction.streams(*(columns[name][rows] for name in ("globalPid", "deviceId", "streamId"))),
-        "begin": begin, "end": np.maximum(columns["end"][rows], begin + 1)})
+    operations = pl.DataFrame(
+        {
+            "thread": calls.thread,
+            "call_begin": calls.begin,
+            "call_end": np.maximum(calls.end, calls.begin + 1),
+            "object_stream": extraction.streams(
+                *(columns[name][rows] for name in ("globalPid", "deviceId", "streamId"))
+            ),
+            "begin": begin,
+            "end": np.maximum(columns["end"][rows], begin + 1),
+        }
+    )
     # A graph traced by node has many operations of one call.
-    operations = operations.group_by("thread", "call_begin", "call_end", "object_stream").agg(pl.col("begin").min(), pl.col("end").max())
+    operations = operations.group_by("thread", "call_begin", "call_end", "object_stream").agg(
+        pl.col("begin").min(), pl.col("end").max()
+    )
     extraction.fact(OPERATIONS, dict(operations.to_dict()))
 
 
@@ -71,21 +96,31 @@ def derive(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
     ranges, operations = facts[RANGES], facts[OPERATIONS]
     if not ranges.height or not operations.height:
         return
-    # Outer ranges first: of ranges that enclose the same work the order is all that tells which lies within which.
-    ranges = ranges.sort("thread", "begin", "end", descending=[False, False, True], maintain_order=True)
+    # Outer ranges first: of ranges that enclose the same work the order is all that tells which
+    # lies within which.
+    ranges = ranges.sort(
+        "thread", "begin", "end", descending=[False, False, True], maintain_order=True
+    )
     projected = project(ranges, operations).sort("range", "object")
     place = projected["range"].to_numpy()
-    yield Rows("nvtx_on_gpu", projected["begin"].to_numpy(), projected["end"].to_numpy(), projected["object"].to_numpy(),
-               {"range": ranges["name_nvtx"].to_numpy()[place]}, domain=ranges["domain"].to_numpy()[place],
-               owner=ranges["thread"].to_numpy()[place])
+    yield Rows(
+        "nvtx_on_gpu",
+        projected["begin"].to_numpy(),
+        projected["end"].to_numpy(),
+        projected["object"].to_numpy(),
+        {"range": ranges["name_nvtx"].to_numpy()[place]},
+        domain=ranges["domain"].to_numpy()[place],
+        owner=ranges["thread"].to_numpy()[place],
+    )
 
 
 def project(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     """The first begin and the last end (ns) of the work that each range launched on each stream.
 
-    ranges: thread, begin, end. operations: thread, call_begin, call_end, object_stream, begin, end. Returns range (a row's index), object,
-    begin and end. Calls that begin within a range are neighbours in time, so each range and stream asks for the extremes of a slice:
-    O((ranges + calls) log) for each thread and stream, however deep ranges lie within each other.
+    ranges: thread, begin, end. operations: thread, call_begin, call_end, object_stream, begin, end.
+    Returns range (a row's index), object, begin and end. Calls that begin within a range are
+    neighbours in time, so each range and stream asks for the extremes of a slice: O((ranges +
+    calls) log) for each thread and stream, however deep ranges lie within each other.
     """
     columns = {name: ranges[name].to_numpy() for name in ("thread", "begin", "end")}
     of_thread = dict(groups(columns["thread"]))
@@ -97,59 +132,120 @@ def project(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
             continue
         chosen = np.arange(len(columns["thread"]))[of_thread[thread]]
         begin, end = columns["begin"][chosen], columns["end"][chosen]
-        calls = {name: operations[name].to_numpy()[rows] for name in ("call_begin", "call_end", "object_stream", "begin", "end")}
+        calls = {
+            name: operations[name].to_numpy()[rows]
+            for name in ("call_begin", "call_end", "object_stream", "begin", "end")
+        }
         crossed = _crossed(begin, end, calls["call_begin"], calls["call_end"])
         twice |= bool(crossed.any())
         for object_, mine in groups(calls["object_stream"]):
             of_stream = {name: column[mine] for name, column in calls.items()}
             for pick, extremes in ((~crossed[mine], _whole), (crossed[mine], _crossing)):
                 if pick.any():
-                    place, first, last = extremes(begin, end, {name: column[pick] for name, column in of_stream.items()})
-                    found.append(pl.DataFrame({"range": chosen[place], "object": np.full(len(place), object_),
-                                               "begin": first, "end": last}))
+                    place, first, last = extremes(
+                        begin, end, {name: column[pick] for name, column in of_stream.items()}
+                    )
+                    found.append(
+                        pl.DataFrame(
+                            {
+                                "range": chosen[place],
+                                "object": np.full(len(place), object_),
+                                "begin": first,
+                                "end": last,
+                            }
+                        )
+                    )
     projected = pl.concat(found)
-    return projected.group_by("range", "object").agg(pl.col("begin").min(), pl.col("end").max()) if twice else projected
+    return (
+        projected.group_by("range", "object").agg(pl.col("begin").min(), pl.col("end").max())
+        if twice
+        else projected
+    )
 
 
-def _crossed(begin: np.ndarray, end: np.ndarray, call_begin: np.ndarray, call_end: np.ndarray) -> np.ndarray:
-    """In which calls a range ends that began before or with them. (Clocks of NVTX and CUDA may differ by some ns.)"""
+def _crossed(
+    begin: np.ndarray, end: np.ndarray, call_begin: np.ndarray, call_end: np.ndarray
+) -> np.ndarray:
+    """In which calls a range ends that began before or with them. (Clocks of NVTX and CUDA may
+    differ by some ns.)
+    """
     order = np.argsort(end)
-    first, last = np.searchsorted(end[order], call_begin, "right"), np.searchsorted(end[order], call_end, "left")
+    first, last = (
+        np.searchsorted(end[order], call_begin, "right"),
+        np.searchsorted(end[order], call_end, "left"),
+    )
     crossed = np.zeros(len(call_begin), bool)
     some = np.flatnonzero(first < last)
     if len(some):
-        crossed[some] = over_slices(begin[order], first[some], last[some], np.minimum) <= call_begin[some]
+        crossed[some] = (
+            over_slices(begin[order], first[some], last[some], np.minimum) <= call_begin[some]
+        )
     return crossed
 
 
-def _whole(begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ranges with work, its first begin and its last end, of calls that end in every range in which they begin."""
+def _whole(
+    begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ranges with work, its first begin and its last end, of calls that end in every range in which
+    they begin.
+    """
     first, last = (np.searchsorted(calls["call_begin"], edge, "left") for edge in (begin, end))
     some = np.flatnonzero(first < last)
     first, last = first[some], last[some]
-    return some, over_slices(calls["begin"], first, last, np.minimum), over_slices(calls["end"], first, last, np.maximum)
+    return (
+        some,
+        over_slices(calls["begin"], first, last, np.minimum),
+        over_slices(calls["end"], first, last, np.maximum),
+    )
 
 
-def _crossing(begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _crossing(
+    begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same of the few others, pair by pair."""
     first, last = (np.searchsorted(calls["call_begin"], edge, "left") for edge in (begin, end))
     counts = np.maximum(last - first, 0)
     total = np.cumsum(counts)
-    cuts = np.unique(np.searchsorted(total, np.arange(0, total[-1], PAIRS), "left")) if len(total) else np.zeros(0, np.int64)
+    cuts = (
+        np.unique(np.searchsorted(total, np.arange(0, total[-1], PAIRS), "left"))
+        if len(total)
+        else np.zeros(0, np.int64)
+    )
     pieces = []
     for rows in np.split(np.arange(len(begin)), cuts[cuts > 0]):
         place = np.repeat(rows, counts[rows])
-        call = np.arange(len(place)) - np.repeat(np.cumsum(counts[rows]) - counts[rows], counts[rows]) + first[place]
+        call = (
+            np.arange(len(place))
+            - np.repeat(np.cumsum(counts[rows]) - counts[rows], counts[rows])
+            + first[place]
+        )
         inside = calls["call_end"][call] <= end[place]
-        pairs = pl.DataFrame({"place": place[inside], "begin": calls["begin"][call[inside]], "end": calls["end"][call[inside]]})
+        pairs = pl.DataFrame(
+            {
+                "place": place[inside],
+                "begin": calls["begin"][call[inside]],
+                "end": calls["end"][call[inside]],
+            }
+        )
         pieces.append(pairs.group_by("place").agg(pl.col("begin").min(), pl.col("end").max()))
     result = pl.concat(pieces)
     return result["place"].to_numpy(), result["begin"].to_numpy(), result["end"].to_numpy()
 
 
 KINDS = (
-    EventKind("nvtx_on_gpu", "NVTX push/pop ranges on GPU streams", "GPU stream",
-              (TABLE, cuda_kernels.TABLE, cuda_memory.COPIES, cuda_memory.SETS, cuda_graphs.TABLE), ("nvtx_on_gpu",), extract,
-              groups=("nvtx",), where=PUSHPOP, needs_launches=True, gathers=(RANGES, OPERATIONS), derive=derive,
-              reads_again=True, on_demand="--project-nvtx"),
+    EventKind(
+        "nvtx_on_gpu",
+        "NVTX push/pop ranges on GPU streams",
+        "GPU stream",
+        (TABLE, cuda_work.KERNEL_TABLE, cuda_work.COPIES, cuda_work.SETS, cuda_work.GRAPH_TABLE),
+        ("nvtx_on_gpu",),
+        extract,
+        groups=("nvtx",),
+        where=PUSHPOP,
+        needs_launches=True,
+        gathers=(RANGES, OPERATIONS),
+        derive=derive,
+        reads_again=True,
+        on_demand="--project-nvtx",
+    ),
 )

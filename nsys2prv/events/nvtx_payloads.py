@@ -1,10 +1,4 @@
-"""Numbers that NVTX ranges and marks carry (extended payloads in JSON), as counters on their host threads.
-
-A number stands from the begin of its range to its end, where 0 follows; from a mark it stands 1 ns. Of ranges within each other with a
-number of one name, the end of the inner ends it. nsys writes ``{"data": [{"size": {"uint64": 7}}, {"shape": [{"int32": 2}, {"int32":
-3}]}]}``, flat objects do as well. Fractions have as many decimals as tell those of one name apart, which the label says
-(:mod:`nsys2prv.store.fractions`). The payloads of NCCL's calls have event types of their own (:mod:`nsys2prv.events.nccl`).
-"""
+"""Numbers that NVTX ranges and marks carry (payloads), as counters on their host threads."""
 
 from __future__ import annotations
 
@@ -13,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from nsys2prv.catalogue.counters import FRACTION, UNSCALED, Metric
-from nsys2prv.columns import factorize, factorize_together
+from nsys2prv._util.columns import factorize, factorize_together
+from nsys2prv.events.catalogue.counters import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, EventKind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, of_others
 from nsys2prv.events.sampling import ZEROS, groups, not_negative, pivot
-from nsys2prv.report.info import ReportInfo
-from nsys2prv.report.source import NULL, Part, decoded
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.source import NULL, Part, decoded
 
 LAYOUT = "nvtx_payload"
 DEFAULT_DOMAIN = "default domain"
@@ -30,9 +24,15 @@ MOST_NAMES = 256
 WRAPPING = r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)$"
 NO_NUMBERS = "fractions that are no numbers, made 0"
 #: Columns begin, end, thread and domain, whatever damage there is.
-PLACE = ", ".join(f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}" for name, source, other in (
-    ("begin", "{start}", f"({NULL + 1} - 1)"), ("end", "{end}", f"({NULL + 1} - 1)"), ("thread", "{globalTid}", "0"),
-    ("domain", "{domainId}", "0")))
+PLACE = ", ".join(
+    f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}"
+    for name, source, other in (
+        ("begin", "{start}", f"({NULL + 1} - 1)"),
+        ("end", "{end}", f"({NULL + 1} - 1)"),
+        ("thread", "{globalTid}", "0"),
+        ("domain", "{domainId}", "0"),
+    )
+)
 
 
 def condition(info: ReportInfo) -> str:
@@ -41,7 +41,7 @@ def condition(info: ReportInfo) -> str:
     return f"({{jsonText}} IS NOT NULL OR {{jsonTextId}} IS NOT NULL) AND ({MARK} OR {ranges})"
 
 
-def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
+def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
     if not (extraction.has(TABLE, "jsonText") or extraction.has(TABLE, "jsonTextId")):
         return
     rows = extraction.database.count_of(part, extraction.condition)
@@ -51,25 +51,45 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
 
 
 def counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]:
-    """Counters of numbers on their threads: begin, end, thread, label, and where it is real, fraction, else whole."""
+    """Counters of numbers on their threads: begin, end, thread, label, and where it is real,
+    fraction, else whole.
+    """
     if not leaves.height:
         return
-    codes, labels = leaves["label"].rank("dense").to_numpy().astype(np.int64) - 1, leaves["label"].unique().sort()
-    value = np.where(leaves["real"].to_numpy(), _bits(extraction, leaves["fraction"].to_numpy()), leaves["whole"].to_numpy())
+    codes, labels = (
+        leaves["label"].rank("dense").to_numpy().astype(np.int64) - 1,
+        leaves["label"].unique().sort(),
+    )
+    value = np.where(
+        leaves["real"].to_numpy(),
+        _bits(extraction, leaves["fraction"].to_numpy()),
+        leaves["whole"].to_numpy(),
+    )
     value = not_negative(extraction, value)
     begin, end = leaves["begin"].to_numpy(), leaves["end"].to_numpy()
     for tid, rows in groups(leaves["thread"].to_numpy()):
         distinct, column = factorize(codes[rows])
-        metrics = tuple(Metric(label, UNSCALED if FRACTION in label else 0) for label in labels.gather(distinct).to_list())
+        metrics = tuple(
+            Metric(label, UNSCALED if FRACTION in label else 0)
+            for label in labels.gather(distinct).to_list()
+        )
         times, ended = _zeros(begin[rows], end[rows], column)
         extraction.account.beyond[ZEROS] += len(times)
-        yield pivot(extraction, LAYOUT, int(extraction.threads(np.array([tid]))[0]), np.concatenate([begin[rows], times]),
-                    np.concatenate([column, ended]), metrics, np.concatenate([value[rows], np.zeros(len(times), np.int64)]))
+        yield pivot(
+            extraction,
+            LAYOUT,
+            int(extraction.threads(np.array([tid]))[0]),
+            np.concatenate([begin[rows], times]),
+            np.concatenate([column, ended]),
+            metrics,
+            np.concatenate([value[rows], np.zeros(len(times), np.int64)]),
+        )
 
 
 def _bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
-    """Fractions as the integers that their bits are: those of greater ones are greater. They are scaled once all of a name are known
-    (:mod:`nsys2prv.store.fractions`)."""
+    """Fractions as the integers that their bits are: those of greater ones are greater. They are
+    scaled once all of a name are known (:mod:`nsys2prv.store.corrections`).
+    """
     none = np.isnan(fraction)
     if none.any():
         extraction.account.repaired[NO_NUMBERS] += int(none.sum())
@@ -78,73 +98,186 @@ def _bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
 
 
 def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
-    """The numbers in the payloads of a part, a row each, with where they stand in their payload (`path`)."""
+    """The numbers in the payloads of a part, a row each, with where they stand in their payload
+    (`path`).
+    """
     database = extraction.database
-    registered = "(SELECT value FROM StringIds WHERE id = {jsonTextId})" if database.has("StringIds", "id", "value") else "NULL"
+    registered = (
+        "(SELECT value FROM StringIds WHERE id = {jsonTextId})"
+        if database.has("StringIds", "id", "value")
+        else "NULL"
+    )
     text = f"CAST(coalesce({{jsonText}}, {registered}) AS TEXT)"
     frame = database.select(
         f"SELECT {database.condition(TABLE, PLACE)}, {database.condition(TABLE, MARK)} AS mark, CAST(j.fullkey AS BLOB) AS path, "
         "j.type = 'text' AS words, CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' AS real "
         f"FROM (SELECT *, {database.condition(TABLE, text)} AS payload FROM {database.rows_of(part, extraction.condition)}), "
         "json_tree(CASE WHEN json_valid(payload) THEN payload END) j "
-        "WHERE j.atom IS NOT NULL")
+        "WHERE j.atom IS NOT NULL"
+    )
     if not frame.height:
         return frame
     extraction.account.beyond["numbers and texts in payloads"] += frame.height
-    frame = frame.with_columns(pl.col("mark", "words", "real").cast(pl.Boolean), path=decoded(frame["path"]))
+    frame = frame.with_columns(
+        pl.col("mark", "words", "real").cast(pl.Boolean), path=decoded(frame["path"])
+    )
     words = frame["words"].sum()
     if words:
         extraction.account.dropped["texts in NVTX payloads"] += words
     frame = lasting(extraction, frame.filter(~pl.col("words")))
-    return frame.with_columns(real=pl.col("real") | pl.col("path").str.contains(r"\.(?:float\d*|double)$"))
+    return frame.with_columns(
+        real=pl.col("real") | pl.col("path").str.contains(r"\.(?:float\d*|double)$")
+    )
 
 
 def lasting(extraction: Extraction, frame: pl.DataFrame) -> pl.DataFrame:
     """The rows but for ranges that are too short, with the ends of marks."""
     if extraction.least:
-        frame = frame.filter(pl.Series(extraction.long_enough(
-            frame["begin"].to_numpy(), frame.select(pl.when("mark").then(NULL).otherwise("end")).to_series().to_numpy())))
+        frame = frame.filter(
+            pl.Series(
+                extraction.long_enough(
+                    frame["begin"].to_numpy(),
+                    frame.select(pl.when("mark").then(NULL).otherwise("end"))
+                    .to_series()
+                    .to_numpy(),
+                )
+            )
+        )
     return frame.with_columns(end=pl.when("mark").then(pl.col("begin") + 1).otherwise("end"))
 
 
 def domain_names(extraction: Extraction, leaves: pl.DataFrame) -> pl.Series:
     """The name of each row's domain, for labels."""
-    domains, codes = domains_of(extraction, leaves["thread"].to_numpy(), leaves["domain"].to_numpy())
+    domains, codes = domains_of(
+        extraction, leaves["thread"].to_numpy(), leaves["domain"].to_numpy()
+    )
     return pl.Series([name or DEFAULT_DOMAIN for name in domains], dtype=pl.String).gather(codes)
 
 
 def _labelled(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
-    """The numbers with their labels: `domain: name`, array places in brackets, `#2` for a name that comes twice in a payload."""
+    """The numbers with their labels: `domain: name`, array places in brackets, `#2` for a name that
+    comes twice in a payload.
+    """
     if not leaves.height:
         return leaves
     domain = domain_names(extraction, leaves)
-    name = pl.col("path").str.replace(r"^\$(?:\.data\[\d+\])?\.?", "").str.replace(WRAPPING, "").str.replace_all('"', "")
+    name = (
+        pl.col("path")
+        .str.replace(r"^\$(?:\.data\[\d+\])?\.?", "")
+        .str.replace(WRAPPING, "")
+        .str.replace_all('"', "")
+    )
     name = pl.when(name == "").then(pl.lit("number")).otherwise(name)
     name = pl.when(pl.col("real")).then(name + FRACTION).otherwise(name)
     leaves = leaves.with_columns(label=pl.concat_str(domain, pl.lit(": "), name))
     # A payload has each path once: what has it again is another event of the same time.
-    leaves = leaves.with_columns(event=pl.int_range(pl.len()).over("begin", "end", "thread", "domain", "path"))
+    leaves = leaves.with_columns(
+        event=pl.int_range(pl.len()).over("begin", "end", "thread", "domain", "path")
+    )
     count = pl.int_range(1, pl.len() + 1).over("begin", "end", "thread", "event", "label")
     leaves = leaves.with_columns(
-        label=pl.when(count > 1).then(pl.concat_str("label", pl.lit(" #"), count.cast(pl.String))).otherwise("label"))
+        label=pl.when(count > 1)
+        .then(pl.concat_str("label", pl.lit(" #"), count.cast(pl.String)))
+        .otherwise("label")
+    )
     kept = leaves.group_by("label").len().sort("len", "label", descending=[True, False])["label"]
     if len(kept) > MOST_NAMES:
         before = leaves.height
         leaves = leaves.filter(pl.col("label").is_in(kept.head(MOST_NAMES).implode()))
-        extraction.account.dropped["numbers in NVTX payloads with rare names"] += before - leaves.height
+        extraction.account.dropped["numbers in NVTX payloads with rare names"] += (
+            before - leaves.height
+        )
     return leaves
 
 
 def _zeros(begin: np.ndarray, end: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Times and columns of the zeros behind ranges, but where a number of the same name begins."""
     closed = np.flatnonzero(end > begin)
-    (times, columns), codes = factorize_together(np.concatenate([end[closed], begin]), np.concatenate([column[closed], column]))
+    (times, columns), codes = factorize_together(
+        np.concatenate([end[closed], begin]), np.concatenate([column[closed], column])
+    )
     begun = np.zeros(len(times), bool)
-    begun[codes[len(closed):]] = True
+    begun[codes[len(closed) :]] = True
     return times[~begun], columns[~begun]
 
 
+#: SQLite's integers are signed: of these the greater half reads as negative.
+LARGE = "uint64Value"
+WHOLE, REAL = (LARGE, "int64Value", "uint32Value", "int32Value"), ("doubleValue", "floatValue")
+NAME = "payload"
+
+
+def _carried(columns: tuple[str, ...], kinds: str) -> str:
+    """SQL for the first of these columns that has a number."""
+    return (
+        "coalesce("
+        + ", ".join(
+            f"CASE WHEN typeof({{{name}}}) IN ({kinds}) THEN {{{name}}} END" for name in columns
+        )
+        + ")"
+    )
+
+
+_INTEGER, _FLOAT = _carried(WHOLE, "'integer'"), _carried(REAL, "'integer', 'real'")
+#: It looks at the types of the numbers, of which there are fewer than numbers.
+_ANY = " OR ".join(
+    f"typeof({{{name}}}) IN ({kinds})"
+    for names, kinds in ((WHOLE, "'integer'"), (REAL, "'integer', 'real'"))
+    for name in names
+)
+CONDITION = f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
+
+
+def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
+    database = extraction.database
+    if not any(extraction.has(TABLE, name) for name in (*WHOLE, *REAL)):
+        return
+    columns = (
+        f"{PLACE}, {MARK} AS mark, typeof({{{LARGE}}}) = 'integer' AS large, coalesce({_INTEGER}, 0) AS whole, "
+        f"CAST(coalesce({_FLOAT}, 0) AS REAL) AS fraction, {_INTEGER} IS NULL AS real"
+    )
+    frame = database.select(
+        f"SELECT {database.condition(TABLE, columns)} FROM {database.rows_of(part)} "
+        f"WHERE {database.condition(TABLE, extraction.condition)}"
+    )
+    extraction.account.rows += frame.height
+    if not frame.height:
+        return
+    frame = lasting(
+        extraction, frame.with_columns(pl.col("mark", "large", "real").cast(pl.Boolean))
+    )
+    beyond = pl.col("large") & (pl.col("whole") < 0)
+    fraction = pl.when("real").then(pl.lit(FRACTION)).otherwise(pl.lit(""))
+    label = pl.concat_str(domain_names(extraction, frame), pl.lit(f": {NAME}"), fraction)
+    yield from counters(
+        extraction,
+        frame.with_columns(
+            label=label, whole=pl.when(beyond).then(np.iinfo(np.int64).max).otherwise("whole")
+        ),
+    )
+
+
 KINDS = (
-    EventKind("nvtx_payloads", "Numbers in NVTX payloads", "host thread", (TABLE,), (LAYOUT,), extract, groups=("nvtx",), where=condition,
-              reads_again=True),
+    EventKind(
+        "nvtx_payloads",
+        "Numbers in NVTX payloads",
+        "host thread",
+        (TABLE,),
+        (LAYOUT,),
+        extract_payloads,
+        groups=("nvtx",),
+        where=condition,
+        reads_again=True,
+    ),
+    EventKind(
+        "nvtx_values",
+        "Plain numbers of NVTX ranges and marks",
+        "host thread",
+        (TABLE,),
+        (LAYOUT,),
+        extract_values,
+        groups=("nvtx",),
+        where=CONDITION,
+        reads_again=True,
+    ),
 )

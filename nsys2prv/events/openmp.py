@@ -1,7 +1,9 @@
-"""OpenMP events on the host threads that they happen on, as OpenMP's tools interface (OMPT) reports them to Nsight Systems.
+"""OpenMP events on the host threads that they happen on, as OpenMP's tools interface (OMPT) reports
+them to Nsight Systems.
 
-Tables and columns: NVIDIA's "SQLite Schema Reference", OPENMP_EVENT_KIND_*. Kinds: Nsight's ENUM_OPENMP_* tables, which are OMPT's.
-A capture that stops early leaves ranges without an end, or with one on another clock; they end with their parallel region.
+Tables and columns: NVIDIA's "SQLite Schema Reference", OPENMP_EVENT_KIND_*. Kinds: Nsight's
+ENUM_OPENMP_* tables, which are OMPT's. A capture that stops early leaves ranges without an end, or
+with one on another clock; they end with their parallel region.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from nsys2prv.catalogue import ValueSet, catalogue
+from nsys2prv.events.catalogue import ValueSet, catalogue
 from nsys2prv.events.extraction import Extraction, present
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.report.info import PROCESS_MASK
-from nsys2prv.report.source import NULL, Columns, Part
+from nsys2prv.nsight.info import PROCESS_MASK
+from nsys2prv.nsight.source import NULL, Columns, Part
 
 PREFIX = "OPENMP_EVENT_KIND_"
 UNKNOWN = 99
@@ -24,7 +26,8 @@ UNKNOWN = 99
 TASK_TYPE, IMPLICIT = 0x1F, 2
 #: ompt_sync_region_t.
 BARRIERS = (1, 2, 3, 4, 8, 9, 10)
-#: A range longer than this (ns) has no end on the report's clock, where the report does not say how long it lasts.
+#: A range longer than this (ns) has no end on the report's clock, where the report does not say how
+#: long it lasts.
 LONGEST = 1 << 53
 #: Regions asked for in one statement.
 BATCH = 10_000
@@ -35,8 +38,8 @@ WITH_REGION = "ranges without an end, closed with their parallel region"
 class Construct:
     """Rows of a table that become records of a layout.
 
-    value: the column that says of what kind each is, with the bits of `mask`; or the value of all. fields: the layout's other
-    fields and their columns. where: which kinds are meant, if not all.
+    value: the column that says of what kind each is, with the bits of `mask`; or the value of all.
+    fields: the layout's other fields and their columns. where: which kinds are meant, if not all.
     """
 
     table: str
@@ -80,8 +83,15 @@ RANGES = (
     Construct("THREAD", "openmp_thread", "threadType", {"number": "threadId"}),
 )
 POINTS = (
-    Construct("TASK_CREATE", "openmp_task_create", 15, {"task": "newTaskId", "parent": "parentTaskId"}),
-    Construct("TASK_SCHEDULE", "openmp_task_schedule", "priorTaskStatus", PARALLEL | {"task": "priorTaskId", "next": "nextTaskId"}),
+    Construct(
+        "TASK_CREATE", "openmp_task_create", 15, {"task": "newTaskId", "parent": "parentTaskId"}
+    ),
+    Construct(
+        "TASK_SCHEDULE",
+        "openmp_task_schedule",
+        "priorTaskStatus",
+        PARALLEL | {"task": "priorTaskId", "next": "nextTaskId"},
+    ),
     Construct("CANCEL", "openmp_cancel", 17, TASK),
     Construct("MUTEX_RELEASED", "openmp_mutex_released", "kind", MUTEX | TASK),
     Construct("LOCK_INIT", "openmp_lock_init", "kind", MUTEX),
@@ -91,13 +101,22 @@ POINTS = (
 )
 
 
-def reader(declared: tuple[Construct, ...], lasting: bool) -> Callable[[Extraction, Part], Iterator[Rows]]:
+def reader(
+    declared: tuple[Construct, ...], lasting: bool
+) -> Callable[[Extraction, Part], Iterator[Rows]]:
     """The extraction of these constructs; those that do not last have their begin alone."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
-        wanted = {column for construct in constructs for column in (construct.value, *construct.fields.values()) if isinstance(column, str)}
-        columns = extraction.read(part, ("start", "end", "globalTid", *sorted(wanted)), short=True, times=("start",))
+        wanted = {
+            column
+            for construct in constructs
+            for column in (construct.value, *construct.fields.values())
+            if isinstance(column, str)
+        }
+        columns = extraction.read(
+            part, ("start", "end", "globalTid", *sorted(wanted)), short=True, times=("start",)
+        )
         if lasting:
             columns.integers["end"] = _ends(extraction, part, columns)
             if extraction.least:
@@ -113,7 +132,11 @@ def reader(declared: tuple[Construct, ...], lasting: bool) -> Callable[[Extracti
 
 
 def _records(extraction: Extraction, construct: Construct, columns: Columns) -> Iterator[Rows]:
-    kind = np.full(columns.rows, construct.value) if isinstance(construct.value, int) else _masked(columns[construct.value], construct.mask)
+    kind = (
+        np.full(columns.rows, construct.value)
+        if isinstance(construct.value, int)
+        else _masked(columns[construct.value], construct.mask)
+    )
     if construct.where is not None:
         chosen = construct.where(kind)
         columns, kind = columns.where(chosen), kind[chosen]
@@ -123,7 +146,13 @@ def _records(extraction: Extraction, construct: Construct, columns: Columns) -> 
     assert isinstance(known, ValueSet)
     fields = {"event": np.where(np.isin(kind, [value for value, _ in known.labels]), kind, UNKNOWN)}
     fields |= {name: present(columns[column]) for name, column in construct.fields.items()}
-    yield Rows(construct.layout, columns["start"], columns["end"], extraction.threads(columns["globalTid"]), fields)
+    yield Rows(
+        construct.layout,
+        columns["start"],
+        columns["end"],
+        extraction.threads(columns["globalTid"]),
+        fields,
+    )
 
 
 def _masked(kind: np.ndarray, mask: int) -> np.ndarray:
@@ -131,7 +160,9 @@ def _masked(kind: np.ndarray, mask: int) -> np.ndarray:
 
 
 def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
-    """The ends of ranges; of one that has none, or one on another clock, its parallel region's, else NULL."""
+    """The ends of ranges; of one that has none, or one on another clock, its parallel region's,
+    else NULL.
+    """
     begin, end = columns["start"], columns["end"]
     longest = max(extraction.report.duration_ns or 0, 0) or LONGEST
     # As unsigned numbers, differences are right whatever the times.
@@ -142,34 +173,65 @@ def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
     closed = end.copy()
     closed[lost] = NULL
     if "parallelId" in columns.integers and part.table != PREFIX + "PARALLEL":
-        found = _region_ends(extraction, columns["globalTid"][lost], columns["parallelId"][lost], longest)
+        found = _region_ends(
+            extraction, columns["globalTid"][lost], columns["parallelId"][lost], longest
+        )
         closed[lost] = np.where((found > begin[lost]), found, NULL)
         if known := int((closed[lost] != NULL).sum()):
             extraction.account.repaired[WITH_REGION] += known
     return closed
 
 
-def _region_ends(extraction: Extraction, thread: np.ndarray, region: np.ndarray, longest: int) -> np.ndarray:
-    """The end of each (process of a globalTid, parallelId), NULL where the report has none that can be."""
+def _region_ends(
+    extraction: Extraction, thread: np.ndarray, region: np.ndarray, longest: int
+) -> np.ndarray:
+    """The end of each (process of a globalTid, parallelId), NULL where the report has none that can
+    be.
+    """
     table = PREFIX + "PARALLEL"
     part = extraction.report.parts.get(table)
     ids = np.unique(region[region != NULL]).tolist()
-    if part is None or not ids or not extraction.has(table, "start", "end", "parallelId", "globalTid"):
+    if (
+        part is None
+        or not ids
+        or not extraction.has(table, "start", "end", "parallelId", "globalTid")
+    ):
         return np.full(len(region), NULL)
     pieces = []
     for first in range(0, len(ids), BATCH):
-        where = f"{{parallelId}} IN ({', '.join(map(str, ids[first:first + BATCH]))}) AND {{end}} - {{start}} BETWEEN 0 AND {longest}"
+        where = f"{{parallelId}} IN ({', '.join(map(str, ids[first : first + BATCH]))}) AND {{end}} - {{start}} BETWEEN 0 AND {longest}"
         found = extraction.database.read(part, ("end", "parallelId", "globalTid"), (), where)
-        pieces.append(pl.DataFrame({"process": found["globalTid"] & PROCESS_MASK, "region": found["parallelId"], "until": found["end"]}))
+        pieces.append(
+            pl.DataFrame(
+                {
+                    "process": found["globalTid"] & PROCESS_MASK,
+                    "region": found["parallelId"],
+                    "until": found["end"],
+                }
+            )
+        )
     known = pl.concat(pieces).group_by("process", "region").agg(pl.col("until").max())
     asked = pl.DataFrame({"process": thread & PROCESS_MASK, "region": region})
-    return asked.join(known, on=["process", "region"], how="left", maintain_order="left")["until"].fill_null(NULL).to_numpy()
+    return (
+        asked.join(known, on=["process", "region"], how="left", maintain_order="left")["until"]
+        .fill_null(NULL)
+        .to_numpy()
+    )
 
 
 def _kind(name: str, title: str, declared: tuple[Construct, ...], lasting: bool) -> EventKind:
     tables = tuple(dict.fromkeys(PREFIX + construct.table for construct in declared))
-    return EventKind(name, title, "host thread", tables, tuple(construct.layout for construct in declared), reader(declared, lasting),
-                     groups=() if lasting else ("openmp",), open_ended=lasting, lasting=lasting)
+    return EventKind(
+        name,
+        title,
+        "host thread",
+        tables,
+        tuple(construct.layout for construct in declared),
+        reader(declared, lasting),
+        groups=() if lasting else ("openmp",),
+        open_ended=lasting,
+        lasting=lasting,
+    )
 
 
 KINDS = (

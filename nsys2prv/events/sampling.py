@@ -1,11 +1,13 @@
-"""From samples in rows (time, metric, value) to one record an instant: what all kinds of counters have in common."""
+"""Turn sampled rows (time, metric, value) into one record per instant; look up optional registered
+names.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from nsys2prv.catalogue.counters import Metric
-from nsys2prv.columns import ABSENT, factorize, is_sorted
+from nsys2prv._util.columns import ABSENT, factorize, is_sorted
+from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters
 
@@ -17,9 +19,18 @@ GREATEST = np.iinfo(np.int64).max - 1
 TOO_GREAT = "samples too great for a trace, made the greatest that it holds"
 
 
-def pivot(extraction: Extraction, layout: str, object_: int, time: np.ndarray, column: np.ndarray, metrics: tuple[Metric, ...],
-          value: np.ndarray) -> Counters:
-    """Records of one object from samples in any order. column: each row's index into the metrics; values are not negative."""
+def pivot(
+    extraction: Extraction,
+    layout: str,
+    object_: int,
+    time: np.ndarray,
+    column: np.ndarray,
+    metrics: tuple[Metric, ...],
+    value: np.ndarray,
+) -> Counters:
+    """Records of one object from samples in any order. column: each row's index into the metrics;
+    values are not negative.
+    """
     if not is_sorted(time):
         order = np.argsort(time, kind="stable")
         time, column, value = time[order], column[order], value[order]
@@ -32,20 +43,33 @@ def pivot(extraction: Extraction, layout: str, object_: int, time: np.ndarray, c
     if repeated:
         extraction.account.dropped[REPEATED] += repeated
     if not carried.all():
-        values, metrics = values[:, carried > 0], tuple(metric for metric, count in zip(metrics, carried, strict=True) if count)
+        values, metrics = (
+            values[:, carried > 0],
+            tuple(metric for metric, count in zip(metrics, carried, strict=True) if count),
+        )
     return Counters(layout, time[begins], object_, metrics, values)
 
 
-def intervals(extraction: Extraction, start: np.ndarray, end: np.ndarray, metric: np.ndarray,
-              value: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Samples at their starts, and zeros at the ends after which no sample of the same metric follows at once: time, metric, value."""
+def intervals(
+    extraction: Extraction,
+    start: np.ndarray,
+    end: np.ndarray,
+    metric: np.ndarray,
+    value: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Samples at their starts, and zeros at the ends after which no sample of the same metric
+    follows at once: time, metric, value.
+    """
     order = np.lexsort((start, metric))
     start, end, metric, value = start[order], end[order], metric[order], value[order]
     follows = np.append((metric[1:] == metric[:-1]) & (start[1:] <= end[:-1]), False)
     close = np.flatnonzero(~follows & (end > start))
     extraction.account.beyond[ZEROS] += len(close)
-    return (np.concatenate([start, end[close]]), np.concatenate([metric, metric[close]]),
-            np.concatenate([value, np.zeros(len(close), np.int64)]))
+    return (
+        np.concatenate([start, end[close]]),
+        np.concatenate([metric, metric[close]]),
+        np.concatenate([value, np.zeros(len(close), np.int64)]),
+    )
 
 
 def not_negative(extraction: Extraction, values: np.ndarray) -> np.ndarray:
@@ -64,4 +88,23 @@ def groups(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
         return [(int(distinct[0]), slice(None))]
     order = np.argsort(codes, kind="stable")
     cuts = np.searchsorted(codes[order], np.arange(len(distinct) + 1))
-    return [(int(key), order[cuts[number]:cuts[number + 1]]) for number, key in enumerate(distinct)]
+    return [
+        (int(key), order[cuts[number] : cuts[number + 1]]) for number, key in enumerate(distinct)
+    ]
+
+
+def registered_string_names(extraction: Extraction, name_set: str, ids: np.ndarray) -> np.ndarray:
+    """Name indices of the registered strings with these ids; ABSENT where a row has none, or an
+    empty one.
+    """
+    distinct, codes = factorize(ids)
+    texts = extraction.strings(distinct)
+    named = np.array([bool(text) for text in texts], bool)
+    found = np.flatnonzero(named[codes])
+    result = np.full(len(ids), ABSENT)
+    if len(found):
+        place = np.cumsum(named) - 1
+        result[found] = extraction.name(
+            name_set, place[codes[found]], text=[text for text in texts if text]
+        )
+    return result

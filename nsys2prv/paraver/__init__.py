@@ -1,1 +1,3 @@
-"""Paraver's formats: .prv, .pcf, .row, and in `cfg` its views. No word of Nsight in this room."""
+"""Paraver's formats: .prv, .pcf and .row, the objects and values of a trace, its views (`cfg`) and
+checks (`check`).
+"""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from nsys2prv.native import core
+from nsys2prv._util.native import core
 from nsys2prv.paraver.lines import Batch
 
 AVAILABLE = core is not None
@@ -15,7 +15,9 @@ ROOM = 1 << 24
 
 
 def texts(batches: Sequence[Batch], owner: np.ndarray, order: np.ndarray) -> Iterator[np.ndarray]:
-    """The text of the lines of all batches in this order, in pieces (uint8). owner: the batch of each line, in the batches' order."""
+    """The text of the lines of all batches in this order, in pieces (uint8). owner: the batch of
+    each line, in the batches' order.
+    """
     given = [(batch.shape.program, tuple(batch.columns), len(batch.times)) for batch in batches]
     done = 0
     while done < len(order):

@@ -1,4 +1,6 @@
-"""Which event types, small values of them, communication tags and states a trace holds: one pass over its bytes, in blocks."""
+"""Which event types, small values of them, communication tags and states a trace holds: one pass
+over its bytes, in blocks.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +13,28 @@ from typing import BinaryIO
 import numpy as np
 from isal import igzip, igzip_lib
 
-from nsys2prv.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError
 
 #: Bytes read at a time, and the longest line that is taken for one.
 BLOCK, LONGEST_LINE = 1 << 22, 1 << 26
 MAGIC = b"#Paraver"
 COLON, NEWLINE, ZERO, STATE, EVENT, LINE = b":\n0123"
-#: Place of the first event type, of the tag and of the state among the fields of their records, and the digits of the largest type.
+#: Place of the first event type, of the tag and of the state among the fields of their records, and
+#: the digits of the largest type.
 FIRST_TYPE, TAG, STATE_VALUE, DIGITS = 6, 14, 7, 10
 #: Digits of a 64-bit number.
 LONGEST_NUMBER = 19
-#: Values from here on are not told apart; the bits that hold one of them, and the most digits of those below it.
+#: Values from here on are not told apart; the bits that hold one of them, and the most digits of
+#: those below it.
 LARGE, VALUE_BITS, VALUE_DIGITS = 100, 7, 2
 
 
 @dataclass(frozen=True)
 class Contents:
-    """types: event types of the trace; filled: those of them with a value that is not 0; tags: of its communications; states: of rows;
-    values: each type with each of its values, as LARGE those from LARGE on, or None where they are not known."""
+    """types: event types of the trace; filled: those of them with a value that is not 0; tags: of
+    its communications; states: of rows; values: each type with each of its values, as LARGE those
+    from LARGE on, or None where they are not known.
+    """
 
     types: frozenset[int]
     filled: frozenset[int]
@@ -47,7 +53,9 @@ def contents(path: Path) -> Contents:
     try:
         with _opened(path) as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC.decode()}")
+                raise Nsys2prvError(
+                    f"{path}: not a Paraver trace: it does not begin with {MAGIC.decode()}"
+                )
             file.readline(LONGEST_LINE)
             for block in _blocks(file, path):
                 for found, more in zip((pairs, tags, states), _of_block(block), strict=True):
@@ -57,8 +65,13 @@ def contents(path: Path) -> Contents:
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
     values = frozenset((pair >> VALUE_BITS, pair & ((1 << VALUE_BITS) - 1)) for pair in pairs)
-    return Contents(frozenset(code for code, _ in values), frozenset(code for code, value in values if value), frozenset(tags),
-                    frozenset(states), values)
+    return Contents(
+        frozenset(code for code, _ in values),
+        frozenset(code for code, value in values if value),
+        frozenset(tags),
+        frozenset(states),
+        values,
+    )
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -74,7 +87,9 @@ def _blocks(file: BinaryIO, path: Path) -> Iterator[np.ndarray]:
             yield np.frombuffer(rest + more[:cut], np.uint8)
             rest = more[cut:]
         elif len(rest) > LONGEST_LINE:
-            raise Nsys2prvError(f"{path}: not a Paraver trace: a line of more than {LONGEST_LINE >> 20} MiB")
+            raise Nsys2prvError(
+                f"{path}: not a Paraver trace: a line of more than {LONGEST_LINE >> 20} MiB"
+            )
         else:
             rest += more
     if rest:
@@ -103,17 +118,31 @@ def _of_block(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _small(block: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """The number in each block[begin:end]; LARGE for one that is not below it."""
-    first, second = (block.take(begins + place, mode="clip") - np.uint8(ZERO) for place in range(VALUE_DIGITS))
+    first, second = (
+        block.take(begins + place, mode="clip") - np.uint8(ZERO) for place in range(VALUE_DIGITS)
+    )
     widths = ends - begins
     found = np.full(len(begins), LARGE, np.uint8)
     found[first == 0] = 0
     np.copyto(found, first, where=(widths == 1) & (first < 10))
-    np.copyto(found, first * np.uint8(10) + second, where=(widths == VALUE_DIGITS) & (first < 10) & (second < 10))
+    np.copyto(
+        found,
+        first * np.uint8(10) + second,
+        where=(widths == VALUE_DIGITS) & (first < 10) & (second < 10),
+    )
     return found
 
 
-def _distinct(block: np.ndarray, begins: np.ndarray, ends: np.ndarray, digits: int, values: np.ndarray | None = None) -> np.ndarray:
-    """Distinct numbers in block[begin:end] (of up to `digits` digits), above VALUE_BITS of `values` where these are given."""
+def _distinct(
+    block: np.ndarray,
+    begins: np.ndarray,
+    ends: np.ndarray,
+    digits: int,
+    values: np.ndarray | None = None,
+) -> np.ndarray:
+    """Distinct numbers in block[begin:end] (of up to `digits` digits), above VALUE_BITS of `values`
+    where these are given.
+    """
     widths = ends - begins
     found = [np.empty(0, np.int64)]
     for width in np.flatnonzero(np.bincount(widths[(widths > 0) & (widths <= digits)])):

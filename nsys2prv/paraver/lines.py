@@ -40,14 +40,18 @@ Piece = Text | Choice | Number
 
 
 class LineShape:
-    """A line as a sequence of pieces; the columns to format are those of its choices and numbers, in order."""
+    """A line as a sequence of pieces; the columns to format are those of its choices and numbers,
+    in order.
+    """
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces = tuple(pieces)
 
     @cached_property
     def program(self) -> tuple[tuple, ...]:
-        """The pieces for the compiled writer: texts, each with what follows it, see `native/lines.c`."""
+        """The pieces for the compiled writer: texts, each with what follows it, see
+        `native/lines.c`.
+        """
         return tuple(self._steps())
 
     def _steps(self) -> Iterator[tuple]:
@@ -56,15 +60,20 @@ class LineShape:
             if isinstance(piece, Text):
                 text += piece.text
             else:
-                yield (text + _BEHIND, *piece.joined) if isinstance(piece, Choice) else (text + _BEHIND, None)
+                yield (
+                    (text + _BEHIND, *piece.joined)
+                    if isinstance(piece, Choice)
+                    else (text + _BEHIND, None)
+                )
                 text = b""
-        yield text + _BEHIND,
+        yield (text + _BEHIND,)
 
 
 @dataclass
 class Batch:
-    """Lines of one shape: the time of each, and the columns of its shape (integers of any size, from 0 up). ties: order among lines of
-    equal time that have one."""
+    """Lines of one shape: the time of each, and the columns of its shape (integers of any size,
+    from 0 up). ties: order among lines of equal time that have one.
+    """
 
     shape: LineShape
     times: np.ndarray

@@ -24,7 +24,8 @@ _FAILED = -1
 
 @dataclass(frozen=True)
 class Output:
-    """A file that several processes write, part by part. compress: each part is a gzip member of its own; Paraver reads files of many.
+    """A file that several processes write, part by part. compress: each part is a gzip member of
+    its own; Paraver reads files of many.
 
     folder: for temporary files, seen by all of them.
     """
@@ -49,8 +50,9 @@ class Output:
 
 
 class Placed(Output):
-    """Processes of one machine write each part where it belongs, one after the other: a file system lets but one write to a file at a
-    time, and who waits for that would keep a processor busy."""
+    """Processes of one machine write each part where it belongs, one after the other: a file system
+    lets but one write to a file at a time, and who waits for that would keep a processor busy.
+    """
 
     @property
     def _places(self) -> Path:
@@ -59,7 +61,9 @@ class Placed(Output):
 
     def begin(self, head: bytes, parts: int) -> None:
         super().begin(head, parts)
-        self._places.write_bytes(np.append(self.path.stat().st_size, np.zeros(parts, np.int64)).tobytes())
+        self._places.write_bytes(
+            np.append(self.path.stat().st_size, np.zeros(parts, np.int64)).tobytes()
+        )
 
     def put(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
         """Waits until all parts before it are written, so those must be under way."""
@@ -90,7 +94,9 @@ class Placed(Output):
 
 
 class Parts(Output):
-    """Each part is a file of its own until it is appended: for processes of several machines that share a file system."""
+    """Each part is a file of its own until it is appended: for processes of several machines that
+    share a file system.
+    """
 
     def _part(self, number: int) -> Path:
         return self.folder / f"part-{number}"
@@ -120,9 +126,9 @@ def _members(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memor
 def _write(out: FileIO, data: Iterable[memoryview]) -> None:
     for piece in data:
         for start in range(0, len(piece), WRITE_BYTES):
-            left = piece[start:start + WRITE_BYTES]
+            left = piece[start : start + WRITE_BYTES]
             while len(left):
-                left = left[out.write(left):]
+                left = left[out.write(left) :]
 
 
 def trace_paths(output: str | Path, compress: bool) -> tuple[Path, Path, Path]:
@@ -135,4 +141,8 @@ def trace_paths(output: str | Path, compress: bool) -> tuple[Path, Path, Path]:
             compress = compress or ending == ".prv.gz"
             break
     folder = path.parent
-    return folder / (name + (".prv.gz" if compress else ".prv")), folder / f"{name}.pcf", folder / f"{name}.row"
+    return (
+        folder / (name + (".prv.gz" if compress else ".prv")),
+        folder / f"{name}.pcf",
+        folder / f"{name}.row",
+    )

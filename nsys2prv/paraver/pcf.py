@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 import polars as pl
 
-from nsys2prv.errors import Nsys2prvError
-from nsys2prv.given_files import LARGEST_PCF, read_given
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import LARGEST_PCF, read_given
 from nsys2prv.paraver.text import CONTROL, LONGEST, NOT_ASCII, clean, from_ascii, to_ascii
 
 END = "End"
@@ -39,8 +39,9 @@ THREAD_FUNC         State As Is
 
 @dataclass(frozen=True)
 class EventType:
-    """An event type and, where its values have names, their labels: a frame of `value` and `label`, as :func:`safe_labels` makes
-    it (0 is always End)."""
+    """An event type and, where its values have names, their labels: a frame of `value` and `label`,
+    as :func:`safe_labels` makes it (0 is always End).
+    """
 
     code: int
     label: str
@@ -56,18 +57,25 @@ class StateLabel:
     color: tuple[int, int, int]
 
 
-def write_pcf(types: Iterable[EventType], file: BinaryIO, states: Sequence[StateLabel] = ()) -> None:
-    """Write the file, in ASCII (:func:`nsys2prv.paraver.text.to_ascii`). There is no STATES section where the trace has no states:
-    POP's BasicAnalysis tells by it.
+def write_pcf(
+    types: Iterable[EventType], file: BinaryIO, states: Sequence[StateLabel] = ()
+) -> None:
+    """Write the file, in ASCII (:func:`nsys2prv.paraver.text.to_ascii`). There is no STATES section
+    where the trace has no states: POP's BasicAnalysis tells by it.
 
-    The colour column is 0 for types with named values and 7 for counters. Types in a row that share one frame of labels share its lines.
+    The colour column is 0 for types with named values and 7 for counters. Types in a row that share
+    one frame of labels share its lines.
     """
     file.write(OPTIONS.encode())
     if states:
         labels = "".join(f"{state.value} {_line(state.label)}\n" for state in states)
-        colors = "".join(f"{state.value} {{{','.join(map(str, state.color))}}}\n" for state in states)
+        colors = "".join(
+            f"{state.value} {{{','.join(map(str, state.color))}}}\n" for state in states
+        )
         file.write(f"\nSTATES\n{labels}\n\nSTATES_COLOR\n{colors}\n".encode())
-    for named, alike in groupby(types, key=lambda found: id(found.labels) if found.labels is not None else -found.code):
+    for named, alike in groupby(
+        types, key=lambda found: id(found.labels) if found.labels is not None else -found.code
+    ):
         group = list(alike)
         if named < 0:
             file.write(f"\nEVENT_TYPE\n7 {group[0].code} {_line(group[0].label)}\n".encode())
@@ -75,7 +83,9 @@ def write_pcf(types: Iterable[EventType], file: BinaryIO, states: Sequence[State
         heads = "".join(f"0 {event_type.code} {_line(event_type.label)}\n" for event_type in group)
         file.write(f"\nEVENT_TYPE\n{heads}VALUES\n0 {END}\n".encode())
         for piece in group[0].labels.iter_slices(PIECE_ROWS):
-            _in_ascii(piece).select(pl.format("{} {}", "value", "label")).write_csv(file, include_header=False, quote_style="never")
+            _in_ascii(piece).select(pl.format("{} {}", "value", "label")).write_csv(
+                file, include_header=False, quote_style="never"
+            )
 
 
 def _line(label: str) -> str:
@@ -92,8 +102,11 @@ def _mapped(labels: pl.DataFrame, rows: pl.Series, change: Callable[[str], str])
     if not rows.any():
         return labels
     changed = {value: change(label) for value, label in labels.filter(rows).iter_rows()}
-    return labels.with_columns(label=pl.when(rows).then(pl.col("value").replace_strict(changed, default="", return_dtype=pl.String))
-                               .otherwise("label"))
+    return labels.with_columns(
+        label=pl.when(rows)
+        .then(pl.col("value").replace_strict(changed, default="", return_dtype=pl.String))
+        .otherwise("label")
+    )
 
 
 @dataclass
@@ -145,17 +158,24 @@ def read_pcf(path: Path) -> list[PcfType]:
 
 
 def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:
-    """The labels as single lines of valid text, none empty, too long or with brackets, each but once."""
+    """The labels as single lines of valid text, none empty, too long or with brackets, each but
+    once.
+    """
     text = labels["label"]
-    odd = text.str.contains(CONTROL) | (text.str.len_bytes() > LONGEST) | text.str.contains(r"^\s|\s$|^\[|^\(\)$|^$")
+    odd = (
+        text.str.contains(CONTROL)
+        | (text.str.len_bytes() > LONGEST)
+        | text.str.contains(r"^\s|\s$|^\[|^\(\)$|^$")
+    )
     return _unique(without_brackets(_mapped(labels, odd, clean)).sort("value"))
 
 
 def without_brackets(labels: pl.DataFrame) -> pl.DataFrame:
     """The labels with braces where they have brackets.
 
-    Paraver's short names (heads of columns, what it tells under the mouse) leave out all from the first [ to the last ]: `step [1]` and
-    `step [2]` would both be `step`. A label with only one of the two stays.
+    Paraver's short names (heads of columns, what it tells under the mouse) leave out all from the
+    first [ to the last ]: `step [1]` and `step [2]` would both be `step`. A label with only one of
+    the two stays.
     """
     label = pl.col("label")
     cut = label.str.contains("[", literal=True) & label.str.contains("]", literal=True)
@@ -178,4 +198,8 @@ def _unique(labels: pl.DataFrame) -> pl.DataFrame:
                 counts[label] += 1
             taken.add(candidate)
             renamed[value] = candidate
-    return labels.with_columns(label=pl.col("value").replace_strict(renamed, default=pl.col("label"), return_dtype=pl.String))
+    return labels.with_columns(
+        label=pl.col("value").replace_strict(
+            renamed, default=pl.col("label"), return_dtype=pl.String
+        )
+    )

@@ -1,4 +1,8 @@
-"""Rows of a job as blocks on disk: those of one group in a few reports. Nobody then needs all rows of a job at once."""
+"""Rows of a job as blocks on disk, by group and report, and the lines between matched pairs of
+them.
+
+Nobody needs all rows of a job at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv.columns import factorize
+from nsys2prv._util.columns import factorize
+from nsys2prv.events.kind import Lines
+from nsys2prv.relations.kind import RelationContext, RelationResult, write_result
+from nsys2prv.store.runs import TRACE
+from nsys2prv.store.task_result import TaskResult
 
 #: Samples of a part, to cut parts by.
 SAMPLES = 64
@@ -16,8 +24,10 @@ SAMPLES = 64
 
 @dataclass(frozen=True)
 class Block:
-    """`rows` rows of one group, of `width` int64 each, behind `first` such rows of a file; where parts of a block are read, ascending by
-    their first column, the ordinal. by_number: whether ordinals are sequence numbers."""
+    """`rows` rows of one group, of `width` int64 each, behind `first` such rows of a file; where
+    parts of a block are read, ascending by their first column, the ordinal. by_number: whether
+    ordinals are sequence numbers.
+    """
 
     path: Path
     group: int
@@ -33,7 +43,12 @@ class Block:
             ordinals = self._mapped()[:, 0]
             first = 0 if low is None else int(np.searchsorted(ordinals, low))
             last = self.rows if high is None else int(np.searchsorted(ordinals, high))
-        rows = np.fromfile(self.path, np.int64, (last - first) * self.width, offset=(self.first + first) * self.width * 8)
+        rows = np.fromfile(
+            self.path,
+            np.int64,
+            (last - first) * self.width,
+            offset=(self.first + first) * self.width * 8,
+        )
         return rows.reshape(-1, self.width)
 
     def ordinals(self, count: int) -> np.ndarray:
@@ -41,7 +56,9 @@ class Block:
         return self._mapped()[np.linspace(0, self.rows - 1, count).round().astype(np.int64), 0]
 
     def _mapped(self) -> np.ndarray:
-        return np.memmap(self.path, np.int64, "r", self.first * self.width * 8, (self.rows, self.width))
+        return np.memmap(
+            self.path, np.int64, "r", self.first * self.width * 8, (self.rows, self.width)
+        )
 
 
 def write_blocks(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Block, ...]:
@@ -52,13 +69,19 @@ def write_blocks(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Bloc
     names, codes = factorize(groups)
     counts = np.bincount(codes)
     begins = np.cumsum(counts) - counts
-    return tuple(Block(path, group, begin, count, rows.shape[1]) for group, begin, count in zip(
-        names.tolist(), begins.tolist(), counts.tolist(), strict=True))
+    return tuple(
+        Block(path, group, begin, count, rows.shape[1])
+        for group, begin, count in zip(
+            names.tolist(), begins.tolist(), counts.tolist(), strict=True
+        )
+    )
 
 
 def buckets_of(communicators: np.ndarray, ranks: np.ndarray, count: int) -> np.ndarray:
     """Which of so many buckets each row comes to: rows of one communicator and rank to the same."""
-    mixed = (communicators.astype(np.uint64) ^ (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
+    mixed = (
+        communicators.astype(np.uint64) ^ (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    ) * np.uint64(0xD6E8FEB86659FD93)
     return ((mixed >> np.uint64(32)) % np.uint64(count)).astype(np.int64)
 
 
@@ -71,12 +94,84 @@ def by_group(blocks: Iterable[Block]) -> list[tuple[Block, ...]]:
 
 
 def windows(blocks: Sequence[Block], most: int) -> list[tuple[int | None, int | None]]:
-    """Spans (low, high) of ordinals that cut these blocks together into about equal parts of about `most` rows."""
+    """Spans (low, high) of ordinals that cut these blocks together into about equal parts of about
+    `most` rows.
+    """
     rows = sum(block.rows for block in blocks)
     count = -(-rows // most)
     if count <= 1:
         return [(None, None)]
     # A sample stands for as many rows in each block.
-    found = np.sort(np.concatenate([block.ordinals(-(-block.rows * count * SAMPLES // rows)) for block in blocks if block.rows]))
+    found = np.sort(
+        np.concatenate(
+            [
+                block.ordinals(-(-block.rows * count * SAMPLES // rows))
+                for block in blocks
+                if block.rows
+            ]
+        )
+    )
     cuts = np.unique(found[np.arange(1, count) * len(found) // count]).tolist()
     return list(zip([None, *cuts], [*cuts, None], strict=True))
+
+
+#: The first columns of a pair: times (ns), threads of the trace, bytes, the line's tag (of kinds
+#: whose lines have their own; else anything). Columns behind them tell the order of lines of equal
+#: time.
+PAIR = ("send", "sender", "receive", "receiver", "size", "tag")
+
+
+@dataclass(frozen=True)
+class LinesStep:
+    """Stores the lines that begin within a span of time (ns; None: without a limit). name: of the
+    relation; kind: of lines.
+    """
+
+    name: str
+    kind: str
+    tagged: bool
+    number: int
+    pairs: tuple[Block, ...]
+    low: int | None
+    high: int | None
+    folder: Path
+
+    def run(self) -> TaskResult:
+        rows = np.concatenate([block.read(self.low, self.high) for block in self.pairs])
+        rows = rows[np.lexsort(rows.T[: len(PAIR) - 1 : -1])]
+        send, sender, receive, receiver, size, tag = rows[:, : len(PAIR)].T
+        lines = Lines(
+            self.kind,
+            send,
+            sender,
+            receive,
+            receiver,
+            receive,
+            np.maximum(size, 0),
+            tag if self.tagged else None,
+        )
+        return write_result(RelationResult(lines=[lines]), self.name, self.number, self.folder)
+
+
+def stored_lines(
+    division: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block], most: int
+) -> list[TaskResult]:
+    """The lines of all pairs, about `most` a step; one result without any where there are none."""
+    steps = (
+        [
+            LinesStep(
+                name,
+                kind,
+                tagged,
+                division.number + place,
+                tuple(pairs),
+                low,
+                high,
+                division.folder,
+            )
+            for place, (low, high) in enumerate(windows(pairs, most))
+        ]
+        if pairs
+        else []
+    )
+    return list(division.run(steps)) or [TaskResult(division.number, TRACE, 0)]

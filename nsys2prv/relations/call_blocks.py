@@ -1,4 +1,6 @@
-"""Collective calls of a job in blocks by communicator and member, and what is gathered of them per host, some communicators at a time."""
+"""Collective calls of a job in blocks by communicator and member, and what is gathered of them per
+host, some communicators at a time.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,37 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.gathering import Gathered, MemberCalls, Participant, gathered, gathered_by_member
+from nsys2prv._util.columns import factorize_together
+from nsys2prv.clock.gathering import (
+    Gathered,
+    MemberCalls,
+    Participant,
+    gathered,
+    gathered_by_member,
+)
 from nsys2prv.clock.observations import Calls, Messages
-from nsys2prv.columns import factorize_together
 from nsys2prv.relations.blocks import Block, write_blocks
-from nsys2prv.relations.kind import Observed
+from nsys2prv.relations.kind import Observations
 
-#: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1, and the function that it numbers;
-#: clock.observations.Role; whether of the root; members expected; times (ns); whether the report has the communicator's beginning; and
-#: what is equal on all members (all 0: unknown).
-COLUMNS = ("member", "host", "number", "function", "role", "is_root", "members", "begin", "end", "began", "operation", "count", "size")
+#: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
+#: and the function that it numbers; clock.observations.Role; whether of the root; members expected;
+#: times (ns); whether the report has the communicator's beginning; and what is equal on all members
+#: (all 0: unknown).
+COLUMNS = (
+    "member",
+    "host",
+    "number",
+    "function",
+    "role",
+    "is_root",
+    "members",
+    "begin",
+    "end",
+    "began",
+    "operation",
+    "count",
+    "size",
+)
 KIND = COLUMNS[-3:]
 #: Groups that a communicator may be, one for each function.
 GROUPS = 64
@@ -29,7 +52,9 @@ PORTION_ROWS = 50_000
 
 @dataclass(frozen=True)
 class Kinds:
-    """Numbers from 1 for distinct combinations of what is equal on all members, 0 of nothing but zeros."""
+    """Numbers from 1 for distinct combinations of what is equal on all members, 0 of nothing but
+    zeros.
+    """
 
     known: Mapping[tuple[int, ...], int]
 
@@ -38,18 +63,30 @@ class Kinds:
         """Those met in parts, each of several columns."""
         found: set[tuple[int, ...]] = set()
         for part in parts:
-            found.update(zip(*(column.tolist() for column in factorize_together(*part)[0]), strict=True))
-        return cls({kind: number if any(kind) else 0 for number, kind in enumerate(sorted(found), 1)})
+            found.update(
+                zip(*(column.tolist() for column in factorize_together(*part)[0]), strict=True)
+            )
+        return cls(
+            {kind: number if any(kind) else 0 for number, kind in enumerate(sorted(found), 1)}
+        )
 
     def numbers(self, columns: Sequence[np.ndarray]) -> np.ndarray:
         distinct, codes = factorize_together(*columns)
-        return np.array([self.known[kind] for kind in zip(*(column.tolist() for column in distinct), strict=True)], np.int64)[codes]
+        return np.array(
+            [
+                self.known[kind]
+                for kind in zip(*(column.tolist() for column in distinct), strict=True)
+            ],
+            np.int64,
+        )[codes]
 
 
 @dataclass(frozen=True)
 class MemberBlock:
-    """A member's calls on a communicator, by their begins. host: whose clock they are of. numbered: whether the report numbers all.
-    sane: whether none ends before it begins. began: whether the report has the communicator's beginning."""
+    """A member's calls on a communicator, by their begins. host: whose clock they are of. numbered:
+    whether the report numbers all. sane: whether none ends before it begins. began: whether the
+    report has the communicator's beginning.
+    """
 
     block: Block
     member: int
@@ -72,18 +109,35 @@ def sorted_calls(calls: pl.DataFrame, path: Path) -> CallBlocks:
     """The calls of some reports (`communicator` and COLUMNS) in a file of blocks."""
     if not calls.height:
         return CallBlocks()
-    communicator, member, begin, end = (calls[name].to_numpy() for name in ("communicator", "member", "begin", "end"))
+    communicator, member, begin, end = (
+        calls[name].to_numpy() for name in ("communicator", "member", "begin", "end")
+    )
     order = np.lexsort((begin, member, communicator))
-    number = np.cumsum(np.append(False, (np.diff(communicator[order]) != 0) | (np.diff(member[order]) != 0)))
-    blocks = write_blocks(path, number, calls.select(pl.col(COLUMNS).cast(pl.Int64)).to_numpy()[order])
+    number = np.cumsum(
+        np.append(False, (np.diff(communicator[order]) != 0) | (np.diff(member[order]) != 0))
+    )
+    blocks = write_blocks(
+        path, number, calls.select(pl.col(COLUMNS).cast(pl.Int64)).to_numpy()[order]
+    )
     starts = np.array([block.first for block in blocks])
     firsts = order[starts]
     numbered = np.minimum.reduceat(calls["number"].to_numpy()[order], starts) >= 0
     sane = np.minimum.reduceat((end - begin)[order], starts) >= 0
-    told = zip(blocks, communicator[firsts].tolist(), member[firsts].tolist(), calls["host"].to_numpy()[firsts].tolist(),
-               numbered.tolist(), sane.tolist(), (calls["began"].to_numpy()[firsts] == 1).tolist(), strict=True)
-    return CallBlocks(tuple(MemberBlock(replace(block, group=group), *rest) for block, group, *rest in told),
-                      int(min(begin.min(), end.min())), int(max(begin.max(), end.max())))
+    told = zip(
+        blocks,
+        communicator[firsts].tolist(),
+        member[firsts].tolist(),
+        calls["host"].to_numpy()[firsts].tolist(),
+        numbered.tolist(),
+        sane.tolist(),
+        (calls["began"].to_numpy()[firsts] == 1).tolist(),
+        strict=True,
+    )
+    return CallBlocks(
+        tuple(MemberBlock(replace(block, group=group), *rest) for block, group, *rest in told),
+        int(min(begin.min(), end.min())),
+        int(max(begin.max(), end.max())),
+    )
 
 
 def portions_of(found: Sequence[CallBlocks], source: int) -> list[CallPortion]:
@@ -107,7 +161,9 @@ def portions_of(found: Sequence[CallBlocks], source: int) -> list[CallPortion]:
 
 @dataclass(frozen=True)
 class CallPortion:
-    """Calls of some communicators. source: key of clock.observations.NOISE. number: of the first of them among all."""
+    """Calls of some communicators. source: key of clock.observations.NOISE. number: of the first of
+    them among all.
+    """
 
     blocks: tuple[MemberBlock, ...]
     source: int
@@ -115,14 +171,18 @@ class CallPortion:
     first: int | None
     last: int | None
 
-    def observed(self) -> Observed:
-        return Observed(self._calls())
+    def observed(self) -> Observations:
+        return Observations(self._calls())
 
     def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
         one = len({block.block.group for block in self.blocks}) == 1
-        usual = all(block.sane for block in self.blocks) and not all(block.numbered for block in self.blocks)
+        usual = all(block.sane for block in self.blocks) and not all(
+            block.numbered for block in self.blocks
+        )
         large = sum(block.block.rows for block in self.blocks) > PORTION_ROWS
-        return self._by_member(pivot) if one and usual and large else gathered(self._calls(), pivot), Messages.none()
+        return self._by_member(pivot) if one and usual and large else gathered(
+            self._calls(), pivot
+        ), Messages.none()
 
     def _calls(self) -> Calls:
         """All calls. Where the report numbers those of a communicator, it does by function."""
@@ -135,24 +195,53 @@ class CallPortion:
         group = factorize_together(communicator, np.where(numbered, column["function"], 0))[1]
         kind = [column[name] for name in KIND]
         return Calls(
-            np.full(len(rows), self.source), 1 + self.number * GROUPS + group, column["member"], column["host"],
-            np.where(numbered, column["number"], -1), Kinds.of([kind]).numbers(kind), column["role"], column["is_root"] == 1,
-            column["members"], column["begin"], column["end"], column["began"] == 1)
+            np.full(len(rows), self.source),
+            1 + self.number * GROUPS + group,
+            column["member"],
+            column["host"],
+            np.where(numbered, column["number"], -1),
+            Kinds.of([kind]).numbers(kind),
+            column["role"],
+            column["is_root"] == 1,
+            column["members"],
+            column["begin"],
+            column["end"],
+            column["began"] == 1,
+        )
 
     def _by_member(self, pivot: int) -> Gathered:
         """Of one large communicator that the report does not number: a member's calls at a time."""
         members: dict[int, list[MemberBlock]] = {}
         for block in self.blocks:
             members.setdefault(block.member, []).append(block)
-        kinds = Kinds.of(list(block.block.read()[:, -len(KIND):].T) for block in self.blocks)
+        kinds = Kinds.of(list(block.block.read()[:, -len(KIND) :].T) for block in self.blocks)
         return gathered_by_member(
-            [Participant(member, found[0].host, sum(block.block.rows for block in found), partial(_member_calls, found, kinds, pivot),
-                         all(block.began for block in found))
-             for member, found in sorted(members.items())], self.source, 1 + self.number * GROUPS)
+            [
+                Participant(
+                    member,
+                    found[0].host,
+                    sum(block.block.rows for block in found),
+                    partial(_member_calls, found, kinds, pivot),
+                    all(block.began for block in found),
+                )
+                for member, found in sorted(members.items())
+            ],
+            self.source,
+            1 + self.number * GROUPS,
+        )
 
 
 def _member_calls(blocks: Sequence[MemberBlock], kinds: Kinds, pivot: int) -> MemberCalls:
     rows = np.concatenate([block.block.read() for block in blocks])
-    column = dict(zip(COLUMNS, rows[np.argsort(rows[:, COLUMNS.index("begin")], kind="stable")].T, strict=True))
-    return MemberCalls(column["begin"] - pivot, column["end"] - pivot, kinds.numbers([column[name] for name in KIND]), column["role"],
-                       column["is_root"] == 1)
+    column = dict(
+        zip(
+            COLUMNS, rows[np.argsort(rows[:, COLUMNS.index("begin")], kind="stable")].T, strict=True
+        )
+    )
+    return MemberCalls(
+        column["begin"] - pivot,
+        column["end"] - pivot,
+        kinds.numbers([column[name] for name in KIND]),
+        column["role"],
+        column["is_root"] == 1,
+    )

@@ -1,8 +1,10 @@
-"""How much memory of each kind is in use on every GPU, at every moment, by all processes in the trace.
+"""How much memory of each kind is in use on every GPU, at every moment, by all processes in the
+trace.
 
-An address means memory of one process, from its allocation to its release or to the next allocation at that address, whose missing
-release is then made up for. Memory that was allocated before the capture is not known: releases of it change nothing and are counted.
-A release gives back what its allocation took, whatever the release itself says.
+An address means memory of one process, from its allocation to its release or to the next allocation
+at that address, whose missing release is then made up for. Memory that was allocated before the
+capture is not known: releases of it change nothing and are counted. A release gives back what its
+allocation took, whatever the release itself says.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsys2prv.catalogue.counters import Metric, counter_tables
+from nsys2prv._util.notes import Detail
+from nsys2prv.events.catalogue.counters import Metric, counter_tables
 from nsys2prv.events.gpu_memory import ALLOCATION, FACTS, RELEASE
 from nsys2prv.events.kind import Counters
-from nsys2prv.notes import Detail
-from nsys2prv.relations.kind import NO_MODEL, Related, Relation
-from nsys2prv.report.source import NULL
+from nsys2prv.nsight.source import NULL
+from nsys2prv.relations.kind import NO_MODEL, Relation, RelationResult
 
 LAYOUT = "memory_in_use"
 #: Event types are this plus the kind of memory.
@@ -31,14 +33,17 @@ EVENT = ("time_at", "operation", "object_gpu", "memory", "bytes")
 PIECE_ROWS = 500_000
 
 
-def relate(facts: Mapping[str, pl.DataFrame]) -> Related:
+def relate(facts: Mapping[str, pl.DataFrame]) -> RelationResult:
     changes, unknown, replaced = [], 0, 0
     for rows in _pieces(facts[FACTS]):
         found = _resolved(rows)
         changes.append(found.changes)
         unknown += found.unknown
         replaced += found.replaced
-    return Related(notes=list(_notes(unknown, replaced)), counters=list(_counters(pl.concat(changes))) if changes else [])
+    return RelationResult(
+        notes=list(_notes(unknown, replaced)),
+        counters=list(_counters(pl.concat(changes))) if changes else [],
+    )
 
 
 def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -52,8 +57,9 @@ def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 @dataclass(frozen=True)
 class _Resolved:
-    """changes: frame of object_gpu, memory, time_at and delta (bytes). unknown: releases without their allocation. replaced: allocations
-    at addresses in use."""
+    """changes: frame of object_gpu, memory, time_at and delta (bytes). unknown: releases without
+    their allocation. replaced: allocations at addresses in use.
+    """
 
     changes: pl.DataFrame
     unknown: int
@@ -76,29 +82,49 @@ def _resolved(rows: pl.DataFrame) -> _Resolved:
     begins = np.flatnonzero(allocates)
     whose = np.concatenate([begins, ends])
     when = np.concatenate([begins, ends + 1])
-    changes = pl.DataFrame({"object_gpu": rows["object_gpu"].gather(whose), "memory": rows["memory"].gather(whose),
-                            "time_at": rows["time_at"].gather(when), "delta": np.concatenate([size[begins], -size[ends]])})
+    changes = pl.DataFrame(
+        {
+            "object_gpu": rows["object_gpu"].gather(whose),
+            "memory": rows["memory"].gather(whose),
+            "time_at": rows["time_at"].gather(when),
+            "delta": np.concatenate([size[begins], -size[ends]]),
+        }
+    )
     return _Resolved(changes, int((~allocates & ~live).sum()), int((allocates & live).sum()))
 
 
 def _notes(unknown: int, replaced: int) -> Iterator[str]:
     if unknown:
-        yield Detail(f"memory in use: {unknown:,} releases of memory whose allocation is not in the reports, left out")
+        yield Detail(
+            f"memory in use: {unknown:,} releases of memory whose allocation is not in the reports, left out"
+        )
     if replaced:
-        yield Detail(f"memory in use: {replaced:,} allocations at addresses in use, whose releases are not in the reports: "
-                     "counted as released")
+        yield Detail(
+            f"memory in use: {replaced:,} allocations at addresses in use, whose releases are not in the reports: "
+            "counted as released"
+        )
 
 
 def _counters(changes: pl.DataFrame) -> Iterator[Counters]:
-    """The totals from the changes, of each GPU and kind of memory: a record at each time at which it changed."""
+    """The totals from the changes, of each GPU and kind of memory: a record at each time at which
+    it changed.
+    """
     labels = counter_tables()[LAYOUT].labels
-    for (gpu, memory), found in sorted(changes.partition_by("object_gpu", "memory", as_dict=True, include_key=False).items()):
+    for (gpu, memory), found in sorted(
+        changes.partition_by("object_gpu", "memory", as_dict=True, include_key=False).items()
+    ):
         time = found["time_at"].to_numpy()
         order = np.argsort(time, kind="stable")
         time = time[order]
         total = np.cumsum(found["delta"].to_numpy()[order]).clip(0, GREATEST)
         last = np.append(time[1:] != time[:-1], True)
-        yield Counters(LAYOUT, time[last], int(gpu), (Metric(labels[BASE + int(memory)]),), total[last][:, None])
+        yield Counters(
+            LAYOUT,
+            time[last],
+            int(gpu),
+            (Metric(labels[BASE + int(memory)]),),
+            total[last][:, None],
+        )
 
 
 RELATIONS = (

@@ -1,7 +1,8 @@
-"""What a relation declares, and what it returns."""
+"""What a relation declares, and what it returns: observations of clocks, and runs in trace time."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,13 +10,17 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import polars as pl
 
-from nsys2prv.clock.observations import Calls, Messages
-from nsys2prv.events.kind import Counters, Lines, Rows
+from nsys2prv.clock.gathering import Gathered, gathered
+from nsys2prv.clock.observations import Calls, Messages, span_of
+from nsys2prv.events.kind import Account, Counters, Lines, Rows
+from nsys2prv.store.runs import TRACE, SpillWriter
+from nsys2prv.store.task_result import TaskResult
 
 if TYPE_CHECKING:
     from nsys2prv.clock.gathering import Gathered
-    from nsys2prv.reading.extracted import Extracted
-    from nsys2prv.reading.facts import FactFile
+    from nsys2prv.store.facts import FactFile
+    from nsys2prv.store.task_result import TaskResult
+
 
 #: Models of parallel programs, as --align names them.
 MPI, NCCL = "mpi", "nccl"
@@ -26,8 +31,9 @@ DEVICES = 1 << 12
 
 
 @dataclass
-class Related:
-    """Records, counters and lines in trace time (ns), on objects that are thread indices of the trace; and what to say of them.
+class RelationResult:
+    """Records, counters and lines in trace time (ns), on objects that are thread indices of the
+    trace; and what to say of them.
 
     Fields of the rows' layouts are plain numbers or values of closed sets.
     """
@@ -39,8 +45,10 @@ class Related:
 
 
 @dataclass
-class Observed:
-    """What binds the clocks of hosts to each other: calls by `task * DEVICES + device`, on the clocks of the column `host`."""
+class Observations:
+    """What binds the clocks of hosts to each other: calls by `task * DEVICES + device`, on the
+    clocks of the column `host`.
+    """
 
     calls: Calls = field(default_factory=Calls.none)
     messages: Messages = field(default_factory=Messages.none)
@@ -51,14 +59,17 @@ S = TypeVar("S")
 
 
 class Step(Protocol[R]):
-    """A part of the work, for any worker: data alone, and what to do with it (a pure function over files)."""
+    """A part of the work, for any worker: data alone, and what to do with it (a pure function over
+    files).
+    """
 
     def run(self) -> R: ...
 
 
-class Portion(Protocol):
-    """A part of what was observed, on disk. source: of its calls (clock.observations), -1 without. first, last: between which times it
-    lies (ns), None of nothing."""
+class ObservationChunk(Protocol):
+    """A part of what was observed, on disk. source: of its calls (clock.observations), -1 without.
+    first, last: between which times it lies (ns), None of nothing.
+    """
 
     @property
     def source(self) -> int: ...
@@ -69,17 +80,19 @@ class Portion(Protocol):
     @property
     def last(self) -> int | None: ...
 
-    def observed(self) -> Observed: ...
+    def observed(self) -> Observations: ...
 
     def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
         """Calls by host, and messages. pivot: an instant amid all times."""
 
 
 @dataclass(frozen=True)
-class Division:
-    """What a relation has that divides its work into steps. files, tasks: its facts, see :class:`FactBook`. folder: for files between
-    the steps and for runs. number: the first number of a task that is free. run: does steps side by side, wherever the workers are;
-    their results, in order."""
+class RelationContext:
+    """What a relation has that divides its work into steps. files, tasks: its facts, see
+    :class:`FactBook`. folder: for files between the steps and for runs. number: the first number of
+    a task that is free. run: does steps side by side, wherever the workers are; their results, in
+    order.
+    """
 
     files: Mapping[str, tuple[FactFile, ...]]
     tasks: Mapping[tuple[int, int], int]
@@ -92,15 +105,18 @@ class Division:
 class Relation:
     """The declaration of a relation.
 
-    model: whose rules it goes by. facts: the frames it reads; it is left out when none of the first was found. layouts: the record
-    layouts it yields. relate: facts by name -> what follows from them. observe: facts by name -> what they tell of clocks that are
-    not known to agree; their times are those of the hosts' clocks then. Memory of both is that of all facts. Where that is too much,
-    `divided` stands instead of `relate`: what follows, as its steps have stored it (:func:`spilled`); `portions` instead of
-    `observe`: the same in portions, each with all calls of its groups, ascending by group; None where that cannot be.
+    model: whose rules it goes by. facts: the frames it reads; it is left out when none of the first
+    was found. layouts: the record layouts it yields. relate: facts by name -> what follows from
+    them. observe: facts by name -> what they tell of clocks that are not known to agree; their
+    times are those of the hosts' clocks then. Memory of both is that of all facts. Where that is
+    too much, `divided` stands instead of `relate`: what follows, as its steps have stored it
+    (:func:`spilled`); `portions` instead of `observe`: the same in portions, each with all calls of
+    its groups, ascending by group; None where that cannot be.
 
-    A facts frame has the columns that its event kind gave it, where trace times and thread indices stand for local times and objects, and
-    `report` (index in rank order), `host` (its machine), `part` (of which the times can be compared with each other), `task` (0-based task
-    of the trace) of its process by the column `process`.
+    A facts frame has the columns that its event kind gave it, where trace times and thread indices
+    stand for local times and objects, and `report` (index in rank order), `host` (its machine),
+    `part` (of which the times can be compared with each other), `task` (0-based task of the trace)
+    of its process by the column `process`.
     """
 
     name: str
@@ -108,7 +124,51 @@ class Relation:
     model: str
     facts: tuple[str, ...]
     layouts: tuple[str, ...] = ()
-    relate: Callable[[Mapping[str, pl.DataFrame]], Related] | None = None
-    divided: Callable[[Division], list[Extracted]] | None = None
-    portions: Callable[[Division], list[Portion] | None] | None = None
-    observe: Callable[[Mapping[str, pl.DataFrame]], Observed] | None = None
+    relate: Callable[[Mapping[str, pl.DataFrame]], RelationResult] | None = None
+    divided: Callable[[RelationContext], list[TaskResult]] | None = None
+    portions: Callable[[RelationContext], list[ObservationChunk] | None] | None = None
+    observe: Callable[[Mapping[str, pl.DataFrame]], Observations] | None = None
+
+
+def write_result(related: RelationResult, name: str, number: int, folder: Path) -> TaskResult:
+    """What the relation of this name found, stored under this number of a task."""
+    result = TaskResult(number, TRACE, 0)
+    account = Account()
+    writer = SpillWriter(folder / f"runs-{number}.bin", TRACE, number)
+    try:
+        for rows in (*related.rows, *related.counters):
+            result.store(rows, writer, account)
+        for lines in related.lines:
+            result.store_lines(lines, writer)
+    finally:
+        writer.close()
+    result.notes = related.notes
+    result.add_found(name, account)
+    return result
+
+
+@dataclass(frozen=True)
+class ObservationFile:
+    """An observation in a file. first, last: between which times it lies (ns), None of nothing.
+    source: the least of its calls', -1 without.
+    """
+
+    path: Path
+    source: int
+    first: int | None
+    last: int | None
+
+    def observed(self) -> Observations:
+        return pickle.loads(self.path.read_bytes())
+
+    def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
+        observed = self.observed()
+        return gathered(observed.calls, pivot), observed.messages
+
+
+def save_observations(observed: Observations, path: Path) -> ObservationFile:
+    path.write_bytes(pickle.dumps(observed))
+    source = int(observed.calls.source.min()) if len(observed.calls.source) else -1
+    return ObservationFile(
+        path, source, *(span_of(observed.calls, observed.messages) or (None, None))
+    )

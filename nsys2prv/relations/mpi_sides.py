@@ -1,7 +1,9 @@
-"""Sends and receives of MPI messages as the ranks made them: what persistent requests transferred, and what completed receives.
+"""Sends and receives of MPI messages as the ranks made them: what persistent requests transferred,
+and what completed receives.
 
-A receive through a request is complete with the first Wait of its handle, else with the last Test before the handle is used again, else
-with the receive call itself. All of this is known from one report.
+A receive through a request is complete with the first Wait of its handle, else with the last Test
+before the handle is used again, else with the receive call itself. All of this is known from one
+report.
 """
 
 from __future__ import annotations
@@ -15,31 +17,73 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from nsys2prv.columns import OPEN
-from nsys2prv.events.mpi import ASKED, COMPLETED, EITHER, RECEIVE, RECEIVE_INIT, SEND, SEND_INIT, STARTED, USED
-from nsys2prv.reading.facts import FactFile, read_fact
+from nsys2prv._util.columns import OPEN
+from nsys2prv.events.mpi import (
+    ASKED,
+    COMPLETED,
+    EITHER,
+    RECEIVE,
+    RECEIVE_INIT,
+    SEND,
+    SEND_INIT,
+    STARTED,
+    USED,
+)
+from nsys2prv.nsight.source import NULL
 from nsys2prv.relations.blocks import Block, buckets_of, write_blocks
-from nsys2prv.report.source import NULL
+from nsys2prv.store.facts import FactFile, read_fact
 
 #: A message whose partner or tag the report does not tell.
 ANY = "any"
 #: Why a message cannot be looked for, by its number in the column `why`; -1 where it can.
-WHY = ("of a process whose rank is not in its report", "of a rank that several processes claim",
-       "in a communicator that the report does not describe", ANY, "with a partner that the communicator does not have",
-       "with a rank that has no report")
-#: Columns of messages in blocks. completed: when a receive was, in trace time, NULL or OPEN where the completing call did not end; of
-#: others NULL. place: the order of the messages of a report.
-KEPT = ("role", "why", "communicator", "source", "destination", "tag", "named", "time_begin", "completed", "object_thread", "host", "size",
-        "report", "place")
+WHY = (
+    "of a process whose rank is not in its report",
+    "of a rank that several processes claim",
+    "in a communicator that the report does not describe",
+    ANY,
+    "with a partner that the communicator does not have",
+    "with a rank that has no report",
+)
+#: Columns of messages in blocks. completed: when a receive was, in trace time, NULL or OPEN where
+#: the completing call did not end; of others NULL. place: the order of the messages of a report.
+KEPT = (
+    "role",
+    "why",
+    "communicator",
+    "source",
+    "destination",
+    "tag",
+    "named",
+    "time_begin",
+    "completed",
+    "object_thread",
+    "host",
+    "size",
+    "report",
+    "place",
+)
 #: Columns of the facts that are read.
-READ = ("process", "object_thread", "time_begin", "time_end", "role", "communicator", "source", "destination", "named", "tag", "size",
-        "request")
+READ = (
+    "process",
+    "object_thread",
+    "time_begin",
+    "time_end",
+    "role",
+    "communicator",
+    "source",
+    "destination",
+    "named",
+    "tag",
+    "size",
+    "request",
+)
 _HANDLE = ["task", "request"]
 
 
 class Process(NamedTuple):
-    """A process of the job. rank: -1 where it is not known. began, ended: whether it was recorded from MPI_Init on, and until
-    MPI_Finalize."""
+    """A process of the job. rank: -1 where it is not known. began, ended: whether it was recorded
+    from MPI_Init on, and until MPI_Finalize.
+    """
 
     rank: int
     began: bool
@@ -56,8 +100,9 @@ class Sides:
 
 @dataclass(frozen=True)
 class SidesStep:
-    """Sorts the messages of some reports into so many buckets by communicator and receiver; one that may be sent or received comes to the
-    bucket of either."""
+    """Sorts the messages of some reports into so many buckets by communicator and receiver; one
+    that may be sent or received comes to the bucket of either.
+    """
 
     messages: tuple[FactFile, ...]
     requests: tuple[FactFile, ...]
@@ -70,7 +115,10 @@ class SidesStep:
         requests = read_fact(self.requests, self.tasks) if self.requests else _no_requests()
         messages = _sides(read_fact(self.messages, self.tasks, READ), requests, self.processes)
         communicator = messages["communicator"].to_numpy()
-        bucket, back = (buckets_of(communicator, messages[rank].to_numpy(), self.buckets) for rank in ("destination", "source"))
+        bucket, back = (
+            buckets_of(communicator, messages[rank].to_numpy(), self.buckets)
+            for rank in ("destination", "source")
+        )
         either = messages["role"].to_numpy() == EITHER
         other = np.flatnonzero(either & (back != bucket))
         bucket, place = np.append(bucket, back[other]), np.append(np.arange(messages.height), other)
@@ -81,14 +129,22 @@ class SidesStep:
         return Sides(write_blocks(self.path, bucket[order], rows), int(either.sum()))
 
 
-def _sides(messages: pl.DataFrame, requests: pl.DataFrame, processes: Sequence[Process]) -> pl.DataFrame:
+def _sides(
+    messages: pl.DataFrame, requests: pl.DataFrame, processes: Sequence[Process]
+) -> pl.DataFrame:
     """All messages with `why`, `completed` and `place`."""
-    messages = _transferred(messages.filter(pl.col("time_begin") != NULL), requests).with_row_index("place")
+    messages = _transferred(messages.filter(pl.col("time_begin") != NULL), requests).with_row_index(
+        "place"
+    )
     role = pl.col("role")
     messages = messages.with_columns(
-        why=pl.when(role == SEND).then(_why_unmatched(processes, "source", "destination"))
-        .when(role == RECEIVE).then(_why_unmatched(processes, "destination", "source")).otherwise(-1),
-        completed=pl.when(role == RECEIVE).then("time_end").otherwise(NULL))
+        why=pl.when(role == SEND)
+        .then(_why_unmatched(processes, "source", "destination"))
+        .when(role == RECEIVE)
+        .then(_why_unmatched(processes, "destination", "source"))
+        .otherwise(-1),
+        completed=pl.when(role == RECEIVE).then("time_end").otherwise(NULL),
+    )
     completed = _completed(messages, requests)
     if completed.height:
         messages = messages.update(completed, on="place", how="left", maintain_order="left")
@@ -100,13 +156,21 @@ def _why_unmatched(processes: Sequence[Process], own: str, other: str) -> pl.Exp
     ranks = Counter(process.rank for process in processes if process.rank >= 0)
     twice = sorted(rank for rank, count in ranks.items() if count > 1)
     unknown, claimed, undescribed, wild, alone, absent = map(pl.lit, range(len(WHY)))
-    return (pl.when(pl.col(own) < 0).then(unknown)
-            .when(pl.col(own).is_in(twice) | pl.col(other).is_in(twice)).then(claimed)
-            .when(pl.col("communicator") == 0).then(undescribed)
-            .when(~pl.col("named") | (pl.col("tag") < 0)).then(wild)
-            .when(pl.col(other) < 0).then(alone)
-            .when(~pl.col(other).is_in(sorted(ranks))).then(absent)
-            .otherwise(pl.lit(-1)))
+    return (
+        pl.when(pl.col(own) < 0)
+        .then(unknown)
+        .when(pl.col(own).is_in(twice) | pl.col(other).is_in(twice))
+        .then(claimed)
+        .when(pl.col("communicator") == 0)
+        .then(undescribed)
+        .when(~pl.col("named") | (pl.col("tag") < 0))
+        .then(wild)
+        .when(pl.col(other) < 0)
+        .then(alone)
+        .when(~pl.col(other).is_in(sorted(ranks)))
+        .then(absent)
+        .otherwise(pl.lit(-1))
+    )
 
 
 def _no_requests() -> pl.DataFrame:
@@ -115,35 +179,78 @@ def _no_requests() -> pl.DataFrame:
 
 
 def _transferred(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """The messages, with one more for every start of a persistent request, by what its handle was prepared for last."""
+    """The messages, with one more for every start of a persistent request, by what its handle was
+    prepared for last.
+    """
     prepared = messages.filter(pl.col("role").is_in([SEND_INIT, RECEIVE_INIT])).sort("time_begin")
     plain = messages.filter(pl.col("role").is_in([SEND, RECEIVE, EITHER]))
     if not prepared.height:
         return plain
-    starts = requests.filter((pl.col("role") == STARTED) & (pl.col("time_begin") != NULL)).sort("time_begin")
+    starts = requests.filter((pl.col("role") == STARTED) & (pl.col("time_begin") != NULL)).sort(
+        "time_begin"
+    )
     what = prepared.drop("object_thread", "time_end").with_columns(
-        role=pl.when(pl.col("role") == SEND_INIT).then(SEND).otherwise(RECEIVE).cast(pl.Int8))
-    started = starts.select(*_HANDLE, "object_thread", "time_begin", "time_end").join_asof(
-        what, on="time_begin", by=_HANDLE, check_sortedness=False).filter(pl.col("role").is_not_null())
+        role=pl.when(pl.col("role") == SEND_INIT).then(SEND).otherwise(RECEIVE).cast(pl.Int8)
+    )
+    started = (
+        starts.select(*_HANDLE, "object_thread", "time_begin", "time_end")
+        .join_asof(what, on="time_begin", by=_HANDLE, check_sortedness=False)
+        .filter(pl.col("role").is_not_null())
+    )
     return pl.concat([plain, started.select(plain.columns)])
 
 
 def _completed(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """When receives through requests were `completed`, in trace time, by `place`: those that another call completed; NULL or OPEN where
-    that did not end."""
-    through = messages.filter((pl.col("role") == RECEIVE) & (pl.col("request") != NULL)).select("place", *_HANDLE, "time_begin")
+    """When receives through requests were `completed`, in trace time, by `place`: those that
+    another call completed; NULL or OPEN where that did not end.
+    """
+    through = messages.filter((pl.col("role") == RECEIVE) & (pl.col("request") != NULL)).select(
+        "place", *_HANDLE, "time_begin"
+    )
     if not through.height or not requests.height:
         return pl.DataFrame()
-    uses = pl.concat([messages.filter(pl.col("request") != NULL).select(*_HANDLE, "time_begin"),
-                      requests.filter(pl.col("role") == USED).select(*_HANDLE, "time_begin")]).sort("time_begin")
-    through = through.sort("time_begin").join_asof(uses.with_columns(next="time_begin"), on="time_begin", by=_HANDLE, strategy="forward",
-                                                   allow_exact_matches=False, check_sortedness=False)
+    uses = pl.concat(
+        [
+            messages.filter(pl.col("request") != NULL).select(*_HANDLE, "time_begin"),
+            requests.filter(pl.col("role") == USED).select(*_HANDLE, "time_begin"),
+        ]
+    ).sort("time_begin")
+    through = through.sort("time_begin").join_asof(
+        uses.with_columns(next="time_begin"),
+        on="time_begin",
+        by=_HANDLE,
+        strategy="forward",
+        allow_exact_matches=False,
+        check_sortedness=False,
+    )
     through = through.with_columns(pl.col("next").fill_null(OPEN))
-    ends = requests.filter(pl.col("time_begin") != NULL).sort("time_begin").with_columns(at="time_begin")
-    waits, tests = (ends.filter(pl.col("role") == role).select(*_HANDLE, "time_begin", "at", "time_end") for role in (COMPLETED, ASKED))
-    waited = through.join_asof(waits, on="time_begin", by=_HANDLE, strategy="forward", check_sortedness=False).select(
-        "place", completed=pl.when(pl.col("at") < pl.col("next")).then("time_end"))
-    tested = through.sort("next").join_asof(
-        tests, left_on="next", right_on="time_begin", by=_HANDLE, strategy="backward", allow_exact_matches=False,
-        check_sortedness=False).select("place", tested=pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end"))
-    return waited.join(tested, on="place").select("place", completed=pl.coalesce("completed", "tested")).drop_nulls()
+    ends = (
+        requests.filter(pl.col("time_begin") != NULL)
+        .sort("time_begin")
+        .with_columns(at="time_begin")
+    )
+    waits, tests = (
+        ends.filter(pl.col("role") == role).select(*_HANDLE, "time_begin", "at", "time_end")
+        for role in (COMPLETED, ASKED)
+    )
+    waited = through.join_asof(
+        waits, on="time_begin", by=_HANDLE, strategy="forward", check_sortedness=False
+    ).select("place", completed=pl.when(pl.col("at") < pl.col("next")).then("time_end"))
+    tested = (
+        through.sort("next")
+        .join_asof(
+            tests,
+            left_on="next",
+            right_on="time_begin",
+            by=_HANDLE,
+            strategy="backward",
+            allow_exact_matches=False,
+            check_sortedness=False,
+        )
+        .select("place", tested=pl.when(pl.col("at") >= pl.col("time_begin")).then("time_end"))
+    )
+    return (
+        waited.join(tested, on="place")
+        .select("place", completed=pl.coalesce("completed", "tested"))
+        .drop_nulls()
+    )

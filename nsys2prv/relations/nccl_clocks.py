@@ -1,9 +1,12 @@
-"""NCCL collectives on all their ranks: what their kernels tell of the clocks of hosts."""
+"""NCCL collectives as observations of the hosts' clocks, also where the ranks' orders of launches
+differ.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,38 +14,170 @@ import polars as pl
 
 from nsys2prv.clock.observations import NCCL as SOURCE
 from nsys2prv.clock.observations import Calls, Role
-from nsys2prv.events.nccl import COMMUNICATORS
-from nsys2prv.events.nccl_kernels import KERNELS
-from nsys2prv.naming.nccl import ALL_WAIT, GROUP, ROOT_WAITS, SEND_RECEIVE, WAIT_FOR_ROOT
-from nsys2prv.reading.facts import FactFile, batches, read_fact
-from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of, sorted_calls
-from nsys2prv.relations.kind import DEVICES, Division, Observed
-from nsys2prv.relations.nccl_kernels import MEMBER, sane
-from nsys2prv.report.source import NULL
+from nsys2prv.clock.sequences import ALIGNED_ERROR, UTC_ERROR, CallSequence, Member, number_group
+from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, SEND_RECEIVE, WAIT_FOR_ROOT
+from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
+from nsys2prv.nsight.source import NULL
+from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, Kinds, portions_of, sorted_calls
+from nsys2prv.relations.kind import DEVICES, Observations, RelationContext
+from nsys2prv.relations.nccl_kernels import BY_ENDS, KEPT, MEMBER, Piece, roles, sane
+from nsys2prv.store.facts import FactFile, batches, read_fact
+
+#: Findings that say that ends tell nothing, rather than that they speak against a match.
+UNCLEAR = ("few", "ambiguous")
+#: What is equal on all ranks of a collective.
+KIND = ("operation", "fused", "bytes")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Kernels of a member in a block."""
+
+    block: Block
+    member: int
+    rows: int
+
+    def read(self) -> dict[str, np.ndarray]:
+        """Its columns KEPT, and `place` in the block, by begins."""
+        rows = self.block.read()
+        columns = dict(zip(KEPT, rows.T, strict=True))
+        place = np.flatnonzero(_member(columns) == self.member)
+        place = place[np.lexsort((columns["before"][place], columns["time_begin"][place]))]
+        return {name: column[place] for name, column in columns.items()} | {"place": place}
+
+
+def _member(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    return columns["task"] * DEVICES + columns["device"]
+
+
+@dataclass(frozen=True)
+class EndsStep:
+    """Numbers a communicator's kernels by when they ended. Where ends cannot tell, the order stands
+    if all members have equally many operations (even). pivot: time amid all times of communicators
+    that are numbered so. path: of new blocks.
+    """
+
+    piece: Piece
+    even: bool
+    pivot: int
+    path: Path
+
+    def run(self) -> tuple[Piece, int]:
+        """The piece with other ordinals, and how many kernels are of no collective."""
+        parts = sorted(
+            (part for block in self.piece.blocks for part in _parts(block)),
+            key=lambda part: part.member,
+        )
+        kinds = Kinds.of(
+            [rows[:, KEPT.index(name)] for name in KIND]
+            for rows in map(Block.read, self.piece.blocks)
+        )
+        fits, findings = number_group(
+            [Member(part.member, part.rows, partial(self._calls, part, kinds)) for part in parts],
+            SOURCE,
+            0,
+            self._error(),
+        )
+        if self.even and any(finding.kind in UNCLEAR for finding in findings):
+            return replace(self.piece, settled=True), 0
+        blocks = [
+            made
+            for number, block in enumerate(self.piece.blocks)
+            for made in self._numbered(
+                block,
+                number,
+                [(part, fits.get(at)) for at, part in enumerate(parts) if part.block == block],
+            )
+        ]
+        return replace(
+            self.piece, blocks=tuple(blocks), way=BY_ENDS, settled=True
+        ), self.piece.rows - sum(block.rows for block in blocks)
+
+    def _error(self) -> float:
+        """Of the times, ns: those of one part are aligned."""
+        parts = [np.unique(block.read()[:, KEPT.index("part")]) for block in self.piece.blocks]
+        return ALIGNED_ERROR if len(np.unique(np.concatenate(parts))) == 1 else UTC_ERROR
+
+    def _calls(self, part: _Part, kinds: Kinds) -> CallSequence:
+        columns = part.read()
+        return CallSequence(
+            (columns["time_end"] - self.pivot).astype(np.float64),
+            kinds.numbers([columns[name] for name in KIND]),
+            roles(columns["first_operation"]) == Role.ALL,
+        )
+
+    def _numbered(
+        self, block: Block, number: int, found: Iterable[tuple[_Part, np.ndarray | None]]
+    ) -> tuple[Block, ...]:
+        """The block with these ordinals, without kernels that have none."""
+        rows = block.read()
+        rows[:, 0] = -1
+        for part, ordinals in found:
+            if ordinals is not None:
+                rows[part.read()["place"], 0] = ordinals
+        rows = rows[rows[:, 0] >= 0]
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        return write_blocks(
+            self.path.with_suffix(f".{number}"), np.full(len(rows), block.group), rows
+        )
+
+
+def _parts(block: Block) -> list[_Part]:
+    members, counts = np.unique(
+        _member(dict(zip(KEPT, block.read().T, strict=True))), return_counts=True
+    )
+    return [
+        _Part(block, member, count)
+        for member, count in zip(members.tolist(), counts.tolist(), strict=True)
+    ]
+
 
 #: Columns of the facts that are read.
-READ = ("process", "device", "time_begin", "time_end", "communicator", "operation", "first_operation", "fused", "messages", "sequence",
-        "root", "rank", "ranks", "bytes")
+READ = (
+    "process",
+    "device",
+    "time_begin",
+    "time_end",
+    "communicator",
+    "operation",
+    "first_operation",
+    "fused",
+    "messages",
+    "sequence",
+    "root",
+    "rank",
+    "ranks",
+    "bytes",
+)
 
 
-def observe(facts: Mapping[str, pl.DataFrame]) -> Observed:
-    """The kernels of collectives: by communicator and, where the trace numbers them, function; without communicators by their order."""
+def observe(facts: Mapping[str, pl.DataFrame]) -> Observations:
+    """The kernels of collectives: by communicator and, where the trace numbers them, function;
+    without communicators by their order.
+    """
     everything = _timed(facts[KERNELS])
     kernels = _of_communicators(everything)
     if not kernels.height:
-        return Observed(_calls(_observed_by_order(everything, facts[COMMUNICATORS]), "host"))
-    return Observed(_calls(_grouped(_telling(_begun(kernels, facts[COMMUNICATORS]))), "host"))
+        return Observations(_calls(_observed_by_order(everything, facts[COMMUNICATORS]), "host"))
+    return Observations(_calls(_grouped(_telling(_begun(kernels, facts[COMMUNICATORS]))), "host"))
 
 
-def portions(division: Division) -> list[CallPortion] | None:
+def portions(division: RelationContext) -> list[CallPortion] | None:
     """The same by communicators; None without."""
     steps = []
     for number, files in enumerate(batches(division.files[KERNELS])):
         reports = {file.report for file in files}
         made = tuple(file for file in division.files[COMMUNICATORS] if file.report in reports)
-        steps.append(ClockStep(files, made, division.tasks, division.folder / f"nccl-calls-{number}.blocks"))
+        steps.append(
+            ClockStep(files, made, division.tasks, division.folder / f"nccl-calls-{number}.blocks")
+        )
     found = list(division.run(steps))
-    return portions_of([blocks for blocks, _ in found], SOURCE) if any(known for _, known in found) else None
+    return (
+        portions_of([blocks for blocks, _ in found], SOURCE)
+        if any(known for _, known in found)
+        else None
+    )
 
 
 @dataclass(frozen=True)
@@ -56,25 +191,50 @@ class ClockStep:
 
     def run(self) -> tuple[CallBlocks, bool]:
         """Their blocks, and whether any communicator is known."""
-        kernels = _begun(_of_communicators(_timed(read_fact(self.files, self.tasks, READ))), read_fact(self.communicators, self.tasks))
+        kernels = _begun(
+            _of_communicators(_timed(read_fact(self.files, self.tasks, READ))),
+            read_fact(self.communicators, self.tasks),
+        )
         calls = _telling(kernels).select(
-            "communicator", "host", "operation", member=pl.col("task") * DEVICES + pl.col("device"), number="sequence",
-            function="first_operation", role=_waits().cast(pl.Int64), members=pl.max_horizontal("ranks", 0),
-            is_root=((pl.col("root") == pl.col("rank")) & (pl.col("root") >= 0)).cast(pl.Int64), begin="time_begin", end="time_end",
-            count="fused", size="bytes", began=pl.col("began").cast(pl.Int64))
+            "communicator",
+            "host",
+            "operation",
+            member=pl.col("task") * DEVICES + pl.col("device"),
+            number="sequence",
+            function="first_operation",
+            role=_waits().cast(pl.Int64),
+            members=pl.max_horizontal("ranks", 0),
+            is_root=((pl.col("root") == pl.col("rank")) & (pl.col("root") >= 0)).cast(pl.Int64),
+            begin="time_begin",
+            end="time_end",
+            count="fused",
+            size="bytes",
+            began=pl.col("began").cast(pl.Int64),
+        )
         return sorted_calls(calls, self.path), kernels.height > 0
 
 
 def _timed(kernels: pl.DataFrame) -> pl.DataFrame:
-    return sane(kernels.filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL) & (pl.col("task") >= 0)))
+    return sane(
+        kernels.filter(
+            (pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL) & (pl.col("task") >= 0)
+        )
+    )
 
 
 def _begun(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
     """With `began`: whether the call is known that made the communicator on this rank."""
     if not communicators.height:
         return kernels.with_columns(began=pl.lit(False))
-    made = communicators.filter("made").select("task", "communicator").unique().with_columns(began=pl.lit(True))
-    return kernels.join(made, on=["task", "communicator"], how="left", maintain_order="left").with_columns(pl.col("began").fill_null(False))
+    made = (
+        communicators.filter("made")
+        .select("task", "communicator")
+        .unique()
+        .with_columns(began=pl.lit(True))
+    )
+    return kernels.join(
+        made, on=["task", "communicator"], how="left", maintain_order="left"
+    ).with_columns(pl.col("began").fill_null(False))
 
 
 def _of_communicators(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -83,7 +243,9 @@ def _of_communicators(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _telling(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Without those of several operations, some with a root: they bind in a way that their sum does not tell."""
+    """Without those of several operations, some with a root: they bind in a way that their sum does
+    not tell.
+    """
     plain = (pl.col("operation") != GROUP) | (_waits() == Role.ALL)
     return kernels.filter(plain & ((_waits() == Role.ALL) | (pl.col("rank") >= 0)))
 
@@ -91,56 +253,132 @@ def _telling(kernels: pl.DataFrame) -> pl.DataFrame:
 def _grouped(kernels: pl.DataFrame) -> pl.DataFrame:
     """With `number`, where a communicator's kernels all have one, `group` and `member`."""
     numbered = (pl.col("sequence") >= 0).all().over("communicator")
-    kernels = kernels.with_columns(number=pl.when(numbered).then("sequence").otherwise(-1),
-                                   function=pl.when(numbered).then("first_operation").otherwise(0),
-                                   member=pl.col("task") * DEVICES + pl.col("device"))
-    return kernels.with_columns(group=pl.struct("communicator", "function").rank("dense").cast(pl.Int64))
+    kernels = kernels.with_columns(
+        number=pl.when(numbered).then("sequence").otherwise(-1),
+        function=pl.when(numbered).then("first_operation").otherwise(0),
+        member=pl.col("task") * DEVICES + pl.col("device"),
+    )
+    return kernels.with_columns(
+        group=pl.struct("communicator", "function").rank("dense").cast(pl.Int64)
+    )
 
 
 def _observed_by_order(everything: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
-    """Kernels in which all wait for all by their name alone. Whether their order is right shows in when they ended."""
-    rest = _begun(everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0)), communicators)
+    """Kernels in which all wait for all by their name alone. Whether their order is right shows in
+    when they ended.
+    """
+    rest = _begun(
+        everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0)), communicators
+    )
     kernels = _ordered(rest, everything, communicators).filter(pl.col("by_name").is_in(ALL_WAIT))
     return kernels.with_columns(
-        number=pl.lit(-1, pl.Int64), group="row", first_operation="by_name", operation="by_name",
-        member=pl.col("task") * DEVICES + pl.col("device"))
+        number=pl.lit(-1, pl.Int64),
+        group="row",
+        first_operation="by_name",
+        operation="by_name",
+        member=pl.col("task") * DEVICES + pl.col("device"),
+    )
 
 
-def _ordered(kernels: pl.DataFrame, everything: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
-    """Kernels of no known communicator with what they would be by order on each stream, streams of a GPU in the order of their ids;
-    none where that cannot be right."""
+def _ordered(
+    kernels: pl.DataFrame, everything: pl.DataFrame, communicators: pl.DataFrame
+) -> pl.DataFrame:
+    """Kernels of no known communicator with what they would be by order on each stream, streams of
+    a GPU in the order of their ids; none where that cannot be right.
+    """
     members = everything.select(MEMBER).n_unique()
-    kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(row=pl.col("stream").rank("dense").over(MEMBER).cast(pl.Int64))
-    kernels = kernels.with_columns(ordinal=pl.int_range(pl.len()).over(*MEMBER, "row"), size=pl.lit(members))
+    kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(
+        row=pl.col("stream").rank("dense").over(MEMBER).cast(pl.Int64)
+    )
+    kernels = kernels.with_columns(
+        ordinal=pl.int_range(pl.len()).over(*MEMBER, "row"), size=pl.lit(members)
+    )
     kernels = _completed(kernels, ["row", "ordinal"], ["by_name"])
-    communicators = communicators.filter(pl.col("communicator") != 0) if communicators.height else communicators
+    communicators = (
+        communicators.filter(pl.col("communicator") != 0) if communicators.height else communicators
+    )
     if communicators.height:
-        made = communicators.group_by("task").agg(pl.col("communicator").n_unique(), pl.col("ranks").max())
-        if not ((made["communicator"] == 1) & (made["ranks"] == members)).all() or communicators["communicator"].n_unique() > 1:
+        made = communicators.group_by("task").agg(
+            pl.col("communicator").n_unique(), pl.col("ranks").max()
+        )
+        if (
+            not ((made["communicator"] == 1) & (made["ranks"] == members)).all()
+            or communicators["communicator"].n_unique() > 1
+        ):
             return kernels.clear()
-    return kernels.filter(pl.col("by_name") != SEND_RECEIVE) if kernels["complete"].all() else kernels.clear()
+    return (
+        kernels.filter(pl.col("by_name") != SEND_RECEIVE)
+        if kernels["complete"].all()
+        else kernels.clear()
+    )
 
 
 def _completed(kernels: pl.DataFrame, key: list[str], same: list[str]) -> pl.DataFrame:
-    """With `key` as a number, and whether the collective is complete: one kernel per rank, the columns `same` equal."""
+    """With `key` as a number, and whether the collective is complete: one kernel per rank, the
+    columns `same` equal.
+    """
     kernels = kernels.with_columns(key=pl.struct(key).rank("dense").cast(pl.Int64))
-    whole = (pl.len() == pl.col("size").first()) & (pl.struct(MEMBER).n_unique() == pl.len()) & (pl.struct(same).n_unique() == 1)
-    return kernels.join(kernels.group_by("key").agg(complete=whole & (pl.len() > 1)), on="key", how="left", maintain_order="left")
+    whole = (
+        (pl.len() == pl.col("size").first())
+        & (pl.struct(MEMBER).n_unique() == pl.len())
+        & (pl.struct(same).n_unique() == 1)
+    )
+    return kernels.join(
+        kernels.group_by("key").agg(complete=whole & (pl.len() > 1)),
+        on="key",
+        how="left",
+        maintain_order="left",
+    )
 
 
 def _waits() -> pl.Expr:
     """Who waits for whom (clock.observations.Role)."""
     first = pl.col("first_operation")
-    return pl.when(first.is_in(WAIT_FOR_ROOT)).then(Role.FROM_ROOT).when(first.is_in(ROOT_WAITS)).then(Role.TO_ROOT).otherwise(Role.ALL)
+    return (
+        pl.when(first.is_in(WAIT_FOR_ROOT))
+        .then(Role.FROM_ROOT)
+        .when(first.is_in(ROOT_WAITS))
+        .then(Role.TO_ROOT)
+        .otherwise(Role.ALL)
+    )
 
 
 def _calls(kernels: pl.DataFrame, clock: str) -> Calls:
-    """The kernels as calls; they have columns group, member, number, and `clock` is the one of their clocks."""
-    kernels = kernels.with_columns(waits=_waits().cast(pl.Int64),
-                                   signature=pl.struct("operation", "fused", "bytes").rank("dense").cast(pl.Int64))
-    column = {name: kernels[name].to_numpy() for name in (
-        "group", "member", clock, "number", "signature", "waits", "root", "rank", "ranks", "time_begin", "time_end", "began")}
+    """The kernels as calls; they have columns group, member, number, and `clock` is the one of
+    their clocks.
+    """
+    kernels = kernels.with_columns(
+        waits=_waits().cast(pl.Int64),
+        signature=pl.struct("operation", "fused", "bytes").rank("dense").cast(pl.Int64),
+    )
+    column = {
+        name: kernels[name].to_numpy()
+        for name in (
+            "group",
+            "member",
+            clock,
+            "number",
+            "signature",
+            "waits",
+            "root",
+            "rank",
+            "ranks",
+            "time_begin",
+            "time_end",
+            "began",
+        )
+    }
     return Calls(
-        np.full(kernels.height, SOURCE), column["group"], column["member"], column[clock], column["number"], column["signature"],
-        column["waits"], (column["root"] == column["rank"]) & (column["root"] >= 0), np.maximum(column["ranks"], 0),
-        column["time_begin"], column["time_end"], column["began"])
+        np.full(kernels.height, SOURCE),
+        column["group"],
+        column["member"],
+        column[clock],
+        column["number"],
+        column["signature"],
+        column["waits"],
+        (column["root"] == column["rank"]) & (column["root"] >= 0),
+        np.maximum(column["ranks"], 0),
+        column["time_begin"],
+        column["time_end"],
+        column["began"],
+    )

@@ -9,12 +9,13 @@ How the kernels of one collective are found, the first way that the reports allo
    GPUs of the job, or nothing tells of any, and all GPUs execute the same sequence of NCCL kernels. Kernels of one collective
    overlap in time, for none ends before all have begun; unless nearly all do, nothing is matched.
 
-A collective is numbered only if it is complete: a kernel of each rank, of the same operations and size.
-Times in ns. Bandwidths in B/s are those of the transfer, which begins with the last rank's kernel, and stand in records that last as long
-as it; bus bandwidth as nccl-tests defines it.
+A collective is numbered only if it is complete: a kernel of each rank, of the same operations and
+size. Times in ns. Bandwidths in B/s are those of the transfer, which begins with the last rank's
+kernel, and stand in records that last as long as it; bus bandwidth as nccl-tests defines it.
 
-The work is divided: the kernels of a few reports are brought into order (nccl_kernels.py), then parts of communicators are matched
-(nccl_matching.py), whose collectives are numbered through at the end.
+The work is divided: the kernels of a few reports are brought into order (nccl_kernels.py), then
+parts of communicators are matched (nccl_matching.py), whose collectives are numbered through at the
+end.
 """
 
 from __future__ import annotations
@@ -25,19 +26,35 @@ from dataclasses import replace
 
 import polars as pl
 
-from nsys2prv.events.nccl import COMMUNICATORS
-from nsys2prv.events.nccl_kernels import KERNELS
-from nsys2prv.notes import ClockNote, Detail
-from nsys2prv.reading.extracted import Extracted
-from nsys2prv.reading.facts import read_fact
+from nsys2prv._util.notes import ClockNote, Detail
+from nsys2prv._util.text import plural
+from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.relations import nccl_clocks
 from nsys2prv.relations.blocks import Block, windows
-from nsys2prv.relations.kind import NCCL, Division, Relation
-from nsys2prv.relations.nccl_by_ends import EndsStep
-from nsys2prv.relations.nccl_kernels import BY_LAUNCH, BY_NUMBER, WAYS, LaunchStep, Piece, Survey, portions, survey
-from nsys2prv.relations.nccl_matching import LAYOUT, NAME, TRANSFER, Found, MatchStep, NumberStep, RecordStep
-from nsys2prv.sizes import plural
+from nsys2prv.relations.kind import NCCL, Relation, RelationContext
+from nsys2prv.relations.nccl_clocks import EndsStep
+from nsys2prv.relations.nccl_kernels import (
+    BY_LAUNCH,
+    BY_NUMBER,
+    WAYS,
+    LaunchStep,
+    Piece,
+    Survey,
+    portions,
+    survey,
+)
+from nsys2prv.relations.nccl_matching import (
+    LAYOUT,
+    NAME,
+    TRANSFER,
+    Found,
+    MatchStep,
+    NumberStep,
+    RecordStep,
+)
+from nsys2prv.store.facts import read_fact
 from nsys2prv.store.runs import TRACE
+from nsys2prv.store.task_result import TaskResult
 
 #: Share of the collectives matched by order whose kernels must overlap on all ranks.
 ENOUGH_OVERLAP = 0.9
@@ -45,7 +62,7 @@ ENOUGH_OVERLAP = 0.9
 STEP_ROWS = 100_000
 
 
-def divided(division: Division) -> list[Extracted]:
+def divided(division: RelationContext) -> list[TaskResult]:
     surveys = survey(division, "kernels")
     if len(frozenset().union(*(found.members for found in surveys))) < 2:
         return []
@@ -56,52 +73,109 @@ def divided(division: Division) -> list[Extracted]:
     return results
 
 
-def _stored(division: Division, found: Sequence[Found]) -> list[Extracted]:
-    """The records, of all collectives numbered through, stored by time as if one step had found them."""
+def _stored(division: RelationContext, found: Sequence[Found]) -> list[TaskResult]:
+    """The records, of all collectives numbered through, stored by time as if one step had found
+    them.
+    """
     if not found:
-        return [Extracted(division.number, TRACE, 0)]
+        return [TaskResult(division.number, TRACE, 0)]
     numbers = [part.firsts.with_suffix(".numbers") for part in found]
-    list(division.run([NumberStep(tuple((part.firsts, path) for part, path in zip(found, numbers, strict=True)))]))
-    parts = tuple((block, path) for part, path in zip(found, numbers, strict=True) for block in part.records)
+    list(
+        division.run(
+            [
+                NumberStep(
+                    tuple((part.firsts, path) for part, path in zip(found, numbers, strict=True))
+                )
+            ]
+        )
+    )
+    parts = tuple(
+        (block, path) for part, path in zip(found, numbers, strict=True) for block in part.records
+    )
     transfers = tuple(block for part in found for block in part.transfers)
-    return list(division.run([RecordStep(division.number + place, parts, transfers, low, high, division.folder)
-                              for place, (low, high) in enumerate(windows([block for block, _ in parts], STEP_ROWS))]))
+    return list(
+        division.run(
+            [
+                RecordStep(division.number + place, parts, transfers, low, high, division.folder)
+                for place, (low, high) in enumerate(
+                    windows([block for block, _ in parts], STEP_ROWS)
+                )
+            ]
+        )
+    )
 
 
-def _by_communicator(division: Division, surveys: Sequence[Survey]) -> tuple[list[Found], list[str]]:
-    """By the communicator, and the sequence number where all of its kernels have one, else by order or by when they ended."""
+def _by_communicator(
+    division: RelationContext, surveys: Sequence[Survey]
+) -> tuple[list[Found], list[str]]:
+    """By the communicator, and the sequence number where all of its kernels have one, else by order
+    or by when they ended.
+    """
     communicators = _communicators(surveys)
     blocks = _blocks(division, surveys, frozenset(communicators.filter("numbered")["communicator"]))
-    pieces = {group: Piece(group, tuple(blocks[group]), BY_NUMBER if numbered else BY_LAUNCH, size, numbered)
-              for group, numbered, size in communicators.select("communicator", "numbered", "size").iter_rows()}
-    doubtful = frozenset(communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"])
-    first = _matched(division, [piece for group, piece in pieces.items() if group not in doubtful], True)
+    pieces = {
+        group: Piece(
+            group, tuple(blocks[group]), BY_NUMBER if numbered else BY_LAUNCH, size, numbered
+        )
+        for group, numbered, size in communicators.select(
+            "communicator", "numbered", "size"
+        ).iter_rows()
+    }
+    doubtful = frozenset(
+        communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"]
+    )
+    first = _matched(
+        division, [piece for group, piece in pieces.items() if group not in doubtful], True
+    )
     wrong = frozenset().union(*(part.unsteady for part in first))
-    # What a step found stands or falls together: other communicators that shared one are matched once more.
+    # What a step found stands or falls together: other communicators that shared one are matched
+    # once more.
     found = [part for part in first if wrong.isdisjoint(piece.group for piece in part.pieces)]
-    again = {piece.group for part in first for piece in part.pieces} - {piece.group for part in found for piece in part.pieces} - wrong
-    settled, lone = _by_ends(division, pieces, communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong))))
-    found += _matched(division, [*(pieces[group] for group in sorted(again)), *settled], True, len(first))
+    again = (
+        {piece.group for part in first for piece in part.pieces}
+        - {piece.group for part in found for piece in part.pieces}
+        - wrong
+    )
+    settled, lone = _by_ends(
+        division,
+        pieces,
+        communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong))),
+    )
+    found += _matched(
+        division, [*(pieces[group] for group in sorted(again)), *settled], True, len(first)
+    )
     return found, [*_told(found), *_alone(lone, "belong to no collective of the other ranks")]
 
 
 def _communicators(surveys: Sequence[Survey]) -> pl.DataFrame:
-    """A row for each communicator: whether all of its kernels have sequence numbers, ranks of a collective, whether all members have
-    equally many operations, first and last time (ns)."""
+    """A row for each communicator: whether all of its kernels have sequence numbers, ranks of a
+    collective, whether all members have equally many operations, first and last time (ns).
+    """
     told = pl.concat([found.told for found in surveys])
-    return told.group_by("communicator").agg(
-        numbered=pl.col("numbered").all(), size=pl.max_horizontal(pl.col("ranks").max(), pl.len().cast(pl.Int64)),
-        even=pl.col("operations").min() == pl.col("operations").max(), first=pl.col("first").min(), last=pl.col("last").max(),
-    ).sort("communicator")
+    return (
+        told.group_by("communicator")
+        .agg(
+            numbered=pl.col("numbered").all(),
+            size=pl.max_horizontal(pl.col("ranks").max(), pl.len().cast(pl.Int64)),
+            even=pl.col("operations").min() == pl.col("operations").max(),
+            first=pl.col("first").min(),
+            last=pl.col("last").max(),
+        )
+        .sort("communicator")
+    )
 
 
-def _blocks(division: Division, surveys: Sequence[Survey], numbered: frozenset[int]) -> dict[int, list[Block]]:
+def _blocks(
+    division: RelationContext, surveys: Sequence[Survey], numbered: frozenset[int]
+) -> dict[int, list[Block]]:
     """The blocks of each communicator, by order of launches unless it is `numbered`."""
     found: dict[int, list[Block]] = {}
     steps = []
     for place, block in enumerate(block for part in surveys for block in part.blocks):
         if block.by_number and block.group not in numbered:
-            steps.append(LaunchStep(block, division.folder / f"launches-{division.number}-{place}.blocks"))
+            steps.append(
+                LaunchStep(block, division.folder / f"launches-{division.number}-{place}.blocks")
+            )
         else:
             found.setdefault(block.group, []).append(block)
     for block in division.run(steps):
@@ -109,25 +183,47 @@ def _blocks(division: Division, surveys: Sequence[Survey], numbered: frozenset[i
     return found
 
 
-def _by_ends(division: Division, pieces: dict[int, Piece], communicators: pl.DataFrame) -> tuple[list[Piece], int]:
-    """The pieces of these communicators, numbered by when they ended; and how many kernels are of no collective."""
+def _by_ends(
+    division: RelationContext, pieces: dict[int, Piece], communicators: pl.DataFrame
+) -> tuple[list[Piece], int]:
+    """The pieces of these communicators, numbered by when they ended; and how many kernels are of
+    no collective.
+    """
     if not communicators.height:
         return [], 0
     pivot = (communicators["first"].min() + communicators["last"].max()) // 2
-    steps = [EndsStep(pieces[group], even, pivot, division.folder / f"ends-{division.number}-{place}.blocks")
-             for place, (group, even) in enumerate(communicators.select("communicator", "even").iter_rows())]
+    steps = [
+        EndsStep(
+            pieces[group], even, pivot, division.folder / f"ends-{division.number}-{place}.blocks"
+        )
+        for place, (group, even) in enumerate(
+            communicators.select("communicator", "even").iter_rows()
+        )
+    ]
     results = list(division.run(steps))
     return [piece for piece, _ in results if piece.blocks], sum(lone for _, lone in results)
 
 
-def _matched(division: Division, pieces: Sequence[Piece], known: bool, first: int = 0) -> list[Found]:
+def _matched(
+    division: RelationContext, pieces: Sequence[Piece], known: bool, first: int = 0
+) -> list[Found]:
     """What steps find in the pieces. first: number of the first step."""
-    return list(division.run([MatchStep(portion, known, division.folder / f"matched-{division.number}-{place}")
-                              for place, portion in enumerate(portions(pieces, STEP_ROWS), first)]))
+    return list(
+        division.run(
+            [
+                MatchStep(portion, known, division.folder / f"matched-{division.number}-{place}")
+                for place, portion in enumerate(portions(pieces, STEP_ROWS), first)
+            ]
+        )
+    )
 
 
-def _by_order(division: Division, surveys: Sequence[Survey]) -> tuple[list[Found], list[str]]:
-    """By order on each stream, if all ranks have the same sequence and the kernels of equal order overlap in time."""
+def _by_order(
+    division: RelationContext, surveys: Sequence[Survey]
+) -> tuple[list[Found], list[str]]:
+    """By order on each stream, if all ranks have the same sequence and the kernels of equal order
+    overlap in time.
+    """
     rows: dict[int, list[Block]] = {}
     for block in (block for part in surveys for block in part.rest):
         rows.setdefault(block.group, []).append(block)
@@ -135,26 +231,44 @@ def _by_order(division: Division, surveys: Sequence[Survey]) -> tuple[list[Found
         return [], []
     members = len(frozenset().union(*(part.members for part in surveys)))
     why = _several(read_fact(division.files[COMMUNICATORS], division.tasks), members)
-    pieces = [Piece(row, tuple(rows[row]), BY_LAUNCH, members, settled=True) for row in sorted(rows)]
+    pieces = [
+        Piece(row, tuple(rows[row]), BY_LAUNCH, members, settled=True) for row in sorted(rows)
+    ]
     found = [] if why else _matched(division, pieces, False)
     matched = sum(part.matched for part in found)
     if not why and any(part.met != part.whole for part in found):
         why = "the ranks execute different sequences of kernels"
-    if not why and (not matched or 1 - sum(part.apart for part in found) / matched < ENOUGH_OVERLAP):
+    if not why and (
+        not matched or 1 - sum(part.apart for part in found) / matched < ENOUGH_OVERLAP
+    ):
         why = "the ranks' kernels of equal order do not overlap in time"
     if why:
-        return [], [f"NCCL collectives not matched across ranks: no payload tells the kernels' communicators and {why}"]
-    sure = "the one communicator" if division.files[COMMUNICATORS] else "assuming that all are of one communicator"
-    return found, [f"NCCL collectives matched across ranks by order on each stream, {sure}: {matched:,}"]
+        return [], [
+            f"NCCL collectives not matched across ranks: no payload tells the kernels' communicators and {why}"
+        ]
+    sure = (
+        "the one communicator"
+        if division.files[COMMUNICATORS]
+        else "assuming that all are of one communicator"
+    )
+    return found, [
+        f"NCCL collectives matched across ranks by order on each stream, {sure}: {matched:,}"
+    ]
 
 
 def _several(communicators: pl.DataFrame, members: int) -> str:
     """Why order cannot tell, by the communicators that are known of."""
-    communicators = communicators.filter(pl.col("communicator") != 0) if communicators.height else communicators
+    communicators = (
+        communicators.filter(pl.col("communicator") != 0) if communicators.height else communicators
+    )
     if not communicators.height:
         return ""
-    made = communicators.group_by("task").agg(pl.col("communicator").n_unique(), pl.col("ranks").max())
-    if ((made["communicator"] == 1) & (made["ranks"] == members)).all() and communicators["communicator"].n_unique() == 1:
+    made = communicators.group_by("task").agg(
+        pl.col("communicator").n_unique(), pl.col("ranks").max()
+    )
+    if ((made["communicator"] == 1) & (made["ranks"] == members)).all() and communicators[
+        "communicator"
+    ].n_unique() == 1:
         return ""
     return "there are several, or one with ranks that have no report"
 
@@ -163,10 +277,15 @@ def _told(found: Sequence[Found]) -> list[str]:
     """How many collectives were found in which way, and how many were not."""
     met: Counter[int] = sum((part.met for part in found), Counter())
     whole: Counter[int] = sum((part.whole for part in found), Counter())
-    notes: list[str] = [Detail(f"NCCL collectives matched across ranks by communicator and {name}: {whole[way]:,}")
-                        for way, name in enumerate(WAYS) if met[way]]
+    notes: list[str] = [
+        Detail(f"NCCL collectives matched across ranks by communicator and {name}: {whole[way]:,}")
+        for way, name in enumerate(WAYS)
+        if met[way]
+    ]
     if left := met.total() - whole.total():
-        notes.append(f"NCCL: {plural(left, 'collective')} incomplete or different between ranks: not compared across ranks")
+        notes.append(
+            f"NCCL: {plural(left, 'collective')} incomplete or different between ranks: not compared across ranks"
+        )
     return notes
 
 
@@ -175,30 +294,54 @@ def _unused(surveys: Sequence[Survey], known: bool) -> list[str]:
     notes = []
     graphs, lone = sum(part.graphs for part in surveys), sum(part.lone for part in surveys)
     if graphs:
-        notes += _alone(graphs, "were launched by CUDA graphs, without a call that tells their communicator")
+        notes += _alone(
+            graphs, "were launched by CUDA graphs, without a call that tells their communicator"
+        )
     if known and lone:
         notes += _alone(lone, "have no call that tells their communicator")
     return notes
 
 
 def _alone(count: int, why: str) -> list[str]:
-    return [f"NCCL: {plural(count, 'kernel')} that {why}: not compared across ranks"] if count else []
+    return (
+        [f"NCCL: {plural(count, 'kernel')} that {why}: not compared across ranks"] if count else []
+    )
 
 
 def _apart(found: Sequence[Found]) -> list[str]:
-    """What is not known of collectives on hosts that could not be placed; and a warning where a rank is done before another begins,
-    which clocks that agree would not show of these collectives."""
+    """What is not known of collectives on hosts that could not be placed; and a warning where a
+    rank is done before another begins, which clocks that agree would not show of these collectives.
+    """
     unplaced = sum(part.unplaced for part in found)
     if unplaced:
-        return [ClockNote(f"NCCL: {plural(unplaced, 'collective')} on hosts whose clocks could not be aligned: the trace has no late "
-                          "arrivals, waits, transfers and bandwidths for them"), *_apart([replace(part, unplaced=0) for part in found])]
+        return [
+            ClockNote(
+                f"NCCL: {plural(unplaced, 'collective')} on hosts whose clocks could not be aligned: the trace has no late "
+                "arrivals, waits, transfers and bandwidths for them"
+            ),
+            *_apart([replace(part, unplaced=0) for part in found]),
+        ]
     apart = sum(part.apart for part in found)
     if not apart:
         return []
     far = f"{max(part.gap for part in found) / 1000:,.1f} us"
-    return [ClockNote(f"NCCL: in {plural(apart, 'collective')} a rank ends before the last one begins, by up to {far}: the clocks of the "
-                      "reports do not agree, and late arrivals and waits are wrong by as much")]
+    return [
+        ClockNote(
+            f"NCCL: in {plural(apart, 'collective')} a rank ends before the last one begins, by up to {far}: the clocks of the "
+            "reports do not agree, and late arrivals and waits are wrong by as much"
+        )
+    ]
 
 
-RELATIONS = (Relation(NAME, "NCCL collectives across ranks", NCCL, (KERNELS, COMMUNICATORS), (LAYOUT, TRANSFER), divided=divided,
-                      observe=nccl_clocks.observe, portions=nccl_clocks.portions),)
+RELATIONS = (
+    Relation(
+        NAME,
+        "NCCL collectives across ranks",
+        NCCL,
+        (KERNELS, COMMUNICATORS),
+        (LAYOUT, TRANSFER),
+        divided=divided,
+        observe=nccl_clocks.observe,
+        portions=nccl_clocks.portions,
+    ),
+)

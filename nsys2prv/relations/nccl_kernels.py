@@ -1,6 +1,8 @@
-"""NCCL kernels of a job as blocks on disk: those of one communicator in a few reports, ascending by what numbers its collectives.
+"""NCCL kernels of a job as blocks on disk: those of one communicator in a few reports, ascending by
+what numbers its collectives.
 
-A part of a communicator's collectives is then a slice of every block of it, so that nobody needs all kernels of a job at once.
+A part of a communicator's collectives is then a slice of every block of it, so that nobody needs
+all kernels of a job at once.
 """
 
 from __future__ import annotations
@@ -13,33 +15,73 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.clock.observations import Role
-from nsys2prv.events.nccl_kernels import KERNELS
-from nsys2prv.naming.nccl import ROOT_WAITS, WAIT_FOR_ROOT
-from nsys2prv.reading.facts import FactFile, batches, read_fact
+from nsys2prv.events.names.calls import ROOT_WAITS, WAIT_FOR_ROOT
+from nsys2prv.events.nccl import KERNELS
+from nsys2prv.nsight.source import NULL
 from nsys2prv.relations.blocks import Block, write_blocks
-from nsys2prv.relations.kind import Division
-from nsys2prv.report.source import NULL
+from nsys2prv.relations.kind import RelationContext
+from nsys2prv.store.facts import FactFile, batches, read_fact
 
 #: How collectives of a communicator were told from each other.
 WAYS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
 MEMBER = ("task", "device")
-#: Columns of the facts that are read, and those that are kept in blocks. before: operations of the member on the communicator until
-#: then. ordinal: what numbers its collectives, as the block is sorted.
-READ = ("process", "device", "stream", "object_kernel", "time_begin", "time_end", "time_call", "in_graph", "by_name", "communicator",
-        "operation", "first_operation", "fused", "messages", "sequence", "ranks", "bytes", "known", "reduce_bytes", "share_bytes",
-        "message_bytes")
-KEPT = ("ordinal", "before", "task", "device", "object_kernel", "time_begin", "time_end", "by_name", "operation", "first_operation",
-        "fused", "bytes", "known", "reduce_bytes", "share_bytes", "message_bytes", "part")
+#: Columns of the facts that are read, and those that are kept in blocks. before: operations of the
+#: member on the communicator until then. ordinal: what numbers its collectives, as the block is
+#: sorted.
+READ = (
+    "process",
+    "device",
+    "stream",
+    "object_kernel",
+    "time_begin",
+    "time_end",
+    "time_call",
+    "in_graph",
+    "by_name",
+    "communicator",
+    "operation",
+    "first_operation",
+    "fused",
+    "messages",
+    "sequence",
+    "ranks",
+    "bytes",
+    "known",
+    "reduce_bytes",
+    "share_bytes",
+    "message_bytes",
+)
+KEPT = (
+    "ordinal",
+    "before",
+    "task",
+    "device",
+    "object_kernel",
+    "time_begin",
+    "time_end",
+    "by_name",
+    "operation",
+    "first_operation",
+    "fused",
+    "bytes",
+    "known",
+    "reduce_bytes",
+    "share_bytes",
+    "message_bytes",
+    "part",
+)
 
 
 @dataclass(frozen=True)
 class Survey:
     """What a step brought into order.
 
-    blocks: by communicator, rows of KEPT. rest: those of kernels of no known communicator, by row of streams. members: (task, device) of
-    all kernels. told: a row for each communicator and member: how many operations, whether the trace numbers them all, ranks as the
-    payloads say, and the first and last time (ns). graphs, lone: kernels in CUDA graphs; others of no known communicator.
+    blocks: by communicator, rows of KEPT. rest: those of kernels of no known communicator, by row
+    of streams. members: (task, device) of all kernels. told: a row for each communicator and
+    member: how many operations, whether the trace numbers them all, ranks as the payloads say, and
+    the first and last time (ns). graphs, lone: kernels in CUDA graphs; others of no known
+    communicator.
     """
 
     blocks: tuple[Block, ...]
@@ -59,45 +101,80 @@ class SurveyStep:
     path: Path
 
     def run(self) -> Survey:
-        kernels = sane(read_fact(self.files, self.tasks, READ).filter((pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL)))
+        kernels = sane(
+            read_fact(self.files, self.tasks, READ).filter(
+                (pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL)
+            )
+        )
         blocks, told = self._by_communicator(kernels)
         free = kernels["in_graph"].to_numpy() == 0
         lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
-        return Survey(blocks, self._by_stream(kernels, lone), frozenset(kernels.select(MEMBER).unique().iter_rows()), told,
-                      int((~free).sum()), len(lone))
+        return Survey(
+            blocks,
+            self._by_stream(kernels, lone),
+            frozenset(kernels.select(MEMBER).unique().iter_rows()),
+            told,
+            int((~free).sum()),
+            len(lone),
+        )
 
     def _by_communicator(self, kernels: pl.DataFrame) -> tuple[tuple[Block, ...], pl.DataFrame]:
-        """Blocks of the kernels of collectives whose communicator is known, and what is told of these."""
-        communicator, task, device, fused, messages = (kernels[name].to_numpy() for name in (
-            "communicator", "task", "device", "fused", "messages"))
+        """Blocks of the kernels of collectives whose communicator is known, and what is told of
+        these.
+        """
+        communicator, task, device, fused, messages = (
+            kernels[name].to_numpy()
+            for name in ("communicator", "task", "device", "fused", "messages")
+        )
         rows = np.flatnonzero((communicator != 0) & (fused > messages))
         if not len(rows):
             return (), _TOLD
-        rows = _ordered(kernels, rows, ("task", "device", "communicator", "time_call", "time_begin"))
+        rows = _ordered(
+            kernels, rows, ("task", "device", "communicator", "time_call", "time_begin")
+        )
         own = [column[rows] for column in (task, device, communicator)]
-        starts = np.flatnonzero(np.append(True, np.logical_or.reduce([np.diff(column) != 0 for column in own])))
+        starts = np.flatnonzero(
+            np.append(True, np.logical_or.reduce([np.diff(column) != 0 for column in own]))
+        )
         counts = np.diff(np.append(starts, len(rows)))
         operations = fused[rows] - messages[rows]
         before = np.cumsum(operations) - operations
         before -= np.repeat(before[starts], counts)
         sequence = kernels["sequence"].to_numpy()[rows]
-        begin, end, ranks = (kernels[name].to_numpy()[rows] for name in ("time_begin", "time_end", "ranks"))
-        told = pl.DataFrame({
-            "communicator": own[2][starts], "operations": np.add.reduceat(operations, starts),
-            "numbered": np.minimum.reduceat(sequence, starts) >= 0, "ranks": np.maximum.reduceat(ranks, starts),
-            "first": np.minimum.reduceat(begin, starts), "last": np.maximum.reduceat(end, starts)})
-        by_number = told.group_by("communicator").agg(pl.col("numbered").all()).filter("numbered")["communicator"].to_numpy()
+        begin, end, ranks = (
+            kernels[name].to_numpy()[rows] for name in ("time_begin", "time_end", "ranks")
+        )
+        told = pl.DataFrame(
+            {
+                "communicator": own[2][starts],
+                "operations": np.add.reduceat(operations, starts),
+                "numbered": np.minimum.reduceat(sequence, starts) >= 0,
+                "ranks": np.maximum.reduceat(ranks, starts),
+                "first": np.minimum.reduceat(begin, starts),
+                "last": np.maximum.reduceat(end, starts),
+            }
+        )
+        by_number = (
+            told.group_by("communicator")
+            .agg(pl.col("numbered").all())
+            .filter("numbered")["communicator"]
+            .to_numpy()
+        )
         ordinal = np.where(np.isin(own[2], by_number), sequence, before)
         blocks = _stored(self.path, kernels, rows, own[2], ordinal, before)
         numbered = frozenset(by_number.tolist())
         return tuple(replace(block, by_number=block.group in numbered) for block in blocks), told
 
     def _by_stream(self, kernels: pl.DataFrame, rows: np.ndarray) -> tuple[Block, ...]:
-        """Blocks of kernels of no known communicator, by order on each stream, streams of a GPU in the order of their ids."""
+        """Blocks of kernels of no known communicator, by order on each stream, streams of a GPU in
+        the order of their ids.
+        """
         if not len(rows):
             return ()
         rows = _ordered(kernels, rows, ("task", "device", "stream", "time_begin"))
-        task, device, stream = (kernels[name].to_numpy()[rows] for name in ("task", "device", "stream"))
+        task, device, stream = (
+            kernels[name].to_numpy()[rows] for name in ("task", "device", "stream")
+        )
         other = np.append(True, (np.diff(task) != 0) | (np.diff(device) != 0))
         new = other | np.append(True, np.diff(stream) != 0)
         starts = np.flatnonzero(new)
@@ -108,27 +185,53 @@ class SurveyStep:
         return _stored(self.path.with_suffix(".rest"), kernels, rows, row, place, place)
 
 
-def survey(division: Division, name: str) -> list[Survey]:
+def survey(division: RelationContext, name: str) -> list[Survey]:
     """All NCCL kernels in order."""
     parts = batches(division.files[KERNELS])
-    return list(division.run([SurveyStep(part, division.tasks, division.folder / f"{name}-{division.number}-{number}.blocks")
-                              for number, part in enumerate(parts)]))
+    return list(
+        division.run(
+            [
+                SurveyStep(
+                    part,
+                    division.tasks,
+                    division.folder / f"{name}-{division.number}-{number}.blocks",
+                )
+                for number, part in enumerate(parts)
+            ]
+        )
+    )
 
 
 def roles(first: np.ndarray) -> np.ndarray:
     """Who waits for whom (clock.observations.Role) in operations."""
-    return np.where(np.isin(first, WAIT_FOR_ROOT), Role.FROM_ROOT, np.where(np.isin(first, ROOT_WAITS), Role.TO_ROOT, Role.ALL))
+    return np.where(
+        np.isin(first, WAIT_FOR_ROOT),
+        Role.FROM_ROOT,
+        np.where(np.isin(first, ROOT_WAITS), Role.TO_ROOT, Role.ALL),
+    )
 
 
 def sane(kernels: pl.DataFrame) -> pl.DataFrame:
     """The kernels with ends after their begins, as their records in the trace have them."""
-    end = pl.when(pl.col("time_end") == NULL).then("time_end").otherwise(pl.max_horizontal("time_end", pl.col("time_begin") + 1))
+    end = (
+        pl.when(pl.col("time_end") == NULL)
+        .then("time_end")
+        .otherwise(pl.max_horizontal("time_end", pl.col("time_begin") + 1))
+    )
     return kernels.with_columns(time_end=end)
 
 
 #: What a survey without communicators tells of them.
-_TOLD = pl.DataFrame(schema={"communicator": pl.Int64, "operations": pl.Int64, "numbered": pl.Boolean, "ranks": pl.Int64,
-                             "first": pl.Int64, "last": pl.Int64})
+_TOLD = pl.DataFrame(
+    schema={
+        "communicator": pl.Int64,
+        "operations": pl.Int64,
+        "numbered": pl.Boolean,
+        "ranks": pl.Int64,
+        "first": pl.Int64,
+        "last": pl.Int64,
+    }
+)
 
 
 def _ordered(kernels: pl.DataFrame, rows: np.ndarray, names: Sequence[str]) -> np.ndarray:
@@ -136,8 +239,14 @@ def _ordered(kernels: pl.DataFrame, rows: np.ndarray, names: Sequence[str]) -> n
     return rows[np.lexsort([kernels[name].to_numpy()[rows] for name in reversed(names)])]
 
 
-def _stored(path: Path, kernels: pl.DataFrame, rows: np.ndarray, group: np.ndarray, ordinal: np.ndarray, before: np.ndarray
-            ) -> tuple[Block, ...]:
+def _stored(
+    path: Path,
+    kernels: pl.DataFrame,
+    rows: np.ndarray,
+    group: np.ndarray,
+    ordinal: np.ndarray,
+    before: np.ndarray,
+) -> tuple[Block, ...]:
     """Write these rows of the kernels as blocks, in which those of equal ordinals keep their order."""
     order = np.lexsort((ordinal, group))
     stored = np.empty((len(rows), len(KEPT)), np.int64)
@@ -163,9 +272,11 @@ class LaunchStep:
 
 @dataclass(frozen=True)
 class Piece:
-    """Collectives of a group with low <= ordinal < high (None: without a limit), in all its blocks. way: how they were told from each
-    other, an index into WAYS. ranks: how many kernels a collective has. by_function: whether each function has numbers of its own.
-    settled: whether the order of launches was found not to tell, and what else does."""
+    """Collectives of a group with low <= ordinal < high (None: without a limit), in all its blocks.
+    way: how they were told from each other, an index into WAYS. ranks: how many kernels a
+    collective has. by_function: whether each function has numbers of its own. settled: whether the
+    order of launches was found not to tell, and what else does.
+    """
 
     group: int
     blocks: tuple[Block, ...]
@@ -207,4 +318,7 @@ def _parts(piece: Piece, count: int) -> list[Piece]:
     """The piece in about so many parts, by the ordinals of its largest block."""
     largest = max(piece.blocks, key=lambda block: block.rows)
     cuts = np.unique(largest.ordinals(count + 1)[1:-1]).tolist()
-    return [replace(piece, low=low, high=high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
+    return [
+        replace(piece, low=low, high=high)
+        for low, high in zip([None, *cuts], [*cuts, None], strict=True)
+    ]

@@ -1,4 +1,6 @@
-"""Collectives of NCCL from the kernels of all ranks: which are complete, and records on their kernels. A step looks at some of them."""
+"""Collectives of NCCL from the kernels of all ranks: which are complete, and records on their
+kernels. A step looks at some of them.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv.columns import ABSENT
+from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.kind import Rows
-from nsys2prv.naming.nccl import GROUP, SEND_RECEIVE
-from nsys2prv.reading.extracted import Extracted
+from nsys2prv.events.names.calls import GROUP, SEND_RECEIVE
 from nsys2prv.relations.blocks import Block, write_blocks
-from nsys2prv.relations.kind import Related
+from nsys2prv.relations.kind import RelationResult, write_result
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece
-from nsys2prv.relations.spilled import spilled
+from nsys2prv.store.task_result import TaskResult
 
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
-#: Fields of the layouts, and columns of records: these with times (ns), where they are, and what tells their order among equals.
+#: Fields of the layouts, and columns of records: these with times (ns), where they are, and what
+#: tells their order among equals.
 FIELDS = ("operation", "collective", "late", "wait", "transfer")
 TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 ORDER = ("settled", "task", "device", "group", "before")
@@ -33,11 +35,13 @@ SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
 class Found:
     """What a step found in its pieces.
 
-    records: of kernels of complete collectives, RECORD, whose collectives are numbered from 1 in this step. transfers: of them what follows
-    the last one's begin, where the bytes are known, TRANSFER_RECORD. firsts: file of a row for each
-    collective: first begin, group, function, ordinal. met, whole: collectives, and those of them that are complete, by way. matched: those
-    that have records; apart: those of which a kernel ends before the last one begins; gap: by up to so many ns. unsteady: groups whose
-    orders of launches do not tell. unplaced: those matched on hosts whose times cannot be compared.
+    records: of kernels of complete collectives, RECORD, whose collectives are numbered from 1 in
+    this step. transfers: of them what follows the last one's begin, where the bytes are known,
+    TRANSFER_RECORD. firsts: file of a row for each collective: first begin, group, function,
+    ordinal. met, whole: collectives, and those of them that are complete, by way. matched: those
+    that have records; apart: those of which a kernel ends before the last one begins; gap: by up to
+    so many ns. unsteady: groups whose orders of launches do not tell. unplaced: those matched on
+    hosts whose times cannot be compared.
     """
 
     pieces: tuple[Piece, ...]
@@ -55,7 +59,9 @@ class Found:
 
 @dataclass(frozen=True)
 class MatchStep:
-    """Matches the kernels of the pieces. known: whether they are of known communicators. path: of files, but for their endings."""
+    """Matches the kernels of the pieces. known: whether they are of known communicators. path: of
+    files, but for their endings.
+    """
 
     pieces: tuple[Piece, ...]
     known: bool
@@ -75,20 +81,32 @@ class MatchStep:
         piece = kernels.piece[one]
         ways = np.array([piece.way for piece in self.pieces])[piece]
         gaps = met.gap[chosen & met.comparable]
-        unsure = np.array([piece.way == BY_LAUNCH and not piece.settled for piece in self.pieces])[piece]
+        unsure = np.array([piece.way == BY_LAUNCH and not piece.settled for piece in self.pieces])[
+            piece
+        ]
         return Found(
-            self.pieces, firsts,
-            _blocks(self.path.with_suffix(".records"), records), _blocks(self.path.with_suffix(".transfers"), transfers),
-            Counter(dict(enumerate(np.bincount(ways).tolist()))), Counter(dict(enumerate(np.bincount(ways[met.whole]).tolist()))),
-            int(chosen.sum()), int((gaps > 0).sum()), int(gaps.max(initial=0)),
-            frozenset(self.pieces[at].group for at in np.unique(piece[unsure & met.comparable & (met.gap > 0)]).tolist()),
-            int((chosen & ~met.comparable).sum()))
+            self.pieces,
+            firsts,
+            _blocks(self.path.with_suffix(".records"), records),
+            _blocks(self.path.with_suffix(".transfers"), transfers),
+            Counter(dict(enumerate(np.bincount(ways).tolist()))),
+            Counter(dict(enumerate(np.bincount(ways[met.whole]).tolist()))),
+            int(chosen.sum()),
+            int((gaps > 0).sum()),
+            int(gaps.max(initial=0)),
+            frozenset(
+                self.pieces[at].group
+                for at in np.unique(piece[unsure & met.comparable & (met.gap > 0)]).tolist()
+            ),
+            int((chosen & ~met.comparable).sum()),
+        )
 
 
 @dataclass(frozen=True)
 class _Kernels:
-    """Kernels of pieces: columns KEPT; piece: number of each one's. In the order of their members, communicators and launches, those of
-    settled pieces last."""
+    """Kernels of pieces: columns KEPT; piece: number of each one's. In the order of their members,
+    communicators and launches, those of settled pieces last.
+    """
 
     columns: dict[str, np.ndarray]
     piece: np.ndarray
@@ -137,15 +155,26 @@ class _Kernels:
         codes = np.empty(len(order), np.int64)
         codes[order] = np.repeat(np.arange(len(starts)), count)
         last = np.maximum.reduceat(begin, starts)
-        return _Collectives(order, starts, codes, tuple(column[starts] for column in key), whole, np.minimum.reduceat(begin, starts), last,
-                            last - np.minimum.reduceat(end, starts), comparable)
+        return _Collectives(
+            order,
+            starts,
+            codes,
+            tuple(column[starts] for column in key),
+            whole,
+            np.minimum.reduceat(begin, starts),
+            last,
+            last - np.minimum.reduceat(end, starts),
+            comparable,
+        )
 
 
 @dataclass(frozen=True)
 class _Collectives:
-    """Collectives by group, function and ordinal. order: of the kernels by collective; starts: where each collective begins in it. codes:
-    of each kernel, its collective's index. key: of each. whole: which are complete. first, last: begin of a kernel. gap: how much earlier
-    than the last begin the first end is, ns. comparable: whether all times can be compared."""
+    """Collectives by group, function and ordinal. order: of the kernels by collective; starts:
+    where each collective begins in it. codes: of each kernel, its collective's index. key: of each.
+    whole: which are complete. first, last: begin of a kernel. gap: how much earlier than the last
+    begin the first end is, ns. comparable: whether all times can be compared.
+    """
 
     order: np.ndarray
     starts: np.ndarray
@@ -163,17 +192,31 @@ def _blocks(path: Path, rows: np.ndarray) -> tuple[Block, ...]:
     return write_blocks(path, np.zeros(len(rows), np.int64), rows)
 
 
-def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """RECORD of each kernel of the collectives chosen, by begin, TRANSFER_RECORD of those whose bytes are known, by their own begins, and
-    the collectives' first begins and keys. They are numbered from 1 by their first begin."""
+def _records(
+    kernels: _Kernels, met: _Collectives, chosen: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """RECORD of each kernel of the collectives chosen, by begin, TRANSFER_RECORD of those whose
+    bytes are known, by their own begins, and the collectives' first begins and keys. They are
+    numbered from 1 by their first begin.
+    """
     at = np.flatnonzero(chosen)
     at = at[np.argsort(met.first[at], kind="stable")]
     number = np.zeros(len(chosen), np.int64)
     number[at] = np.arange(1, len(at) + 1)
     rows = np.flatnonzero(chosen[met.codes])
     codes = met.codes[rows]
-    begin, end, told, total, shared, reduced, messages = (kernels[name][rows] for name in (
-        "time_begin", "time_end", "known", "bytes", "share_bytes", "reduce_bytes", "message_bytes"))
+    begin, end, told, total, shared, reduced, messages = (
+        kernels[name][rows]
+        for name in (
+            "time_begin",
+            "time_end",
+            "known",
+            "bytes",
+            "share_bytes",
+            "reduce_bytes",
+            "message_bytes",
+        )
+    )
     ranks = kernels.of_piece("ranks")[rows]
     last = met.last[codes]
     transfer = np.maximum(end - last, 0)
@@ -182,32 +225,47 @@ def _records(kernels: _Kernels, met: _Collectives, chosen: np.ndarray) -> tuple[
     measured = np.flatnonzero((told == 1) & (total >= 0) & (transfer > 0) & comparable)
 
     def speed(moved: np.ndarray) -> np.ndarray:
-        # In floating point, for the product may be beyond 64 bits. 0 B/s is where nothing moved, no slow transfer.
+        # In floating point, for the product may be beyond 64 bits. 0 B/s is where nothing moved, no
+        # slow transfer.
         exact = moved * 1e9 / np.maximum(transfer, 1)
         return np.maximum(np.round(exact), np.sign(exact)).astype(np.int64)
 
     operation, by_name = kernels["operation"][rows], kernels["by_name"][rows]
     columns = {
-        "begin": begin, "ready": last, "end": end, "object": kernels["object_kernel"][rows],
-        "operation": np.where(operation > 0, operation, np.where(by_name > 0, by_name, GROUP)), "collective": number[codes],
+        "begin": begin,
+        "ready": last,
+        "end": end,
+        "object": kernels["object_kernel"][rows],
+        "operation": np.where(operation > 0, operation, np.where(by_name > 0, by_name, GROUP)),
+        "collective": number[codes],
         "late": np.where(comparable, begin - met.first[codes], ABSENT),
-        "wait": np.where(comparable, np.minimum(last - begin, end - begin), ABSENT), "transfer": np.where(comparable, transfer, ABSENT),
+        "wait": np.where(comparable, np.minimum(last - begin, end - begin), ABSENT),
+        "transfer": np.where(comparable, transfer, ABSENT),
         "algorithm_bandwidth": speed(plain + reduced + shared * ranks),
         "bus_bandwidth": speed(plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1)),
-        "settled": kernels.of_piece("settled")[rows], "task": kernels["task"][rows], "device": kernels["device"][rows],
-        "group": kernels.of_piece("group")[rows], "before": kernels["before"][rows]}
+        "settled": kernels.of_piece("settled")[rows],
+        "task": kernels["task"][rows],
+        "device": kernels["device"][rows],
+        "group": kernels.of_piece("group")[rows],
+        "before": kernels["before"][rows],
+    }
 
     def table(names: tuple[str, ...], order: np.ndarray) -> np.ndarray:
         return np.stack([columns[name][order] for name in names], axis=1)
 
-    return (table(RECORD, np.argsort(begin, kind="stable")), table(TRANSFER_RECORD, measured[np.argsort(last[measured], kind="stable")]),
-            np.stack([met.first[at], *(column[at] for column in met.key)], axis=1))
+    return (
+        table(RECORD, np.argsort(begin, kind="stable")),
+        table(TRANSFER_RECORD, measured[np.argsort(last[measured], kind="stable")]),
+        np.stack([met.first[at], *(column[at] for column in met.key)], axis=1),
+    )
 
 
 @dataclass(frozen=True)
 class NumberStep:
-    """Numbers the collectives of several steps through: from 1 by their first begin, then by group, function and ordinal. parts: of each
-    step the file of its collectives and the one that is to hold their numbers (int64)."""
+    """Numbers the collectives of several steps through: from 1 by their first begin, then by group,
+    function and ordinal. parts: of each step the file of its collectives and the one that is to
+    hold their numbers (int64).
+    """
 
     parts: tuple[tuple[Path, Path], ...]
 
@@ -223,8 +281,9 @@ class NumberStep:
 
 @dataclass(frozen=True)
 class RecordStep:
-    """Stores the records that begin within a span of time (ns; None: without a limit). parts: of each step that matched, its records
-    and the file of their numbers. transfers: of all steps."""
+    """Stores the records that begin within a span of time (ns; None: without a limit). parts: of
+    each step that matched, its records and the file of their numbers. transfers: of all steps.
+    """
 
     number: int
     parts: tuple[tuple[Block, Path], ...]
@@ -233,19 +292,33 @@ class RecordStep:
     high: int | None
     folder: Path
 
-    def run(self) -> Extracted:
+    def run(self) -> TaskResult:
         found = []
         for block, path in self.parts:
             rows = block.read(self.low, self.high)
-            rows[:, RECORD.index("collective")] = np.fromfile(path, np.int64)[rows[:, RECORD.index("collective")] - 1]
+            rows[:, RECORD.index("collective")] = np.fromfile(path, np.int64)[
+                rows[:, RECORD.index("collective")] - 1
+            ]
             found.append(rows)
         transfers = [block.read(self.low, self.high) for block in self.transfers]
-        made = [_rows(LAYOUT, RECORD, FIELDS, found), _rows(TRANSFER, TRANSFER_RECORD, TRANSFER_FIELDS, transfers)]
-        return spilled(Related([rows for rows in made if len(rows.begin)]), NAME, self.number, self.folder)
+        made = [
+            _rows(LAYOUT, RECORD, FIELDS, found),
+            _rows(TRANSFER, TRANSFER_RECORD, TRANSFER_FIELDS, transfers),
+        ]
+        return write_result(
+            RelationResult([rows for rows in made if len(rows.begin)]),
+            NAME,
+            self.number,
+            self.folder,
+        )
 
 
-def _rows(layout: str, columns: tuple[str, ...], fields: tuple[str, ...], parts: Sequence[np.ndarray]) -> Rows:
-    """Records of a layout from parts with these columns, which begin with begin, end and object, in their order among equals."""
+def _rows(
+    layout: str, columns: tuple[str, ...], fields: tuple[str, ...], parts: Sequence[np.ndarray]
+) -> Rows:
+    """Records of a layout from parts with these columns, which begin with begin, end and object, in
+    their order among equals.
+    """
     table = np.concatenate([np.zeros((0, len(columns)), np.int64), *parts])
     column = dict(zip(columns, table.T, strict=True))
     order = np.lexsort([column[name] for name in reversed(ORDER)])

@@ -1,5 +1,3 @@
-"""The store between reading and writing: sorted runs of records on disk.
-
-It is what keeps memory bounded whatever the input, and what lets readers and writers be pure functions over files, run by any
-``concurrent.futures.Executor``.
+"""The store between reading and writing: sorted runs of records on disk, and windows of them in
+trace time.
 """

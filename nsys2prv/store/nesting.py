@@ -1,26 +1,35 @@
 """Ranges of several threads on one row of a stream: lanes on which they nest.
 
-Paraver shows nested ranges by a stack (Stacked Val): of two that cross, the end of one takes the other away. Ranges of one owner lie
-within each other for the most part, and so may those of another within them (a backward pass on a thread of its own within an
-iteration). Where they do not, all that an owner has in one stretch of time moves together.
+Paraver shows nested ranges by a stack (Stacked Val): of two that cross, the end of one takes the
+other away. Ranges of one owner lie within each other for the most part, and so may those of another
+within them (a backward pass on a thread of its own within an iteration). Where they do not, all
+that an owner has in one stretch of time moves together.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from nsys2prv.columns import factorize_together, over_slices
-from nsys2prv.store.lanes import MOST_LANES, first_free
+from nsys2prv._util.columns import factorize_together, over_slices
+from nsys2prv.store.overlaps import MOST_LANES, first_free
 
 
-def nesting_lanes(object_: np.ndarray, owner: np.ndarray, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, int]:
-    """The lane of each range on its object, 0 for the object itself, and how many found no lane on which they nest."""
+def nesting_lanes(
+    object_: np.ndarray, owner: np.ndarray, begin: np.ndarray, end: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """The lane of each range on its object, 0 for the object itself, and how many found no lane on
+    which they nest.
+    """
     layers, lanes = np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
     if not len(begin):
         return lanes, 0
-    crowded = sum(_layered(rows, begin, end, layers) for rows in _groups(begin, end, object_, owner))
+    crowded = sum(
+        _layered(rows, begin, end, layers) for rows in _groups(begin, end, object_, owner)
+    )
     stretch = _stretches(begin, end, object_, owner, layers)
-    crowded += sum(_placed(rows, begin, end, stretch, lanes) for rows in _groups(begin, end, object_))
+    crowded += sum(
+        _placed(rows, begin, end, stretch, lanes) for rows in _groups(begin, end, object_)
+    )
     return lanes, crowded
 
 
@@ -44,7 +53,9 @@ def _crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def _layered(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers: np.ndarray) -> int:
-    """Fill in layers of an owner's rows in which all nest; returns how many are left over in the last."""
+    """Fill in layers of an owner's rows in which all nest; returns how many are left over in the
+    last.
+    """
     for layer in range(MOST_LANES):
         layers[rows] = layer
         rows = rows[_crossing(begin[rows], end[rows])]
@@ -54,7 +65,9 @@ def _layered(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers: np.nd
 
 
 def _stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
-    """For each row the number of its stretch: the rows of equal keys between two times at which there is none."""
+    """For each row the number of its stretch: the rows of equal keys between two times at which
+    there is none.
+    """
     _, codes = factorize_together(*keys)
     order = np.lexsort((begin, codes))
     group = codes[order]
@@ -68,7 +81,9 @@ def _stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndar
     return stretch
 
 
-def _placed(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, stretch: np.ndarray, lanes: np.ndarray) -> int:
+def _placed(
+    rows: np.ndarray, begin: np.ndarray, end: np.ndarray, stretch: np.ndarray, lanes: np.ndarray
+) -> int:
     """Fill in the lanes of an object's rows, stretch by stretch; returns how many find none."""
     _, unit = np.unique(stretch[rows], return_inverse=True)
     unit = unit.reshape(-1)
@@ -84,11 +99,23 @@ def _placed(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, stretch: np.nd
     return len(rows)
 
 
-def _apart(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, unit: np.ndarray, lanes: np.ndarray, free: int) -> int:
-    """Fill in lanes from `free` on, on which no stretch overlaps another; returns how many rows find none."""
+def _apart(
+    rows: np.ndarray,
+    begin: np.ndarray,
+    end: np.ndarray,
+    unit: np.ndarray,
+    lanes: np.ndarray,
+    free: int,
+) -> int:
+    """Fill in lanes from `free` on, on which no stretch overlaps another; returns how many rows
+    find none.
+    """
     numbers, unit = np.unique(unit, return_inverse=True)
     unit = unit.reshape(-1)
-    first, last = np.full(len(numbers), np.iinfo(np.int64).max), np.full(len(numbers), np.iinfo(np.int64).min)
+    first, last = (
+        np.full(len(numbers), np.iinfo(np.int64).max),
+        np.full(len(numbers), np.iinfo(np.int64).min),
+    )
     np.minimum.at(first, unit, begin[rows])
     np.maximum.at(last, unit, end[rows])
     order = np.lexsort((-last, first))

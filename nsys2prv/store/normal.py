@@ -1,4 +1,6 @@
-"""From the normal form to sorted runs: times made sane, rows split by the attributes they carry, sorted, spilled."""
+"""From the normal form to sorted runs: times made sane, rows split by the attributes they carry,
+sorted, spilled.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,31 @@ from dataclasses import replace
 
 import numpy as np
 
-from nsys2prv.account import Account
-from nsys2prv.catalogue import Layout, catalogue
-from nsys2prv.catalogue.counters import Metric
-from nsys2prv.columns import ABSENT, OPEN, factorize, is_sorted
-from nsys2prv.events.kind import Counters, Lines, Rows
-from nsys2prv.report.source import NULL, all_usable, usable
-from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, Run, Shape, SpillWriter, end_dtype, fields_present
+from nsys2prv._util.columns import ABSENT, OPEN, factorize, is_sorted
+from nsys2prv.events.catalogue import Layout, catalogue
+from nsys2prv.events.catalogue.counters import Metric
+from nsys2prv.events.kind import Account, Counters, Lines, Rows
+from nsys2prv.nsight.source import NULL, all_usable, usable
+from nsys2prv.store.runs import (
+    BEGIN,
+    COUNTER,
+    END,
+    LINE,
+    Run,
+    Shape,
+    SpillWriter,
+    end_dtype,
+    fields_present,
+)
 
 #: The greatest number that is stored in 32 bits.
 MOST_NARROW = (1 << 32) - 1
 
 
 def spill(rows: Rows, open_ended: bool, writer: SpillWriter, account: Account) -> Iterator[Run]:
-    """Store one piece of the normal form; yields its runs: each of begins, directly after it that of their ends (:func:`runs.pairs`), and
-    lines. What is dropped or repaired is counted in the account.
+    """Store one piece of the normal form; yields its runs: each of begins, directly after it that
+    of their ends (:func:`runs.pairs`), and lines. What is dropped or repaired is counted in the
+    account.
 
     open_ended: a row without an end lasts to the end of the trace.
     """
@@ -30,7 +42,7 @@ def spill(rows: Rows, open_ended: bool, writer: SpillWriter, account: Account) -
         rows = replace(rows, end=rows.begin + 1)
     kept, end = _sane_times(rows, open_ended, account)
     if isinstance(kept, slice) or len(kept):
-        plain = _Plain(rows.columns)
+        plain = _NonNegativeColumns(rows.columns)
         for present, chosen in _carried(layout, rows.columns, kept):
             yield from _spill_events(rows, layout, present, chosen, end, plain, writer)
     if rows.lines is not None:
@@ -51,8 +63,14 @@ def spill_counters(counters: Counters, writer: SpillWriter, account: Account) ->
     values = counters.values[kept] + 1
     shape = sample_shape(counters.layout, counters.metrics, values)
     records = np.empty(len(kept), shape.dtype)
-    records["time"], records["object"], records["values"] = time[order], counters.object, values[order]
-    yield writer.append(shape, records, int(records["time"][-1]), counters.object, int(carried[kept].sum()))
+    records["time"], records["object"], records["values"] = (
+        time[order],
+        counters.object,
+        values[order],
+    )
+    yield writer.append(
+        shape, records, int(records["time"][-1]), counters.object, int(carried[kept].sum())
+    )
 
 
 def sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -> Shape:
@@ -62,11 +80,17 @@ def sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -
 
 def _of(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndarray:
     """Those at `chosen` of some rows; a slice is all of them."""
-    return chosen if isinstance(rows, slice) else rows if isinstance(chosen, slice) else rows[chosen]
+    return (
+        chosen if isinstance(rows, slice) else rows if isinstance(chosen, slice) else rows[chosen]
+    )
 
 
-def _sane_times(rows: Rows, open_ended: bool, account: Account) -> tuple[slice | np.ndarray, np.ndarray]:
-    """The rows to keep (a slice: all, of which there are some), and the ends of all rows: after the begin by at least 1 ns, or OPEN."""
+def _sane_times(
+    rows: Rows, open_ended: bool, account: Account
+) -> tuple[slice | np.ndarray, np.ndarray]:
+    """The rows to keep (a slice: all, of which there are some), and the ends of all rows: after the
+    begin by at least 1 ns, or OPEN.
+    """
     chosen = slice(None) if rows.chosen is None else rows.chosen
     if all_usable(rows.begin) and all_usable(rows.end) and (rows.end > rows.begin).all():
         return chosen, rows.end
@@ -75,7 +99,9 @@ def _sane_times(rows: Rows, open_ended: bool, account: Account) -> tuple[slice |
     if open_ended:
         opened = timed & ~closed
         if opened.any():
-            account.repaired["ranges without an end, closed at the end of the trace"] += int(opened.sum())
+            account.repaired["ranges without an end, closed at the end of the trace"] += int(
+                opened.sum()
+            )
     else:
         timed &= closed
     lost = len(begin) - int(timed.sum())
@@ -90,11 +116,14 @@ def _sane_times(rows: Rows, open_ended: bool, account: Account) -> tuple[slice |
     return chosen, np.where(closed, np.maximum(rows.end, rows.begin + 1), OPEN)
 
 
-def _carried(layout: Layout, columns: dict[str, np.ndarray], kept: slice | np.ndarray) -> Iterator[tuple[int, slice | np.ndarray]]:
-    """The bits of the fields that rows carry, all that are not optional and the optional ones that they have, and those of the kept rows
-    that carry the same.
+def _carried(
+    layout: Layout, columns: dict[str, np.ndarray], kept: slice | np.ndarray
+) -> Iterator[tuple[int, slice | np.ndarray]]:
+    """The bits of the fields that rows carry, all that are not optional and the optional ones that
+    they have, and those of the kept rows that carry the same.
 
-    Of the others a plain number of 0 is not written where rows of the layout follow one another: between them it is 0 anyway.
+    Of the others a plain number of 0 is not written where rows of the layout follow one another:
+    between them it is 0 anyway.
     """
     follow = not layout.nests and not layout.holds
     always, some, held = 0, [], []
@@ -121,12 +150,15 @@ def _carried(layout: Layout, columns: dict[str, np.ndarray], kept: slice | np.nd
         carried |= np.left_shift(has, place, dtype=carried.dtype)
     combinations, codes = factorize(carried)
     for code, combination in enumerate(combinations.tolist()):
-        present = always | sum(1 << bit for place, bit in enumerate(some) if combination >> place & 1)
+        present = always | sum(
+            1 << bit for place, bit in enumerate(some) if combination >> place & 1
+        )
         yield present, kept if len(combinations) == 1 else _of(kept, np.flatnonzero(codes == code))
 
 
-class _Plain(dict):
-    """Columns without negative values: Paraver's tools know none, and the few that damage makes say nothing, as 0 does.
+class _NonNegativeColumns(dict):
+    """Columns without negative values: Paraver's tools know none, and the few that damage makes say
+    nothing, as 0 does.
 
     narrow: the names of those of which no number needs more than 32 bits.
     """
@@ -152,35 +184,61 @@ class _Plain(dict):
         return name not in self.narrow and int(column[rows].max()) > MOST_NARROW
 
 
-def _spill_events(rows: Rows, layout: Layout, present: int, kept: slice | np.ndarray, end: np.ndarray, plain: _Plain,
-                  writer: SpillWriter) -> Iterator[Run]:
+def _spill_events(
+    rows: Rows,
+    layout: Layout,
+    present: int,
+    kept: slice | np.ndarray,
+    end: np.ndarray,
+    plain: _NonNegativeColumns,
+    writer: SpillWriter,
+) -> Iterator[Run]:
     """Store the `kept` rows. end: of all rows."""
     begin, ends = rows.begin[kept], end[kept]
     order = _outer_first(begin, ends)
     kept, ends = _of(kept, order), ends[order]
-    wide = sum(1 << bit for bit, field in enumerate(layout.fields) if present >> bit & 1 and plain.is_wide(field.name, kept))
-    columns = {"time": rows.begin, "end": end, "object": rows.object, "domain": rows.domain,
-               **{field.name: plain[field.name] for field in fields_present(layout, present)}}
+    wide = sum(
+        1 << bit
+        for bit, field in enumerate(layout.fields)
+        if present >> bit & 1 and plain.is_wide(field.name, kept)
+    )
+    columns = {
+        "time": rows.begin,
+        "end": end,
+        "object": rows.object,
+        "domain": rows.domain,
+        **{field.name: plain[field.name] for field in fields_present(layout, present)},
+    }
     object_ = one_object(rows.object[kept])
     last = int(ends.max())
     if last == OPEN:
         last = int(ends[ends != OPEN].max(initial=NULL))
     last = max(last, int(begin.max()) + 1)
-    yield writer.append_columns(Shape(BEGIN, layout.name, present, wide=wide), columns, kept, last, object_)
+    yield writer.append_columns(
+        Shape(BEGIN, layout.name, present, wide=wide), columns, kept, last, object_
+    )
     shape = Shape(END, layout.name, present)
     if layout.holds:
         yield writer.append(shape, closings_of(rows.object[kept], layout), last, object_)
     else:
         by_end = slice(None) if is_sorted(ends) else np.argsort(ends, kind="stable")
-        yield writer.append_columns(shape, {**columns, "time": end}, _of(kept, by_end), last, object_)
+        yield writer.append_columns(
+            shape, {**columns, "time": end}, _of(kept, by_end), last, object_
+        )
 
 
-def append_events(writer: SpillWriter, shape: Shape, begins: np.ndarray, end: np.ndarray, last: int) -> tuple[Run, Run]:
-    """Store begin records, ascending by time, and the end records that belong to them. end: of each; last: as in :class:`Run`."""
+def append_events(
+    writer: SpillWriter, shape: Shape, begins: np.ndarray, end: np.ndarray, last: int
+) -> tuple[Run, Run]:
+    """Store begin records, ascending by time, and the end records that belong to them. end: of
+    each; last: as in :class:`Run`.
+    """
     layout = catalogue().layouts[shape.name]
     object_ = one_object(begins["object"])
     ends = closings_of(begins["object"], layout) if layout.holds else ends_of(begins, end, layout)
-    return writer.append(shape, begins, last, object_), writer.append(Shape(END, shape.name, shape.present), ends, last, object_)
+    return writer.append(shape, begins, last, object_), writer.append(
+        Shape(END, shape.name, shape.present), ends, last, object_
+    )
 
 
 def one_object(objects: np.ndarray) -> int:
@@ -225,10 +283,17 @@ def _outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:
 def spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
     """Store lines; yields their run.
 
-    Lines whose ends lack usable times are left out; the row that a line leads to is spilled under the same condition.
+    Lines whose ends lack usable times are left out; the row that a line leads to is spilled under
+    the same condition.
     """
-    columns = {"time": lines.send, "sender": lines.sender, "receive": lines.receive, "receiver": lines.receiver,
-               "until": np.maximum(lines.until, lines.receive + 1), "size": lines.size}
+    columns = {
+        "time": lines.send,
+        "sender": lines.sender,
+        "receive": lines.receive,
+        "receiver": lines.receiver,
+        "until": np.maximum(lines.until, lines.receive + 1),
+        "size": lines.size,
+    }
     if lines.tag is not None:
         columns["tag"] = lines.tag
     kept = slice(None)

@@ -1,7 +1,7 @@
 """What a reading task found, packed into a few small files, and unpacked from them elsewhere.
 
-Runs become columns, compressed, whose times are differences: of a record's begin to the one before, of its other times to its begin. Ends
-follow from begins and are left out.
+Runs become columns, compressed, whose times are differences: of a record's begin to the one before,
+of its other times to its begin. Ends follow from begins and are left out.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
-from nsys2prv.catalogue import NameSet, catalogue
-from nsys2prv.plain import from_plain, to_plain
-from nsys2prv.reading.extracted import Extracted
-from nsys2prv.reading.frames import FrameWriter, read_frame
-from nsys2prv.store.archive import check_unpacked
+from nsys2prv._util.archive import check_unpacked
+from nsys2prv._util.frames import FrameWriter, read_frame
+from nsys2prv._util.serialize import from_json, to_json
+from nsys2prv._util.untrusted import panics_unseen
+from nsys2prv.events.catalogue import NameSet, catalogue
 from nsys2prv.store.normal import closings_of, ends_of
-from nsys2prv.store.runs import BEGIN, Run, Shape, SpillWriter, fields_present, pairs, stored
-from nsys2prv.untrusted import panics_unseen
+from nsys2prv.store.runs import BEGIN, Run, Shape, SpillWriter, fields_present, pairs, read_run
+from nsys2prv.store.task_result import TaskResult
 
 ENTRY = "result.json"
 NO_FILE = -1
@@ -36,8 +36,9 @@ INDICES = {"object": "objects", "sender": "objects", "receiver": "objects", "dom
 
 @dataclass(frozen=True)
 class PackedRun:
-    """A run as :class:`nsys2prv.store.runs.Run` has it. file: number of the file with its rows, of which `first` is its first; NO_FILE of
-    ends."""
+    """A run as :class:`nsys2prv.store.runs.Run` has it. file: number of the file with its rows, of
+    which `first` is its first; NO_FILE of ends.
+    """
 
     shape: Shape
     file: int
@@ -52,13 +53,13 @@ class PackedRun:
 class Entry:
     """A result without its files. names, facts: what there are files of."""
 
-    result: Extracted
+    result: TaskResult
     runs: list[PackedRun]
     names: list[str]
     facts: list[str]
 
 
-def pack(result: Extracted, folder: Path) -> None:
+def pack(result: TaskResult, folder: Path) -> None:
     """Write a result to files in a new folder."""
     folder.mkdir()
     dtypes: dict[np.dtype, int] = {}
@@ -68,10 +69,16 @@ def pack(result: Extracted, folder: Path) -> None:
     for run, ends in pairs(result.runs):
         number = dtypes.setdefault(run.shape.dtype, len(dtypes))
         columns.setdefault(number, []).append(_columns(run))
-        runs.append(PackedRun(run.shape, number, filled.get(number, 0), run.rows, run.last, run.object, run.values))
+        runs.append(
+            PackedRun(
+                run.shape, number, filled.get(number, 0), run.rows, run.last, run.object, run.values
+            )
+        )
         filled[number] = filled.get(number, 0) + run.rows
         if ends is not None:
-            runs.append(PackedRun(ends.shape, NO_FILE, 0, ends.rows, ends.last, ends.object, ends.values))
+            runs.append(
+                PackedRun(ends.shape, NO_FILE, 0, ends.rows, ends.last, ends.object, ends.values)
+            )
     for number, frames in columns.items():
         _write(pl.concat(frames), folder / f"runs-{number}.arrow")
     for kind, files in (("names", result.names), ("facts", result.facts)):
@@ -79,23 +86,33 @@ def pack(result: Extracted, folder: Path) -> None:
             _write(read_frame(frame), folder / f"{kind}-{number}.arrow")
     bare = replace(result, runs=[], names={}, facts={}, launches=[], regions=[])
     entry = Entry(bare, runs, list(result.names), list(result.facts))
-    (folder / ENTRY).write_text(json.dumps(to_plain(entry, Entry)), encoding="ascii")
+    (folder / ENTRY).write_text(json.dumps(to_json(entry, Entry)), encoding="ascii")
 
 
-def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: int) -> Extracted:
-    """The result whose files `opened` gives, as task `number` of this report; its own files are in the folder `spill`.
+def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: int) -> TaskResult:
+    """The result whose files `opened` gives, as task `number` of this report; its own files are in
+    the folder `spill`.
 
     Raises an exception of its own choice for files that :func:`pack` did not write.
     """
     with opened(ENTRY) as file:
-        entry = from_plain(json.load(file), Entry)
+        entry = from_json(json.load(file), Entry)
     result = replace(entry.result, task=number, report=report)
     with FrameWriter(spill / f"frames-{number}.arrows") as stored:
-        for kind, names, target in (("names", entry.names, result.names), ("facts", entry.facts, result.facts)):
+        for kind, names, target in (
+            ("names", entry.names, result.names),
+            ("facts", entry.facts, result.facts),
+        ):
             for index, name in enumerate(names):
                 target[name] = stored.append(_read(opened, f"{kind}-{index}.arrow"))
-    limits = {"objects": len(result.objects), "domains": len(result.domains),
-              **{name: _read(opened, f"names-{index}.arrow").height for index, name in enumerate(entry.names)}}
+    limits = {
+        "objects": len(result.objects),
+        "domains": len(result.domains),
+        **{
+            name: _read(opened, f"names-{index}.arrow").height
+            for index, name in enumerate(entry.names)
+        },
+    }
     frames: dict[int, pl.DataFrame] = {}
     writer = SpillWriter(spill / f"runs-{number}.bin", report, number)
     try:
@@ -107,7 +124,11 @@ def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: 
             result.runs.append(_appended(writer, run, records))
             if ends is not None:
                 layout = catalogue().layouts[run.shape.name]
-                closing = closings_of(records["object"], layout) if layout.holds else ends_of(records, records["end"], layout)
+                closing = (
+                    closings_of(records["object"], layout)
+                    if layout.holds
+                    else ends_of(records, records["end"], layout)
+                )
                 result.runs.append(_appended(writer, ends, closing))
     finally:
         writer.close()
@@ -122,13 +143,15 @@ def _appended(writer: SpillWriter, packed: PackedRun, records: np.ndarray) -> Ru
 
 def _columns(run: Run) -> pl.DataFrame:
     """The records of a run in columns."""
-    records = stored(run)
+    records = read_run(run)
     columns = {"time": np.diff(records["time"], prepend=0)}
     for name in records.dtype.names[1:]:
         if name == "values":
             columns |= {f"value {index}": column for index, column in enumerate(records[name].T)}
         else:
-            columns[name] = records[name] - records[RELATIVE[name]] if name in RELATIVE else records[name]
+            columns[name] = (
+                records[name] - records[RELATIVE[name]] if name in RELATIVE else records[name]
+            )
     return pl.DataFrame({name: np.ascontiguousarray(column) for name, column in columns.items()})
 
 
@@ -151,7 +174,11 @@ def _check(shape: Shape, records: np.ndarray, limits: Mapping[str, int]) -> None
     """Raise ValueError where records do not ascend by time, or refer to what is not there."""
     if (np.diff(records["time"]) < 0).any():
         raise ValueError("times are out of order")
-    fields = fields_present(catalogue().layouts[shape.name], shape.present) if shape.stream == BEGIN else []
+    fields = (
+        fields_present(catalogue().layouts[shape.name], shape.present)
+        if shape.stream == BEGIN
+        else []
+    )
     named = {field.name: field.values.name for field in fields if isinstance(field.values, NameSet)}
     for name in records.dtype.names:
         limit = limits.get(INDICES.get(name) or named.get(name, ""))
@@ -162,13 +189,19 @@ def _check(shape: Shape, records: np.ndarray, limits: Mapping[str, int]) -> None
 def unpacked_size(content: bytes) -> int:
     """The bytes that the zstd buffers of an Arrow file will take, as far as they tell.
 
-    Each buffer begins with its unpacked size (int64, at a multiple of 8 bytes), then a zstd frame, whose head mostly has the size too.
+    Each buffer begins with its unpacked size (int64, at a multiple of 8 bytes), then a zstd frame,
+    whose head mostly has the size too.
     """
     total = 0
     for found in re.finditer(re.escape(ZSTD_MAGIC), content):
         at = found.start()
-        size = int.from_bytes(content[max(at - 8, 0):at], "little")
-        if at % 8 == 0 and size < MOST_BUFFER and at + 4 < len(content) and not content[at + 4] & 0b11000:
+        size = int.from_bytes(content[max(at - 8, 0) : at], "little")
+        if (
+            at % 8 == 0
+            and size < MOST_BUFFER
+            and at + 4 < len(content)
+            and not content[at + 4] & 0b11000
+        ):
             total += size
     return total
 

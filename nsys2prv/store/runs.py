@@ -1,7 +1,8 @@
 """Sorted runs: fixed-size binary records of one shape, ascending by time, in spill files.
 
-Each piece of the normal form is stored three times over, each by the time at which it makes a trace line: its begins (with
-all values), its ends, and its lines; samples of counters are stored once. A time window of the trace is then a slice of every run.
+Each piece of the normal form is stored three times over, each by the time at which it makes a trace
+line: its begins (with all values), its ends, and its lines; samples of counters are stored once. A
+time window of the trace is then a slice of every run.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from nsys2prv.catalogue import Layout, LineKind, catalogue
-from nsys2prv.catalogue.counters import Metric
+from nsys2prv.events.catalogue import Layout, LineKind, catalogue
+from nsys2prv.events.catalogue.counters import Metric
 
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
-#: Stands for the report of runs that are in trace time, and for the source of runs whose indices are the trace's own numbers.
+#: Stands for the report of runs that are in trace time, and for the source of runs whose indices
+#: are the trace's own numbers.
 TRACE, RESOLVED = -1, -1
-#: Every so many records a run's time is kept in memory, to plan windows and to find a slice while reading little beside it.
+#: Every so many records a run's time is kept in memory, to plan windows and to find a slice while
+#: reading little beside it.
 SAMPLE = 256
 #: Records put together at a time.
 BLOCK = 8192
@@ -31,16 +34,28 @@ OPEN_FILES = 256
 
 #: Records of states: trace time, thread of the trace, value.
 STATE_DTYPE = np.dtype([("time", "<i8"), ("end", "<i8"), ("object", "<u4"), ("state", "<u4")])
-_LINE_COLUMNS = [("time", "<i8"), ("sender", "<u4"), ("receive", "<i8"), ("receiver", "<u4"), ("until", "<i8"), ("size", "<i8")]
+_LINE_COLUMNS = [
+    ("time", "<i8"),
+    ("sender", "<u4"),
+    ("receive", "<i8"),
+    ("receiver", "<u4"),
+    ("until", "<i8"),
+    ("size", "<i8"),
+]
 
 
 def begin_dtype(layout: Layout, present: int, wide: int) -> np.dtype:
-    """Records of begins: `present` has a bit for every field of the layout that these records carry, `wide` one for every field of
-    which one number needs more than 32 bits."""
+    """Records of begins: `present` has a bit for every field of the layout that these records
+    carry, `wide` one for every field of which one number needs more than 32 bits.
+    """
     columns = [("time", "<i8"), ("end", "<i8"), ("object", "<u4")]
     if layout.has_domain:
         columns.append(("domain", "<u4"))
-    columns += [(f.name, "<i8" if wide >> bit & 1 else "<u4") for bit, f in enumerate(layout.fields) if present >> bit & 1]
+    columns += [
+        (f.name, "<i8" if wide >> bit & 1 else "<u4")
+        for bit, f in enumerate(layout.fields)
+        if present >> bit & 1
+    ]
     return np.dtype(columns)
 
 
@@ -63,10 +78,11 @@ def fields_present(layout: Layout, present: int) -> list:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a run's records are: begins or ends of a layout with certain fields, lines of a kind, samples of a layout's metrics, or states.
+    """What a run's records are: begins or ends of a layout with certain fields, lines of a kind,
+    samples of a layout's metrics, or states.
 
-    present, wide: of begins, see :func:`begin_dtype`. Samples are stored as value + 1 in `present` bytes each, 0 where a record lacks a
-    metric.
+    present, wide: of begins, see :func:`begin_dtype`. Samples are stored as value + 1 in `present`
+    bytes each, 0 where a record lacks a metric.
     """
 
     stream: str
@@ -80,22 +96,33 @@ class Shape:
         if self.stream == LINE:
             return line_dtype(catalogue().lines[self.name])
         if self.stream == COUNTER:
-            return np.dtype([("time", "<i8"), ("object", "<u4"), ("values", f"<u{self.present}", (len(self.metrics),))])
+            return np.dtype(
+                [
+                    ("time", "<i8"),
+                    ("object", "<u4"),
+                    ("values", f"<u{self.present}", (len(self.metrics),)),
+                ]
+            )
         if self.stream == STATE:
             return STATE_DTYPE
         layout = catalogue().layouts[self.name]
-        return begin_dtype(layout, self.present, self.wide) if self.stream == BEGIN else end_dtype(layout)
+        return (
+            begin_dtype(layout, self.present, self.wide)
+            if self.stream == BEGIN
+            else end_dtype(layout)
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """`rows` records at `offset` of a spill file, ascending by time (local ns of `report`). Equal to itself alone.
+    """`rows` records at `offset` of a spill file, ascending by time (local ns of `report`). Equal
+    to itself alone.
 
-    source: number of the extraction whose objects and names the records' indices mean. first, until: time of the
-    first and of the last record.
-    last: the greatest time in it that is not OPEN, ends and receives included. samples: the time of every SAMPLE-th record.
-    object: the one object of all its records, -1 for several. values: how many numbers a run of samples holds. filler: whether these are
-    zeros that say where nothing was sampled (:mod:`nsys2prv.store.unsampled`).
+    source: number of the extraction whose objects and names the records' indices mean. first,
+    until: time of the first and of the last record. last: the greatest time in it that is not OPEN,
+    ends and receives included. samples: the time of every SAMPLE-th record. object: the one object
+    of all its records, -1 for several. values: how many numbers a run of samples holds. filler:
+    whether these are zeros that say where nothing was sampled (:mod:`nsys2prv.store.corrections`).
     """
 
     shape: Shape
@@ -124,14 +151,19 @@ R = TypeVar("R", bound=Shaped)
 
 
 def pairs(runs: Iterable[R]) -> Iterator[tuple[R, R | None]]:
-    """Each run of a list but those of ends; with a run of begins that of their ends, which must directly follow it.
+    """Each run of a list but those of ends; with a run of begins that of their ends, which must
+    directly follow it.
 
     Raises ValueError where one of the two stands alone.
     """
     begins: R | None = None
     for run in runs:
         if begins is not None:
-            if (run.shape.stream, run.shape.name, run.shape.present) != (END, begins.shape.name, begins.shape.present):
+            if (run.shape.stream, run.shape.name, run.shape.present) != (
+                END,
+                begins.shape.name,
+                begins.shape.present,
+            ):
                 raise ValueError(f"ends of {begins.shape.name} are missing")
             yield begins, run
             begins = None
@@ -152,17 +184,40 @@ class SpillWriter:
         self.path, self.report, self.source = path, report, source
         self._file = path.open("wb")
 
-    def append(self, shape: Shape, records: np.ndarray, last: int, object_: int = -1, values: int = 0) -> Run:
-        """Store records, which must ascend by their field `time`. The other arguments are as in :class:`Run`."""
+    def append(
+        self, shape: Shape, records: np.ndarray, last: int, object_: int = -1, values: int = 0
+    ) -> Run:
+        """Store records, which must ascend by their field `time`. The other arguments are as in
+        :class:`Run`.
+        """
         offset = self._file.tell()
         self._file.write(memoryview(records).cast("B"))
         times = records["time"]
-        return Run(shape, self.path, offset, len(records), self.report, self.source, int(times[0]), int(times[-1]), last,
-                   times[::SAMPLE].copy(), object_, values)
+        return Run(
+            shape,
+            self.path,
+            offset,
+            len(records),
+            self.report,
+            self.source,
+            int(times[0]),
+            int(times[-1]),
+            last,
+            times[::SAMPLE].copy(),
+            object_,
+            values,
+        )
 
-    def append_columns(self, shape: Shape, columns: Mapping[str, np.ndarray], rows: slice | np.ndarray, last: int,
-                       object_: int = -1) -> Run:
-        """Store the records that these rows of columns make (indices, or a slice for all of them), as :meth:`append` does.
+    def append_columns(
+        self,
+        shape: Shape,
+        columns: Mapping[str, np.ndarray],
+        rows: slice | np.ndarray,
+        last: int,
+        object_: int = -1,
+    ) -> Run:
+        """Store the records that these rows of columns make (indices, or a slice for all of them),
+        as :meth:`append` does.
 
         They are put together a block at a time, which stays in the processor's cache.
         """
@@ -170,42 +225,61 @@ class SpillWriter:
         count = len(times) if isinstance(rows, slice) else len(rows)
         block = np.empty(min(count, BLOCK), dtype)
         for first in range(0, count, BLOCK):
-            records = block[:count - first]
-            some = slice(first, first + len(records)) if isinstance(rows, slice) else rows[first:first + len(records)]
+            records = block[: count - first]
+            some = (
+                slice(first, first + len(records))
+                if isinstance(rows, slice)
+                else rows[first : first + len(records)]
+            )
             for name in dtype.names:
                 records[name] = columns[name][some]
             self._file.write(memoryview(records).cast("B"))
         ends = (0, -1) if isinstance(rows, slice) else (rows[0], rows[-1])
         samples = times[::SAMPLE].copy() if isinstance(rows, slice) else times[rows[::SAMPLE]]
-        return Run(shape, self.path, offset, count, self.report, self.source, int(times[ends[0]]), int(times[ends[1]]), last, samples,
-                   object_)
+        return Run(
+            shape,
+            self.path,
+            offset,
+            count,
+            self.report,
+            self.source,
+            int(times[ends[0]]),
+            int(times[ends[1]]),
+            last,
+            samples,
+            object_,
+        )
 
     def close(self) -> None:
         self._file.close()
 
 
-def picked(records: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Records at some places (indices, or a truth for each), as bytes: numpy would copy them field by field, many times as slowly."""
+def take_records(records: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Records at some places (indices, or a truth for each), as bytes: numpy would copy them field
+    by field, many times as slowly.
+    """
     places = np.flatnonzero(rows) if rows.dtype == bool else rows
     return np.take(records.view((np.void, records.itemsize)), places).view(records.dtype)
 
 
-def together(pieces: Sequence[np.ndarray]) -> np.ndarray:
+def concat_records(pieces: Sequence[np.ndarray]) -> np.ndarray:
     """Records of one shape after each other, likewise."""
     if len(pieces) == 1:
         return pieces[0]
     dtype = pieces[0].dtype
-    return np.concatenate([records.view((np.void, dtype.itemsize)) for records in pieces]).view(dtype)
+    return np.concatenate([records.view((np.void, dtype.itemsize)) for records in pieces]).view(
+        dtype
+    )
 
 
-def stored(run: Run) -> np.ndarray:
+def read_run(run: Run) -> np.ndarray:
     """All records of a run, read from its file."""
     with run.path.open("rb") as file:
         file.seek(run.offset)
         return np.fromfile(file, run.shape.dtype, run.rows)
 
 
-def store_again(run: Run, records: np.ndarray) -> None:
+def rewrite_run(run: Run, records: np.ndarray) -> None:
     """Put the changed records of a run in their place; their times must be the same."""
     with run.path.open("r+b") as file:
         file.seek(run.offset)
@@ -229,17 +303,23 @@ class SpillReader:
             return start, np.empty(0, run.shape.dtype)
         records = self._read(run, start, stop)
         times = records["time"]
-        # What is sought lies in the first and in the last of the blocks: numpy copies what it searches.
-        before = int(times[:SAMPLE + 1].searchsorted(first)) if first > run.first else 0
+        # What is sought lies in the first and in the last of the blocks: numpy copies what it
+        # searches.
+        before = int(times[: SAMPLE + 1].searchsorted(first)) if first > run.first else 0
         if last is not None and last <= run.until:
             end = max(len(times) - SAMPLE, 0)
-            records = records[:end + int(times[end:].searchsorted(last))]
+            records = records[: end + int(times[end:].searchsorted(last))]
         return start + before, records[before:]
 
     def every(self, run: Run, step: int) -> np.ndarray:
         """Every `step`-th record of a run."""
         stride = step * max(1, BLOCK // step)
-        return np.concatenate([self._read(run, first, min(first + stride, run.rows))[::step] for first in range(0, run.rows, stride)])
+        return np.concatenate(
+            [
+                self._read(run, first, min(first + stride, run.rows))[::step]
+                for first in range(0, run.rows, stride)
+            ]
+        )
 
     def close(self) -> None:
         for file in self._files.values():
@@ -277,9 +357,15 @@ class SpillReader:
 
 
 def _blocks(run: Run, first: int, last: int | None) -> tuple[int, int]:
-    """From which record to before which one, both at multiples of SAMPLE or the run's end, those lie with first <= time < last."""
+    """From which record to before which one, both at multiples of SAMPLE or the run's end, those
+    lie with first <= time < last.
+    """
     if first > run.until:
         return run.rows, run.rows
     start = 0 if first <= run.first else max(int(run.samples.searchsorted(first)) - 1, 0) * SAMPLE
-    stop = run.rows if last is None or last > run.until else min(int(run.samples.searchsorted(last)) * SAMPLE, run.rows)
+    stop = (
+        run.rows
+        if last is None or last > run.until
+        else min(int(run.samples.searchsorted(last)) * SAMPLE, run.rows)
+    )
     return start, stop

@@ -1,4 +1,6 @@
-"""Time windows: how a trace is cut so that each part fits into memory, and what of a run is in one."""
+"""Time windows: how a trace is cut so that each part fits into memory, and what part of a run lies
+in one.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,45 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nsys2prv._util.columns import OPEN
 from nsys2prv.clock.maps import Clock, ClockMap
-from nsys2prv.columns import OPEN
-from nsys2prv.store import placing
-from nsys2prv.store.runs import BEGIN, Run, Shape, SpillReader, picked
+from nsys2prv.store.runs import BEGIN, Run, Shape, SpillReader, take_records
+
+
+def begins(records: np.ndarray, clock: Clock) -> np.ndarray:
+    """Trace times (ns) of begin records."""
+    return begins_of(records["time"], records["end"], clock)
+
+
+def begins_of(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
+    """Trace times (ns) at which ranges begin, by their local times.
+
+    A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it
+    begins: it begins 1 ns earlier.
+    """
+    times = clock.to_global(begin)
+    if clock.slack:
+        closed = end != OPEN
+        times -= closed & (clock.to_global(np.where(closed, end, 0)) <= times) & (times > 0)
+    return times
+
+
+def ends(records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
+    """Trace times (ns) at which the ranges of begin records end: those without an end, with the
+    trace.
+    """
+    return to_trace_time_or(records["end"], clock, duration)
+
+
+def to_trace_time_or(times: np.ndarray, clock: Clock, opened: int) -> np.ndarray:
+    """Trace times (ns) of local ones; `opened` for those that are OPEN."""
+    lasting = times == OPEN
+    return (
+        np.where(lasting, opened, clock.to_global(np.where(lasting, 0, times)))
+        if lasting.any()
+        else clock.to_global(times)
+    )
+
 
 #: Records of one window: some tens of MB, whatever the trace.
 WINDOW_RECORDS = 300_000
@@ -42,22 +79,30 @@ def _weight(run: Run) -> float:
     return run.rows * max(1, len(run.shape.metrics) / VALUES_PER_RECORD)
 
 
-def placed(reader: SpillReader, run: Run, clock: ClockMap, duration: int, first: int, last: int | None) -> tuple[np.ndarray, np.ndarray]:
+def placed(
+    reader: SpillReader, run: Run, clock: ClockMap, duration: int, first: int, last: int | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Trace times and records of a run within a window."""
     records = around(reader, run, clock, first, last)
     times = trace_times(run.shape, records, clock, duration)
     if clock.slack:
-        inside = within(times, first, last)
-        times, records = times[inside], picked(records, inside)
+        inside = in_window(times, first, last)
+        times, records = times[inside], take_records(records, inside)
     return times, records
 
 
-def around(reader: SpillReader, run: Run, clock: ClockMap, first: int, last: int | None) -> np.ndarray:
+def around(
+    reader: SpillReader, run: Run, clock: ClockMap, first: int, last: int | None
+) -> np.ndarray:
     """The records of a run within a window, and where its clock has slack some beside it."""
-    return reader.between(run, clock.to_local(first) - clock.slack, None if last is None else clock.to_local(last) + clock.slack)
+    return reader.between(
+        run,
+        clock.to_local(first) - clock.slack,
+        None if last is None else clock.to_local(last) + clock.slack,
+    )
 
 
-def within(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
+def in_window(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
     """Which times are in a window."""
     return (times >= first) & (True if last is None else times < last)
 
@@ -65,5 +110,5 @@ def within(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
 def trace_times(shape: Shape, records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
     """Trace times (ns) of records; what is open is at the end of the trace."""
     if shape.stream == BEGIN:
-        return placing.begins(records, clock)
-    return placing.moments(records["time"], clock, duration)
+        return begins(records, clock)
+    return to_trace_time_or(records["time"], clock, duration)

@@ -1,4 +1,6 @@
-"""Figures of the analyses equal what plain SQL and plain Python find in the exports: on the samples, and on a folder of real exports."""
+"""Figures of the analyses equal what plain SQL and plain Python find in the exports: on the
+samples, and on a folder of real exports.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,13 @@ from tools.corpus import EXPORTS, UNSET, need_corpus
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis.opened import Opened
-from nsys2prv.errors import NothingToWrite
+from nsys2prv._util.errors import NothingToWrite
+from nsys2prv.analysis.job import OpenJob
 
 PREFIX = "CUPTI_ACTIVITY_KIND_"
-KERNEL, RUNTIME, MEMCPY, MEMSET, GRAPH = (PREFIX + name for name in ("KERNEL", "RUNTIME", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
+KERNEL, RUNTIME, MEMCPY, MEMSET, GRAPH = (
+    PREFIX + name for name in ("KERNEL", "RUNTIME", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+)
 #: Rows of this event class repeat calls.
 BACKTRACES = 67
 #: The kinds that these tests look at.
@@ -30,7 +34,9 @@ class Export:
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
-        self.tables = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")}
+        self.tables = {
+            name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")
+        }
 
     def rows(self, table: str, query: str) -> list[tuple]:
         """The rows of a query, none where the table is not there."""
@@ -44,10 +50,19 @@ class Export:
 
 
 def figures(durations: Sequence[int]) -> tuple:
-    """As `nsys stats` defines them: count, total, mean, median, least, greatest, deviation of a sample."""
+    """As `nsys stats` defines them: count, total, mean, median, least, greatest, deviation of a
+    sample.
+    """
     deviation = statistics.stdev(durations) if len(durations) > 1 else -1
-    return (len(durations), sum(durations), statistics.fmean(durations), statistics.median(durations), min(durations), max(durations),
-            deviation)
+    return (
+        len(durations),
+        sum(durations),
+        statistics.fmean(durations),
+        statistics.median(durations),
+        min(durations),
+        max(durations),
+        deviation,
+    )
 
 
 def grouped(rows: Iterable[tuple]) -> dict[object, list[int]]:
@@ -60,32 +75,43 @@ def grouped(rows: Iterable[tuple]) -> dict[object, list[int]]:
 
 def close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
     """Whether rows of figures are equal, in any order."""
+
     def key(row: tuple) -> tuple:
         return row[0], row[1], row[4], row[5]
 
-    found = sorted((tuple(-1 if value is None else value for value in row) for row in found), key=key)
+    found = sorted(
+        (tuple(-1 if value is None else value for value in row) for row in found), key=key
+    )
     expected = sorted(expected, key=key)
-    return len(found) == len(expected) and all(one == pytest.approx(other, rel=1e-9) for one, other in zip(found, expected, strict=True))
+    return len(found) == len(expected) and all(
+        one == pytest.approx(other, rel=1e-9) for one, other in zip(found, expected, strict=True)
+    )
 
 
 FIGURES = ("count", "time_ns", "mean_ns", "median_ns", "min_ns", "max_ns", "deviation_ns")
 
 
-def check_summaries(job: Opened, exports: Sequence[Export]) -> None:
+def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
     """Kernels, API calls and copies."""
     results = job.analyse("kernels", "idle")
     kernels, graphs = defaultdict(list), defaultdict(list)
     calls, copies = defaultdict(list), Counter()
     for number, export in enumerate(exports):
-        for name, found in grouped(export.rows(KERNEL, f"SELECT demangledName, start, end FROM {KERNEL}")).items():
+        for name, found in grouped(
+            export.rows(KERNEL, f"SELECT demangledName, start, end FROM {KERNEL}")
+        ).items():
             text = export.rows("StringIds", f"SELECT value FROM StringIds WHERE id = {name}")
             kernels[text[0][0] if text else name] += found
-        for name, found in grouped(export.rows(GRAPH, f"SELECT graphExecId, start, end FROM {GRAPH}")).items():
+        for name, found in grouped(
+            export.rows(GRAPH, f"SELECT graphExecId, start, end FROM {GRAPH}")
+        ).items():
             graphs[number, name] += found
         query = f"SELECT value, start, end FROM {RUNTIME} LEFT JOIN StringIds ON id = nameId WHERE eventClass <> {BACKTRACES}"
         for name, found in grouped(export.rows(RUNTIME, query)).items():
             calls[name] += found
-        for kind, size, start, end in export.rows(MEMCPY, f"SELECT copyKind, bytes, start, end FROM {MEMCPY}"):
+        for kind, size, start, end in export.rows(
+            MEMCPY, f"SELECT copyKind, bytes, start, end FROM {MEMCPY}"
+        ):
             copies[kind, "count"] += 1
             copies[kind, "bytes"] += size
             copies[kind, "time"] += max(end - start, 1)
@@ -93,36 +119,67 @@ def check_summaries(job: Opened, exports: Sequence[Export]) -> None:
     if kernels or graphs:
         frame = tables["kernels"].frame
         of_graphs = frame.filter(pl.col("class") == "CUDA graph")
-        assert close(frame.filter(pl.col("class") != "CUDA graph").select(FIGURES).rows(), map(figures, kernels.values()))
+        assert close(
+            frame.filter(pl.col("class") != "CUDA graph").select(FIGURES).rows(),
+            map(figures, kernels.values()),
+        )
         assert of_graphs["time_ns"].sum() == sum(map(sum, graphs.values()))
-        assert tables["classes"].frame["count"].sum() == sum(map(len, [*kernels.values(), *graphs.values()]))
+        assert tables["classes"].frame["count"].sum() == sum(
+            map(len, [*kernels.values(), *graphs.values()])
+        )
         assert tables["classes"].frame["time_share"].sum() == pytest.approx(1)
     if calls:
         frame = results["idle"].tables["calls"].frame
-        assert (frame["count"].sum(), frame["time_ns"].sum()) == (sum(map(len, calls.values())), sum(map(sum, calls.values())))
+        assert (frame["count"].sum(), frame["time_ns"].sum()) == (
+            sum(map(len, calls.values())),
+            sum(map(sum, calls.values())),
+        )
         greatest = max(calls.values(), key=len)
-        assert close(frame.filter(pl.col("count") == len(greatest)).select(FIGURES).rows()[:1], [figures(greatest)]) or len(calls) > 1
+        assert (
+            close(
+                frame.filter(pl.col("count") == len(greatest)).select(FIGURES).rows()[:1],
+                [figures(greatest)],
+            )
+            or len(calls) > 1
+        )
     if copies:
-        frame = results["idle"].tables["memory"].frame.filter(pl.col("operation").str.contains("memcpy|migration"))
+        frame = (
+            results["idle"]
+            .tables["memory"]
+            .frame.filter(pl.col("operation").str.contains("memcpy|migration"))
+        )
         for column, what in (("count", "count"), ("bytes", "bytes"), ("time_ns", "time")):
-            assert frame[column].sum() == sum(value for (_, which), value in copies.items() if which == what)
+            assert frame[column].sum() == sum(
+                value for (_, which), value in copies.items() if which == what
+            )
 
 
 def work(export: Export) -> dict[tuple, dict[str, list[tuple[int, int]]]]:
     """Intervals of what each process does on each device, by kind."""
     found: dict[tuple, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     name = "(SELECT value FROM StringIds WHERE id = demangledName)"
-    for pid, device, start, end, text in export.rows(KERNEL, f"SELECT globalPid, deviceId, start, end, {name} FROM {KERNEL}"):
-        found[pid, device]["nccl" if text.startswith("nccl") else "compute"].append((start, max(end, start + 1)))
+    for pid, device, start, end, text in export.rows(
+        KERNEL, f"SELECT globalPid, deviceId, start, end, {name} FROM {KERNEL}"
+    ):
+        found[pid, device]["nccl" if text.startswith("nccl") else "compute"].append(
+            (start, max(end, start + 1))
+        )
     for table, kind in ((GRAPH, "compute"), (MEMCPY, "memory"), (MEMSET, "memory")):
-        for pid, device, start, end in export.rows(table, f"SELECT globalPid, deviceId, start, end FROM {table}"):
+        for pid, device, start, end in export.rows(
+            table, f"SELECT globalPid, deviceId, start, end FROM {table}"
+        ):
             found[pid, device][kind].append((start, max(end, start + 1)))
     return found
 
 
 def busy(pieces: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int]]:
     """Stretches with any of these intervals, by the marks of their ends."""
-    marks = sorted((time, step) for piece in pieces for begin, end in piece for time, step in ((begin, 0), (end, 1)))
+    marks = sorted(
+        (time, step)
+        for piece in pieces
+        for begin, end in piece
+        for time, step in ((begin, 0), (end, 1))
+    )
     stretches, open_ = [], 0
     for time, step in marks:
         if step == 0:
@@ -139,7 +196,7 @@ def total(stretches: Iterable[tuple[int, int]]) -> int:
     return sum(end - begin for begin, end in stretches)
 
 
-def check_efficiencies(job: Opened, exports: Sequence[Export]) -> None:
+def check_efficiencies(job: OpenJob, exports: Sequence[Export]) -> None:
     """Efficiencies and overlap of jobs whose every (process, device) is a GPU of its own."""
     by_device = [sets for export in exports for _, sets in sorted(work(export).items())]
     elapsed = job.duration
@@ -152,19 +209,29 @@ def check_efficiencies(job: Opened, exports: Sequence[Export]) -> None:
         active = [total(busy(sets.values())) for sets in by_device]
         (row,) = results["efficiencies"].tables["device"].frame.rows(named=True)
         assert row["devices"] == len(by_device)
-        assert row["parallel_efficiency"] == pytest.approx(sum(times) / len(times) / elapsed, rel=1e-9)
+        assert row["parallel_efficiency"] == pytest.approx(
+            sum(times) / len(times) / elapsed, rel=1e-9
+        )
         assert row["orchestration_efficiency"] == pytest.approx(max(active) / elapsed, rel=1e-9)
         if max(times):
-            assert row["load_balance_efficiency"] == pytest.approx(sum(times) / len(times) / max(times), rel=1e-9)
-            assert row["communication_efficiency"] == pytest.approx(max(times) / max(active), rel=1e-9)
-    *rows, _ = results["overlap"].tables["devices"].frame.rows(named=True) if "devices" in results["overlap"].tables else (None,)
+            assert row["load_balance_efficiency"] == pytest.approx(
+                sum(times) / len(times) / max(times), rel=1e-9
+            )
+            assert row["communication_efficiency"] == pytest.approx(
+                max(times) / max(active), rel=1e-9
+            )
+    *rows, _ = (
+        results["overlap"].tables["devices"].frame.rows(named=True)
+        if "devices" in results["overlap"].tables
+        else (None,)
+    )
     for row, sets in zip(rows, by_device, strict=False):
         compute, communication = busy([sets["compute"]]), busy([sets["nccl"], sets["memory"]])
         both = total(compute) + total(communication) - total(busy([compute, communication]))
         assert (row["communication_ns"], row["overlapped_ns"]) == (total(communication), both)
 
 
-def check_operations(job: Opened, exports: Sequence[Export]) -> None:
+def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
     """GPU time, kernels and calls of push/pop ranges, all names together and by name."""
     expected: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     unclosed: set[str] = set()
@@ -172,13 +239,29 @@ def check_operations(job: Opened, exports: Sequence[Export]) -> None:
         if "NVTX_EVENTS" not in export.tables:
             continue
         columns = export.columns("NVTX_EVENTS")
-        text = "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))" if "textId" in columns else "text"
-        nccl = {(domain, tid >> 24) for domain, tid in export.rows(
-            "NVTX_EVENTS", f"SELECT domainId, globalTid FROM NVTX_EVENTS WHERE eventType = 75 AND {text} = 'NCCL'")}
-        unclosed |= {name or "" for (name,) in export.rows(
-            "NVTX_EVENTS", f"SELECT {text} FROM NVTX_EVENTS WHERE eventType = 59 AND end IS NULL")}
+        text = (
+            "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))"
+            if "textId" in columns
+            else "text"
+        )
+        nccl = {
+            (domain, tid >> 24)
+            for domain, tid in export.rows(
+                "NVTX_EVENTS",
+                f"SELECT domainId, globalTid FROM NVTX_EVENTS WHERE eventType = 75 AND {text} = 'NCCL'",
+            )
+        }
+        unclosed |= {
+            name or ""
+            for (name,) in export.rows(
+                "NVTX_EVENTS",
+                f"SELECT {text} FROM NVTX_EVENTS WHERE eventType = 59 AND end IS NULL",
+            )
+        }
         query = f"SELECT globalTid, start, end, domainId, {text} FROM NVTX_EVENTS WHERE eventType = 59 AND end IS NOT NULL"
-        ranges = [row for row in export.rows("NVTX_EVENTS", query) if (row[3], row[0] >> 24) not in nccl]
+        ranges = [
+            row for row in export.rows("NVTX_EVENTS", query) if (row[3], row[0] >> 24) not in nccl
+        ]
         launched = launches(export)
         for tid, start, end, _, name in ranges:
             figures_ = expected[name or ""]
@@ -210,15 +293,21 @@ def check_operations(job: Opened, exports: Sequence[Export]) -> None:
 
 
 def launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
-    """Thread -> launching calls: begin of the call, time of the work, whether it is a kernel or graph."""
+    """Thread -> launching calls: begin of the call, time of the work, whether it is a kernel or
+    graph.
+    """
     calls: dict[tuple[int, int], tuple[int, int]] = {}
-    for tid, start, correlation in export.rows(RUNTIME, f"SELECT globalTid, start, correlationId FROM {RUNTIME} WHERE correlationId <> 0"):
+    for tid, start, correlation in export.rows(
+        RUNTIME, f"SELECT globalTid, start, correlationId FROM {RUNTIME} WHERE correlationId <> 0"
+    ):
         key = tid >> 24, correlation
         if key not in calls or start < calls[key][1]:
             calls[key] = tid, start
     found: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
     for table in (KERNEL, GRAPH, MEMCPY, MEMSET):
-        for pid, correlation, start, end in export.rows(table, f"SELECT globalPid, correlationId, start, end FROM {table}"):
+        for pid, correlation, start, end in export.rows(
+            table, f"SELECT globalPid, correlationId, start, end FROM {table}"
+        ):
             if (pid >> 24, correlation) in calls:
                 tid, sent = calls[pid >> 24, correlation]
                 found[tid].append((sent, max(end - start, 1), table in (KERNEL, GRAPH)))
@@ -226,7 +315,7 @@ def launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
 
 
 @pytest.fixture(scope="module", params=sorted(SAMPLES))
-def sample(request: pytest.FixtureRequest) -> Iterator[tuple[Opened, list[Export]]]:
+def sample(request: pytest.FixtureRequest) -> Iterator[tuple[OpenJob, list[Export]]]:
     exports = [Export(path) for path in SAMPLES[request.param]]
     with nsys2prv.open(SAMPLES[request.param], align="utc") as job:
         yield job, exports
@@ -234,12 +323,18 @@ def sample(request: pytest.FixtureRequest) -> Iterator[tuple[Opened, list[Export
         export.close()
 
 
-@pytest.mark.parametrize("check", [check_summaries, check_efficiencies, check_operations], ids=lambda check: check.__name__)
-def test_samples(sample: tuple[Opened, list[Export]], check) -> None:
+@pytest.mark.parametrize(
+    "check",
+    [check_summaries, check_efficiencies, check_operations],
+    ids=lambda check: check.__name__,
+)
+def test_samples(sample: tuple[OpenJob, list[Export]], check) -> None:
     check(*sample)
 
 
-@pytest.mark.parametrize("path", EXPORTS or [UNSET], ids=lambda path: path.stem[:60] if path else "none")
+@pytest.mark.parametrize(
+    "path", EXPORTS or [UNSET], ids=lambda path: path.stem[:60] if path else "none"
+)
 def test_real_exports(path: Path) -> None:
     need_corpus()
     export = Export(path)
@@ -249,6 +344,9 @@ def test_real_exports(path: Path) -> None:
             check_efficiencies(job, [export])
             check_operations(job, [export])
     except NothingToWrite:
-        assert not any(export.rows(table, f"SELECT 1 FROM {table} LIMIT 1") for table in (KERNEL, RUNTIME, MEMCPY))
+        assert not any(
+            export.rows(table, f"SELECT 1 FROM {table} LIMIT 1")
+            for table in (KERNEL, RUNTIME, MEMCPY)
+        )
     finally:
         export.close()

@@ -1,4 +1,6 @@
-"""Stragglers, what hosts do in gaps, and metrics, recomputed event by event from the frames or the exports of samples."""
+"""Stragglers, what hosts do in gaps, and metrics, recomputed event by event from the frames or the
+exports of samples.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,32 @@ import pytest
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis.opened import Opened
+from nsys2prv.analysis.job import OpenJob
 
 SYNCHRONISING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 #: Of the OS calls in the samples; the others are about locks, memory and time.
-IO = ("open64", "fopen", "close", "read", "fread", "write", "fwrite", "writev", "pwrite64", "poll", "epoll_wait", "accept", "ioctl")
+IO = (
+    "open64",
+    "fopen",
+    "close",
+    "read",
+    "fread",
+    "write",
+    "fwrite",
+    "writev",
+    "pwrite64",
+    "poll",
+    "epoll_wait",
+    "accept",
+    "ioctl",
+)
 #: Clocks of the samples run this much apart, which the trace corrects.
 DRIFT = 1e-4
 Interval = tuple[int, int]
 
 
 @pytest.fixture(scope="module", params=["cluster", "training"])
-def job(request: pytest.FixtureRequest) -> Iterator[Opened]:
+def job(request: pytest.FixtureRequest) -> Iterator[OpenJob]:
     with nsys2prv.open(SAMPLES[request.param]) as opened:
         yield opened
 
@@ -32,7 +48,7 @@ def pairs(frame: pl.DataFrame) -> list[Interval]:
     return list(frame.select("begin", "end").rows())
 
 
-def device_work(job: Opened) -> dict[int, dict[str, list[Interval]]]:
+def device_work(job: OpenJob) -> dict[int, dict[str, list[Interval]]]:
     found: dict[int, dict[str, list[Interval]]] = defaultdict(dict)
     for layout in ("cuda_kernel", "nccl_kernel", "memory_operation"):
         frame = job.frame(layout, "kernel" if "kernel" in layout else "operation")
@@ -41,7 +57,7 @@ def device_work(job: Opened) -> dict[int, dict[str, list[Interval]]]:
     return found
 
 
-def host_calls(job: Opened, device: int) -> dict[str, list[Interval]]:
+def host_calls(job: OpenJob, device: int) -> dict[str, list[Interval]]:
     """What the main thread of the device's one task and the threads that launch on it do."""
     task = job.devices.filter(pl.col("device") == device)["task"][0]
     threads = job.rows.filter((pl.col("task") == task) & (pl.col("kind") == "host"))
@@ -50,38 +66,80 @@ def host_calls(job: Opened, device: int) -> dict[str, list[Interval]]:
     rows = threads.filter(pl.col("thread").is_in(sorted(senders)))["row"].to_list()
 
     def of(layout: str, *fields: str) -> pl.DataFrame:
-        return job.frame(layout, *fields).filter((pl.col("task") == task) & pl.col("row").cast(str).is_in(rows))
+        return job.frame(layout, *fields).filter(
+            (pl.col("task") == task) & pl.col("row").cast(str).is_in(rows)
+        )
 
     api = of("cuda_api", "call").with_columns(pl.col("call").cast(str))
     waits = pl.col("call").is_in(SYNCHRONISING)
-    return {"mpi": [one for layout in ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
-                    if layout in job.layouts for one in pairs(of(layout, "call"))],
-            "nccl": pairs(of("nccl_call", "range")), "io": pairs(of("osrt", "call").filter(pl.col("call").cast(str).is_in(IO))),
-            "synchronisation": pairs(api.filter(waits)), "launch": pairs(api.filter(~waits))}
+    return {
+        "mpi": [
+            one
+            for layout in (
+                "mpi_point_to_point",
+                "mpi_collective",
+                "mpi_other",
+                "mpi_one_sided",
+                "mpi_io",
+            )
+            if layout in job.layouts
+            for one in pairs(of(layout, "call"))
+        ],
+        "nccl": pairs(of("nccl_call", "range")),
+        "io": pairs(of("osrt", "call").filter(pl.col("call").cast(str).is_in(IO))),
+        "synchronisation": pairs(api.filter(waits)),
+        "launch": pairs(api.filter(~waits)),
+    }
 
 
 def split(kinds: dict[str, list[Interval]], since: int, until: int) -> dict[str, int]:
     """How long within [since, until) which kind is the first that is open."""
-    edges = sorted({since, until, *(time for found in kinds.values() for one in found for time in one if since < time < until)})
+    edges = sorted(
+        {
+            since,
+            until,
+            *(
+                time
+                for found in kinds.values()
+                for one in found
+                for time in one
+                if since < time < until
+            ),
+        }
+    )
     times: dict[str, int] = defaultdict(int)
-    near = {name: [one for one in found if one[0] < until and one[1] > since] for name, found in kinds.items()}
+    near = {
+        name: [one for one in found if one[0] < until and one[1] > since]
+        for name, found in kinds.items()
+    }
     for begin, end in pairwise(edges):
-        name = next((name for name, found in near.items() if any(first <= begin < last for first, last in found)), "unknown")
+        name = next(
+            (
+                name
+                for name, found in near.items()
+                if any(first <= begin < last for first, last in found)
+            ),
+            "unknown",
+        )
         times[name] += end - begin
     return times
 
 
 @pytest.mark.slow
-def test_what_hosts_do_in_gaps(job: Opened) -> None:
+def test_what_hosts_do_in_gaps(job: OpenJob) -> None:
     long = job.analyse("idle")["idle"].tables["long_gaps"].frame
     labels = dict(job.devices.select("label", "device").rows())
     for row in long.head(6).rows(named=True):
-        times = split(host_calls(job, labels[row["device"]]), row["begin_ns"], row["begin_ns"] + row["time_ns"])
+        times = split(
+            host_calls(job, labels[row["device"]]),
+            row["begin_ns"],
+            row["begin_ns"] + row["time_ns"],
+        )
         for name in ("mpi", "nccl", "io", "synchronisation", "launch", "unknown"):
             assert row[f"{name}_ns"] == times[name], (row["device"], row["begin_ns"], name)
 
 
-def test_stragglers(job: Opened) -> None:
+def test_stragglers(job: OpenJob) -> None:
     records = job.frame("nccl_collective", "collective", "late", "wait")
     work = device_work(job)
     last, late, made, own = (defaultdict(int) for _ in range(4))
@@ -96,40 +154,60 @@ def test_stragglers(job: Opened) -> None:
                 late[row["task"]] += row["late"]
                 made[row["task"]] += sum(other["wait"] for other in found)
                 kernels = {"compute": work[row["device"]]["cuda_kernel"]}
-                computing[row["task"]] += split(kernels, row["begin"] - row["late"], row["begin"])["compute"]
+                computing[row["task"]] += split(kernels, row["begin"] - row["late"], row["begin"])[
+                    "compute"
+                ]
     tables = job.analyse("collectives")["collectives"].tables
     ranks = {f"rank {rank}": task for task, rank in job.rows.select("task", "rank").unique().rows()}
     for row in tables["stragglers"].frame.rows(named=True):
         task = ranks[row["rank"]]
-        assert [row["last"], row["late_ns"], row["made_wait_ns"], row["own_wait_ns"]] == [last[task], late[task], made[task], own[task]]
+        assert [row["last"], row["late_ns"], row["made_wait_ns"], row["own_wait_ns"]] == [
+            last[task],
+            late[task],
+            made[task],
+            own[task],
+        ]
     for row in tables["meanwhile"].frame.rows(named=True):
         assert row["computing_ns"] == computing[ranks[row["rank"]]]
 
 
 def test_means_of_gpu_metrics() -> None:
-    """A sample tells of the time since the one before; a GPU in several reports is read from the first."""
+    """A sample tells of the time since the one before; a GPU in several reports is read from the
+    first.
+    """
     expected: dict[tuple[str, str], float] = {}
     for path in SAMPLES["cluster"]:
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
             if "GPU_METRICS" not in tables:
                 continue
-            query = ("SELECT typeId, metricName, timestamp, value FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId) "
-                     "WHERE metricName LIKE 'Tensor Active%' ORDER BY typeId, metricName, timestamp")
+            query = (
+                "SELECT typeId, metricName, timestamp, value FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId) "
+                "WHERE metricName LIKE 'Tensor Active%' ORDER BY typeId, metricName, timestamp"
+            )
             series: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
             for type_id, name, time, value in connection.execute(query):
                 series[type_id, name].append((time, value))
             for key, samples in series.items():
-                area = sum(value * (time - before) for (before, _), (time, value) in pairwise(samples))
+                area = sum(
+                    value * (time - before) for (before, _), (time, value) in pairwise(samples)
+                )
                 expected.setdefault((path.name, *key), area / (samples[-1][0] - samples[0][0]))
         connection.close()
     with nsys2prv.open(SAMPLES["cluster"]) as job:
-        means = job.analyse("metrics")["metrics"].tables["means"].frame.filter(pl.col("metric").str.starts_with("Tensor Active"))
+        means = (
+            job.analyse("metrics")["metrics"]
+            .tables["means"]
+            .frame.filter(pl.col("metric").str.starts_with("Tensor Active"))
+        )
     assert means.height
-    assert all(any(mean == pytest.approx(value, rel=DRIFT) for value in expected.values()) for mean in means["mean"])
+    assert all(
+        any(mean == pytest.approx(value, rel=DRIFT) for value in expected.values())
+        for mean in means["mean"]
+    )
 
 
-def test_use_of_devices_over_time(job: Opened) -> None:
+def test_use_of_devices_over_time(job: OpenJob) -> None:
     use = job.analyse("metrics", bins=7)["metrics"].tables["use"].frame
     labels = dict(job.devices.select("device", "label").rows())
     edges = [number * job.duration // 7 for number in range(8)]
@@ -137,18 +215,30 @@ def test_use_of_devices_over_time(job: Opened) -> None:
         rows = use.filter(pl.col("device") == labels[device]).sort("bin")
         for number, (begin, end) in enumerate(pairwise(edges)):
             times = split({"compute": found["cuda_kernel"]}, begin, end)
-            assert rows["compute_share"][number] == pytest.approx(times["compute"] / (end - begin), rel=1e-9)
+            assert rows["compute_share"][number] == pytest.approx(
+                times["compute"] / (end - begin), rel=1e-9
+            )
 
 
-def test_launches(job: Opened) -> None:
+def test_launches(job: OpenJob) -> None:
     """Kernels in flight and launch latencies, from the lines between calls and work."""
-    lines = job.lines("launch").join(job.rows.select("thread", "task"), left_on="sender", right_on="thread")
+    lines = job.lines("launch").join(
+        job.rows.select("thread", "task"), left_on="sender", right_on="thread"
+    )
     ranks = {f"rank {rank}": task for task, rank in job.rows.select("task", "rank").unique().rows()}
     results = job.analyse("overlap", "idle")
-    flight = {ranks[row["rank"]]: row for row in results["overlap"].tables["in_flight"].frame.rows(named=True)}
-    latencies = {ranks[row["rank"]]: row for row in results["idle"].tables["latencies"].frame.rows(named=True)}
+    flight = {
+        ranks[row["rank"]]: row
+        for row in results["overlap"].tables["in_flight"].frame.rows(named=True)
+    }
+    latencies = {
+        ranks[row["rank"]]: row
+        for row in results["idle"].tables["latencies"].frame.rows(named=True)
+    }
     for (task,), rows in lines.partition_by("task", as_dict=True).items():
-        waiting = [(sent, begin) for sent, begin in rows.select("sent", "begin").rows() if begin > sent]
+        waiting = [
+            (sent, begin) for sent, begin in rows.select("sent", "begin").rows() if begin > sent
+        ]
         steps = sorted([(sent, 1) for sent, _ in waiting] + [(begin, -1) for _, begin in waiting])
         count = most = 0
         for _, step in steps:
@@ -156,10 +246,17 @@ def test_launches(job: Opened) -> None:
             most = max(most, count)
         assert flight[task]["launched"] == rows.height == latencies[task]["count"]
         assert flight[task]["most_in_flight"] == most
-        assert flight[task]["mean_in_flight"] == pytest.approx(sum(begin - sent for sent, begin in waiting) / job.duration, rel=1e-9)
+        assert flight[task]["mean_in_flight"] == pytest.approx(
+            sum(begin - sent for sent, begin in waiting) / job.duration, rel=1e-9
+        )
         durations = [begin - sent for sent, begin in rows.select("sent", "begin").rows()]
-        assert latencies[task]["mean_ns"] == pytest.approx(sum(durations) / len(durations), rel=1e-9)
-        assert (latencies[task]["min_ns"], latencies[task]["max_ns"]) == (min(durations), max(durations))
+        assert latencies[task]["mean_ns"] == pytest.approx(
+            sum(durations) / len(durations), rel=1e-9
+        )
+        assert (latencies[task]["min_ns"], latencies[task]["max_ns"]) == (
+            min(durations),
+            max(durations),
+        )
 
 
 def test_measured_activity_of_kernels() -> None:
@@ -169,11 +266,17 @@ def test_measured_activity_of_kernels() -> None:
         held: dict[int, list[tuple[int, int, float]]] = {}
         for samples in job.samples("gpu_metric"):
             column = samples.values[:, samples.metrics.index("Tensor Active [Throughput %]")]
-            held[device_of[samples.thread]] = [(begin, end, value) for (begin, end), value in
-                                               zip(pairwise(samples.time.tolist()), column[1:].tolist(), strict=True)]
+            held[device_of[samples.thread]] = [
+                (begin, end, value)
+                for (begin, end), value in zip(
+                    pairwise(samples.time.tolist()), column[1:].tolist(), strict=True
+                )
+            ]
         sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for layout in ("cuda_kernel", "nccl_kernel"):
-            for name, device, begin, end in job.frame(layout, "kernel").select("kernel", "device", "begin", "end").rows():
+            for name, device, begin, end in (
+                job.frame(layout, "kernel").select("kernel", "device", "begin", "end").rows()
+            ):
                 for since, until, value in held[device]:
                     both = max(0, min(end, until) - max(begin, since))
                     sums[name][0] += both * value / 100

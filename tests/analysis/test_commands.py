@@ -11,14 +11,39 @@ import pytest
 from tools.folders import as_folder
 from tools.view_answers import SAMPLES
 
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
 
 TRAINING, GRAPHS = (list(map(str, SAMPLES[name])) for name in ("training", "graphs"))
-ANALYSES = ["findings", "efficiencies", "overlap", "collectives", "kernels", "operations", "idle", "metrics"]
+ANALYSES = [
+    "findings",
+    "efficiencies",
+    "overlap",
+    "collectives",
+    "kernels",
+    "operations",
+    "idle",
+    "metrics",
+]
 
 
 def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", *TRAINING, "--align", "utc", "--json", str(tmp_path / "r.json"), "--region", "iteration*", "-q", "--full"]) == 0
+    assert (
+        main(
+            [
+                "report",
+                *TRAINING,
+                "--align",
+                "utc",
+                "--json",
+                str(tmp_path / "r.json"),
+                "--region",
+                "iteration*",
+                "-q",
+                "--full",
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert re.search(r"^4 tasks on 2 hosts, 4 GPUs; [\d.]+ ms; [\d,]+ events\n", out)
     assert re.search(r"^  parallel efficiency +\d+\.\d\d %$", out, re.MULTILINE)
@@ -28,8 +53,14 @@ def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(written["analyses"]) == ANALYSES
     assert written["job"]["devices"] == 4
     device = written["analyses"]["efficiencies"]["tables"]["device"]["columns"]
-    assert device["parallel_efficiency"][0] == pytest.approx(device["useful_ns"][0] / 4 / device["elapsed_ns"][0])
-    assert written["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"] == ["iteration 0", "iteration 1", "iteration 2"]
+    assert device["parallel_efficiency"][0] == pytest.approx(
+        device["useful_ns"][0] / 4 / device["elapsed_ns"][0]
+    )
+    assert written["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"] == [
+        "iteration 0",
+        "iteration 1",
+        "iteration 2",
+    ]
 
 
 def test_parts_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,9 +76,24 @@ def test_runs_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     folder.mkdir()
     for path in GRAPHS:
         shutil.copy(path, folder)
-    assert main(["report", *TRAINING, "--only", "overlap", "-q", "--full", "--compare", str(tmp_path / "r.json"), str(folder)]) == 0
+    assert (
+        main(
+            [
+                "report",
+                *TRAINING,
+                "--only",
+                "overlap",
+                "-q",
+                "--full",
+                "--compare",
+                str(tmp_path / "r.json"),
+                str(folder),
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
-    table = out[out.index("Runs relative to the first"):].splitlines()
+    table = out[out.index("Runs relative to the first") :].splitlines()
     assert re.search(r" 4 +[\d.]+ ms +1 +100\.00 %", table[2])
     assert re.search(r" 4 +[\d.]+ ms +1 +100\.00 %", table[3])
     assert re.search(r" 2 +[\d.]+ m?s ", table[4])
@@ -66,11 +112,18 @@ def test_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["diff", a, c, "--json", str(tmp_path / "other.json")]) == 0
     analyses = [json.loads((tmp_path / f"{name}.json").read_text())["analyses"] for name in "ac"]
     one, other = (found["kernels"]["tables"]["kernels"]["columns"] for found in analyses)
-    columns = json.loads((tmp_path / "other.json").read_text())["analyses"]["difference"]["tables"]["kernels_kernels"]["columns"]
+    columns = json.loads((tmp_path / "other.json").read_text())["analyses"]["difference"]["tables"][
+        "kernels_kernels"
+    ]["columns"]
     times = [dict(zip(found["kernel"], found["time_ns"], strict=True)) for found in (one, other)]
     changes = dict(zip(columns["kernel"], columns["change_ns"], strict=True))
-    assert changes == {name: times[1].get(name, 0) - times[0].get(name, 0) for name in times[0].keys() | times[1].keys()}
-    assert [abs(change) for change in columns["change_ns"]] == sorted(map(abs, columns["change_ns"]), reverse=True)
+    assert changes == {
+        name: times[1].get(name, 0) - times[0].get(name, 0)
+        for name in times[0].keys() | times[1].keys()
+    }
+    assert [abs(change) for change in columns["change_ns"]] == sorted(
+        map(abs, columns["change_ns"]), reverse=True
+    )
 
 
 @pytest.mark.slow
@@ -85,41 +138,65 @@ def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads((tmp_path / "r.json").read_text())["analyses"] == beside
 
 
-@pytest.mark.parametrize(("arguments", "status", "message"), [
-    (["report"], 2, "the following arguments are required: REPORT"),
-    (["report", "no-such.sqlite"], 1, "no-such.sqlite: "),
-    (["report", *GRAPHS, "--only", "speed"], 2, "speed: no such analysis"),
-    (["report", *GRAPHS, "--region", "nowhere*"], 2, "no NVTX range has such a name"),
-    (["report", *GRAPHS, "--bins", "0"], 2, "--bins takes a number from 1 on"),
-    (["report", *GRAPHS, "--useful", "all"], 2, "invalid choice"),
-    (["report", *GRAPHS, "--json", "no/such/folder/r.json"], 1, "no/such/folder/r.json: No such file"),
-    (["report", *GRAPHS, "--tmp", "no/such/folder"], 1, "no/such/folder"),
-    (["report", "--json", *GRAPHS], 2, "rank0.sqlite: is a report"),
-    (["report", *GRAPHS, "--html", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
-    (["diff", *GRAPHS, "--json", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
-    (["diff", GRAPHS[0]], 2, "the following arguments are required: RUN"),
-    (["diff", "a.json", "b.json"], 1, "a.json: No such file"),
-    (["diff", "pyproject.toml", "b.json"], 1, "pyproject.toml: "),
-], ids=lambda value: " ".join(map(str, value))[-40:] if isinstance(value, list) else None)
-def test_one_line_for_what_cannot_be(arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["report"], 2, "the following arguments are required: REPORT"),
+        (["report", "no-such.sqlite"], 1, "no-such.sqlite: "),
+        (["report", *GRAPHS, "--only", "speed"], 2, "speed: no such analysis"),
+        (["report", *GRAPHS, "--region", "nowhere*"], 2, "no NVTX range has such a name"),
+        (["report", *GRAPHS, "--bins", "0"], 2, "--bins takes a number from 1 on"),
+        (["report", *GRAPHS, "--useful", "all"], 2, "invalid choice"),
+        (
+            ["report", *GRAPHS, "--json", "no/such/folder/r.json"],
+            1,
+            "no/such/folder/r.json: No such file",
+        ),
+        (["report", *GRAPHS, "--tmp", "no/such/folder"], 1, "no/such/folder"),
+        (["report", "--json", *GRAPHS], 2, "rank0.sqlite: is a report"),
+        (["report", *GRAPHS, "--html", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
+        (["diff", *GRAPHS, "--json", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
+        (["diff", GRAPHS[0]], 2, "the following arguments are required: RUN"),
+        (["diff", "a.json", "b.json"], 1, "a.json: No such file"),
+        (["diff", "pyproject.toml", "b.json"], 1, "pyproject.toml: "),
+    ],
+    ids=lambda value: " ".join(map(str, value))[-40:] if isinstance(value, list) else None,
+)
+def test_one_line_for_what_cannot_be(
+    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*arguments, "-q"]) == status
     error = capsys.readouterr().err.strip()
     assert message in error
     assert error.splitlines()[-1].startswith("nsys2prv: error: ")
-    assert len([line for line in error.splitlines() if not line.startswith("nsys2prv: warning: ")]) == 1
+    assert (
+        len([line for line in error.splitlines() if not line.startswith("nsys2prv: warning: ")])
+        == 1
+    )
 
 
-def test_the_difference_of_two_jobs_is_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_difference_of_two_jobs_is_no_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     difference = str(tmp_path / "d.json")
     assert main(["diff", "-q", *GRAPHS, "--json", difference]) == 0
-    for arguments in (["diff", difference, GRAPHS[0]], ["diff", GRAPHS[0], difference], ["report", difference],
-                      ["report", GRAPHS[0], "--compare", difference]):
+    for arguments in (
+        ["diff", difference, GRAPHS[0]],
+        ["diff", GRAPHS[0], difference],
+        ["report", difference],
+        ["report", GRAPHS[0], "--compare", difference],
+    ):
         assert main([*arguments, "-q"]) == 1
         assert f"{difference}: holds the difference of two jobs" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "nsys2prv report 0"}', '{"format": "nsys2prv report 1"}', "\x00"])
-def test_files_that_no_report_wrote(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": "nsys2prv report 0"}', '{"format": "nsys2prv report 1"}', "\x00"],
+)
+def test_files_that_no_report_wrote(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "r.json").write_text(text)
     assert main(["diff", str(tmp_path / "r.json"), str(tmp_path / "r.json")]) == 1
     assert "r.json: not written by nsys2prv report --json" in capsys.readouterr().err
@@ -146,10 +223,18 @@ def test_jobs_in_any_form_side_by_side(tmp_path: Path, capsys: pytest.CaptureFix
     for path in map(Path, GRAPHS):
         shutil.copy(path, tmp_path / "sqlite")
         as_folder(path, tmp_path / "tables" / f"{path.stem}.parquetdir")
-        assert main(["extract", "-q", str(path), "-o", str(tmp_path / "stores" / f"{path.stem}.store")]) == 0
+        assert (
+            main(
+                ["extract", "-q", str(path), "-o", str(tmp_path / "stores" / f"{path.stem}.store")]
+            )
+            == 0
+        )
     told = []
     for form in ("tables", "stores"):
         assert main(["diff", "-q", str(tmp_path / "sqlite"), str(tmp_path / form)]) == 0
         told.append(capsys.readouterr().out.replace(str(tmp_path / form), "B"))
     assert told[0] == told[1]
-    assert main(["diff", "-q", *[str(tmp_path / "tables" / f"{Path(GRAPHS[0]).stem}.parquetdir")] * 2]) == 0
+    assert (
+        main(["diff", "-q", *[str(tmp_path / "tables" / f"{Path(GRAPHS[0]).stem}.parquetdir")] * 2])
+        == 0
+    )

@@ -1,4 +1,6 @@
-"""Distributions of kernels' durations and their times in iterations, against plain SQL and counting."""
+"""Distributions of kernels' durations and their times in iterations, against plain SQL and
+counting.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ QUERY = """SELECT d.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL AS k 
 
 
 def test_counts_are_those_of_sql() -> None:
-    with nsys2prv.open(SAMPLES["training"], full_kernel_names=True, align="utc", quiet=True, jobs=1) as job:
+    with nsys2prv.open(
+        SAMPLES["training"], full_kernel_names=True, align="utc", quiet=True, jobs=1
+    ) as job:
         tables = job.analyse("kernels")["kernels"].tables
     durations = defaultdict(list)
     for path in SAMPLES["training"]:
@@ -39,7 +43,11 @@ def test_counts_are_those_of_sql() -> None:
         name = mine["kernel"][0]
         assert kernels["kernel"][row] == name
         known = sorted(durations[name])
-        assert (mine["low_ns"][0], mine["high_ns"][-1], mine["count"].sum()) == (known[0], known[-1], len(known))
+        assert (mine["low_ns"][0], mine["high_ns"][-1], mine["count"].sum()) == (
+            known[0],
+            known[-1],
+            len(known),
+        )
         edges = [*mine["low_ns"], mine["high_ns"][-1]]
         counted = [0] * mine.height
         for duration in known:
@@ -63,31 +71,53 @@ def test_durations_that_a_float_hardly_tells_apart_have_fewer_bins(tmp_path: Pat
     assert found.filter(pl.col("low_ns") > pl.col("high_ns")).is_empty()
 
 
-def test_many_names_are_taken_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_names_are_taken_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random = np.random.default_rng(1)
     begin = random.integers(0, 1 << 40, 5_000)
-    frame = pl.DataFrame({"begin": begin, "end": begin + random.integers(1, 1 << 30, 5_000), "key": random.integers(0, 700, 5_000)})
+    frame = pl.DataFrame(
+        {
+            "begin": begin,
+            "end": begin + random.integers(1, 1 << 30, 5_000),
+            "key": random.integers(0, 700, 5_000),
+        }
+    )
     groups = spill(frame, ["key"], tmp_path / "spilled")
     at_once = statistics(groups, ["key"], modes=True)
     monkeypatch.setattr(distributions, "TOGETHER", 50)
     assert statistics(groups, ["key"], modes=True).equals(at_once)
-    by_group = frame.group_by("key").agg(count=pl.len().cast(pl.Int64), time_ns=(pl.col("end") - pl.col("begin")).sum())
+    by_group = frame.group_by("key").agg(
+        count=pl.len().cast(pl.Int64), time_ns=(pl.col("end") - pl.col("begin")).sum()
+    )
     assert at_once.select("key", "count", "time_ns").sort("key").equals(by_group.sort("key"))
 
 
 def test_classes_by_iteration() -> None:
     """Against the kernels' begins and ends, one by one; iterations are those of the efficiencies."""
     with nsys2prv.open(SAMPLES["training"], quiet=True, jobs=1) as job:
-        found = job.analyse("kernels", region="iteration*")["kernels"].tables["classes_by_iteration"].frame
+        found = (
+            job.analyse("kernels", region="iteration*")["kernels"]
+            .tables["classes_by_iteration"]
+            .frame
+        )
         iterations = windows(job.book, job.labels["nvtx"], "iteration*").slice(1)
-        kernels = pl.concat([job.frame(layout, "class") for layout in ("cuda_kernel", "nccl_kernel")], how="vertical_relaxed")
+        kernels = pl.concat(
+            [job.frame(layout, "class") for layout in ("cuda_kernel", "nccl_kernel")],
+            how="vertical_relaxed",
+        )
     known = defaultdict(int)
-    for kind, begin, end in kernels.select(pl.col("class").cast(pl.String), "begin", "end").iter_rows():
+    for kind, begin, end in kernels.select(
+        pl.col("class").cast(pl.String), "begin", "end"
+    ).iter_rows():
         for number, since, until in iterations.select("iteration", "begin", "end").iter_rows():
             inside = min(end, until) - max(begin, since)
             if inside > 0:
                 known[number, kind] += inside
-    assert {(number, kind): time for number, kind, time in found.select("iteration", "class", "time_ns").iter_rows()} == known
+    assert {
+        (number, kind): time
+        for number, kind, time in found.select("iteration", "class", "time_ns").iter_rows()
+    } == known
     assert found["iteration"].n_unique() == 3
 
 
@@ -96,9 +126,19 @@ def test_no_iterations_no_table() -> None:
         assert "classes_by_iteration" not in job.analyse("kernels")["kernels"].tables
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=12), st.integers(0, 60), st.integers(0, 30))
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=12),
+    st.integers(0, 60),
+    st.integers(0, 30),
+)
 def test_time_within(intervals: list[tuple[int, int]], since: int, length: int) -> None:
     begin = np.array([one for one, _ in intervals], np.int64)
     end = begin + np.array([lasts for _, lasts in intervals], np.int64)
-    known = sum(one <= time < one + lasts for one, lasts in intervals for time in range(since, since + length))
-    assert total_within(begin, end, np.array([since]), np.array([since + length])).tolist() == [known]
+    known = sum(
+        one <= time < one + lasts
+        for one, lasts in intervals
+        for time in range(since, since + length)
+    )
+    assert total_within(begin, end, np.array([since]), np.array([since + length])).tolist() == [
+        known
+    ]

@@ -1,4 +1,6 @@
-"""The figures of the analyses are those that Paraver's paramedir gave for the views on the samples' traces."""
+"""The figures of the analyses are those that Paraver's paramedir gave for the views on the samples'
+traces.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pytest
 from tools.view_answers import SAMPLES, Answers, ask
 
 import nsys2prv
-from nsys2prv.analysis.opened import Opened
+from nsys2prv.analysis.job import OpenJob
 from nsys2prv.analysis.result import Result
 
 #: paramedir rounds to 10 decimals.
@@ -34,7 +36,7 @@ def answers(sample: str) -> Answers:
 
 
 @pytest.fixture(scope="module")
-def job(sample: str) -> Iterator[Opened]:
+def job(sample: str) -> Iterator[OpenJob]:
     with nsys2prv.open(SAMPLES[sample], align="utc") as opened:
         yield opened
 
@@ -43,14 +45,28 @@ def job(sample: str) -> Iterator[Opened]:
 def test_efficiencies_of_devices(sample: str, answers: Answers, useful: str, before: str) -> None:
     found = analysed(sample, useful)["efficiencies"]
     (row,) = found.tables["device"].frame.rows(named=True)
-    for name, view in (("parallel_efficiency", f"{before}device_parallel_efficiency"), ("load_balance_efficiency",
-                       f"{before}device_load_balance"), ("communication_efficiency", f"{before}device_communication_efficiency"),
-                       ("orchestration_efficiency", "device_orchestration_efficiency")):
-        assert [[pytest.approx(100 * row[name], rel=CLOSE)]] == answers.rows(f"model/{view}.cfg"), name
+    for name, view in (
+        ("parallel_efficiency", f"{before}device_parallel_efficiency"),
+        ("load_balance_efficiency", f"{before}device_load_balance"),
+        ("communication_efficiency", f"{before}device_communication_efficiency"),
+        ("orchestration_efficiency", "device_orchestration_efficiency"),
+    ):
+        assert [[pytest.approx(100 * row[name], rel=CLOSE)]] == answers.rows(f"model/{view}.cfg"), (
+            name
+        )
     shares = [100 * value for value in found.tables["devices"].frame["useful_share"]]
-    assert [cells for cells in answers.rows("model/GPU_LB.cfg" if not before else f"model/{before}device_useful_2dh.cfg") if cells] == [
-        [pytest.approx(share, rel=CLOSE)] for share in shares]
-    product = row["load_balance_efficiency"] * row["communication_efficiency"] * row["orchestration_efficiency"]
+    assert [
+        cells
+        for cells in answers.rows(
+            "model/GPU_LB.cfg" if not before else f"model/{before}device_useful_2dh.cfg"
+        )
+        if cells
+    ] == [[pytest.approx(share, rel=CLOSE)] for share in shares]
+    product = (
+        row["load_balance_efficiency"]
+        * row["communication_efficiency"]
+        * row["orchestration_efficiency"]
+    )
     assert product == pytest.approx(row["parallel_efficiency"], rel=1e-12)
 
 
@@ -61,10 +77,16 @@ def test_efficiencies_of_hosts(sample: str, answers: Answers) -> None:
     assert useful["Average"] == [pytest.approx(100 * row["host_parallel_efficiency"], rel=CLOSE)]
     if "model/host_outside_mpi_2dh.cfg" in answers.tables:
         outside = answers.totals("model/host_outside_mpi_2dh.cfg")
-        assert outside["Average"] == [pytest.approx(100 * row["mpi_parallel_efficiency"], rel=CLOSE)]
+        assert outside["Average"] == [
+            pytest.approx(100 * row["mpi_parallel_efficiency"], rel=CLOSE)
+        ]
         assert outside["Avg/Max"] == [pytest.approx(row["mpi_load_balance_efficiency"], rel=CLOSE)]
-        assert outside["Maximum"] == [pytest.approx(100 * row["mpi_communication_efficiency"], rel=CLOSE)]
-        assert useful["Total"][0] / outside["Total"][0] == pytest.approx(row["offload_efficiency"], rel=CLOSE)
+        assert outside["Maximum"] == [
+            pytest.approx(100 * row["mpi_communication_efficiency"], rel=CLOSE)
+        ]
+        assert useful["Total"][0] / outside["Total"][0] == pytest.approx(
+            row["offload_efficiency"], rel=CLOSE
+        )
     else:
         assert "mpi_parallel_efficiency" not in row
         assert any("MPI_P2P_EVENTS" in missing for missing in found.missing)
@@ -73,64 +95,119 @@ def test_efficiencies_of_hosts(sample: str, answers: Answers) -> None:
 def test_overlap(sample: str, answers: Answers) -> None:
     devices = analysed(sample, "compute")["overlap"].tables["devices"].frame
     *rows, _ = devices.rows(named=True)
-    for view, columns in (("extra/analysis/overlap-of-communication-2dh.cfg", ("exposed_of_communication_share",
-                                                                         "overlapped_of_communication_share")),
-                          ("analysis/overlap-communication-compute-2dh-timeline.cfg", ("exposed_of_elapsed_share",
-                                                                                       "overlapped_of_elapsed_share"))):
+    for view, columns in (
+        (
+            "extra/analysis/overlap-of-communication-2dh.cfg",
+            ("exposed_of_communication_share", "overlapped_of_communication_share"),
+        ),
+        (
+            "analysis/overlap-communication-compute-2dh-timeline.cfg",
+            ("exposed_of_elapsed_share", "overlapped_of_elapsed_share"),
+        ),
+    ):
         said = [cells + [0.0] * (2 - len(cells)) for cells in answers.rows(view)]
-        assert said == [[pytest.approx(100 * row[name], rel=CLOSE, abs=1e-10) for name in columns] for row in rows], view
+        assert said == [
+            [pytest.approx(100 * row[name], rel=CLOSE, abs=1e-10) for name in columns]
+            for row in rows
+        ], view
 
 
 def test_gaps(sample: str, answers: Answers) -> None:
-    """Column k of the view holds gaps of 10^(k-1) to 10^k ns; tables have one class for all below 1 us, and for all from 100 ms on."""
+    """Column k of the view holds gaps of 10^(k-1) to 10^k ns; tables have one class for all below 1
+    us, and for all from 100 ms on.
+    """
     gaps = analysed(sample, "compute")["idle"].tables["gaps"].frame
-    for view, column in (("analysis/gpu-gaps-time_2dh.cfg", "time_ns"), ("extra/analysis/gpu-gaps-count_2dh.cfg", "count")):
+    for view, column in (
+        ("analysis/gpu-gaps-time_2dh.cfg", "time_ns"),
+        ("extra/analysis/gpu-gaps-count_2dh.cfg", "count"),
+    ):
         classes = [0.0] * 7
         for name, value in answers.columns(view).items():
             digits = int(float(name.strip("[]").split("..")[0])) if name else 0
             classes[min(max(digits - 3, 0), 6)] += value
         found = dict(zip(gaps["length"], gaps[column], strict=True))
-        names = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")
-        assert [found.get(name, 0) for name in names] == [pytest.approx(value, rel=CLOSE) for value in classes], view
+        names = (
+            "< 1 us",
+            "1-10 us",
+            "10-100 us",
+            "100 us - 1 ms",
+            "1-10 ms",
+            "10-100 ms",
+            ">= 100 ms",
+        )
+        assert [found.get(name, 0) for name in names] == [
+            pytest.approx(value, rel=CLOSE) for value in classes
+        ], view
 
 
 def test_time_of_kernels_and_classes(sample: str, answers: Answers) -> None:
     kernels = analysed(sample, "compute")["kernels"]
-    for view, table, key in (("analysis/kernel_time_2dh.cfg", "kernels", "kernel"),
-                             ("analysis/kernel-class-time_2dh.cfg", "classes", "class")):
-        said = {name.split(" (")[0]: value for name, value in answers.columns(view).items() if value}
+    for view, table, key in (
+        ("analysis/kernel_time_2dh.cfg", "kernels", "kernel"),
+        ("analysis/kernel-class-time_2dh.cfg", "classes", "class"),
+    ):
+        said = {
+            name.split(" (")[0]: value for name, value in answers.columns(view).items() if value
+        }
         frame = kernels.tables[table].frame
-        found = {name: time for name, time in zip(frame[key], frame["time_ns"], strict=True) if name != "CUDA graph"}
+        found = {
+            name: time
+            for name, time in zip(frame[key], frame["time_ns"], strict=True)
+            if name != "CUDA graph"
+        }
         assert sorted(found.values()) == pytest.approx(sorted(said.values())), view
 
 
 def test_tensor_cores(sample: str, answers: Answers) -> None:
-    """Over kernels of all classes the view, over GEMMs the table: their sum by class is compared through the frames."""
+    """Over kernels of all classes the view, over GEMMs the table: their sum by class is compared
+    through the frames.
+    """
     with nsys2prv.open(SAMPLES[sample], align="utc") as job:
         frame = job.frame("cuda_kernel", "class", "tensor_cores")
-        nccl = job.frame("nccl_kernel", "class", "tensor_cores") if "nccl_kernel" in job.layouts else frame.clear()
+        nccl = (
+            job.frame("nccl_kernel", "class", "tensor_cores")
+            if "nccl_kernel" in job.layouts
+            else frame.clear()
+        )
     said = answers.columns("analysis/tensor_cores_time_2dh.cfg")
     times = dict.fromkeys(("Yes", "No", "Unknown"), 0)
     for part in (frame, nccl):
         for label, begin, end in part.select("tensor_cores", "begin", "end").rows():
             times[label] += end - begin
-    assert {label: time for label, time in times.items() if time} == {label: pytest.approx(value) for label, value in said.items() if value}
+    assert {label: time for label, time in times.items() if time} == {
+        label: pytest.approx(value) for label, value in said.items() if value
+    }
 
 
 def test_collectives(sample: str, answers: Answers) -> None:
     """Waits and transfers of operations, and how late each rank came."""
     tables = analysed(sample, "compute")["collectives"].tables
     across = tables["across_ranks"].frame
-    for view, column in (("analysis/nccl_wait_2dh.cfg", "wait_ns"), ("extra/analysis/nccl_transfer_2dh.cfg", "transfer_ns")):
+    for view, column in (
+        ("analysis/nccl_wait_2dh.cfg", "wait_ns"),
+        ("extra/analysis/nccl_transfer_2dh.cfg", "transfer_ns"),
+    ):
         said = {name: value for name, value in answers.columns(view).items() if value}
-        found = {name: value for name, value in across.group_by("operation").agg(pl.col(column).sum()).rows() if value}
+        found = {
+            name: value
+            for name, value in across.group_by("operation").agg(pl.col(column).sum()).rows()
+            if value
+        }
         assert found == {name: pytest.approx(value) for name, value in said.items()}, view
 
 
 def test_memory_operations(sample: str, answers: Answers) -> None:
-    memory = analysed(sample, "compute")["idle"].tables["memory"].frame.group_by("operation").agg(pl.col("count", "bytes", "time_ns").sum())
-    for view, column in (("analysis/memory_time_2dh.cfg", "time_ns"), ("extra/analysis/memory_calls_2dh.cfg", "count"),
-                         ("analysis/memory_bytes_2dh.cfg", "bytes")):
+    memory = (
+        analysed(sample, "compute")["idle"]
+        .tables["memory"]
+        .frame.group_by("operation")
+        .agg(pl.col("count", "bytes", "time_ns").sum())
+    )
+    for view, column in (
+        ("analysis/memory_time_2dh.cfg", "time_ns"),
+        ("extra/analysis/memory_calls_2dh.cfg", "count"),
+        ("analysis/memory_bytes_2dh.cfg", "bytes"),
+    ):
         said = {name: value for name, value in answers.columns(view).items() if value}
         found = dict(zip(memory["operation"], memory[column], strict=True))
         assert found == {name: pytest.approx(value) for name, value in said.items()}, view
@@ -138,5 +215,9 @@ def test_memory_operations(sample: str, answers: Answers) -> None:
 
 def test_api_calls(sample: str, answers: Answers) -> None:
     calls = analysed(sample, "compute")["idle"].tables["calls"].frame
-    said = {name: value for name, value in answers.columns("extra/analysis/api_calls_2dh.cfg").items() if value}
+    said = {
+        name: value
+        for name, value in answers.columns("extra/analysis/api_calls_2dh.cfg").items()
+        if value
+    }
     assert dict(zip(calls["call"], calls["count"], strict=True)) == said

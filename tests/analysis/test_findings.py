@@ -14,15 +14,21 @@ import pytest
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv import views
 from nsys2prv.analysis.findings import device_time, job_wide, rank_wise
 from nsys2prv.analysis.findings.finding import KINDS, Finding
 from nsys2prv.analysis.findings.told import NOTHING, finding_lines
-from nsys2prv.analysis.findings.waiting import LEAST_SEGMENTS, Segments, binomial_tail, blame, chance_of_mean
-from nsys2prv.analysis.unit import Question, Unit
-from nsys2prv.cli import main
-from nsys2prv.page.markup import SECTION_OF
-from nsys2prv.page.sections import SECTIONS
+from nsys2prv.analysis.findings.waiting import (
+    LEAST_SEGMENTS,
+    Segments,
+    binomial_tail,
+    blame,
+    chance_of_mean,
+)
+from nsys2prv.analysis.page.html import SECTION_OF
+from nsys2prv.analysis.page.sections import SECTIONS
+from nsys2prv.analysis.unit import AnalysisOptions, Unit
+from nsys2prv.cli.main import main
+from nsys2prv.paraver import views
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -31,12 +37,19 @@ import culprits
 
 def segments(waits: np.ndarray, step: int = 1_000) -> Segments:
     count = waits.shape[1]
-    return Segments(np.arange(1, count + 1), waits.astype(float), step * np.arange(1, len(waits) + 1), np.zeros(count, np.int64),
-                    np.zeros(count, np.int64))
+    return Segments(
+        np.arange(1, count + 1),
+        waits.astype(float),
+        step * np.arange(1, len(waits) + 1),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+    )
 
 
 def random_waits(rng: np.random.Generator, count: int, ranks: int, late: np.ndarray) -> np.ndarray:
-    """Waits of ranks that come late by noise and, each, by so much more: until the last one has come."""
+    """Waits of ranks that come late by noise and, each, by so much more: until the last one has
+    come.
+    """
     arrivals = rng.exponential(20, (count, ranks)) + late
     return arrivals.max(axis=1, keepdims=True) - arrivals
 
@@ -88,7 +101,9 @@ def test_chance() -> None:
     assert binomial_tail(1500, 2000, 0.5) < 1e-9
     # Student's t of 10 degrees of freedom beyond 2.764 is 1 %.
     values = np.array([-1.0, 1.0] * 5 + [0.0])
-    assert chance_of_mean(values + 2.764 * values.std(ddof=1) / 11**0.5) == pytest.approx(0.01, rel=0.2)
+    assert chance_of_mean(values + 2.764 * values.std(ddof=1) / 11**0.5) == pytest.approx(
+        0.01, rel=0.2
+    )
     assert chance_of_mean(-1 - values) == 1
 
 
@@ -110,15 +125,22 @@ def test_jobs_with_a_known_fault(fault: str, tmp_path: Path) -> None:
 
 def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
     with nsys2prv.open(SAMPLES["training"], jobs=1) as job:
-        question = Question(steady=job.steady)
+        question = AnalysisOptions(steady=job.steady)
         begin, end = question.steady_span(job.duration)
         for number in np.unique(job.book.rows.units).tolist():
-            devices = device_time.collect(Unit(job.book, number, question, job._saved.parent))["devices"]
-            assert devices.select(pl.sum_horizontal(*device_time.BUSY, "idle"))["compute"].to_list() == [end - begin] * devices.height
+            devices = device_time.collect(Unit(job.book, number, question, job._saved.parent))[
+                "devices"
+            ]
+            assert (
+                devices.select(pl.sum_horizontal(*device_time.BUSY, "idle"))["compute"].to_list()
+                == [end - begin] * devices.height
+            )
 
 
 def test_every_kind_is_explained_and_has_its_section() -> None:
-    assert {SECTION_OF[kind] for kind in KINDS} <= {module.__name__.rpartition(".")[2] for module in SECTIONS}
+    assert {SECTION_OF[kind] for kind in KINDS} <= {
+        module.__name__.rpartition(".")[2] for module in SECTIONS
+    }
     text = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text()
     for kind, meaning in KINDS.items():
         assert f"* `{kind}`: {meaning}" in text.replace("\n  ", " ")
@@ -126,7 +148,11 @@ def test_every_kind_is_explained_and_has_its_section() -> None:
 
 def test_views_of_findings_are_there() -> None:
     known = {Path(str(name)).stem for name in views.views()}
-    named = {view for module in (job_wide, rank_wise) for view in _views(Path(module.__file__).read_text())}
+    named = {
+        view
+        for module in (job_wide, rank_wise)
+        for view in _views(Path(module.__file__).read_text())
+    }
     assert len(named) >= 6
     assert named <= known
 
@@ -134,12 +160,20 @@ def test_views_of_findings_are_there() -> None:
 def _views(source: str) -> set[str]:
     """What stands in a tuple of texts that name views."""
     tuples = re.findall(r'(?<!\w)\(((?:"[\w-]+"(?:, )?)+)\)', source)
-    return {name for found in tuples for name in re.findall(r'"([\w-]+)"', found) if name.startswith(("nccl", "gpu-", "gemm_", "memory_b", "tensor_"))}
+    return {
+        name
+        for found in tuples
+        for name in re.findall(r'"([\w-]+)"', found)
+        if name.startswith(("nccl", "gpu-", "gemm_", "memory_b", "tensor_"))
+    }
 
 
 def test_findings_everywhere_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reports, data = list(map(str, SAMPLES["training"])), tmp_path / "r.json"
-    assert main(["report", *reports, "-q", "--json", str(data), "--html", str(tmp_path / "r.html")]) == 0
+    assert (
+        main(["report", *reports, "-q", "--json", str(data), "--html", str(tmp_path / "r.html")])
+        == 0
+    )
     out = capsys.readouterr().out
     assert len(out.splitlines()) <= 60
     assert "\x1b" not in out
@@ -156,10 +190,30 @@ def test_findings_everywhere_the_same(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_findings_as_text() -> None:
-    finding = Finding("straggler", "Rank 1 (n GPU0) is late.", 0.123, (1,), ("n GPU0",), ("first", "second"), "look", ("nccl_wait",))
-    assert finding_lines([finding]) == [" 12.3 %  Rank 1 (n GPU0) is late.", "         measured: first", "         do: look"]
-    assert finding_lines([finding], full=True)[-3:] == ["         measured: second", "         do: look", "         views: nccl_wait"]
+    finding = Finding(
+        "straggler",
+        "Rank 1 (n GPU0) is late.",
+        0.123,
+        (1,),
+        ("n GPU0",),
+        ("first", "second"),
+        "look",
+        ("nccl_wait",),
+    )
+    assert finding_lines([finding]) == [
+        " 12.3 %  Rank 1 (n GPU0) is late.",
+        "         measured: first",
+        "         do: look",
+    ]
+    assert finding_lines([finding], full=True)[-3:] == [
+        "         measured: second",
+        "         do: look",
+        "         views: nccl_wait",
+    ]
     assert finding_lines([finding] * 7)[-1] == "  and 2 that cost less: --full"
-    assert all(len(line) <= 40 for line in finding_lines([replace(finding, title="word " * 40, advice="word " * 40)], 40))
+    assert all(
+        len(line) <= 40
+        for line in finding_lines([replace(finding, title="word " * 40, advice="word " * 40)], 40)
+    )
     assert " ".join(line.strip() for line in finding_lines([], 50)) == NOTHING
     assert Finding.of(json.loads(json.dumps(finding.as_dict()))) == finding

@@ -1,4 +1,6 @@
-"""The frames of an opened job: its events in trace time, as they stand in the trace that the same reports are converted to."""
+"""The frames of an opened job: its events in trace time, as they stand in the trace that the same
+reports are converted to.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +15,44 @@ from tools.trace import Trace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis.opened import Opened
-from nsys2prv.errors import Nsys2prvError, UsageError
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv.analysis.job import OpenJob
 
 #: Layout -> event type of its naming field, which is written for no other layout.
-NAMING = {"cuda_api": 63000000, "cuda_kernel": 63000006, "nccl_kernel": 63000007, "cuda_graph": 63000008, "memory_operation": 63000001,
-          "cuda_synchronization": 63000030, "osrt": 66400000, "mpi_collective": 50000002}
+NAMING = {
+    "cuda_api": 63000000,
+    "cuda_kernel": 63000006,
+    "nccl_kernel": 63000007,
+    "cuda_graph": 63000008,
+    "memory_operation": 63000001,
+    "cuda_synchronization": 63000030,
+    "osrt": 66400000,
+    "mpi_collective": 50000002,
+}
 
 PLACE = ["begin", "end", "rank", "task", "row", "node", "device", "stream"]
 
 
 @pytest.fixture(scope="module", params=sorted(SAMPLES))
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Opened, Trace]]:
-    trace, _ = convert_and_read(SAMPLES[request.param], tmp_path_factory.mktemp("frames") / "trace.prv")
+def both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[OpenJob, Trace]]:
+    trace, _ = convert_and_read(
+        SAMPLES[request.param], tmp_path_factory.mktemp("frames") / "trace.prv"
+    )
     with nsys2prv.open(SAMPLES[request.param]) as job:
         yield job, trace
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", NAMING)
-def test_events_are_those_of_the_trace(both: tuple[Opened, Trace], layout: str) -> None:
+def test_events_are_those_of_the_trace(both: tuple[OpenJob, Trace], layout: str) -> None:
     job, trace = both
     code = NAMING[layout]
-    written = Counter((item.row[0], trace.label(code, item.value), item.begin, item.end) for item in trace.intervals(code))
+    written = Counter(
+        (item.row[0], trace.label(code, item.value), item.begin, item.end)
+        for item in trace.intervals(code)
+    )
     if layout not in job.layouts:
         assert not written
         return
@@ -45,20 +62,40 @@ def test_events_are_those_of_the_trace(both: tuple[Opened, Trace], layout: str) 
     assert frame["begin"].is_sorted()
 
 
-def test_a_frame_as_users_see_it(both: tuple[Opened, Trace]) -> None:
+def test_a_frame_as_users_see_it(both: tuple[OpenJob, Trace]) -> None:
     job, _ = both
     frame = job.frame("cuda_kernel", "kernel", "class", "grid_x", "correlation")
     assert frame.columns == [*PLACE, "kernel", "class", "grid_x", "correlation"]
-    assert frame["class"].cast(str).is_in(["GEMM", "Attention", "Convolution", "Normalisation", "Softmax", "Reduction", "Element-wise",
-                                           "Copy/index", "Optimizer", "Communication", "Other"]).all()
+    assert (
+        frame["class"]
+        .cast(str)
+        .is_in(
+            [
+                "GEMM",
+                "Attention",
+                "Convolution",
+                "Normalisation",
+                "Softmax",
+                "Reduction",
+                "Element-wise",
+                "Copy/index",
+                "Optimizer",
+                "Communication",
+                "Other",
+            ]
+        )
+        .all()
+    )
     assert frame["device"].null_count() == 0
     assert set(frame["device"].unique()) <= set(job.devices["device"])
-    assert frame.select("rank", "task").unique().sort("task")["rank"].to_list() == [task - 1 for task in frame["task"].unique().sort()]
+    assert frame.select("rank", "task").unique().sort("task")["rank"].to_list() == [
+        task - 1 for task in frame["task"].unique().sort()
+    ]
     values = job.frame("cuda_kernel", "kernel", labels=False)["kernel"]
     assert values.dtype.is_integer()
 
 
-def test_fields_that_are_called_as_places_are(both: tuple[Opened, Trace]) -> None:
+def test_fields_that_are_called_as_places_are(both: tuple[OpenJob, Trace]) -> None:
     job, _ = both
     assert job.frame("nccl_kernel", "rank", "bytes").columns == [*PLACE, "event_rank", "bytes"]
     synchronised = job.frame("cuda_synchronization", "type", "stream")
@@ -66,7 +103,7 @@ def test_fields_that_are_called_as_places_are(both: tuple[Opened, Trace]) -> Non
     assert synchronised["event_stream"].drop_nulls().len()
 
 
-def test_lines_lead_to_what_was_launched(both: tuple[Opened, Trace]) -> None:
+def test_lines_lead_to_what_was_launched(both: tuple[OpenJob, Trace]) -> None:
     job, trace = both
     lines = job.lines("launch")
     assert lines.height == sum(1 for line in trace.comms if line.tag == 55001)
@@ -74,13 +111,27 @@ def test_lines_lead_to_what_was_launched(both: tuple[Opened, Trace]) -> None:
 
 
 def test_events_on_a_slowed_clock_are_those_of_the_trace(tmp_path: Path) -> None:
-    """What it leaves nothing of begins 1 ns earlier. Kernels are found by the calls that launched them all the same."""
+    """What it leaves nothing of begins 1 ns earlier. Kernels are found by the calls that launched
+    them all the same.
+    """
     count, utc = 30_000, 1_780_000_000_000_000_000
-    kernels = [kernel(10 + 3 * number, 11 + 3 * number + number % 2, correlationId=number) for number in range(1, count)]
+    kernels = [
+        kernel(10 + 3 * number, 11 + 3 * number + number % 2, correlationId=number)
+        for number in range(1, count)
+    ]
     calls = [call(3 * number, 3 * number + 2, number) for number in range(1, count)]
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: kernels, RUNTIME: calls, "StringIds": strings("k", "cudaLaunchKernel"),
-                                                 "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": utc, "systemClockNs": 0}]})
-    (tmp_path / "my.yaml").write_text(f"hosts: {{unknown host: {{offset_ns: 0, drift_ppm: -500.0, at_utc_ns: {utc}}}}}")
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            KERNEL: kernels,
+            RUNTIME: calls,
+            "StringIds": strings("k", "cudaLaunchKernel"),
+            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": utc, "systemClockNs": 0}],
+        },
+    )
+    (tmp_path / "my.yaml").write_text(
+        f"hosts: {{unknown host: {{offset_ns: 0, drift_ppm: -500.0, at_utc_ns: {utc}}}}}"
+    )
     trace, _ = convert_and_read([report], tmp_path / "o.prv", align=str(tmp_path / "my.yaml"))
     with nsys2prv.open([report], align=str(tmp_path / "my.yaml")) as job:
         for layout in ("cuda_kernel", "cuda_api"):
@@ -89,10 +140,12 @@ def test_events_on_a_slowed_clock_are_those_of_the_trace(tmp_path: Path) -> None
         frame, lines = job.frame("cuda_kernel"), job.lines("launch")
         moved = Counter(frame["begin"]) - Counter(comm.receive for comm in trace.comms)
         assert moved.total() > 5, "the clock leaves something of every kernel"
-        assert sorted(lines.select("begin", "end").rows()) == sorted(frame.select("begin", "end").rows())
+        assert sorted(lines.select("begin", "end").rows()) == sorted(
+            frame.select("begin", "end").rows()
+        )
 
 
-def test_what_is_not_there(both: tuple[Opened, Trace]) -> None:
+def test_what_is_not_there(both: tuple[OpenJob, Trace]) -> None:
     job, _ = both
     with pytest.raises(UsageError, match=r"no such kind of record; this job holds .*cuda_kernel"):
         job.frame("cuda_kernels")

@@ -9,15 +9,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsys2prv.analysis.intervals import Spans, clipped, concurrency, difference, gaps, intersection, time_by_count, union, united
+from nsys2prv.analysis.intervals import (
+    Spans,
+    clipped,
+    concurrency,
+    difference,
+    gaps,
+    intersection,
+    time_by_count,
+    union,
+    united,
+)
 
 LATEST = 60
-intervals = st.lists(st.tuples(st.integers(0, LATEST), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=12)
+intervals = st.lists(
+    st.tuples(st.integers(0, LATEST), st.integers(0, 12)).map(
+        lambda pair: (pair[0], pair[0] + pair[1])
+    ),
+    max_size=12,
+)
 relaxed = settings(max_examples=200, deadline=None, derandomize=True)
 
 
 def columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array([begin for begin, _ in pairs], np.int64), np.array([end for _, end in pairs], np.int64)
+    return np.array([begin for begin, _ in pairs], np.int64), np.array(
+        [end for _, end in pairs], np.int64
+    )
 
 
 def spans(pairs: list[tuple[int, int]]) -> Spans:
@@ -59,9 +76,13 @@ def test_gaps_and_clips(pairs: list[tuple[int, int]], begin: int, length: int) -
 @given(intervals, intervals)
 def test_how_much_lies_within(pairs: list[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
     begin, end = columns(asked)
-    assert spans(pairs).within(begin, end).tolist() == [len(times(pairs) & set(range(*one))) for one in asked]
+    assert spans(pairs).within(begin, end).tolist() == [
+        len(times(pairs) & set(range(*one))) for one in asked
+    ]
     every = np.arange(-3, LATEST + 20)
-    assert spans(pairs).contains(every).tolist() == [time in times(pairs) for time in every.tolist()]
+    assert spans(pairs).contains(every).tolist() == [
+        time in times(pairs) for time in every.tolist()
+    ]
 
 
 @relaxed

@@ -1,4 +1,6 @@
-"""Jobs made by hand whose figures are known beforehand: they are written down here, from the definitions, not from the program."""
+"""Jobs made by hand whose figures are known beforehand: they are written down here, from the
+definitions, not from the program.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,61 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tools.exports import KERNEL, MEMCPY, PID, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export, strings
+from tools.exports import (
+    KERNEL,
+    MEMCPY,
+    PID,
+    RUNTIME,
+    Row,
+    call,
+    global_pid,
+    global_tid,
+    kernel,
+    make_export,
+    strings,
+)
 
 import nsys2prv
 from nsys2prv.analysis.result import Result
 
-NAMES = strings("gemm", "cudaLaunchKernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "cudaStreamSynchronize", "step", "MPI_Barrier",
-                "ampere_sgemm_128x64_nn", "ampere_h16816gemm_128x64_ldg8_stages_64x3_nn", "cudaMemcpyAsync", "cudaMemcpy")
+NAMES = strings(
+    "gemm",
+    "cudaLaunchKernel",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+    "cudaStreamSynchronize",
+    "step",
+    "MPI_Barrier",
+    "ampere_sgemm_128x64_nn",
+    "ampere_h16816gemm_128x64_ldg8_stages_64x3_nn",
+    "cudaMemcpyAsync",
+    "cudaMemcpy",
+)
 NCCL, SYNC, STEP, BARRIER, PLAIN, TENSOR, COPY, COPY_SYNC = 3, 4, 5, 6, 7, 8, 9, 10
 EXACT = 1e-9
 
 
-def copy(start: int, end: int, size: int, kind: int = 1, correlation: int | None = None, source: int = 0, target: int = 2) -> Row:
-    return {"start": start, "end": end, "deviceId": 0, "contextId": 1, "streamId": 7, "correlationId": correlation, "bytes": size,
-            "copyKind": kind, "srcKind": source, "dstKind": target, "globalPid": global_pid()}
+def copy(
+    start: int,
+    end: int,
+    size: int,
+    kind: int = 1,
+    correlation: int | None = None,
+    source: int = 0,
+    target: int = 2,
+) -> Row:
+    return {
+        "start": start,
+        "end": end,
+        "deviceId": 0,
+        "contextId": 1,
+        "streamId": 7,
+        "correlationId": correlation,
+        "bytes": size,
+        "copyKind": kind,
+        "srcKind": source,
+        "dstKind": target,
+        "globalPid": global_pid(),
+    }
 
 
 def nccl(start: int, end: int, stream: int = 9, **more: object) -> Row:
@@ -28,15 +71,33 @@ def nccl(start: int, end: int, stream: int = 9, **more: object) -> Row:
 
 
 def range_(start: int, end: int, name: int = STEP, tid: int = PID) -> Row:
-    return {"start": start, "end": end, "eventType": 59, "textId": name, "domainId": 0, "globalTid": global_tid(tid)}
+    return {
+        "start": start,
+        "end": end,
+        "eventType": 59,
+        "textId": name,
+        "domainId": 0,
+        "globalTid": global_tid(tid),
+    }
 
 
 def barrier(start: int, end: int) -> Row:
-    return {"start": start, "end": end, "globalTid": global_tid(PID), "textId": BARRIER, "commHandle": 1}
+    return {
+        "start": start,
+        "end": end,
+        "globalTid": global_tid(PID),
+        "textId": BARRIER,
+        "commHandle": 1,
+    }
 
 
-def analysed(folder: Path, ranks: Sequence[dict[str, list[Row]]], **asked: object) -> dict[str, Result]:
-    paths = [make_export(folder / f"rank{number}.sqlite", {"StringIds": NAMES, **tables}) for number, tables in enumerate(ranks)]
+def analysed(
+    folder: Path, ranks: Sequence[dict[str, list[Row]]], **asked: object
+) -> dict[str, Result]:
+    paths = [
+        make_export(folder / f"rank{number}.sqlite", {"StringIds": NAMES, **tables})
+        for number, tables in enumerate(ranks)
+    ]
     with nsys2prv.open(paths, align="none") as job:
         return job.analyse(**asked)
 
@@ -48,14 +109,26 @@ def only(results: dict[str, Result], analysis: str, table: str) -> dict[str, obj
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Result]]:
-    """Two ranks, 1000 ns. Rank 0 computes 0-400 and 350-600 on two streams, communicates 500-700, copies 700-750; rank 1 computes 0-300,
-    communicates 500-700. The last thing is a kernel of rank 1, 900-1000. The hosts of both are in the API for 200 and 100 ns, in MPI for
-    100 (of which 50 in the API) and 300 ns."""
-    first = {KERNEL: [kernel(0, 400), kernel(350, 600, streamId=8), nccl(500, 700)], MEMCPY: [copy(700, 750, 5_000)],
-             RUNTIME: [call(100, 300, 1)], "MPI_COLLECTIVES_EVENTS": [barrier(250, 350)]}
-    second = {KERNEL: [kernel(0, 300), nccl(500, 700), kernel(900, 1000)], RUNTIME: [call(100, 200, 1)],
-              "MPI_COLLECTIVES_EVENTS": [barrier(600, 900)]}
-    return {useful: analysed(tmp_path_factory.mktemp(useful), [first, second], useful=useful) for useful in ("compute", "all-kernels")}
+    """Two ranks, 1000 ns. Rank 0 computes 0-400 and 350-600 on two streams, communicates 500-700,
+    copies 700-750; rank 1 computes 0-300, communicates 500-700. The last thing is a kernel of rank
+    1, 900-1000. The hosts of both are in the API for 200 and 100 ns, in MPI for 100 (of which 50 in
+    the API) and 300 ns.
+    """
+    first = {
+        KERNEL: [kernel(0, 400), kernel(350, 600, streamId=8), nccl(500, 700)],
+        MEMCPY: [copy(700, 750, 5_000)],
+        RUNTIME: [call(100, 300, 1)],
+        "MPI_COLLECTIVES_EVENTS": [barrier(250, 350)],
+    }
+    second = {
+        KERNEL: [kernel(0, 300), nccl(500, 700), kernel(900, 1000)],
+        RUNTIME: [call(100, 200, 1)],
+        "MPI_COLLECTIVES_EVENTS": [barrier(600, 900)],
+    }
+    return {
+        useful: analysed(tmp_path_factory.mktemp(useful), [first, second], useful=useful)
+        for useful in ("compute", "all-kernels")
+    }
 
 
 #: useful (of each device), active.
@@ -68,12 +141,18 @@ def test_efficiencies_of_devices(two: dict[str, dict[str, Result]], useful: str)
     row = only(two[useful], "efficiencies", "device")
     assert row["elapsed_ns"] == 1000
     assert row["parallel_efficiency"] == pytest.approx((first + second) / 2000, rel=EXACT)
-    assert row["load_balance_efficiency"] == pytest.approx((first + second) / 2 / max(first, second), rel=EXACT)
-    assert row["communication_efficiency"] == pytest.approx(max(first, second) / max(active), rel=EXACT)
+    assert row["load_balance_efficiency"] == pytest.approx(
+        (first + second) / 2 / max(first, second), rel=EXACT
+    )
+    assert row["communication_efficiency"] == pytest.approx(
+        max(first, second) / max(active), rel=EXACT
+    )
     assert row["orchestration_efficiency"] == pytest.approx(max(active) / 1000, rel=EXACT)
     rows = two[useful]["efficiencies"].tables["devices"].frame
     assert rows.select("useful_ns", "nccl_ns", "memory_ns", "exposed_ns", "active_ns").rows() == [
-        (first, 200, 50, 150, 750), (second, 200, 0, 200, 600)]
+        (first, 200, 50, 150, 750),
+        (second, 200, 0, 200, 600),
+    ]
 
 
 def test_efficiencies_of_hosts(two: dict[str, dict[str, Result]]) -> None:
@@ -88,76 +167,170 @@ def test_efficiencies_of_hosts(two: dict[str, dict[str, Result]]) -> None:
 
 def test_overlap(two: dict[str, dict[str, Result]]) -> None:
     tables = two["compute"]["overlap"].tables
-    rows = tables["devices"].frame.select("communication_ns", "exposed_ns", "overlapped_ns", "nccl_ns", "nccl_exposed_ns").rows()
+    rows = (
+        tables["devices"]
+        .frame.select(
+            "communication_ns", "exposed_ns", "overlapped_ns", "nccl_ns", "nccl_exposed_ns"
+        )
+        .rows()
+    )
     assert rows == [(250, 150, 100, 200, 100), (200, 200, 0, 200, 200), (450, 350, 100, 400, 300)]
-    assert tables["operations"].frame.select("operation", "count", "time_ns", "exposed_ns").rows() == [
-        ("NCCL operation not told", 2, 400, 300), ("CUDA memcpy Host-to-Device", 1, 50, 50)]
+    assert tables["operations"].frame.select(
+        "operation", "count", "time_ns", "exposed_ns"
+    ).rows() == [
+        ("NCCL operation not told", 2, 400, 300),
+        ("CUDA memcpy Host-to-Device", 1, 50, 50),
+    ]
     assert tables["concurrency"].frame.select("kernels", "time_ns").rows() == [(1, 300), (2, 100)]
 
 
 def test_gaps(two: dict[str, dict[str, Result]]) -> None:
-    """Of rank 0's gap, 750-1000, nothing is known; rank 1's gaps are 300-500 and 700-900, in MPI for the second."""
+    """Of rank 0's gap, 750-1000, nothing is known; rank 1's gaps are 300-500 and 700-900, in MPI
+    for the second.
+    """
     rows = two["compute"]["idle"].tables["gaps_of_devices"].frame
-    assert rows.select("length", "count", "time_ns", "mpi_ns", "launch_ns", "unknown_ns").rows() == [
-        ("< 1 us", 1, 250, 0, 0, 250), ("< 1 us", 2, 400, 200, 0, 200)]
+    assert rows.select(
+        "length", "count", "time_ns", "mpi_ns", "launch_ns", "unknown_ns"
+    ).rows() == [("< 1 us", 1, 250, 0, 0, 250), ("< 1 us", 2, 400, 200, 0, 200)]
 
 
 def test_iterations(tmp_path: Path) -> None:
-    """Two steps on each rank: of 100 and 200 ns; the device is busy for 50 and 80 ns of the first, 50 and 20 of the second."""
-    first = {KERNEL: [kernel(0, 50), kernel(100, 150)], "NVTX_EVENTS": [range_(0, 90), range_(100, 290), range_(120, 140)]}
-    second = {KERNEL: [kernel(20, 100), kernel(180, 200), kernel(400, 500)], "NVTX_EVENTS": [range_(10, 100), range_(110, 300)]}
+    """Two steps on each rank: of 100 and 200 ns; the device is busy for 50 and 80 ns of the first,
+    50 and 20 of the second.
+    """
+    first = {
+        KERNEL: [kernel(0, 50), kernel(100, 150)],
+        "NVTX_EVENTS": [range_(0, 90), range_(100, 290), range_(120, 140)],
+    }
+    second = {
+        KERNEL: [kernel(20, 100), kernel(180, 200), kernel(400, 500)],
+        "NVTX_EVENTS": [range_(10, 100), range_(110, 300)],
+    }
     results = analysed(tmp_path, [first, second], region="st?p")
     rows = results["efficiencies"].tables["iterations"].frame.rows(named=True)
-    assert [(row["region"], row["iteration"], row["elapsed_ns"]) for row in rows] == [("step", 1, 100), ("step", 2, 200)]
+    assert [(row["region"], row["iteration"], row["elapsed_ns"]) for row in rows] == [
+        ("step", 1, 100),
+        ("step", 2, 200),
+    ]
     for row, times in zip(rows, ((50, 80), (50, 20)), strict=True):
-        assert row["parallel_efficiency"] == pytest.approx(sum(times) / 2 / row["elapsed_ns"], rel=EXACT)
-        assert row["load_balance_efficiency"] == pytest.approx(sum(times) / 2 / max(times), rel=EXACT)
+        assert row["parallel_efficiency"] == pytest.approx(
+            sum(times) / 2 / row["elapsed_ns"], rel=EXACT
+        )
+        assert row["load_balance_efficiency"] == pytest.approx(
+            sum(times) / 2 / max(times), rel=EXACT
+        )
         assert row["communication_efficiency"] == 1
-        assert row["orchestration_efficiency"] == pytest.approx(max(times) / row["elapsed_ns"], rel=EXACT)
-    over = {row["figure"]: row for row in results["efficiencies"].tables["over_iterations"].frame.rows(named=True)}
+        assert row["orchestration_efficiency"] == pytest.approx(
+            max(times) / row["elapsed_ns"], rel=EXACT
+        )
+    over = {
+        row["figure"]: row
+        for row in results["efficiencies"].tables["over_iterations"].frame.rows(named=True)
+    }
     shares = (130 / 200, 70 / 400)
     parallel = over["parallel efficiency"]
-    assert [parallel[name] for name in ("mean", "least", "greatest")] == pytest.approx([sum(shares) / 2, shares[1], shares[0]], rel=EXACT)
+    assert [parallel[name] for name in ("mean", "least", "greatest")] == pytest.approx(
+        [sum(shares) / 2, shares[1], shares[0]], rel=EXACT
+    )
     assert (parallel["least_in_iteration"], parallel["greatest_in_iteration"]) == (2, 1)
     whole = only(results, "efficiencies", "device")
     assert whole["parallel_efficiency"] == pytest.approx((100 + 200) / 1000, rel=EXACT)
 
 
 def test_operations(tmp_path: Path) -> None:
-    """A step with a layer in it: the layer launches a GEMM without tensor cores, the step itself one on them, NCCL and a copy."""
+    """A step with a layer in it: the layer launches a GEMM without tensor cores, the step itself
+    one on them, NCCL and a copy.
+    """
+
     def of(name: int, start: int, end: int, correlation: int) -> Row:
         return kernel(start, end, correlationId=correlation, demangledName=name, shortName=name)
 
     tables = {
         "StringIds": [*NAMES, {"id": 20, "value": "layer"}],
-        RUNTIME: [call(10, 12, 1), call(20, 22, 2), call(30, 32, 3), call(40, 42, 4, nameId=COPY), call(95, 96, 5)],
-        KERNEL: [of(PLAIN, 100, 130, 1), of(TENSOR, 130, 180, 2), nccl(150, 220, correlationId=3), of(PLAIN, 300, 330, 5)],
+        RUNTIME: [
+            call(10, 12, 1),
+            call(20, 22, 2),
+            call(30, 32, 3),
+            call(40, 42, 4, nameId=COPY),
+            call(95, 96, 5),
+        ],
+        KERNEL: [
+            of(PLAIN, 100, 130, 1),
+            of(TENSOR, 130, 180, 2),
+            nccl(150, 220, correlationId=3),
+            of(PLAIN, 300, 330, 5),
+        ],
         MEMCPY: [copy(220, 230, 100, correlation=4)],
-        "NVTX_EVENTS": [range_(0, 90), range_(5, 15, 20)]}
+        "NVTX_EVENTS": [range_(0, 90), range_(5, 15, 20)],
+    }
     results = analysed(tmp_path, [tables])
-    rows = {row["operation"]: row for row in results["operations"].tables["operations"].frame.rows(named=True)}
+    rows = {
+        row["operation"]: row
+        for row in results["operations"].tables["operations"].frame.rows(named=True)
+    }
     step, layer = rows["step"], rows["layer"]
-    assert [step[name] for name in ("calls", "host_ns", "host_exclusive_ns", "gpu_ns", "gpu_exclusive_ns", "kernels", "nccl_ns",
-                                    "memory_ns", "gemm_ns", "without_tensor_cores_ns")] == [1, 90, 80, 160, 130, 3, 70, 10, 80, 30]
-    assert [layer[name] for name in ("calls", "host_ns", "host_exclusive_ns", "gpu_ns", "gpu_exclusive_ns", "kernels", "gemm_ns",
-                                     "without_tensor_cores_ns")] == [1, 10, 10, 30, 30, 1, 30, 30]
+    assert [
+        step[name]
+        for name in (
+            "calls",
+            "host_ns",
+            "host_exclusive_ns",
+            "gpu_ns",
+            "gpu_exclusive_ns",
+            "kernels",
+            "nccl_ns",
+            "memory_ns",
+            "gemm_ns",
+            "without_tensor_cores_ns",
+        )
+    ] == [1, 90, 80, 160, 130, 3, 70, 10, 80, 30]
+    assert [
+        layer[name]
+        for name in (
+            "calls",
+            "host_ns",
+            "host_exclusive_ns",
+            "gpu_ns",
+            "gpu_exclusive_ns",
+            "kernels",
+            "gemm_ns",
+            "without_tensor_cores_ns",
+        )
+    ] == [1, 10, 10, 30, 30, 1, 30, 30]
     assert step["tensor_core_share"] == pytest.approx(50 / 80, rel=EXACT)
     assert layer["tensor_core_share"] == 0
     tree = results["operations"].tables["tree"].frame
-    assert tree.select("path", "depth", "gpu_ns").rows() == [("step", 0, 160), ("step / layer", 1, 30)]
+    assert tree.select("path", "depth", "gpu_ns").rows() == [
+        ("step", 0, 160),
+        ("step / layer", 1, 30),
+    ]
     gemm = results["kernels"].tables["tensor_cores"].frame.rows()
     assert gemm == [("Yes", 1, 50, pytest.approx(50 / 110)), ("No", 2, 60, pytest.approx(60 / 110))]
 
 
 def test_rules(tmp_path: Path) -> None:
-    """An asynchronous copy of pageable memory, one of pinned, a synchronous one, one within the device, and a call that waits."""
+    """An asynchronous copy of pageable memory, one of pinned, a synchronous one, one within the
+    device, and a call that waits.
+    """
     tables = {
-        RUNTIME: [call(0, 5, 1, nameId=COPY), call(10, 15, 2, nameId=COPY), call(20, 60, 3, nameId=COPY_SYNC),
-                  call(70, 75, 4, nameId=COPY_SYNC), call(80, 120, 5, nameId=SYNC)],
-        MEMCPY: [copy(5, 15, 100, correlation=1), copy(16, 26, 100, correlation=2, source=1), copy(30, 50, 100, correlation=3, source=1),
-                 copy(75, 90, 100, kind=8, correlation=4, source=2)]}
+        RUNTIME: [
+            call(0, 5, 1, nameId=COPY),
+            call(10, 15, 2, nameId=COPY),
+            call(20, 60, 3, nameId=COPY_SYNC),
+            call(70, 75, 4, nameId=COPY_SYNC),
+            call(80, 120, 5, nameId=SYNC),
+        ],
+        MEMCPY: [
+            copy(5, 15, 100, correlation=1),
+            copy(16, 26, 100, correlation=2, source=1),
+            copy(30, 50, 100, correlation=3, source=1),
+            copy(75, 90, 100, kind=8, correlation=4, source=2),
+        ],
+    }
     rules = analysed(tmp_path, [tables])["idle"].tables["rules"].frame
-    found = {rule: (count, time) for rule, count, time in rules.select("rule", "count", "time_ns").rows()}
+    found = {
+        rule: (count, time) for rule, count, time in rules.select("rule", "count", "time_ns").rows()
+    }
     assert found["asynchronous copies of pageable memory"] == (1, 10)
     assert found["synchronous copies"] == (1, 20)
     assert found["synchronous sets"] == (0, 0)
@@ -182,13 +355,27 @@ def test_scalability() -> None:
 
     def run(name: str, devices: int, elapsed: int, useful: int) -> Run:
         ones = ("load_balance_efficiency", "communication_efficiency", "orchestration_efficiency")
-        frame = pl.DataFrame({"devices": devices, "elapsed_ns": elapsed, "useful_ns": useful,
-                              "parallel_efficiency": useful / devices / elapsed, **dict.fromkeys(ones, 1.0)})
-        return Run({"name": name}, {"efficiencies": Result("efficiencies", "", {"device": Table("", frame)})})
+        frame = pl.DataFrame(
+            {
+                "devices": devices,
+                "elapsed_ns": elapsed,
+                "useful_ns": useful,
+                "parallel_efficiency": useful / devices / elapsed,
+                **dict.fromkeys(ones, 1.0),
+            }
+        )
+        return Run(
+            {"name": name},
+            {"efficiencies": Result("efficiencies", "", {"device": Table("", frame)})},
+        )
 
     runs = [run("a", 2, 1000, 1600), run("b", 4, 600, 2000)]
     strong = scaling(runs, True).tables["scaling"].frame
     assert strong["computation_scalability"].to_list() == pytest.approx([1, 0.8], rel=EXACT)
-    assert strong["global_efficiency"].to_list() == pytest.approx([0.8, 0.8 * 2000 / 2400], rel=EXACT)
+    assert strong["global_efficiency"].to_list() == pytest.approx(
+        [0.8, 0.8 * 2000 / 2400], rel=EXACT
+    )
     assert strong["speedup"].to_list() == pytest.approx([1, 1000 / 600], rel=EXACT)
-    assert scaling(runs, False).tables["scaling"].frame["computation_scalability"].to_list() == pytest.approx([1, 1.6], rel=EXACT)
+    assert scaling(runs, False).tables["scaling"].frame[
+        "computation_scalability"
+    ].to_list() == pytest.approx([1, 1.6], rel=EXACT)

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("make_analysis", ROOT / "tools" / "make_analysis.py")
+    spec = importlib.util.spec_from_file_location(
+        "make_analysis", ROOT / "tools" / "make_analysis.py"
+    )
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
     monkeypatch.chdir(ROOT)

@@ -1,4 +1,6 @@
-"""Frames as pandas ones: what stays as it is, and what pandas makes of absent numbers and of empty frames."""
+"""Frames as pandas ones: what stays as it is, and what pandas makes of absent numbers and of empty
+frames.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ import pytest
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis.opened import Opened
+from nsys2prv.analysis.job import OpenJob
 
 pandas = pytest.importorskip("pandas", reason="needs pandas: pip install 'nsys2prv[pandas]'")
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'nsys2prv[pandas]'")
 
 
 @pytest.fixture(scope="module")
-def job() -> Iterator[Opened]:
+def job() -> Iterator[OpenJob]:
     with nsys2prv.open(SAMPLES["training"], quiet=True, jobs=1) as opened:
         yield opened
 
@@ -34,23 +36,28 @@ def same(frame: pl.DataFrame, extension: bool = False) -> object:
     return found
 
 
-def test_every_kind_of_record(job: Opened) -> None:
+def test_every_kind_of_record(job: OpenJob) -> None:
     for layout in job.layouts:
         frame = job.frame(layout)
         found = same(frame)
         assert str(found["begin"].dtype) == str(found["end"].dtype) == "int64"
-        assert {str(found[name].dtype) for name in frame.columns if frame.schema[name] == pl.Categorical and frame[name].null_count() <
-                frame.height} <= {"category"}
+        assert {
+            str(found[name].dtype)
+            for name in frame.columns
+            if frame.schema[name] == pl.Categorical and frame[name].null_count() < frame.height
+        } <= {"category"}
 
 
-def test_every_table(job: Opened) -> None:
+def test_every_table(job: OpenJob) -> None:
     for result in job.analyse(region="iteration*").values():
         for table in result.tables.values():
             same(table.frame)
 
 
-def test_absent_numbers(job: Opened) -> None:
-    """An integer column with absent values is one of floats in pandas, unless asked for Arrow's types, which lose nothing."""
+def test_absent_numbers(job: OpenJob) -> None:
+    """An integer column with absent values is one of floats in pandas, unless asked for Arrow's
+    types, which lose nothing.
+    """
     frame = job.frame("nccl_kernel", "bytes")
     assert frame["bytes"].null_count() or frame["bytes"].min() is not None
     big = pl.DataFrame({"bytes": [2**53 + 1, None]})
@@ -60,15 +67,17 @@ def test_absent_numbers(job: Opened) -> None:
     same(frame, extension=True)
 
 
-def test_kinds_that_the_job_lacks(job: Opened) -> None:
+def test_kinds_that_the_job_lacks(job: OpenJob) -> None:
     found = same(job.frame("mpi_collective"))
     assert len(found) == 0
     assert {"begin", "end", "rank"} <= set(found.columns)
 
 
-def test_grouping_by_category(job: Opened) -> None:
+def test_grouping_by_category(job: OpenJob) -> None:
     kernels = job.frame("cuda_kernel", "class")
     found = kernels.to_pandas()
     sums = (found["end"] - found["begin"]).groupby(found["class"], observed=True).sum()
     known = dict(kernels.group_by("class").agg((pl.col("end") - pl.col("begin")).sum()).rows())
-    assert {str(name): int(value) for name, value in sums.items()} == {str(name): value for name, value in known.items()}
+    assert {str(name): int(value) for name, value in sums.items()} == {
+        str(name): value for name, value in known.items()
+    }

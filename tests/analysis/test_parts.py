@@ -1,4 +1,6 @@
-"""Nesting, distributions, names brought together and sampled numbers, against brute force and closed formulas."""
+"""Nesting, distributions, names brought together and sampled numbers, against brute force and
+closed formulas.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ import pytest
 
 from nsys2prv.analysis.book import Samples
 from nsys2prv.analysis.distributions import spill, statistics
-from nsys2prv.analysis.folding import MOST_APART, folded
-from nsys2prv.analysis.nesting import parents, sums_within
-from nsys2prv.analysis.steps import steps
+from nsys2prv.analysis.intervals import parents, sums_within
+from nsys2prv.analysis.metrics import steps
+from nsys2prv.analysis.regions import MOST_APART, folded
 from nsys2prv.analysis.unit import located
 
 
@@ -21,6 +23,7 @@ def nested(rng: np.random.Generator, threads: int, count: int) -> list[tuple[int
     """Properly nested ranges (thread, begin, end), some of which touch or coincide."""
     found = []
     for thread in range(threads):
+
         def fill(begin: int, end: int, depth: int, thread: int = thread) -> None:
             found.append((thread, begin, end))
             at = begin
@@ -31,6 +34,7 @@ def nested(rng: np.random.Generator, threads: int, count: int) -> list[tuple[int
                     break
                 fill(first, last, depth + 1)
                 at = last
+
         fill(0, 400, 0)
         fill(400, 700, 0)
     return sorted(found, key=lambda one: (one[0], one[1], -one[2]))
@@ -42,8 +46,15 @@ def test_parents_of_ranges(seed: int) -> None:
     columns = [np.array(column) for column in zip(*ranges, strict=True)]
     depth, parent = parents(*columns)
     for number, (thread, begin, end) in enumerate(ranges):
-        around = [other for other, (where, first, last) in enumerate(ranges)
-                  if where == thread and other < number and first <= begin and last >= end and last > begin]
+        around = [
+            other
+            for other, (where, first, last) in enumerate(ranges)
+            if where == thread
+            and other < number
+            and first <= begin
+            and last >= end
+            and last > begin
+        ]
         assert depth[number] == len(around)
         assert parent[number] == (max(around, default=-1))
 
@@ -53,7 +64,11 @@ def test_sums_within_ranges(seed: int) -> None:
     rng = np.random.default_rng(seed)
     ranges = nested(rng, 3, 40)
     columns = [np.array(column) for column in zip(*ranges, strict=True)]
-    at_thread, at, values = rng.integers(0, 4, 200), rng.integers(-10, 720, 200), rng.integers(0, 100, 200)
+    at_thread, at, values = (
+        rng.integers(0, 4, 200),
+        rng.integers(-10, 720, 200),
+        rng.integers(0, 100, 200),
+    )
     order = np.lexsort((at, at_thread))
     at_thread, at, values = at_thread[order], at[order], values[order]
     found = sums_within(*columns, at_thread, at, values)
@@ -64,60 +79,121 @@ def test_sums_within_ranges(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_located_rows(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    thread, time, at_thread, at = (rng.integers(0, top, count) for top, count in ((4, 60), (30, 60), (5, 80), (30, 80)))
+    thread, time, at_thread, at = (
+        rng.integers(0, top, count) for top, count in ((4, 60), (30, 60), (5, 80), (30, 80))
+    )
     found = located(thread, time, at_thread, at)
-    for row, key in zip(found.tolist(), zip(at_thread.tolist(), at.tolist(), strict=True), strict=True):
-        rows = [number for number, one in enumerate(zip(thread.tolist(), time.tolist(), strict=True)) if one == key]
+    for row, key in zip(
+        found.tolist(), zip(at_thread.tolist(), at.tolist(), strict=True), strict=True
+    ):
+        rows = [
+            number
+            for number, one in enumerate(zip(thread.tolist(), time.tolist(), strict=True))
+            if one == key
+        ]
         assert row == min(rows, default=-1)
 
 
 def test_figures_of_spilled_durations(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    durations = {"a": rng.integers(1, 1000, 101).tolist(), "b": rng.integers(1, 5, 40).tolist(), "c": [7]}
+    durations = {
+        "a": rng.integers(1, 1000, 101).tolist(),
+        "b": rng.integers(1, 5, 40).tolist(),
+        "c": [7],
+    }
     rows = [(name, 10, 10 + length) for name, found in durations.items() for length in found]
     groups = []
     for part in range(3):
-        frame = pl.DataFrame(rows[part::3], schema={"name": pl.String, "begin": pl.Int64, "end": pl.Int64}, orient="row")
+        frame = pl.DataFrame(
+            rows[part::3],
+            schema={"name": pl.String, "begin": pl.Int64, "end": pl.Int64},
+            orient="row",
+        )
         groups.append(spill(frame, ["name"], tmp_path / f"{part}.bin"))
     for row in statistics(pl.concat(groups), ["name"]).rows(named=True):
         found = durations[row["name"]]
-        assert (row["count"], row["time_ns"], row["min_ns"], row["max_ns"]) == (len(found), sum(found), min(found), max(found))
+        assert (row["count"], row["time_ns"], row["min_ns"], row["max_ns"]) == (
+            len(found),
+            sum(found),
+            min(found),
+            max(found),
+        )
         assert row["mean_ns"] == pytest.approx(python_statistics.fmean(found), rel=1e-12)
         assert row["median_ns"] == python_statistics.median(found)
-        assert row["deviation_ns"] == (pytest.approx(python_statistics.stdev(found), rel=1e-12) if len(found) > 1 else None)
+        assert row["deviation_ns"] == (
+            pytest.approx(python_statistics.stdev(found), rel=1e-12) if len(found) > 1 else None
+        )
 
 
-@pytest.mark.parametrize(("durations", "modes"), [
-    ([100] * 50 + [200] * 50, (100, 200, 0.5)),
-    ([100 + step % 5 for step in range(95)] + [300 + step for step in range(10)], (102, 304.5, 10 / 105)),
-    (list(range(1000, 2000)), None),
-    ([100] * 100, None),
-    ([100] * 96 + [1000] * 4, None),
-    ([100] * 50 + [110] * 50, None),
-    ([100] * 5 + [200] * 5, None),
-], ids=["two values", "one in ten", "uniform", "one value", "few outliers", "nearly the same", "too few"])
-def test_two_modes(tmp_path: Path, durations: list[int], modes: tuple[float, float, float] | None) -> None:
-    frame = pl.DataFrame({"name": ["k"] * len(durations), "begin": [0] * len(durations), "end": durations})
-    (row,) = statistics(spill(frame, ["name"], tmp_path / "durations"), ["name"], modes=True).rows(named=True)
+@pytest.mark.parametrize(
+    ("durations", "modes"),
+    [
+        ([100] * 50 + [200] * 50, (100, 200, 0.5)),
+        (
+            [100 + step % 5 for step in range(95)] + [300 + step for step in range(10)],
+            (102, 304.5, 10 / 105),
+        ),
+        (list(range(1000, 2000)), None),
+        ([100] * 100, None),
+        ([100] * 96 + [1000] * 4, None),
+        ([100] * 50 + [110] * 50, None),
+        ([100] * 5 + [200] * 5, None),
+    ],
+    ids=[
+        "two values",
+        "one in ten",
+        "uniform",
+        "one value",
+        "few outliers",
+        "nearly the same",
+        "too few",
+    ],
+)
+def test_two_modes(
+    tmp_path: Path, durations: list[int], modes: tuple[float, float, float] | None
+) -> None:
+    frame = pl.DataFrame(
+        {"name": ["k"] * len(durations), "begin": [0] * len(durations), "end": durations}
+    )
+    (row,) = statistics(spill(frame, ["name"], tmp_path / "durations"), ["name"], modes=True).rows(
+        named=True
+    )
     assert row["two_modes"] == (modes is not None)
-    assert (row["low_ns"], row["high_ns"], row["high_share"]) == ((None,) * 3 if modes is None else pytest.approx(modes))
+    assert (row["low_ns"], row["high_ns"], row["high_share"]) == (
+        (None,) * 3 if modes is None else pytest.approx(modes)
+    )
 
 
 def test_a_normal_distribution_has_one_mode(tmp_path: Path) -> None:
     durations = np.random.default_rng(2).normal(10_000, 1_000, 5_000).astype(np.int64)
-    frame = pl.DataFrame({"name": ["k"] * len(durations), "begin": np.zeros(len(durations), np.int64), "end": durations})
-    assert statistics(spill(frame, ["name"], tmp_path / "durations"), ["name"], modes=True)["two_modes"].to_list() == [False]
+    frame = pl.DataFrame(
+        {
+            "name": ["k"] * len(durations),
+            "begin": np.zeros(len(durations), np.int64),
+            "end": durations,
+        }
+    )
+    assert statistics(spill(frame, ["name"], tmp_path / "durations"), ["name"], modes=True)[
+        "two_modes"
+    ].to_list() == [False]
 
 
 def test_names_brought_together() -> None:
-    texts = ["aten::mm, op_id = 12", "aten::mm, op_id = 13, seq = 4", "forward", *(f"layer {number}" for number in range(MOST_APART)),
-             *(f"step {number}" for number in range(MOST_APART + 1))]
+    texts = [
+        "aten::mm, op_id = 12",
+        "aten::mm, op_id = 13, seq = 4",
+        "forward",
+        *(f"layer {number}" for number in range(MOST_APART)),
+        *(f"step {number}" for number in range(MOST_APART + 1)),
+    ]
     found = folded(pl.DataFrame({"value": range(len(texts)), "label": texts}))
     names = found["operation"].to_list()
     assert names[:3] == ["aten::mm", "aten::mm", "forward"]
-    assert names[3:3 + MOST_APART] == texts[3:3 + MOST_APART]
-    assert set(names[3 + MOST_APART:]) == {"step *"}
-    assert found.group_by("group").agg(pl.col("operation").n_unique())["operation"].to_list() == [1] * (2 + MOST_APART + 1)
+    assert names[3 : 3 + MOST_APART] == texts[3 : 3 + MOST_APART]
+    assert set(names[3 + MOST_APART :]) == {"step *"}
+    assert found.group_by("group").agg(pl.col("operation").n_unique())["operation"].to_list() == [
+        1
+    ] * (2 + MOST_APART + 1)
 
 
 def test_samples_that_tell_of_the_time_before_and_after() -> None:

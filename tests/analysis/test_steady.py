@@ -16,7 +16,7 @@ import nsys2prv
 from nsys2prv.analysis import steady
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import from_json
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
 
 TRAINING = list(map(str, SAMPLES["training"]))
 
@@ -29,7 +29,9 @@ def kernels(names: list[int]) -> pl.DataFrame:
 def ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Ranges (begin, end, name) of one thread, and their patterns."""
     labels = pl.DataFrame({"value": [1, 2, 3, 4], "label": ["epoch", "step 1", "step 2", "layer"]})
-    frame = pl.DataFrame(rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row")
+    frame = pl.DataFrame(
+        rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row"
+    )
     return frame.with_columns(thread=pl.lit(0)), steady._patterns(labels)
 
 
@@ -42,7 +44,9 @@ def test_the_period_of_kernels() -> None:
 
 
 def test_kernels_that_do_not_repeat() -> None:
-    assert steady._by_kernels(kernels(np.random.default_rng(1).integers(0, 50, 200).tolist())) is None
+    assert (
+        steady._by_kernels(kernels(np.random.default_rng(1).integers(0, 50, 200).tolist())) is None
+    )
     assert steady._by_kernels(kernels(list(range(30)))) is None
     assert steady._by_kernels(kernels([])) is None
 
@@ -91,7 +95,21 @@ def test_start_up_of_any_length_changes_no_finding(tmp_path: Path) -> None:
 def test_a_report_of_a_part(tmp_path: Path) -> None:
     def described(*arguments: str) -> tuple[dict[str, object], dict[str, Result]]:
         path = tmp_path / "part.json"
-        assert main(["report", *TRAINING, "-q", "--only", "efficiencies,kernels", "--json", str(path), *arguments]) == 0
+        assert (
+            main(
+                [
+                    "report",
+                    *TRAINING,
+                    "-q",
+                    "--only",
+                    "efficiencies,kernels",
+                    "--json",
+                    str(path),
+                    *arguments,
+                ]
+            )
+            == 0
+        )
         return from_json(path)
 
     job, _ = described("--ranks", "0-1")
@@ -110,23 +128,53 @@ def test_a_report_of_a_part(tmp_path: Path) -> None:
 def test_the_old_name_of_iterations(tmp_path: Path) -> None:
     for number, option in enumerate(("--iterations", "--region")):
         written = str(tmp_path / f"{number}.json")
-        assert main(["report", *TRAINING, "-q", "--only", "efficiencies", option, "iteration*", "--json", written]) == 0
+        assert (
+            main(
+                [
+                    "report",
+                    *TRAINING,
+                    "-q",
+                    "--only",
+                    "efficiencies",
+                    option,
+                    "iteration*",
+                    "--json",
+                    written,
+                ]
+            )
+            == 0
+        )
     first, second = (json.loads((tmp_path / f"{number}.json").read_text()) for number in range(2))
     assert first == second
     assert len(first["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"]) == 3
 
 
 def test_a_slower_job_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the time of an iteration, not that of start-up; status 4 from the share on that is asked for."""
+    """By the time of an iteration, not that of start-up; status 4 from the share on that is asked
+    for.
+    """
     for name, layers in (("a", 2), ("b", 4)):
         generate(tmp_path / name, ranks=2, hosts=1, steps=4, layers=layers)
-        assert main(["report", *(str(tmp_path / name / f"rank{rank}.sqlite") for rank in range(2)), "-q", "--json",
-                     str(tmp_path / f"{name}.json")]) == 0
+        assert (
+            main(
+                [
+                    "report",
+                    *(str(tmp_path / name / f"rank{rank}.sqlite") for rank in range(2)),
+                    "-q",
+                    "--json",
+                    str(tmp_path / f"{name}.json"),
+                ]
+            )
+            == 0
+        )
     a, b = str(tmp_path / "a.json"), str(tmp_path / "b.json")
     capsys.readouterr()
     assert main(["diff", a, b, "--fail-above", "5%"]) == 4
     headline = " ".join(capsys.readouterr().out.split())
-    assert re.match(r"B is [12]\.[0-9]+ x slower than A: an iteration takes [\d.]+ ms, [\d.]+ ms in A; of all GPUs: .*\+", headline)
+    assert re.match(
+        r"B is [12]\.[0-9]+ x slower than A: an iteration takes [\d.]+ ms, [\d.]+ ms in A; of all GPUs: .*\+",
+        headline,
+    )
     assert main(["diff", a, b, "--fail-above", "500%"]) == 0
     assert main(["diff", b, a, "--fail-above", "0"]) == 0
     assert " x faster than A: " in capsys.readouterr().out

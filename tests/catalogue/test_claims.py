@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from nsys2prv import catalogue as module
-from nsys2prv.catalogue import counters
-from nsys2prv.catalogue.claims import Claims
+from nsys2prv.events import catalogue as module
+from nsys2prv.events.catalogue import counters
+from nsys2prv.events.catalogue.claims import Claims
 
 OSRT = "event type 66400000: .*field 'call' of layout 'osrt'.*"
 
@@ -23,7 +23,12 @@ def build(monkeypatch: pytest.MonkeyPatch, **added: dict[str, Any]) -> None:
 
 
 def layout(code: Any, label: str = "New kind", **more: Any) -> dict[str, Any]:
-    return {"new_kind": {"title": "new kind", "fields": {"what": {"code": code, "label": label, **more}}}}
+    return {
+        "new_kind": {
+            "title": "new kind",
+            "fields": {"what": {"code": code, "label": label, **more}},
+        }
+    }
 
 
 def test_a_new_layout_with_the_type_of_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,25 +37,45 @@ def test_a_new_layout_with_the_type_of_another_is_refused(monkeypatch: pytest.Mo
     assert "field 'what' of layout 'new_kind'" in str(error.value)
 
 
-def test_a_new_line_of_calls_with_the_type_of_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_line_of_calls_with_the_type_of_another_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(ValueError, match=OSRT) as error:
-        build(monkeypatch, calls={"new_kind": {"table": "NEW", "code": 66400000, "label": "OS Runtime Calls"}})
+        build(
+            monkeypatch,
+            calls={"new_kind": {"table": "NEW", "code": 66400000, "label": "OS Runtime Calls"}},
+        )
     assert "layout 'new_kind'" in str(error.value)
 
 
-@pytest.mark.parametrize(("code", "other"), [
-    (9600 + 100 * 77, "nvtx_pushpop"), (9602, "nvtx_pushpop"), (92500, "generic_counter"), (66600001, "cpu_counter"),
-    ({"per": "domain", "base": 9700}, "nvtx_pushpop"),
-])
-def test_ranges_of_types_are_refused_too(monkeypatch: pytest.MonkeyPatch, code: Any, other: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "other"),
+    [
+        (9600 + 100 * 77, "nvtx_pushpop"),
+        (9602, "nvtx_pushpop"),
+        (92500, "generic_counter"),
+        (66600001, "cpu_counter"),
+        ({"per": "domain", "base": 9700}, "nvtx_pushpop"),
+    ],
+)
+def test_ranges_of_types_are_refused_too(
+    monkeypatch: pytest.MonkeyPatch, code: Any, other: str
+) -> None:
     with pytest.raises(ValueError, match=other):
         build(monkeypatch, layouts=layout(code))
 
 
 @pytest.mark.parametrize("first", [99900, 66399990, 9590])
-def test_hashed_types_of_a_new_layout_are_its_own(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+def test_hashed_types_of_a_new_layout_are_its_own(
+    monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
     with pytest.raises(ValueError, match="layout 'new_kind'"):
-        build(monkeypatch, layouts={"new_kind": {"title": "new kind", "fields": {}, "hashed": [first, first + 200]}})
+        build(
+            monkeypatch,
+            layouts={
+                "new_kind": {"title": "new kind", "fields": {}, "hashed": [first, first + 200]}
+            },
+        )
 
 
 def test_a_field_that_means_the_same_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +91,12 @@ def test_a_field_of_another_label_is_not_shared(monkeypatch: pytest.MonkeyPatch)
 def test_a_listed_counter_has_a_type_of_its_own(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     known = module.catalogue()
     entries = {**known.counters, "cpu_counter": {code: ["New number"]}}
-    monkeypatch.setattr(counters, "catalogue", lambda: module.Catalogue(**{**vars(known), "counters": entries}))
-    with pytest.raises(ValueError, match=f"event type {code}: .*counter 'New number' of layout 'cpu_counter'"):
+    monkeypatch.setattr(
+        counters, "catalogue", lambda: module.Catalogue(**{**vars(known), "counters": entries})
+    )
+    with pytest.raises(
+        ValueError, match=f"event type {code}: .*counter 'New number' of layout 'cpu_counter'"
+    ):
         counters.counter_tables.__wrapped__()
 
 

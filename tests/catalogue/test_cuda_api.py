@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tools.corpus import in_corpus
 
-FILE = Path(__file__).parents[2] / "nsys2prv" / "catalogue" / "cuda_api.txt"
+FILE = Path(__file__).parents[2] / "nsys2prv" / "events" / "catalogue" / "cuda_api.txt"
 FIRST, LAST = 100, 2499
 
 # The first edition. Changing or removing a line of it renumbers calls in traces that people keep.
@@ -18,7 +18,9 @@ FIRST_EDITION_DIGEST = "2fb1ec8080c3de66e32ba7f977acea4a05744f010c4e44c5c97375e3
 
 
 def entries() -> list[tuple[int, str]]:
-    lines = [line for line in FILE.read_text(encoding="ascii").splitlines() if not line.startswith("#")]
+    lines = [
+        line for line in FILE.read_text(encoding="ascii").splitlines() if not line.startswith("#")
+    ]
     return [(int(value), name) for value, name in (line.split(" ") for line in lines)]
 
 
@@ -59,14 +61,14 @@ def test_names_are_those_of_functions_without_version() -> None:
     for _, name in entries():
         assert re.fullmatch(r"(__)?cu(da)?\w+", name), name
         assert not re.search(r"_v\d{4,}$", name), name
-        assert not re.fullmatch(r"cuda\d+", name), f"{name} is a placeholder of CUPTI's list, not a function"
+        assert not re.fullmatch(r"cuda\d+", name), (
+            f"{name} is a placeholder of CUPTI's list, not a function"
+        )
         assert name.upper() not in ("INVALID", "SIZE", "FORCE_INT")
 
 
 def test_every_call_of_the_corpus_has_a_fixed_value() -> None:
     known = {name for _, name in entries()}
-    query = (
-        "SELECT DISTINCT value FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN StringIds ON StringIds.id = call.nameId"
-    )
+    query = "SELECT DISTINCT value FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN StringIds ON StringIds.id = call.nameId"
     met = {re.sub(r"_v\d{4,}$", "", name) for (name,) in in_corpus(query)}
     assert met - known == set()

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from tools.corpus import in_corpus
 
-FOLDER = Path(__file__).parents[2] / "nsys2prv" / "catalogue"
+FOLDER = Path(__file__).parents[2] / "nsys2prv" / "events" / "catalogue"
 FILES = ("osrt.txt", "pthread.txt")
 RANGES = {"osrt.txt": (300, 1999), "pthread.txt": (1, 199)}
-# The first editions: lines and digest. Changing or removing a line renumbers calls in traces that people keep.
+# The first editions: lines and digest. Changing or removing a line renumbers calls in traces that
+# people keep.
 FIRST_EDITIONS = {
     "osrt.txt": (511, "d7cfa999ed3a9d1e64dab2a9b45a1932f435e96f1a8372eac47b67d8e374b7b2"),
     "pthread.txt": (72, "12b2928c8d577462235f22ad24e0e017ed45e77c305904de578c959fda6a12fe"),
@@ -20,7 +21,11 @@ FIRST_EDITIONS = {
 
 
 def entries(file: str) -> list[tuple[int, str]]:
-    lines = [line for line in (FOLDER / file).read_text(encoding="ascii").splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in (FOLDER / file).read_text(encoding="ascii").splitlines()
+        if not line.startswith("#")
+    ]
     return [(int(value), name) for value, name in (line.split(" ") for line in lines)]
 
 
@@ -47,11 +52,24 @@ def test_every_name_stands_once_and_in_the_file_of_its_kind() -> None:
         assert name.startswith("pthread") == (file == "pthread.txt"), name
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("pthread_exit", 1), ("pthread_create", 2), ("pthread_join", 3), ("pthread_detach", 4), ("pthread_rwlock_wrlock", 5),
-    ("pthread_rwlock_rdlock", 6), ("pthread_rwlock_unlock", 7), ("pthread_mutex_lock", 8), ("pthread_mutex_unlock", 9),
-    ("pthread_cond_signal", 10), ("pthread_cond_broadcast", 11), ("pthread_cond_wait", 12), ("pthread_barrier_wait", 13),
-])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pthread_exit", 1),
+        ("pthread_create", 2),
+        ("pthread_join", 3),
+        ("pthread_detach", 4),
+        ("pthread_rwlock_wrlock", 5),
+        ("pthread_rwlock_rdlock", 6),
+        ("pthread_rwlock_unlock", 7),
+        ("pthread_mutex_lock", 8),
+        ("pthread_mutex_unlock", 9),
+        ("pthread_cond_signal", 10),
+        ("pthread_cond_broadcast", 11),
+        ("pthread_cond_wait", 12),
+        ("pthread_barrier_wait", 13),
+    ],
+)
 def test_pthread_values_are_extraes(name: str, value: int) -> None:
     assert (value, name) in entries("pthread.txt")
 

@@ -1,4 +1,6 @@
-"""Every defect that is put into a sound trace is found, at its line and by its rule alone; what it is said to do, Paraver does."""
+"""Every defect that is put into a sound trace is found, at its line and by its rule alone; what it
+is said to do, Paraver does.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,16 @@ import pytest
 from tools.defects import PRV, Edit, write_trace
 from tools.paramedir import bursts, fate, need_paramedir
 
-from nsys2prv.check import RULES, Severity, check
+from nsys2prv.paraver.check import RULES, Severity, check
 
 HEADER, _, *RECORDS = PRV.splitlines()
 
 
 @dataclass(frozen=True)
 class Defect:
-    """An edit of one of the files, the rule that it breaks, first line and count; `also`: rules that it cannot help but break;
-    fate: what becomes of the trace in paramedir."""
+    """An edit of one of the files, the rule that it breaks, first line and count; `also`: rules
+    that it cannot help but break; fate: what becomes of the trace in paramedir.
+    """
 
     rule: str
     file: str
@@ -31,8 +34,17 @@ class Defect:
         return f"{self.rule}-{self.line}"
 
 
-def in_prv(rule: str, edit: Edit, line: int | None = None, count: int = 1, also: set[str] | None = None, fate: str = "done") -> Defect:
-    return Defect(rule, "prv", edit, next(iter(edit)) if line is None else line, count, also or set(), fate)
+def in_prv(
+    rule: str,
+    edit: Edit,
+    line: int | None = None,
+    count: int = 1,
+    also: set[str] | None = None,
+    fate: str = "done",
+) -> Defect:
+    return Defect(
+        rule, "prv", edit, next(iter(edit)) if line is None else line, count, also or set(), fate
+    )
 
 
 def header(rule: str, old: str, new: str, fate: str, also: set[str] | None = None) -> Defect:
@@ -40,12 +52,20 @@ def header(rule: str, old: str, new: str, fate: str, also: set[str] | None = Non
     return in_prv(rule, {1: HEADER.replace(old, new)}, 1, 1, also, fate)
 
 
-def in_pcf(rule: str, edit: Edit, line: int | None = None, count: int = 1, also: set[str] | None = None) -> Defect:
-    return Defect(rule, "pcf", edit, next(iter(edit)) if line is None else line, count, also or set())
+def in_pcf(
+    rule: str, edit: Edit, line: int | None = None, count: int = 1, also: set[str] | None = None
+) -> Defect:
+    return Defect(
+        rule, "pcf", edit, next(iter(edit)) if line is None else line, count, also or set()
+    )
 
 
-def in_row(rule: str, edit: Edit, line: int | None = None, count: int = 1, also: set[str] | None = None) -> Defect:
-    return Defect(rule, "row", edit, next(iter(edit)) if line is None else line, count, also or set())
+def in_row(
+    rule: str, edit: Edit, line: int | None = None, count: int = 1, also: set[str] | None = None
+) -> Defect:
+    return Defect(
+        rule, "row", edit, next(iter(edit)) if line is None else line, count, also or set()
+    )
 
 
 LATE = "2:1:1:1:1:95:"
@@ -93,7 +113,13 @@ DEFECTS = [
     in_prv("event-without-pair", {12: [RECORDS[-1], LATE[:-1]]}, 13),
     in_prv("object-absent", {12: [RECORDS[-1], "2:1:1:1:3:95:20:0"]}, 13, fate="skips"),
     in_prv("object-absent", {12: [RECORDS[-1], "2:1:1:3:1:95:20:0"]}, 13, fate="skips"),
-    in_prv("object-absent", {12: [RECORDS[-1], "2:1:2:1:1:95:20:0", "2:1:0:1:1:96:20:0"]}, 13, 2, fate="skips"),
+    in_prv(
+        "object-absent",
+        {12: [RECORDS[-1], "2:1:2:1:1:95:20:0", "2:1:0:1:1:96:20:0"]},
+        13,
+        2,
+        fate="skips",
+    ),
     in_prv("object-absent", {7: "3:1:1:1:1:5:5:3:1:2:7:6:7:64:9"}, fate="skips"),
     in_prv("object-wraps", {12: [RECORDS[-1], "2:1:1:1:65537:95:10:0"]}, 13),
     in_prv("cpu-absent", {12: [RECORDS[-1], "2:4:1:1:1:95:20:0"]}, 13, fate="skips"),
@@ -101,9 +127,20 @@ DEFECTS = [
     in_prv("cpu-shared", {8: "2:1:1:1:2:6:10:3"}),
     in_prv("time-order", {6: RECORDS[5], 8: RECORDS[3]}, 7, 2),
     in_prv("negative-time", {3: ["2:1:1:1:1:-5:20:0", RECORDS[0]]}, fate="skips"),
-    in_prv("time-inexact", {1: HEADER.replace(":100_", f":{2**53 + 10}_"), 12: [RECORDS[-1], f"2:1:1:1:1:{2**53 + 1}:20:0"]}, 13),
+    in_prv(
+        "time-inexact",
+        {
+            1: HEADER.replace(":100_", f":{2**53 + 10}_"),
+            12: [RECORDS[-1], f"2:1:1:1:1:{2**53 + 1}:20:0"],
+        },
+        13,
+    ),
     in_prv("time-beyond-duration", {12: [RECORDS[-1], "2:1:1:1:1:101:20:0"]}, 13),
-    in_prv("comm-beyond-end", {7: RECORDS[4].replace(":6:7:", ":6:107:")}, also={"time-beyond-duration"}),
+    in_prv(
+        "comm-beyond-end",
+        {7: RECORDS[4].replace(":6:7:", ":6:107:")},
+        also={"time-beyond-duration"},
+    ),
     in_prv("negative-type", {12: [RECORDS[-1], LATE + "-20:0"]}, 13, fate="skips"),
     in_prv("type-wraps", {12: [RECORDS[-1], LATE + f"{2**32 + 10}:0"]}, 13),
     in_prv("type-beyond-labels", {12: [RECORDS[-1], LATE + f"{2**31}:0"]}, 13),
@@ -154,8 +191,27 @@ DEFECTS = [
     in_pcf("label-control", {17: "3 out\ter"}),
     in_pcf("pcf-blank-line", {19: "  "}),
     in_pcf("type-among-values", {19: None, 20: None, 22: None}, 19, also={"type-unlabelled"}),
-    in_pcf("values-overlap", {21: ["0 63000001 Memory", "VALUES", "0 End", "5 copy", "", "EVENT_TYPE",
-                                   "0 63000006 Kernel", "VALUES", "0 End", "5 gemm", "", "EVENT_TYPE", "7 20 Number"]}, 27),
+    in_pcf(
+        "values-overlap",
+        {
+            21: [
+                "0 63000001 Memory",
+                "VALUES",
+                "0 End",
+                "5 copy",
+                "",
+                "EVENT_TYPE",
+                "0 63000006 Kernel",
+                "VALUES",
+                "0 End",
+                "5 gemm",
+                "",
+                "EVENT_TYPE",
+                "7 20 Number",
+            ]
+        },
+        27,
+    ),
     in_row("row-size", {14: "LEVEL THREAD SIZE 4"}, also={"row-count"}),
     in_row("row-size", {14: "LEVEL THREAD SIZE 2"}, also={"row-count", "row-header"}),
     in_row("row-header", {14: "LEVEL THREAD  SIZE 3"}, count=4),
@@ -175,7 +231,15 @@ def test_the_sound_trace_is_sound(tmp_path: Path) -> None:
     held = result.contents
     assert (held.lines, held.states, held.events, held.comms, held.pairs) == (12, 3, 6, 1, 8)
     assert (held.types, held.first, held.last, held.end, held.unit) == ((10, 20), 0, 90, 100, "ns")
-    assert held.objects == {"WORKLOAD": 1, "APPL": 1, "TASK": 2, "THREAD": 3, "SYSTEM": 1, "NODE": 2, "CPU": 3}
+    assert held.objects == {
+        "WORKLOAD": 1,
+        "APPL": 1,
+        "TASK": 2,
+        "THREAD": 3,
+        "SYSTEM": 1,
+        "NODE": 2,
+        "CPU": 3,
+    }
     assert held.memory == 8 * 32 + 3 * 64 + 312 + 8 * (3 + 6 + 2)
 
 
@@ -186,7 +250,9 @@ def test_a_defect_is_found_by_its_rule(tmp_path: Path, defect: Defect) -> None:
     finding = found.get((defect.rule, f"t.{defect.file}"))
     assert finding, list(found)
     assert (finding.line, finding.count) == (defect.line, defect.count)
-    others = {other.rule for other in result.findings if other.severity is not Severity.REMARK} - {defect.rule}
+    others = {other.rule for other in result.findings if other.severity is not Severity.REMARK} - {
+        defect.rule
+    }
     assert others == defect.also
 
 
@@ -198,24 +264,38 @@ def test_paraver_does_what_the_rule_says(tmp_path: Path, defect: Defect) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [16, 61])
-def test_blocks_of_any_size_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_blocks_of_any_size_tell_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
     """What lies before and behind the seam of two blocks is seen together."""
     for defect in DEFECTS:
         prv = write_trace(tmp_path, {defect.file: defect.edit})
         monkeypatch.undo()
         whole = check(prv)
-        monkeypatch.setattr("nsys2prv.check.blocks.BLOCK", size)
+        monkeypatch.setattr("nsys2prv.paraver.check.lines.BLOCK", size)
         parts = check(prv)
         assert [(found.rule, found.line, found.count) for found in parts.findings] == [
-            (found.rule, found.line, found.count) for found in whole.findings], defect
+            (found.rule, found.line, found.count) for found in whole.findings
+        ], defect
         assert parts.contents == whole.contents
 
 
 def test_every_rule_of_records_and_labels_has_a_defect() -> None:
     """Rules of whole files have tests of their own, beside this one."""
     rules = {name for name, rule in RULES.items() if rule.part != "file"}
-    elsewhere = {"pcf-missing", "pcf-empty", "pcf-line-ends", "pcf-encoding", "row-missing", "row-line-ends", "row-encoding", "no-cpus"}
-    assert rules - elsewhere == {defect.rule for defect in DEFECTS} - {name for name, rule in RULES.items() if rule.part == "file"}
+    elsewhere = {
+        "pcf-missing",
+        "pcf-empty",
+        "pcf-line-ends",
+        "pcf-encoding",
+        "row-missing",
+        "row-line-ends",
+        "row-encoding",
+        "no-cpus",
+    }
+    assert rules - elsewhere == {defect.rule for defect in DEFECTS} - {
+        name for name, rule in RULES.items() if rule.part == "file"
+    }
 
 
 def shown(folder: Path, edit: Edit) -> list[tuple[str, int, int, int]]:
@@ -232,13 +312,26 @@ SOUND_BURSTS = [("1.1.1", 0, 5, 3), ("1.1.1", 5, 3, 4), ("1.1.2", 6, 3, 3)]
         ("", {}, SOUND_BURSTS),
         ("range-open-at-end", {10: None}, [*SOUND_BURSTS[:2], ("1.1.2", 6, 94, 3)]),
         ("zero-length-range", {10: [RECORDS[7], "2:2:1:1:2:9:10:5:10:0"]}, SOUND_BURSTS),
-        ("object-wraps", {12: [RECORDS[-1], "2:1:1:1:65537:95:10:6"]}, [*SOUND_BURSTS[:2], ("1.1.1", 95, 5, 6), SOUND_BURSTS[2]]),
-        ("type-wraps", {12: [RECORDS[-1], f"2:1:1:1:1:95:{2**32 + 10}:6"]}, [*SOUND_BURSTS[:2], ("1.1.1", 95, 5, 6), SOUND_BURSTS[2]]),
-        ("time-beyond-duration", {12: [RECORDS[-1], "2:1:1:1:1:95:10:6", "2:1:1:1:1:101:10:0"]},
-         [*SOUND_BURSTS[:2], ("1.1.1", 95, 6, 6), SOUND_BURSTS[2]]),
+        (
+            "object-wraps",
+            {12: [RECORDS[-1], "2:1:1:1:65537:95:10:6"]},
+            [*SOUND_BURSTS[:2], ("1.1.1", 95, 5, 6), SOUND_BURSTS[2]],
+        ),
+        (
+            "type-wraps",
+            {12: [RECORDS[-1], f"2:1:1:1:1:95:{2**32 + 10}:6"]},
+            [*SOUND_BURSTS[:2], ("1.1.1", 95, 5, 6), SOUND_BURSTS[2]],
+        ),
+        (
+            "time-beyond-duration",
+            {12: [RECORDS[-1], "2:1:1:1:1:95:10:6", "2:1:1:1:1:101:10:0"]},
+            [*SOUND_BURSTS[:2], ("1.1.1", 95, 6, 6), SOUND_BURSTS[2]],
+        ),
         ("empty-field", {12: [RECORDS[-1], "2:1:1:1:1:95:10:"]}, SOUND_BURSTS),
     ],
 )
-def test_paraver_shows_what_the_rule_says(tmp_path: Path, rule: str, edit: Edit, bursts: list[tuple[str, int, int, int]]) -> None:
+def test_paraver_shows_what_the_rule_says(
+    tmp_path: Path, rule: str, edit: Edit, bursts: list[tuple[str, int, int, int]]
+) -> None:
     assert sorted(shown(tmp_path, edit)) == sorted(bursts)
     assert rule == "" or rule in {finding.rule for finding in check(tmp_path / "t.prv").findings}

@@ -11,17 +11,19 @@ import pytest
 from tools.defects import PCF, PRV, ROW, write_trace
 from tools.paramedir import fate, need_paramedir, run_paramedir
 
-from nsys2prv.check import Result, check
-from nsys2prv.check.fields import lines_of
-from nsys2prv.check.text import rules_page
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
+from nsys2prv.paraver.check import Result, check
+from nsys2prv.paraver.check.lines import lines_of
+from nsys2prv.paraver.check.result import rules_page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HEADER, COMMUNICATOR, *RECORDS = PRV.splitlines(keepends=True)
 
 
 def found(result: Result) -> set[tuple[str, str, int, int]]:
-    return {(finding.rule, finding.file, finding.line, finding.count) for finding in result.findings}
+    return {
+        (finding.rule, finding.file, finding.line, finding.count) for finding in result.findings
+    }
 
 
 @pytest.mark.parametrize(
@@ -41,11 +43,23 @@ def found(result: Result) -> set[tuple[str, str, int, int]]:
         ({"row": None}, ("row-missing", "t.row", 0, 1)),
         ({"row": ROW.replace("\n", "\r\n")}, ("row-line-ends", "t.row", 1, 17)),
         ({"row": ROW.encode().replace(b"main", b"m\xffin")}, ("row-encoding", "t.row", 15, 1)),
-        ({"prv": "".join([HEADER, COMMUNICATOR, *(line[:2] + "0" + line[3:] for line in RECORDS if line[0] != "3")])},
-         ("no-cpus", "t.prv", 0, 1)),
+        (
+            {
+                "prv": "".join(
+                    [
+                        HEADER,
+                        COMMUNICATOR,
+                        *(line[:2] + "0" + line[3:] for line in RECORDS if line[0] != "3"),
+                    ]
+                )
+            },
+            ("no-cpus", "t.prv", 0, 1),
+        ),
     ],
 )
-def test_defects_of_files(tmp_path: Path, texts: dict[str, bytes | str | None], expected: tuple[str, str, int, int]) -> None:
+def test_defects_of_files(
+    tmp_path: Path, texts: dict[str, bytes | str | None], expected: tuple[str, str, int, int]
+) -> None:
     assert expected in found(check(write_trace(tmp_path, **texts)))
 
 
@@ -64,20 +78,34 @@ def test_compressed_traces(tmp_path: Path) -> None:
     for content, expected in (
         (whole, set()),
         (whole + b"\0" * 8, set()),
-        (gzip.compress(PRV[:half].encode()) + gzip.compress(PRV[half:].encode()), {("gzip-members", "t.prv.gz", 0, 2)}),
-        (b"".join(gzip.compress(line.encode()) for line in PRV.splitlines(keepends=True)), {("gzip-members", "t.prv.gz", 0, 12)}),
+        (
+            gzip.compress(PRV[:half].encode()) + gzip.compress(PRV[half:].encode()),
+            {("gzip-members", "t.prv.gz", 0, 2)},
+        ),
+        (
+            b"".join(gzip.compress(line.encode()) for line in PRV.splitlines(keepends=True)),
+            {("gzip-members", "t.prv.gz", 0, 12)},
+        ),
     ):
         packed.write_bytes(content)
         assert found(check(packed)) == expected
         assert check(packed).contents == sound.contents
-    for content in (whole[:-4], whole[:-20], whole[:40], whole + b"rubbish", whole[:30] + b"\xff\xff\xff" + whole[33:]):
+    for content in (
+        whole[:-4],
+        whole[:-20],
+        whole[:40],
+        whole + b"rubbish",
+        whole[:30] + b"\xff\xff\xff" + whole[33:],
+    ):
         packed.write_bytes(content)
         assert "damaged-gzip" in {finding.rule for finding in check(packed).findings}
 
 
-def test_what_paraver_needs_is_said_of_large_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsys2prv.check.size.WORTH_SAYING", 100)
-    monkeypatch.setattr("nsys2prv.check.size.ASKS_FROM", 100)
+def test_what_paraver_needs_is_said_of_large_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsys2prv.paraver.check.result.WORTH_SAYING", 100)
+    monkeypatch.setattr("nsys2prv.paraver.check.result.ASKS_FROM", 100)
     assert {rule for rule, *_ in found(check(write_trace(tmp_path)))} == {"memory", "asks-to-cut"}
 
 
@@ -89,11 +117,16 @@ CUTTER = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 @pytest.mark.parametrize(("value", "outcome"), [(7, "done"), (-7, "endless")])
-def test_the_cutter_writes_without_end_on_negative_values(tmp_path: Path, value: int, outcome: str) -> None:
+def test_the_cutter_writes_without_end_on_negative_values(
+    tmp_path: Path, value: int, outcome: str
+) -> None:
     need_paramedir()
     prv = write_trace(tmp_path, {"prv": {6: f"2:1:1:1:1:5:10:{value}"}})
     (tmp_path / "cut.xml").write_text(CUTTER)
-    assert run_paramedir(tmp_path, "-c", "-o", tmp_path / "cut.prv", prv, tmp_path / "cut.xml")[0] == outcome
+    assert (
+        run_paramedir(tmp_path, "-c", "-o", tmp_path / "cut.prv", prv, tmp_path / "cut.xml")[0]
+        == outcome
+    )
     assert ("negative-value" in {finding.rule for finding in check(prv).findings}) == (value < 0)
 
 
@@ -105,16 +138,30 @@ def test_the_cutter_loses_what_is_not_in_order(tmp_path: Path) -> None:
     for name, records in (("sorted", [*RECORDS, late]), ("unsorted", [late, *RECORDS])):
         records = [record for record in records if not record.startswith("1:3:1:2:1:0:")]
         prv = write_trace(tmp_path, prv=HEADER + COMMUNICATOR + "".join(records))
-        assert ("time-order" in {finding.rule for finding in check(prv).errors}) == (name == "unsorted")
-        assert run_paramedir(tmp_path, "-c", "-o", tmp_path / f"{name}.prv", prv, tmp_path / "cut.xml")[0] == "done"
-        kept[name] = [line for line in (tmp_path / f"{name}.prv").read_text().splitlines() if line.startswith("2:")]
+        assert ("time-order" in {finding.rule for finding in check(prv).errors}) == (
+            name == "unsorted"
+        )
+        assert (
+            run_paramedir(
+                tmp_path, "-c", "-o", tmp_path / f"{name}.prv", prv, tmp_path / "cut.xml"
+            )[0]
+            == "done"
+        )
+        kept[name] = [
+            line
+            for line in (tmp_path / f"{name}.prv").read_text().splitlines()
+            if line.startswith("2:")
+        ]
     assert set(kept["unsorted"]) < set(kept["sorted"])
 
 
 def test_a_header_as_bsc_writes_it(tmp_path: Path) -> None:
     """No nodes, no CPUs, and a colon before the tasks."""
     header = HEADER.replace("2(2,1):1:2(2:1,1:2),1", "0:1:2:(2:1,1:1)")
-    prv = write_trace(tmp_path, prv=header + "".join("2:0" + line[3:] for line in RECORDS if line.startswith("2:")))
+    prv = write_trace(
+        tmp_path,
+        prv=header + "".join("2:0" + line[3:] for line in RECORDS if line.startswith("2:")),
+    )
     result = check(prv)
     assert {finding.rule for finding in result.findings} == {"no-resources"}
     assert result.contents.objects["THREAD"] == 3
@@ -124,17 +171,24 @@ def test_a_header_as_bsc_writes_it(tmp_path: Path) -> None:
 
 def test_numbers_are_read_as_python_reads_them() -> None:
     random = np.random.default_rng(7)
-    numbers = [int(random.integers(10 ** int(digits))) * int(random.choice((1, 1, 1, -1))) for digits in random.integers(1, 19, 20_000)]
+    numbers = [
+        int(random.integers(10 ** int(digits))) * int(random.choice((1, 1, 1, -1)))
+        for digits in random.integers(1, 19, 20_000)
+    ]
     numbers += [2**63 - 1, -(2**63 - 1), 2**63, 10**19, 10**23, 10**24, 0]
     lines = lines_of((":".join(map(str, numbers)) + "\n").encode())
     fits = [abs(number) < 2**63 for number in numbers]
-    assert lines.numbers.tolist() == [number if fit else 0 for number, fit in zip(numbers, fits, strict=True)]
+    assert lines.numbers.tolist() == [
+        number if fit else 0 for number, fit in zip(numbers, fits, strict=True)
+    ]
     assert lines.overflow.tolist() == [place for place, fit in enumerate(fits) if not fit]
     assert not len(lines.broken)
 
 
 def test_the_page_of_rules_is_current() -> None:
-    assert (DOCS / "checks.md").read_text(encoding="utf-8") == rules_page(), "run python tools/make_checks.py"
+    assert (DOCS / "checks.md").read_text(encoding="utf-8") == rules_page(), (
+        "run python tools/make_checks.py"
+    )
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,25 +198,33 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     warned = write_trace(tmp_path / "warned", {"prv": {10: None}})
     bad = write_trace(tmp_path / "bad", {"prv": {5: "2:1:1:1:1:0:10:3:20:-7"}})
     assert main(["check", str(sound), "--strict"]) == 0
-    assert capsys.readouterr().out == f"""{sound}:
+    assert (
+        capsys.readouterr().out
+        == f"""{sound}:
   12 lines: 6 events with 8 values, 3 states, 1 communications
   2 nodes with 3 CPUs, 1 application, 2 tasks, 3 threads
   2 event types: 10, 20
   times from 0 to 90 ns, the trace ends at 100
   nothing found
 """
+    )
     assert main(["check", str(warned)]) == 0
     assert main(["check", str(warned), "--strict"]) == 1
     assert "  warning range-open-at-end t.prv:8: a range of a type" in capsys.readouterr().out
     assert main(["check", str(sound), str(bad), "--json"]) == 1
     first, second = json.loads(capsys.readouterr().out)
     assert (first["trace"], first["findings"], first["contents"]["pairs"]) == (str(sound), [], 8)
-    assert [(one["severity"], one["rule"], one["file"], one["line"], one["count"]) for one in second["findings"]] == [
-        ("error", "negative-value", "t.prv", 5, 1)]
+    assert [
+        (one["severity"], one["rule"], one["file"], one["line"], one["count"])
+        for one in second["findings"]
+    ] == [("error", "negative-value", "t.prv", 5, 1)]
     assert main(["check"]) == 2
     assert main(["check", str(sound), "--stict"]) == 2
     assert main(["check", str(tmp_path / "none.prv")]) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == f"nsys2prv: error: {tmp_path / 'none.prv'}: no such file"
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == f"nsys2prv: error: {tmp_path / 'none.prv'}: no such file"
+    )
 
 
 EXTRAE_PCF = """\
@@ -256,11 +318,21 @@ c:1:1:2:1:2
 
 
 def test_a_trace_as_extrae_writes_it(tmp_path: Path) -> None:
-    """MPI calls, states, counters at calls, and a message whose receive is posted before it is sent."""
+    """MPI calls, states, counters at calls, and a message whose receive is posted before it is
+    sent.
+    """
     prv = write_trace(tmp_path, prv=EXTRAE_PRV, pcf=EXTRAE_PCF, row=EXTRAE_ROW)
     result = check(prv)
-    assert found(result) == {("brackets-in-label", "t.pcf", 37, 2), ("level-missing", "t.row", 0, 1)}
-    assert (result.contents.states, result.contents.events, result.contents.comms, result.contents.pairs) == (6, 8, 1, 20)
+    assert found(result) == {
+        ("brackets-in-label", "t.pcf", 37, 2),
+        ("level-missing", "t.row", 0, 1),
+    }
+    assert (
+        result.contents.states,
+        result.contents.events,
+        result.contents.comms,
+        result.contents.pairs,
+    ) == (6, 8, 1, 20)
     need_paramedir()
     assert fate(tmp_path, prv) == "done"
 
@@ -269,7 +341,10 @@ def damaged(text: str, random: np.random.Generator) -> bytes:
     """A text with some bytes changed, left out or put in, and lines repeated, lost or cut."""
     content = bytearray(text.encode())
     for _ in range(int(random.choice((1, 1, 2, 5)))):
-        place, byte = int(random.integers(len(content))), int(random.choice(list(b"0123456789:,-() \n\r\t#c.\xff")))
+        place, byte = (
+            int(random.integers(len(content))),
+            int(random.choice(list(b"0123456789:,-() \n\r\t#c.\xff"))),
+        )
         match int(random.integers(4)):
             case 0:
                 content[place] = byte
@@ -280,7 +355,9 @@ def damaged(text: str, random: np.random.Generator) -> bytes:
             case _:
                 lines = bytes(content).split(b"\n")
                 line = int(random.integers(len(lines)))
-                lines[line] = (lines[line][:2], b"", lines[int(random.integers(len(lines)))])[int(random.integers(3))]
+                lines[line] = (lines[line][:2], b"", lines[int(random.integers(len(lines)))])[
+                    int(random.integers(3))
+                ]
                 content = bytearray(b"\n".join(lines) or b"\n")
     return bytes(content)
 
@@ -289,12 +366,19 @@ def damaged(text: str, random: np.random.Generator) -> bytes:
 def test_whatever_the_damage_there_is_an_answer(tmp_path: Path) -> None:
     random = np.random.default_rng(11)
     for _ in range(400):
-        ending, text = (("prv", PRV), ("prv", PRV), ("pcf", PCF), ("row", ROW))[int(random.integers(4))]
-        assert check(write_trace(tmp_path, **{ending: damaged(text, random)})).path == tmp_path / "t.prv"
+        ending, text = (("prv", PRV), ("prv", PRV), ("pcf", PCF), ("row", ROW))[
+            int(random.integers(4))
+        ]
+        assert (
+            check(write_trace(tmp_path, **{ending: damaged(text, random)})).path
+            == tmp_path / "t.prv"
+        )
 
 
 def test_what_paraver_does_not_read_is_found(tmp_path: Path) -> None:
-    """Of traces damaged at random, those that paramedir does not read whole all have an error or a warning."""
+    """Of traces damaged at random, those that paramedir does not read whole all have an error or a
+    warning.
+    """
     need_paramedir()
     random = np.random.default_rng(12)
     unread = 0

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tools.clocks import EPOCH, Clocks, collectives, error, instants, joined, mapped, messages, rows, with_
+from tools.clocks import (
+    EPOCH,
+    Clocks,
+    collectives,
+    error,
+    instants,
+    joined,
+    mapped,
+    messages,
+    rows,
+    with_,
+)
 
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.observations import MPI, Calls, Role
@@ -26,12 +37,22 @@ def check(alignment: Alignment, clocks: Clocks, hosts: list[int], reference: int
 
 
 @pytest.mark.parametrize("numbered", [True, False])
-@pytest.mark.parametrize(("hosts", "members", "count", "seconds"),
-                         [(2, 1, 60, 10), (2, 1, 1_000, 120), (3, 2, 200, 30), (8, 4, 300, 60), (32, 1, 300, 120)])
-def test_offsets_and_drifts_are_found(hosts: int, members: int, count: int, seconds: float, numbered: bool) -> None:
+@pytest.mark.parametrize(
+    ("hosts", "members", "count", "seconds"),
+    [(2, 1, 60, 10), (2, 1, 1_000, 120), (3, 2, 200, 30), (8, 4, 300, 60), (32, 1, 300, 120)],
+)
+def test_offsets_and_drifts_are_found(
+    hosts: int, members: int, count: int, seconds: float, numbered: bool
+) -> None:
     rng = np.random.default_rng(hosts + count)
     clocks = Clocks.random(rng, hosts)
-    calls = collectives(rng, clocks, np.repeat(np.arange(hosts), members), instants(rng, count, seconds), numbered=numbered)
+    calls = collectives(
+        rng,
+        clocks,
+        np.repeat(np.arange(hosts), members),
+        instants(rng, count, seconds),
+        numbered=numbered,
+    )
     alignment = align(hosts, calls)
     check(alignment, clocks, list(range(1, hosts)))
     reference = alignment.corrections[0]
@@ -42,7 +63,10 @@ def test_offsets_and_drifts_are_found(hosts: int, members: int, count: int, seco
     assert alignment.verdict.held_after.number == alignment.verdict.used_after.number == 0
     for host in range(1, hosts):
         relative = (1 + clocks.drift[0]) / (1 + clocks.drift[host]) - 1
-        assert abs(alignment.corrections[host].drift - relative) < 5 * alignment.corrections[host].drift_sigma + 1e-8
+        assert (
+            abs(alignment.corrections[host].drift - relative)
+            < 5 * alignment.corrections[host].drift_sigma + 1e-8
+        )
 
 
 @pytest.mark.slow
@@ -52,19 +76,37 @@ def test_bounds_hold_over_many_seeds(hosts: int, count: int, seconds: float) -> 
     for seed in range(100):
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, hosts)
-        alignment = align(hosts, collectives(rng, clocks, np.arange(hosts), instants(rng, count, seconds), numbered=bool(seed % 2)))
+        alignment = align(
+            hosts,
+            collectives(
+                rng,
+                clocks,
+                np.arange(hosts),
+                instants(rng, count, seconds),
+                numbered=bool(seed % 2),
+            ),
+        )
         errors = [error(alignment, clocks, host) for host in range(1, hosts)]
-        inside += all(e <= c.bound_ns for e, c in zip(errors, alignment.corrections[1:], strict=True))
+        inside += all(
+            e <= c.bound_ns for e, c in zip(errors, alignment.corrections[1:], strict=True)
+        )
         close += max(errors) < CLOSE
     assert inside >= 95
     assert close >= 99
 
 
 def test_who_waited_does_not_bias() -> None:
-    # One host comes last nine times of ten: the median of the end differences is off by nearly 10 us.
+    # One host comes last nine times of ten: the median of the end differences is off by nearly 10
+    # us.
     rng = np.random.default_rng(3)
     clocks = Clocks.random(rng, 2)
-    calls = collectives(rng, clocks, np.arange(2), instants(rng, 1_000, 60), slowest=(rng.random(1_000) < 0.1).astype(np.int64))
+    calls = collectives(
+        rng,
+        clocks,
+        np.arange(2),
+        instants(rng, 1_000, 60),
+        slowest=(rng.random(1_000) < 0.1).astype(np.int64),
+    )
     alignment = align(2, calls)
     assert error(alignment, clocks, 1) < 2_500
 
@@ -75,7 +117,12 @@ def test_one_straggler_leaves_a_wide_bound() -> None:
     ends = instants(rng, 1_000, 60)
     both = align(2, collectives(rng, clocks, np.arange(2), ends))
     for late in (0.0, 10e3):
-        one = align(2, collectives(rng, clocks, np.arange(2), ends, slowest=np.zeros(1_000, np.int64), late=late))
+        one = align(
+            2,
+            collectives(
+                rng, clocks, np.arange(2), ends, slowest=np.zeros(1_000, np.int64), late=late
+            ),
+        )
         assert error(one, clocks, 1) < CLOSE
         assert one.corrections[1].bound_ns > 2 * both.corrections[1].bound_ns
 
@@ -83,22 +130,37 @@ def test_one_straggler_leaves_a_wide_bound() -> None:
 def test_mpi_collectives_align_too() -> None:
     rng = np.random.default_rng(5)
     clocks = Clocks.random(rng, 4)
-    check(align(4, collectives(rng, clocks, np.arange(4), instants(rng, 300, 60), source=MPI)), clocks, [1, 2, 3])
+    check(
+        align(4, collectives(rng, clocks, np.arange(4), instants(rng, 300, 60), source=MPI)),
+        clocks,
+        [1, 2, 3],
+    )
 
 
 def test_seconds_between_clocks() -> None:
     rng = np.random.default_rng(6)
     clocks = Clocks(np.array([0.0, 3e9, -7e9]), np.array([0.0, 40e-6, -40e-6]))
-    check(align(3, collectives(rng, clocks, np.arange(3), instants(rng, 400, 60), numbered=False)), clocks, [1, 2])
+    check(
+        align(3, collectives(rng, clocks, np.arange(3), instants(rng, 400, 60), numbered=False)),
+        clocks,
+        [1, 2],
+    )
 
 
 def test_chains_of_communicators() -> None:
     rng = np.random.default_rng(7)
     clocks = Clocks.random(rng, 4)
-    parts = [collectives(rng, clocks, np.array([a, a + 1]), instants(rng, 300, 60), group=a, numbered=False) for a in range(3)]
+    parts = [
+        collectives(
+            rng, clocks, np.array([a, a + 1]), instants(rng, 300, 60), group=a, numbered=False
+        )
+        for a in range(3)
+    ]
     alignment = align(4, joined(*parts))
     check(alignment, clocks, [1, 2, 3])
-    assert [round(c.bound_ns) for c in alignment.corrections] == sorted(round(c.bound_ns) for c in alignment.corrections)
+    assert [round(c.bound_ns) for c in alignment.corrections] == sorted(
+        round(c.bound_ns) for c in alignment.corrections
+    )
 
 
 def test_one_host_changes_nothing() -> None:
@@ -113,7 +175,9 @@ def test_one_host_changes_nothing() -> None:
 
 def test_nothing_observed_changes_nothing() -> None:
     alignment = align(3)
-    assert [(c.offset_ns, c.drift, c.bound_ns, c.method) for c in alignment.corrections] == [(0.0, 0.0, None, "UTC")] * 3
+    assert [(c.offset_ns, c.drift, c.bound_ns, c.method) for c in alignment.corrections] == [
+        (0.0, 0.0, None, "UTC")
+    ] * 3
     assert [f.clock for f in alignment.findings if f.kind == "apart"] == [1, 2]
 
 
@@ -125,7 +189,13 @@ def test_a_host_without_shared_collectives_stays_with_utc() -> None:
     alignment = align(4, joined(rows(calls, calls.clock != 3), alone))
     check(alignment, clocks, [1, 2])
     last = alignment.corrections[3]
-    assert (last.offset_ns, last.drift, last.bound_ns, last.method, last.reference) == (0.0, 0.0, None, "UTC", 3)
+    assert (last.offset_ns, last.drift, last.bound_ns, last.method, last.reference) == (
+        0.0,
+        0.0,
+        None,
+        "UTC",
+        3,
+    )
     assert [(f.kind, f.clock) for f in alignment.findings] == [("apart", 3)]
 
 
@@ -151,7 +221,9 @@ def test_messages_alone_give_bounds() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, 3)
-        alignment = align(3, messages=messages(rng, clocks, [(0, 1), (1, 0), (1, 2), (2, 1)], 400, 60))
+        alignment = align(
+            3, messages=messages(rng, clocks, [(0, 1), (1, 0), (1, 2), (2, 1)], 400, 60)
+        )
         check(alignment, clocks, [1, 2])
         assert alignment.verdict.held_after.number <= 2
 
@@ -168,7 +240,9 @@ def test_rooted_collectives_give_bounds_to_and_from_the_root() -> None:
 
 @pytest.mark.parametrize("late", [-40e6, 40e6])
 def test_what_is_bound_in_one_direction_is_moved_as_far_as_that_takes(late: float) -> None:
-    """A broadcast binds the others' ends to the root's begin: a clock that is slow has to go forward, one that is fast may stay."""
+    """A broadcast binds the others' ends to the root's begin: a clock that is slow has to go
+    forward, one that is fast may stay.
+    """
     rng = np.random.default_rng(12)
     clocks = Clocks(np.array([0.0, late]), np.zeros(2))
     calls = collectives(rng, clocks, np.arange(2), instants(rng, 300, 60))
@@ -184,23 +258,37 @@ def test_what_is_bound_in_one_direction_is_moved_as_far_as_that_takes(late: floa
 
 
 def test_violations_are_counted() -> None:
-    # Host 1 is 3 ms behind: of every collective, its end lies 3 ms - 0.1 ms before the begin on host 0 where that comes last.
+    # Host 1 is 3 ms behind: of every collective, its end lies 3 ms - 0.1 ms before the begin on
+    # host 0 where that comes last.
     clocks = Clocks(np.array([0.0, -3e6]), np.zeros(2))
     rng = np.random.default_rng(12)
     slowest = np.arange(100) % 2
-    calls = collectives(rng, clocks, np.arange(2), instants(rng, 100, 10), slowest=slowest, jitter=0, late=0, skew=200e3)
+    calls = collectives(
+        rng,
+        clocks,
+        np.arange(2),
+        instants(rng, 100, 10),
+        slowest=slowest,
+        jitter=0,
+        late=0,
+        skew=200e3,
+    )
     verdict = align(2, calls).verdict
     end, begin = calls.end.reshape(100, 2), calls.begin.reshape(100, 2)
     missed = np.maximum(begin[:, ::-1] - end, 0)
     held = np.arange(100) % 10 == 9
     for violations, which in ((verdict.used_before, ~held), (verdict.held_before, held)):
-        assert (violations.checked, violations.number) == (2 * which.sum(), (missed[which] > 0).sum())
+        assert (violations.checked, violations.number) == (
+            2 * which.sum(),
+            (missed[which] > 0).sum(),
+        )
         assert (violations.largest, violations.total) == (missed[which].max(), missed[which].sum())
     assert verdict.used_after.number == verdict.held_after.number == 0
 
 
 def test_utc_is_kept_where_corrections_violate_more() -> None:
-    # Numbers off by one on host 1, of collectives 100 ms apart to the microsecond: nothing but the messages tells.
+    # Numbers off by one on host 1, of collectives 100 ms apart to the microsecond: nothing but the
+    # messages tells.
     rng = np.random.default_rng(13)
     clocks = Clocks(np.zeros(2), np.zeros(2))
     calls = collectives(rng, clocks, np.arange(2), np.arange(1, 301) * 1e8)
@@ -210,7 +298,9 @@ def test_utc_is_kept_where_corrections_violate_more() -> None:
     alignment = align(2, calls, sent)
     assert alignment.kept_utc
     assert {"worse", "contradicted"} <= kinds(alignment)
-    assert [(c.offset_ns, c.drift, c.method) for c in alignment.corrections] == [(0.0, 0.0, "UTC")] * 2
+    assert [(c.offset_ns, c.drift, c.method) for c in alignment.corrections] == [
+        (0.0, 0.0, "UTC")
+    ] * 2
     assert alignment.verdict.used_after.total > alignment.verdict.used_before.total
     assert alignment.verdict.held_after.total > alignment.verdict.held_before.total
 
@@ -228,7 +318,10 @@ def test_ends_beyond_the_noise_model_widen_the_bound_and_are_told() -> None:
     rng = np.random.default_rng(15)
     clocks = Clocks.random(rng, 2)
     ends = instants(rng, 500, 60)
-    usual, noisy = (align(2, collectives(rng, clocks, np.arange(2), ends, jitter=jitter)) for jitter in (20e3, 300e3))
+    usual, noisy = (
+        align(2, collectives(rng, clocks, np.arange(2), ends, jitter=jitter))
+        for jitter in (20e3, 300e3)
+    )
     assert kinds(noisy) == {"noisy"}
     assert not usual.findings
     assert noisy.corrections[1].bound_ns > 2 * usual.corrections[1].bound_ns
@@ -269,7 +362,10 @@ def test_maps_of_corrections() -> None:
     calls = collectives(rng, clocks, np.arange(2), instants(rng, 100, 10))
     correction = align(2, calls).corrections[1]
     placed = rows(calls, calls.clock == 1).begin
-    exact = [int(p) - EPOCH + correction.offset_ns + correction.drift * (int(p) - correction.pivot) for p in placed[:20]]
+    exact = [
+        int(p) - EPOCH + correction.offset_ns + correction.drift * (int(p) - correction.pivot)
+        for p in placed[:20]
+    ]
     assert np.abs(mapped(correction, placed)[:20] - EPOCH - exact).max() <= 2
     local = placed - EPOCH
     assert (mapped(correction, local, ClockMap(EPOCH)) == mapped(correction, placed)).all()

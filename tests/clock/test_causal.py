@@ -29,14 +29,29 @@ def called(role: Role, *members: tuple[int, int, int], root: int = -1, number: i
     """One collective of members (report, begin, end); `root` is a report."""
     report, begin, end = np.array(members, np.int64).T
     same = np.ones_like(begin)
-    return Calls(0 * same, 7 * same, np.arange(len(members)), report, number * same, same, role * same, report == root,
-                 len(members) * same, begin, end)
+    return Calls(
+        0 * same,
+        7 * same,
+        np.arange(len(members)),
+        report,
+        number * same,
+        same,
+        role * same,
+        report == root,
+        len(members) * same,
+        begin,
+        end,
+    )
 
 
 def moved(order: CausalOrder, report: int, times: np.ndarray | int) -> np.ndarray:
     """How far times of a report are moved, ns."""
     times = np.asarray(times, np.int64)
-    return order.shifts[report].to_global(times) - times if report in order.shifts else np.zeros_like(times)
+    return (
+        order.shifts[report].to_global(times) - times
+        if report in order.shifts
+        else np.zeros_like(times)
+    )
 
 
 def tent(times: np.ndarray, peak: int, height: int) -> np.ndarray:
@@ -52,13 +67,22 @@ def test_a_message_that_comes_too_early() -> None:
     assert list(order.shifts) == [1]
     assert np.abs(moved(order, 1, TIMES) - tent(TIMES, 900_000, 100_000)).max() <= 1
     assert moved(order, 1, 900_000) == 100_000
-    assert (order.before.checked, order.before.number, order.before.largest, order.after.number) == (1, 1, 100_000, 0)
-    assert [(move.report, move.largest, move.mean, move.at) for move in order.moves] == [(1, 100_000, 100_000, 900_000)]
+    assert (
+        order.before.checked,
+        order.before.number,
+        order.before.largest,
+        order.after.number,
+    ) == (1, 1, 100_000, 0)
+    assert [(move.report, move.largest, move.mean, move.at) for move in order.moves] == [
+        (1, 100_000, 100_000, 900_000)
+    ]
     assert order.complete
 
 
 def test_a_chain_of_three_ranks() -> None:
-    """The second is late by 100 us when it receives, sends 10 us later and is late by 0.1 us less; hence the third."""
+    """The second is late by 100 us when it receives, sends 10 us later and is late by 0.1 us less;
+    hence the third.
+    """
     order = restore(3, messages=sent((0, 1_000_000, 1, 900_000), (1, 910_000, 2, 905_000)))
     assert np.abs(moved(order, 1, TIMES) - tent(TIMES, 900_000, 100_000)).max() <= 1
     assert np.abs(moved(order, 2, TIMES) - tent(TIMES, 905_000, 104_900)).max() <= 1
@@ -67,7 +91,9 @@ def test_a_chain_of_three_ranks() -> None:
 
 
 def test_what_lies_before_is_not_moved_beyond_what_it_must_precede() -> None:
-    """A send 20 us before the receive that is moved by 100 us: its own receive leaves it 5 us, and there it stays."""
+    """A send 20 us before the receive that is moved by 100 us: its own receive leaves it 5 us, and
+    there it stays.
+    """
     order = restore(2, messages=sent((0, 1_000_000, 1, 900_000), (1, 880_000, 0, 885_000)))
     assert 0 not in order.shifts
     assert moved(order, 1, np.array([880_000, 900_000])).tolist() == [5_000, 100_000]
@@ -79,7 +105,9 @@ def test_what_lies_before_is_not_moved_beyond_what_it_must_precede() -> None:
 
 
 def test_no_member_of_a_collective_ends_before_all_have_begun() -> None:
-    order = restore(3, called(ALL, (0, 1_000_000, 1_100_000), (1, 500_000, 940_000), (2, 400_000, 999_000)))
+    order = restore(
+        3, called(ALL, (0, 1_000_000, 1_100_000), (1, 500_000, 940_000), (2, 400_000, 999_000))
+    )
     for report, end, height in ((1, 940_000, 60_000), (2, 999_000, 1_000)):
         assert np.abs(moved(order, report, TIMES) - tent(TIMES, end, height)).max() <= 1
     assert 0 not in order.shifts
@@ -88,7 +116,9 @@ def test_no_member_of_a_collective_ends_before_all_have_begun() -> None:
 
 @pytest.mark.parametrize(("role", "heights"), [(FROM_ROOT, {1: 60_000}), (TO_ROOT, {0: 50_000})])
 def test_a_root_binds_the_others_or_they_bind_the_root(role: Role, heights: dict[int, int]) -> None:
-    """Ends: root 0 at 1,100, others at 940 and 1,200 us; begins: root at 1,000, others at 500 and 1,150 us."""
+    """Ends: root 0 at 1,100, others at 940 and 1,200 us; begins: root at 1,000, others at 500 and
+    1,150 us.
+    """
     members = (0, 1_000_000, 1_100_000), (1, 500_000, 940_000), (2, 1_150_000, 1_200_000)
     order = restore(3, called(role, *members, root=0))
     ends = {report: end for report, _, end in members}
@@ -96,7 +126,9 @@ def test_a_root_binds_the_others_or_they_bind_the_root(role: Role, heights: dict
     assert order.after.number == 0
 
 
-@pytest.mark.parametrize("messages", [sent(), sent((0, 100, 1, 100), (1, 50, 0, 200), (0, 500, 0, 300))])
+@pytest.mark.parametrize(
+    "messages", [sent(), sent((0, 100, 1, 100), (1, 50, 0, 200), (0, 500, 0, 300))]
+)
 def test_nothing_is_moved_without_need(messages: Messages) -> None:
     """A message of a rank to itself says nothing either."""
     order = restore(2, called(ALL, (0, 1_000, 2_000), (1, 1_500, 1_600)), messages)
@@ -104,8 +136,15 @@ def test_nothing_is_moved_without_need(messages: Messages) -> None:
 
 
 def test_what_contradicts_itself_is_left_and_said() -> None:
-    """Each of two ranks receives before it sends what the other has received already; the other two ranks are put in order."""
-    order = restore(4, messages=sent((0, 200_000, 1, 100_000), (1, 160_000, 0, 150_000), (2, 1_000_000, 3, 900_000)))
+    """Each of two ranks receives before it sends what the other has received already; the other two
+    ranks are put in order.
+    """
+    order = restore(
+        4,
+        messages=sent(
+            (0, 200_000, 1, 100_000), (1, 160_000, 0, 150_000), (2, 1_000_000, 3, 900_000)
+        ),
+    )
     assert not order.complete
     assert [finding.kind for finding in order.findings] == ["set aside"]
     assert moved(order, 3, 900_000) == 100_000
@@ -121,17 +160,30 @@ def test_members_of_one_report_cannot_be_put_in_order() -> None:
 def test_many_ranks_of_a_ring_get_in_order_one_after_the_other() -> None:
     """Every clock is 10 us behind that of the rank before."""
     reports = 60
-    order = restore(reports, messages=sent(*((rank, 10**9 - 10_000 * rank, rank + 1, 10**9 - 10_000 * (rank + 1))
-                                             for rank in range(reports - 1))))
-    assert [int(moved(order, rank, 10**9 - 10_000 * rank)) for rank in range(reports)] == [10_000 * rank for rank in range(reports)]
+    order = restore(
+        reports,
+        messages=sent(
+            *(
+                (rank, 10**9 - 10_000 * rank, rank + 1, 10**9 - 10_000 * (rank + 1))
+                for rank in range(reports - 1)
+            )
+        ),
+    )
+    assert [int(moved(order, rank, 10**9 - 10_000 * rank)) for rank in range(reports)] == [
+        10_000 * rank for rank in range(reports)
+    ]
     assert order.complete
 
 
-def job(seed: int, reports: int = 4, offset: float = 3e6, drift: float = 0.0) -> tuple[Calls, Messages, Clocks]:
+def job(
+    seed: int, reports: int = 4, offset: float = 3e6, drift: float = 0.0
+) -> tuple[Calls, Messages, Clocks]:
     """A job on clocks that are wrong by milliseconds."""
     rng = np.random.default_rng(seed)
     clocks = Clocks.random(rng, reports, offset, drift)
-    calls = collectives(rng, clocks, np.arange(reports), instants(rng, 30, 1), numbered=bool(seed % 2))
+    calls = collectives(
+        rng, clocks, np.arange(reports), instants(rng, 30, 1), numbered=bool(seed % 2)
+    )
     pairs = [tuple(rng.choice(reports, 2, replace=False).tolist()) for _ in range(5)]
     return calls, messages(rng, clocks, pairs, 20, 1), clocks
 
@@ -139,14 +191,23 @@ def job(seed: int, reports: int = 4, offset: float = 3e6, drift: float = 0.0) ->
 def pairs_in_order(order: CausalOrder, calls: Calls, them: Messages) -> int:
     """How many bindings the moved times violate, looked at one by one."""
     wrong = 0
-    for sender, begin, receiver, end in zip(them.sender, them.send_begin, them.receiver, them.receive_end, strict=True):
+    for sender, begin, receiver, end in zip(
+        them.sender, them.send_begin, them.receiver, them.receive_end, strict=True
+    ):
         wrong += bool(begin + moved(order, sender, begin) > end + moved(order, receiver, end))
     by_call = defaultdict(list)
     for row in range(len(calls.begin)):
         report = int(calls.clock[row])
         by_call[row // len(set(calls.member.tolist()))].append(
-            tuple(int(time + moved(order, report, time)) for time in (calls.begin[row], calls.end[row])))
-    return wrong + sum(min(end for _, end in members) < max(begin for begin, _ in members) for members in by_call.values())
+            tuple(
+                int(time + moved(order, report, time))
+                for time in (calls.begin[row], calls.end[row])
+            )
+        )
+    return wrong + sum(
+        min(end for _, end in members) < max(begin for begin, _ in members)
+        for members in by_call.values()
+    )
 
 
 @pytest.mark.slow
@@ -158,19 +219,29 @@ def test_a_job_on_wrong_clocks_is_in_order_afterwards(seed: int, drift: float) -
     assert order.complete
     assert order.before.number > 0
     assert order.after.number == pairs_in_order(order, calls, them) == 0
-    again = [np.concatenate([time + 0]) for time in (calls.begin, calls.end, them.send_begin, them.receive_end)]
-    for time, report in zip(again, (calls.clock, calls.clock, them.sender, them.receiver), strict=True):
+    again = [
+        np.concatenate([time + 0])
+        for time in (calls.begin, calls.end, them.send_begin, them.receive_end)
+    ]
+    for time, report in zip(
+        again, (calls.clock, calls.clock, them.sender, them.receiver), strict=True
+    ):
         for rank in range(4):
             time[report == rank] += moved(order, rank, time[report == rank])
-    settled = restore(4, Calls(*(getattr(calls, f.name) for f in fields(Calls)[:-2]), again[0], again[1]),
-                      Messages(them.source, them.sender, again[2], them.receiver, again[3]))
+    settled = restore(
+        4,
+        Calls(*(getattr(calls, f.name) for f in fields(Calls)[:-2]), again[0], again[1]),
+        Messages(them.source, them.sender, again[2], them.receiver, again[3]),
+    )
     assert settled.shifts == {}
 
 
 @relaxed
 @given(seeds)
 def test_no_rank_is_moved_beyond_the_fastest_clock(seed: int) -> None:
-    """Clocks that are wrong by constants are in order when all show what the fastest does; nothing needs more."""
+    """Clocks that are wrong by constants are in order when all show what the fastest does; nothing
+    needs more.
+    """
     calls, them, clocks = job(seed)
     order = restore(4, calls, them)
     for move in order.moves:
@@ -182,7 +253,11 @@ def test_no_rank_is_moved_beyond_the_fastest_clock(seed: int) -> None:
 def test_shifts_are_never_negative_and_keep_the_order_of_a_rank(seed: int) -> None:
     calls, them, _ = job(seed, drift=50e-6)
     order = restore(4, calls, them)
-    every = np.unique(np.concatenate([calls.begin, calls.end, np.arange(EPOCH - 10**8, EPOCH + 2 * 10**9, 76_543)]))
+    every = np.unique(
+        np.concatenate(
+            [calls.begin, calls.end, np.arange(EPOCH - 10**8, EPOCH + 2 * 10**9, 76_543)]
+        )
+    )
     for report in range(4):
         shift = moved(order, report, every)
         assert (shift >= 0).all()
@@ -205,8 +280,14 @@ def test_true_clocks_are_left_alone(seed: int) -> None:
 def test_the_order_of_rows_does_not_matter(seed: int) -> None:
     calls, them, _ = job(seed)
     rng = np.random.default_rng(seed)
-    one, other = restore(4, calls, them), restore(4, rows(calls, rng.permutation(len(calls.begin))),
-                                                  rows(them, rng.permutation(len(them.sender))))
+    one, other = (
+        restore(4, calls, them),
+        restore(
+            4,
+            rows(calls, rng.permutation(len(calls.begin))),
+            rows(them, rng.permutation(len(them.sender))),
+        ),
+    )
     assert one.moves == other.moves
     for report, curve in one.shifts.items():
         assert (curve.times == other.shifts[report].times).all()
@@ -215,13 +296,25 @@ def test_the_order_of_rows_does_not_matter(seed: int) -> None:
 
 @pytest.mark.slow
 @relaxed
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1_000), st.integers(0, 2), st.integers(0, 1_000)), max_size=25))
-def test_whatever_was_observed_ends_with_maps_that_keep_order(them: list[tuple[int, int, int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2), st.integers(0, 1_000), st.integers(0, 2), st.integers(0, 1_000)
+        ),
+        max_size=25,
+    )
+)
+def test_whatever_was_observed_ends_with_maps_that_keep_order(
+    them: list[tuple[int, int, int, int]],
+) -> None:
     """Messages at random contradict each other more often than not."""
     order = restore(3, messages=sent(*them))
     every = np.arange(-100_000, 2_000_000, 7)
     for curve in order.shifts.values():
         assert (np.diff(curve.to_global(every)) >= 0).all()
-    wrong = sum(a != b and begin + int(moved(order, a, begin)) > end + int(moved(order, b, end)) for a, begin, b, end in them)
+    wrong = sum(
+        a != b and begin + int(moved(order, a, begin)) > end + int(moved(order, b, end))
+        for a, begin, b, end in them
+    )
     assert order.after.number == wrong
     assert wrong == 0 or not order.complete

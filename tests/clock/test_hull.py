@@ -14,7 +14,12 @@ def bounds(seed: int, count: int = 30, slope: float = 2e-4) -> Bounds:
     """Bounds about the line 100 + slope * t."""
     rng = np.random.default_rng(seed)
     up, down = rng.uniform(0, 1e6, count), rng.uniform(0, 1e6, count)
-    return Bounds(up, 100 + slope * up + rng.exponential(40, count) + 5, down, 100 + slope * down - rng.exponential(40, count) - 5)
+    return Bounds(
+        up,
+        100 + slope * up + rng.exponential(40, count) + 5,
+        down,
+        100 + slope * down - rng.exponential(40, count) - 5,
+    )
 
 
 def allowed(some: Bounds, first: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -27,7 +32,9 @@ def allowed(some: Bounds, first: np.ndarray, last: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
     some = bounds(seed)
-    first, last = (axis.ravel() for axis in np.meshgrid(np.arange(-200, 400, 1.5), np.arange(0, 600, 1.5)))
+    first, last = (
+        axis.ravel() for axis in np.meshgrid(np.arange(-200, 400, 1.5), np.arange(0, 600, 1.5))
+    )
     good = allowed(some, first, last)
     corners = region(some, 0.0, 1e6)
     assert np.abs(corners).max() < ANYWHERE / 2
@@ -50,16 +57,28 @@ def test_more_bounds_never_widen(seed: int) -> None:
     some = bounds(seed, 200, 5e-5)
     widths = []
     for count in range(10, 201, 10):
-        found = middle(Bounds(some.upper_times[:count], some.upper[:count], some.lower_times[:count], some.lower[:count]), 0.0, 1e6)
+        found = middle(
+            Bounds(
+                some.upper_times[:count],
+                some.upper[:count],
+                some.lower_times[:count],
+                some.lower[:count],
+            ),
+            0.0,
+            1e6,
+        )
         assert found is not None
         widths.append(found.error)
-    # Of each part of the span only the tightest are looked at, and the likeliest line moves within what they leave: to a tenth.
+    # Of each part of the span only the tightest are looked at, and the likeliest line moves within
+    # what they leave: to a tenth.
     assert all(more <= less * 1.1 for less, more in pairwise(widths))
 
 
 @pytest.mark.parametrize("span", [0.01e9, 0.5e9, 5e9])
 def test_what_a_short_span_leaves_of_the_slope_is_drawn_to_that_of_clocks(span: float) -> None:
-    """Two observations of 40 us to either side forbid hardly any slope that a clock may have, so none is told."""
+    """Two observations of 40 us to either side forbid hardly any slope that a clock may have, so
+    none is told.
+    """
     at = np.array([0.0, span])
     found = middle(Bounds(at, np.array([40e3, 40e3]), at, np.array([-40e3, -36e3])), 0.0, span)
     assert found is not None
@@ -78,7 +97,13 @@ def test_contradictions_leave_nothing() -> None:
     assert not len(region(Bounds(at, at * 0 - 1, at, at * 0 + 1), 0.0, 1e6))
 
 
-@pytest.mark.parametrize(("corners", "point"), [
-    ([[-1, -1], [1, -1], [1, 1], [-1, 1]], [0, 0]), ([[2, -1], [4, -1], [4, 1], [2, 1]], [2, 0]), ([[1, 1], [2, 1], [2, 2]], [1, 1])])
+@pytest.mark.parametrize(
+    ("corners", "point"),
+    [
+        ([[-1, -1], [1, -1], [1, 1], [-1, 1]], [0, 0]),
+        ([[2, -1], [4, -1], [4, 1], [2, 1]], [2, 0]),
+        ([[1, 1], [2, 1], [2, 2]], [1, 1]),
+    ],
+)
 def test_the_nearest_point(corners: list, point: list) -> None:
     assert nearest(np.array(corners, float)).tolist() == point

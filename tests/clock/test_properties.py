@@ -19,14 +19,25 @@ relaxed = settings(max_examples=25, deadline=None, derandomize=True)
 
 def job(seed: int, hosts: int = 3, numbered: bool = True, count: int = 80) -> Calls:
     rng = np.random.default_rng(seed)
-    return collectives(rng, Clocks.random(rng, hosts), np.repeat(np.arange(hosts), 2), instants(rng, count, 20), numbered=numbered)
+    return collectives(
+        rng,
+        Clocks.random(rng, hosts),
+        np.repeat(np.arange(hosts), 2),
+        instants(rng, count, 20),
+        numbered=numbered,
+    )
 
 
 def corrected(alignment: Alignment, host: int, placed: np.ndarray) -> np.ndarray:
     """Corrected times relative to the first host's pivot, float ns."""
     correction = alignment.corrections[host]
     since = (placed - correction.pivot).astype(np.float64)
-    return since + correction.offset_ns + correction.drift * since + (correction.pivot - alignment.corrections[0].pivot)
+    return (
+        since
+        + correction.offset_ns
+        + correction.drift * since
+        + (correction.pivot - alignment.corrections[0].pivot)
+    )
 
 
 def shown(alignment: Alignment, host: int, other: int, placed: np.ndarray) -> np.ndarray:
@@ -37,23 +48,37 @@ def shown(alignment: Alignment, host: int, other: int, placed: np.ndarray) -> np
 
 @pytest.mark.slow
 @relaxed
-@given(seeds, st.integers(-10**9, 10**9), st.booleans(), st.integers(1, 2))
-def test_shifting_a_host_shifts_its_correction(seed: int, shift: int, numbered: bool, host: int) -> None:
+@given(seeds, st.integers(-(10**9), 10**9), st.booleans(), st.integers(1, 2))
+def test_shifting_a_host_shifts_its_correction(
+    seed: int, shift: int, numbered: bool, host: int
+) -> None:
     calls = job(seed, numbered=numbered)
     moved = shift * (calls.clock == host)
-    before, after = align(3, calls), align(3, with_(calls, begin=calls.begin + moved, end=calls.end + moved))
+    before, after = (
+        align(3, calls),
+        align(3, with_(calls, begin=calls.begin + moved, end=calls.end + moved)),
+    )
     for other in range(3):
         at = calls.begin[calls.clock == other]
-        expected = corrected(before, other, at) + (before.corrections[0].pivot - after.corrections[0].pivot)
-        assert np.abs(corrected(after, other, at + (shift if other == host else 0)) - expected).max() < ROUNDING
+        expected = corrected(before, other, at) + (
+            before.corrections[0].pivot - after.corrections[0].pivot
+        )
+        assert (
+            np.abs(corrected(after, other, at + (shift if other == host else 0)) - expected).max()
+            < ROUNDING
+        )
         # The bound grows away from the observations, to the ends of a span that has moved too.
-        assert abs(after.corrections[other].bound_ns - before.corrections[other].bound_ns) < ROUNDING + 1e-6 * abs(shift)
+        assert abs(
+            after.corrections[other].bound_ns - before.corrections[other].bound_ns
+        ) < ROUNDING + 1e-6 * abs(shift)
 
 
 @pytest.mark.slow
 @relaxed
 @given(seeds, st.booleans())
-def test_the_order_of_rows_and_the_names_of_members_do_not_matter(seed: int, numbered: bool) -> None:
+def test_the_order_of_rows_and_the_names_of_members_do_not_matter(
+    seed: int, numbered: bool
+) -> None:
     calls = job(seed, numbered=numbered)
     rng = np.random.default_rng(seed)
     names = rng.permutation(6) + 100
@@ -73,7 +98,8 @@ def test_the_numbers_of_hosts_do_not_matter(seed: int) -> None:
     calls = job(seed)
     names = np.random.default_rng(seed).permutation(3)
     before, after = align(3, calls), align(3, with_(calls, clock=names[calls.clock]))
-    # Which host is the reference does not matter to what one host's clock shows when another's shows something.
+    # Which host is the reference does not matter to what one host's clock shows when another's
+    # shows something.
     for a, b in ((0, 1), (0, 2), (1, 2)):
         at = calls.begin[::50]
         one, other = shown(before, a, b, at), shown(after, int(names[a]), int(names[b]), at)

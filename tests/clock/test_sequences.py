@@ -17,21 +17,39 @@ COUNT, MEMBERS = 400, 4
 def simulated(seed: int, ends: np.ndarray | None = None) -> tuple[Calls, np.ndarray, np.ndarray]:
     """Unnumbered calls, and which collective and which member each is of."""
     rng = np.random.default_rng(seed)
-    calls = collectives(rng, Clocks.random(rng, MEMBERS), np.arange(MEMBERS), instants(rng, COUNT, 40) if ends is None else ends,
-                        numbered=False)
+    calls = collectives(
+        rng,
+        Clocks.random(rng, MEMBERS),
+        np.arange(MEMBERS),
+        instants(rng, COUNT, 40) if ends is None else ends,
+        numbered=False,
+    )
     return calls, np.repeat(np.arange(COUNT), MEMBERS), np.tile(np.arange(MEMBERS), COUNT)
 
 
 def strangers(seed: int, member: int, count: int) -> Calls:
     rng = np.random.default_rng(seed + 1_000)
-    return with_(collectives(rng, Clocks.random(rng, 1), np.zeros(1, np.int64), np.sort(rng.uniform(0, 40e9, count)), numbered=False),
-                 member=member, clock=member)
+    return with_(
+        collectives(
+            rng,
+            Clocks.random(rng, 1),
+            np.zeros(1, np.int64),
+            np.sort(rng.uniform(0, 40e9, count)),
+            numbered=False,
+        ),
+        member=member,
+        clock=member,
+    )
 
 
 def recognised(calls: Calls, truth: np.ndarray) -> tuple[dict[int, set[int]], int, list[Finding]]:
-    """True collectives of each ordinal, how many calls have one, and the findings. `truth`: collective of each call, -1 of none."""
+    """True collectives of each ordinal, how many calls have one, and the findings. `truth`:
+    collective of each call, -1 of none.
+    """
     table, findings = call_frame(calls, pivot_of(calls, NoMessages.none()))
-    known = {(int(m), int(b)): int(t) for m, b, t in zip(calls.member, calls.begin, truth, strict=True)}
+    known = {
+        (int(m), int(b)): int(t) for m, b, t in zip(calls.member, calls.begin, truth, strict=True)
+    }
     table, found = number_calls(table)
     pivot = pivot_of(calls, NoMessages.none())
     meant: dict[int, set[int]] = {}
@@ -41,7 +59,19 @@ def recognised(calls: Calls, truth: np.ndarray) -> tuple[dict[int, set[int]], in
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("case", ["all", "missing", "missing everywhere", "front", "back", "both", "window", "signatures unknown"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "all",
+        "missing",
+        "missing everywhere",
+        "front",
+        "back",
+        "both",
+        "window",
+        "signatures unknown",
+    ],
+)
 def test_calls_are_recognised(case: str, seed: int) -> None:
     calls, number, member = simulated(seed)
     rng = np.random.default_rng(seed)
@@ -96,21 +126,33 @@ def test_a_group_of_two_that_do_not_belong_together() -> None:
     calls = joined(rows(calls, member == 0), strangers(8, 1, COUNT))
     alignment = align(2, calls)
     assert {c.method for c in alignment.corrections} == {"UTC"}
-    assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [("unrelated", COUNT)]
+    assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [
+        ("unrelated", COUNT)
+    ]
 
 
 def test_regular_calls_are_not_guessed() -> None:
     calls, _, _ = simulated(9, np.arange(1, COUNT + 1) * 1e7)
     alignment = align(MEMBERS, with_(calls, signature=1))
     assert {c.method for c in alignment.corrections} == {"UTC"}
-    assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [("ambiguous", COUNT)] * (MEMBERS - 1)
+    assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [
+        ("ambiguous", COUNT)
+    ] * (MEMBERS - 1)
 
 
 def regular(seed: int, count: int, offset: float, spread: float, cut: bool) -> tuple[Calls, Clocks]:
-    """Equal calls on two hosts every 100 ms (give or take `spread` ns); with `cut` the captures begin and end one call apart."""
+    """Equal calls on two hosts every 100 ms (give or take `spread` ns); with `cut` the captures
+    begin and end one call apart.
+    """
     rng = np.random.default_rng(seed)
     clocks = Clocks(np.array([0.0, offset]), rng.uniform(-50e-6, 50e-6, 2))
-    calls = collectives(rng, clocks, np.arange(2), np.cumsum(1e8 + rng.uniform(-spread, spread, count)), numbered=False)
+    calls = collectives(
+        rng,
+        clocks,
+        np.arange(2),
+        np.cumsum(1e8 + rng.uniform(-spread, spread, count)),
+        numbered=False,
+    )
     number = np.repeat(np.arange(count), 2)
     kept = (number != np.where(calls.member == 0, 0, count - 1)) | (not cut)
     return rows(with_(calls, signature=1), kept), clocks
@@ -119,7 +161,9 @@ def regular(seed: int, count: int, offset: float, spread: float, cut: bool) -> t
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [5, 6, 8, 12])
 @pytest.mark.parametrize("spread", [10e3, 100e3, 1e6])
-def test_a_few_regular_calls_of_captures_one_call_apart_are_not_taken_for_each_other(count: int, spread: float) -> None:
+def test_a_few_regular_calls_of_captures_one_call_apart_are_not_taken_for_each_other(
+    count: int, spread: float
+) -> None:
     wrong = 0
     for seed in range(50):
         calls, _ = regular(seed, count, 20e6, spread, cut=True)
@@ -145,7 +189,9 @@ def test_regular_calls_far_apart_belong_together_where_utc_says_so_too(count: in
 @pytest.mark.parametrize("by", ["signatures", "jitter"])
 def test_signatures_or_jitter_decide_between_regular_calls(by: str, cut: bool) -> None:
     rng = np.random.default_rng(10)
-    ends = np.arange(1, COUNT + 1) * 1e8 + (rng.uniform(-100e3, 100e3, COUNT) if by == "jitter" else 0)
+    ends = np.arange(1, COUNT + 1) * 1e8 + (
+        rng.uniform(-100e3, 100e3, COUNT) if by == "jitter" else 0
+    )
     calls, number, member = simulated(10, ends)
     if by == "jitter":
         calls = with_(calls, signature=1)
@@ -157,12 +203,25 @@ def test_signatures_or_jitter_decide_between_regular_calls(by: str, cut: bool) -
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_calls_are_placed_by_their_order_and_that_is_certain_from_the_beginning_of_their_communicator_on(count: int) -> None:
+def test_few_calls_are_placed_by_their_order_and_that_is_certain_from_the_beginning_of_their_communicator_on(
+    count: int,
+) -> None:
     rng = np.random.default_rng(count)
     clocks = Clocks.random(rng, MEMBERS)
-    calls = with_(collectives(rng, clocks, np.arange(MEMBERS), instants(rng, 400, 40)[:count], numbered=False), signature=1)
-    unsure, sure, numbered = (align(MEMBERS, some) for some in (
-        calls, with_(calls, began=True), with_(calls, number=np.repeat(np.arange(count), MEMBERS))))
+    calls = with_(
+        collectives(
+            rng, clocks, np.arange(MEMBERS), instants(rng, 400, 40)[:count], numbered=False
+        ),
+        signature=1,
+    )
+    unsure, sure, numbered = (
+        align(MEMBERS, some)
+        for some in (
+            calls,
+            with_(calls, began=True),
+            with_(calls, number=np.repeat(np.arange(count), MEMBERS)),
+        )
+    )
     reach = np.ptp(calls.end[calls.member == 0])
     for host in range(1, MEMBERS):
         for found in (unsure, sure, numbered):
@@ -172,7 +231,10 @@ def test_few_calls_are_placed_by_their_order_and_that_is_certain_from_the_beginn
         assert (doubtful.method, doubtful.sure) == ("order of collectives", False)
         assert doubtful.bound_ns is None if count == 1 else doubtful.bound_ns > 0.9 * reach
         for found in (sure, numbered):
-            assert (found.corrections[host].method, found.corrections[host].sure) == ("ends of collectives", True)
+            assert (found.corrections[host].method, found.corrections[host].sure) == (
+                "ends of collectives",
+                True,
+            )
             assert error(found, clocks, host) <= found.corrections[host].observed_bound_ns < 80e3
     assert {f.kind for f in unsure.findings} == {"in order"}
     assert not sure.findings
@@ -182,18 +244,38 @@ def test_three_calls_of_each_of_three_communicators_tell_together_what_none_tell
     rng = np.random.default_rng(14)
     clocks = Clocks.random(rng, 2)
     ends = np.cumsum(rng.uniform(3e6, 7e6, 9))
-    calls = joined(*(with_(collectives(rng, clocks, np.arange(2), ends[group::3], group=group, numbered=False, skew=1e6), signature=1)
-                     for group in range(3)))
-    alone, pooled = align(2, rows(calls, calls.group == 0)).corrections[1], align(2, calls).corrections[1]
+    calls = joined(
+        *(
+            with_(
+                collectives(
+                    rng, clocks, np.arange(2), ends[group::3], group=group, numbered=False, skew=1e6
+                ),
+                signature=1,
+            )
+            for group in range(3)
+        )
+    )
+    alone, pooled = (
+        align(2, rows(calls, calls.group == 0)).corrections[1],
+        align(2, calls).corrections[1],
+    )
     assert (alone.method, pooled.method) == ("order of collectives", "ends of collectives")
     assert error(align(2, calls), clocks, 1) <= pooled.observed_bound_ns < 50e3
 
 
-def test_a_communicator_recorded_from_its_beginning_is_no_proof_where_a_member_has_more_calls() -> None:
-    """Of twelve calls 20 ms apart one host lacks the first, another the last: by order they would be one call apart."""
+def test_a_communicator_recorded_from_its_beginning_is_no_proof_where_a_member_has_more_calls() -> (
+    None
+):
+    """Of twelve calls 20 ms apart one host lacks the first, another the last: by order they would
+    be one call apart.
+    """
     rng = np.random.default_rng(15)
     clocks = Clocks.random(rng, 3)
-    calls = with_(collectives(rng, clocks, np.arange(3), np.arange(1, 13) * 20e6, numbered=False), signature=1, began=True)
+    calls = with_(
+        collectives(rng, clocks, np.arange(3), np.arange(1, 13) * 20e6, numbered=False),
+        signature=1,
+        began=True,
+    )
     number = np.repeat(np.arange(12), 3)
     kept = (number != 0) | (calls.member != 0)
     kept &= (number != 11) | (calls.member != 1)
@@ -203,29 +285,54 @@ def test_a_communicator_recorded_from_its_beginning_is_no_proof_where_a_member_h
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 10e3, 100e3, 400e3])
-def test_regular_calls_some_of_which_are_missing_are_never_off_by_a_period_with_a_small_bound(spread: float) -> None:
+def test_regular_calls_some_of_which_are_missing_are_never_off_by_a_period_with_a_small_bound(
+    spread: float,
+) -> None:
     small = 0
     for seed in range(30):
         rng = np.random.default_rng([seed, int(spread)])
         clocks = Clocks.random(rng, 3)
         count = int(rng.integers(6, 40))
         ends = np.cumsum(18.4e6 + rng.uniform(-spread, spread, count))
-        calls = joined(*(with_(collectives(rng, clocks, np.arange(3), ends + group * 6.1e6, group=group, numbered=False), signature=1)
-                         for group in range(2)))
+        calls = joined(
+            *(
+                with_(
+                    collectives(
+                        rng, clocks, np.arange(3), ends + group * 6.1e6, group=group, numbered=False
+                    ),
+                    signature=1,
+                )
+                for group in range(2)
+            )
+        )
         number = np.tile(np.repeat(np.arange(count), 3), 2)
-        first, last = rng.integers(0, 3, 3)[calls.member], count - rng.integers(0, 3, 3)[calls.member]
+        first, last = (
+            rng.integers(0, 3, 3)[calls.member],
+            count - rng.integers(0, 3, 3)[calls.member],
+        )
         kept = (number >= first) & (number < last) & (rng.random(len(number)) > 0.03)
         alignment = align(3, rows(calls, kept))
         for correction in alignment.corrections[1:]:
-            if correction.reference != correction.host and correction.observed_bound_ns is not None and correction.span:
-                assert error(alignment, clocks, correction.host, correction.reference) <= correction.observed_bound_ns
+            if (
+                correction.reference != correction.host
+                and correction.observed_bound_ns is not None
+                and correction.span
+            ):
+                assert (
+                    error(alignment, clocks, correction.host, correction.reference)
+                    <= correction.observed_bound_ns
+                )
                 small += correction.observed_bound_ns < 1e6
     assert (small > 0) == (spread >= 100e3)
 
 
 def test_bursts_with_gaps_between() -> None:
     rng = np.random.default_rng(12)
-    ends = np.repeat(np.cumsum(rng.uniform(0.9e9, 1.1e9, 40)), 10) + np.tile(np.arange(10) * 6e6, 40) + rng.uniform(0, 100e3, COUNT)
+    ends = (
+        np.repeat(np.cumsum(rng.uniform(0.9e9, 1.1e9, 40)), 10)
+        + np.tile(np.arange(10) * 6e6, 40)
+        + rng.uniform(0, 100e3, COUNT)
+    )
     calls, number, member = simulated(12, ends)
     kept = (rng.random(len(number)) > 0.05) & ((member != 1) | (number > 100))
     meant, count, _ = recognised(rows(calls, kept), number[kept])
@@ -235,10 +342,18 @@ def test_bursts_with_gaps_between() -> None:
 
 def test_repeated_and_unlike_numbers_are_left_out() -> None:
     calls, number, member = simulated(13)
-    calls = with_(calls, number=np.where((member == 1) & (number == 50), 51, number),
-                  signature=np.where((member == 2) & (number == 60), 9, 1))
+    calls = with_(
+        calls,
+        number=np.where((member == 1) & (number == 50), 51, number),
+        signature=np.where((member == 2) & (number == 60), 9, 1),
+    )
     meant, count, findings = recognised(calls, number)
     assert [(f.kind, f.member, f.count) for f in findings] == [
-        ("repeated", 0, 1), ("repeated", 1, 2), ("repeated", 2, 1), ("repeated", 3, 1), ("unlike", 2, 1)]
+        ("repeated", 0, 1),
+        ("repeated", 1, 2),
+        ("repeated", 2, 1),
+        ("repeated", 3, 1),
+        ("unlike", 2, 1),
+    ]
     assert count == len(number) - 6
     assert all(len(true) == 1 for true in meant.values())

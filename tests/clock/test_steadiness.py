@@ -1,4 +1,6 @@
-"""Bounds where hosts are worse than usual: ends that come late by chance, clocks whose rate changes, bursts before a silence."""
+"""Bounds where hosts are worse than usual: ends that come late by chance, clocks whose rate
+changes, bursts before a silence.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,7 @@ import numpy as np
 import pytest
 from tools.clocks import EPOCH, Clocks, collectives, error, instants, messages, with_
 
-from nsys2prv.clock.observations import MPI
-from nsys2prv.clock.robust import line_through
+from nsys2prv.clock.observations import MPI, line_through
 from nsys2prv.clock.solve import align
 
 SEEDS = 100
@@ -23,10 +24,17 @@ def test_a_bound_covers_a_host_that_leaves_collectives_late_by_chance(late_host:
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, 3)
         calls = collectives(rng, clocks, np.arange(3), instants(rng, 200, 10), source=MPI, late=0.0)
-        late = np.round(rng.exponential(200e3, len(calls.end))).astype(np.int64) * (calls.clock == late_host)
+        late = np.round(rng.exponential(200e3, len(calls.end))).astype(np.int64) * (
+            calls.clock == late_host
+        )
         alignment = align(3, with_(calls, end=calls.end + late))
-        inside += all(error(alignment, clocks, host) <= alignment.corrections[host].bound_ns for host in (1, 2))
-        assert ("unsteady", late_host) in [(finding.kind, finding.clock) for finding in alignment.findings]
+        inside += all(
+            error(alignment, clocks, host) <= alignment.corrections[host].bound_ns
+            for host in (1, 2)
+        )
+        assert ("unsteady", late_host) in [
+            (finding.kind, finding.clock) for finding in alignment.findings
+        ]
     assert inside >= 95
 
 
@@ -35,15 +43,22 @@ def test_a_bound_covers_a_clock_whose_rate_changes() -> None:
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, 2)
         calls = collectives(rng, clocks, np.arange(2), instants(rng, 300, 30))
-        bent = [np.round(np.maximum(times - EPOCH - 15e9, 0) * 5e-6).astype(np.int64) * (calls.clock == 1)
-                for times in (calls.begin, calls.end)]
+        bent = [
+            np.round(np.maximum(times - EPOCH - 15e9, 0) * 5e-6).astype(np.int64)
+            * (calls.clock == 1)
+            for times in (calls.begin, calls.end)
+        ]
         alignment = align(2, with_(calls, begin=calls.begin + bent[0], end=calls.end + bent[1]))
-        # The best line leaves a sixth of the bend's 75 us at the middle and at the ends, up to a third with the noise.
+        # The best line leaves a sixth of the bend's 75 us at the middle and at the ends, up to a
+        # third with the noise.
         correction = alignment.corrections[1]
         first, last = (float(clocks.true(1, placed)) for placed in correction.span)
         worst = 0.0
         for true in np.linspace(first, last, 50):
-            shown = float(clocks.show(1, np.array(true)) - correction.pivot) + max(true - 15e9, 0) * 5e-6
+            shown = (
+                float(clocks.show(1, np.array(true)) - correction.pivot)
+                + max(true - 15e9, 0) * 5e-6
+            )
             other = float(clocks.show(0, np.array(true)) - correction.pivot)
             worst = max(worst, abs(shown + correction.offset_ns + correction.drift * shown - other))
         assert 12_000 < worst < correction.bound_ns
@@ -53,7 +68,9 @@ def test_a_bound_covers_a_clock_whose_rate_changes() -> None:
 def test_usual_noise_is_steady() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        alignment = align(3, collectives(rng, Clocks.random(rng, 3), np.arange(3), instants(rng, 300, 30)))
+        alignment = align(
+            3, collectives(rng, Clocks.random(rng, 3), np.arange(3), instants(rng, 300, 30))
+        )
         assert not alignment.findings
         assert alignment.corrections[1].bound_ns < 20_000
 
@@ -63,7 +80,12 @@ def test_a_burst_and_a_few_collectives_a_minute_later() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, 3)
-        ends = np.concatenate([2e8 + np.cumsum(rng.uniform(60e3, 120e3, 1_000)), 60e9 + np.cumsum(rng.uniform(1e6, 2e7, 5))])
+        ends = np.concatenate(
+            [
+                2e8 + np.cumsum(rng.uniform(60e3, 120e3, 1_000)),
+                60e9 + np.cumsum(rng.uniform(1e6, 2e7, 5)),
+            ]
+        )
         alignment = align(3, collectives(rng, clocks, np.arange(3), ends, jitter=5e3, skew=2e5))
         for host in (1, 2):
             correction = alignment.corrections[host]
@@ -76,7 +98,9 @@ def test_a_burst_and_a_few_collectives_a_minute_later() -> None:
 def test_the_slope_rests_on_points_far_apart() -> None:
     rng = np.random.default_rng(1)
     times = np.concatenate([np.sort(rng.uniform(0, 1e6, 500)), [1e10, 1.001e10, 1.002e10]])
-    offset, slope, spread = line_through(times, 1_000 + 2e-5 * times + rng.normal(0, 100, len(times)))
+    offset, slope, spread = line_through(
+        times, 1_000 + 2e-5 * times + rng.normal(0, 100, len(times))
+    )
     assert abs(slope - 2e-5) < 1e-7
     assert abs(offset - 1_000) < 50
     assert spread < 200
@@ -94,7 +118,9 @@ def test_rows_of_a_wild_minority_do_not_make_a_host_unsteady() -> None:
 
 
 def test_messages_connect_hosts_though_a_rate_changes() -> None:
-    """No line respects all bounds of a clock that bends; UTC, 50 ms off, would be far worse than the line that nearly does."""
+    """No line respects all bounds of a clock that bends; UTC, 50 ms off, would be far worse than
+    the line that nearly does.
+    """
     inside = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -102,14 +128,22 @@ def test_messages_connect_hosts_though_a_rate_changes() -> None:
         sent = messages(rng, clocks, [(0, 1), (1, 0)], 400, 30)
 
         def bent(shown: np.ndarray, host: np.ndarray) -> np.ndarray:
-            return shown + np.round(np.maximum(shown - EPOCH - 15e9, 0) * 1e-5).astype(np.int64) * (host == 1)
+            return shown + np.round(np.maximum(shown - EPOCH - 15e9, 0) * 1e-5).astype(np.int64) * (
+                host == 1
+            )
 
-        sent = replace(sent, send_begin=bent(sent.send_begin, sent.sender), receive_end=bent(sent.receive_end, sent.receiver))
+        sent = replace(
+            sent,
+            send_begin=bent(sent.send_begin, sent.sender),
+            receive_end=bent(sent.receive_end, sent.receiver),
+        )
         correction = align(2, messages=sent).corrections[1]
         assert correction.reference == 0
         worst = 0.0
         for true in np.linspace(1e8, 29e9, 50):
-            shown = float(bent(clocks.show(1, np.array([true])), np.array([1]))[0] - correction.pivot)
+            shown = float(
+                bent(clocks.show(1, np.array([true])), np.array([1]))[0] - correction.pivot
+            )
             other = float(clocks.show(0, np.array(true)) - correction.pivot)
             worst = max(worst, abs(shown + correction.offset_ns + correction.drift * shown - other))
         assert worst < 100_000

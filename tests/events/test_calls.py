@@ -1,4 +1,6 @@
-"""Tables that are a line each in the catalogue: every line on a small export of its own, and what lines can say."""
+"""Tables that are a line each in the catalogue: every line on a small export of its own, and what
+lines can say.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ import pytest
 from tools.conversions import convert_and_read, found
 from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
 
-from nsys2prv.catalogue import DomainCode, catalogue
-from nsys2prv.catalogue.calls import STEP, CallTable, call_tables
 from nsys2prv.events import all_kinds, calls
+from nsys2prv.events.catalogue import DomainCode, catalogue
+from nsys2prv.events.catalogue.calls import STEP, CallTable, call_tables
 from nsys2prv.events.kind import EventKind
-from nsys2prv.selection import select
+from nsys2prv.events.selection import select
 
 LINES = catalogue().calls
 TEXTS = ("first", "second")
@@ -21,8 +23,13 @@ TEXTS = ("first", "second")
 def row_of(line: CallTable, begin: int, end: int | None, name: int | None, **more: object) -> Row:
     """A row with all columns that the line reads, on the main thread."""
     process = global_pid() if line.thread == "globalPid" else global_tid(PID)
-    columns: dict[str, object] = {line.time[0]: begin, line.thread: process, **({line.time[1]: end} if line.lasting else {}),
-                                  **({line.gpu: 1} if line.queue else {}), **dict.fromkeys(line.names[1:], 2)}
+    columns: dict[str, object] = {
+        line.time[0]: begin,
+        line.thread: process,
+        **({line.time[1]: end} if line.lasting else {}),
+        **({line.gpu: 1} if line.queue else {}),
+        **dict.fromkeys(line.names[1:], 2),
+    }
     columns.update({line.names[0]: name} if line.names else {})
     return {**columns, **more}
 
@@ -30,11 +37,18 @@ def row_of(line: CallTable, begin: int, end: int | None, name: int | None, **mor
 @pytest.mark.parametrize("line", LINES.values(), ids=lambda line: line.name)
 def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
     numbers = {column: 70 + place for place, (column, _) in enumerate(line.numbers)}
-    rows = [row_of(line, 10, 50, 1, **numbers), row_of(line, 60, 90, None if len(line.names) > 1 else 2)]
+    rows = [
+        row_of(line, 10, 50, 1, **numbers),
+        row_of(line, 60, 90, None if len(line.names) > 1 else 2),
+    ]
     tables = {line.table: rows, "StringIds": strings(*TEXTS)}
     if line.enum:
-        tables[line.enum] = [{"id": number, "name": "", "label": text} for number, text in enumerate(TEXTS, 1)]
-    trace, summary = convert_and_read([make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv", kinds=(line.name,))
+        tables[line.enum] = [
+            {"id": number, "name": "", "label": text} for number, text in enumerate(TEXTS, 1)
+        ]
+    trace, summary = convert_and_read(
+        [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv", kinds=(line.name,)
+    )
     names = TEXTS if line.names else (line.label, line.label)
     ends = (40, 80) if line.lasting else (1, 51)
     assert found(trace, line.code) == [(names[0], 0, ends[0]), (names[1], 50, ends[1])]
@@ -43,7 +57,9 @@ def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
     first, second = sorted(trace.intervals(line.code), key=lambda item: item.begin)
     assert first.others == {line.code + 2 + place: 70 + place for place in range(len(line.numbers))}
     assert second.others == {}
-    assert trace.row_name(first.row) == (f"{line.queue} GPU1" if line.queue else f"THREAD 1.1.1 {PID}")
+    assert trace.row_name(first.row) == (
+        f"{line.queue} GPU1" if line.queue else f"THREAD 1.1.1 {PID}"
+    )
 
 
 def test_codes_of_lines_lie_apart() -> None:
@@ -51,7 +67,12 @@ def test_codes_of_lines_lie_apart() -> None:
     assert all(code % STEP == 0 and 68000000 <= code < 68007000 for code in codes)
     assert len(set(codes)) == len(codes)
     of_lines = {field.code for line in LINES for field in catalogue().layouts[line].fields}
-    others = {field.code for name, layout in catalogue().layouts.items() if name not in LINES for field in layout.fields}
+    others = {
+        field.code
+        for name, layout in catalogue().layouts.items()
+        if name not in LINES
+        for field in layout.fields
+    }
     assert not of_lines & {code for code in others if not isinstance(code, DomainCode)}
 
 
@@ -63,21 +84,39 @@ def test_no_table_is_read_by_two_kinds_of_which_one_is_a_line() -> None:
 
 
 def test_a_group_means_its_lines() -> None:
-    assert {kind.name for kind in select(["graphics"]).kinds} == {line.name for line in LINES.values() if "graphics" in line.groups}
+    assert {kind.name for kind in select(["graphics"]).kinds} == {
+        line.name for line in LINES.values() if "graphics" in line.groups
+    }
 
 
 def test_a_line_is_all_that_a_table_needs() -> None:
-    line = {"table": "TOMORROW_API", "code": 68009900, "label": "Calls of tomorrow", "group": "graphics"}
+    line = {
+        "table": "TOMORROW_API",
+        "code": 68009900,
+        "label": "Calls of tomorrow",
+        "group": "graphics",
+    }
     kind = calls.kind_of(call_tables({"tomorrow": line})["tomorrow"])
     assert isinstance(kind, EventKind)
     assert (kind.name, kind.tables, kind.layouts, kind.groups, kind.row) == (
-        "tomorrow", ("TOMORROW_API",), ("tomorrow",), ("graphics",), "host thread")
+        "tomorrow",
+        ("TOMORROW_API",),
+        ("tomorrow",),
+        ("graphics",),
+        "host thread",
+    )
 
 
 def test_rows_without_an_end_are_points_where_the_line_says_so(tmp_path: Path) -> None:
     debug, call = LINES["opengl_debug"], LINES["vulkan"]
-    tables = {debug.table: [row_of(debug, 10, None, 1)], call.table: [row_of(call, 20, None, 2)], "StringIds": strings(*TEXTS)}
-    trace, summary = convert_and_read([make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv")
+    tables = {
+        debug.table: [row_of(debug, 10, None, 1)],
+        call.table: [row_of(call, 20, None, 2)],
+        "StringIds": strings(*TEXTS),
+    }
+    trace, summary = convert_and_read(
+        [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv"
+    )
     assert found(trace, debug.code) == [("first", 0, 1)]
     assert found(trace, call.code) == []
     assert summary.dropped == {("vulkan", "rows without usable times"): 1}
@@ -85,17 +124,39 @@ def test_rows_without_an_end_are_points_where_the_line_says_so(tmp_path: Path) -
 
 def test_work_that_overlaps_is_on_rows_of_its_own(tmp_path: Path) -> None:
     line = LINES["opengl_gpu"]
-    rows = [row_of(line, 0, 50, 1), row_of(line, 20, 80, 2), row_of(line, 20, 30, 1, gpu=0), row_of(line, 60, 70, 1, gpu=None)]
-    trace, _ = convert_and_read([make_export(tmp_path / "r.sqlite", {line.table: rows, "StringIds": strings(*TEXTS)})], tmp_path / "o.prv")
-    assert sorted((trace.row_name(item.row), item.begin, item.end) for item in trace.intervals(line.code)) == [
-        ("OpenGL GPU", 60, 70), ("OpenGL GPU0", 20, 30), ("OpenGL GPU1", 0, 50), ("OpenGL GPU1", 20, 80)]
+    rows = [
+        row_of(line, 0, 50, 1),
+        row_of(line, 20, 80, 2),
+        row_of(line, 20, 30, 1, gpu=0),
+        row_of(line, 60, 70, 1, gpu=None),
+    ]
+    trace, _ = convert_and_read(
+        [make_export(tmp_path / "r.sqlite", {line.table: rows, "StringIds": strings(*TEXTS)})],
+        tmp_path / "o.prv",
+    )
+    assert sorted(
+        (trace.row_name(item.row), item.begin, item.end) for item in trace.intervals(line.code)
+    ) == [
+        ("OpenGL GPU", 60, 70),
+        ("OpenGL GPU0", 20, 30),
+        ("OpenGL GPU1", 0, 50),
+        ("OpenGL GPU1", 20, 80),
+    ]
     assert trace.deepest[line.code] == 1
 
 
 def test_results_and_numbers_of_enumerations_that_have_no_name(tmp_path: Path) -> None:
     line, gl = LINES["wddm_queue"], LINES["opengl"]
-    tables = {line.table: [row_of(line, 0, 5, 4), row_of(line, 6, 9, None)],
-              gl.table: [row_of(gl, 0, 5, 1, returnValue=7), row_of(gl, 6, 9, 1, returnValue=-1)], "StringIds": strings(*TEXTS)}
+    tables = {
+        line.table: [row_of(line, 0, 5, 4), row_of(line, 6, 9, None)],
+        gl.table: [row_of(gl, 0, 5, 1, returnValue=7), row_of(gl, 6, 9, 1, returnValue=-1)],
+        "StringIds": strings(*TEXTS),
+    }
     trace, _ = convert_and_read([make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv")
-    assert [name for name, _, _ in found(trace, line.code)] == ["WDDM queue packets 4", "WDDM queue packets"]
-    assert [item.others for item in sorted(trace.intervals(gl.code), key=lambda item: item.begin)] == [{gl.code + 1: 7}, {}]
+    assert [name for name, _, _ in found(trace, line.code)] == [
+        "WDDM queue packets 4",
+        "WDDM queue packets",
+    ]
+    assert [
+        item.others for item in sorted(trace.intervals(gl.code), key=lambda item: item.begin)
+    ] == [{gl.code + 1: 7}, {}]

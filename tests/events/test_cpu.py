@@ -1,4 +1,6 @@
-"""Thread states, CPU samples and CPU counters: on small exports, and the sample's against its truth."""
+"""Thread states, CPU samples and CPU counters: on small exports, and the sample's against its
+truth.
+"""
 
 from __future__ import annotations
 
@@ -15,90 +17,195 @@ from tools.trace import Trace
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv.cli import main
-from nsys2prv.errors import UsageError
-from nsys2prv.reading import extract
+from nsys2prv._util.errors import UsageError
+from nsys2prv.cli.main import main
+from nsys2prv.conversion import reading
 
-STATE, REASON, CPU, FUNCTION, MODULE, SAMPLED_STATE, CALLER = 67000000, 67000001, 67000002, 67000100, 67000101, 67000102, 67000200
+STATE, REASON, CPU, FUNCTION, MODULE, SAMPLED_STATE, CALLER = (
+    67000000,
+    67000001,
+    67000002,
+    67000100,
+    67000101,
+    67000102,
+    67000200,
+)
 MACHINE = Path(__file__).parents[2] / "sample_reports" / "machine"
 OTHER = 777
 
 
-def turn(start: int | None, inside: int | None, cpu: int = 3, tid: int = PID, pid: int = PID, **more: object) -> Row:
-    return {"start": start, "cpu": cpu, "isSchedIn": inside, "globalTid": global_tid(tid, pid), **more}
+def turn(
+    start: int | None,
+    inside: int | None,
+    cpu: int = 3,
+    tid: int = PID,
+    pid: int = PID,
+    **more: object,
+) -> Row:
+    return {
+        "start": start,
+        "cpu": cpu,
+        "isSchedIn": inside,
+        "globalTid": global_tid(tid, pid),
+        **more,
+    }
 
 
 def states(folder: Path, rows: list[Row], **tables: list[Row]) -> tuple[Trace, Summary]:
-    return convert_and_read([make_export(folder / "r.sqlite", {"SCHED_EVENTS": rows, **tables})], folder / "o.prv")
+    return convert_and_read(
+        [make_export(folder / "r.sqlite", {"SCHED_EVENTS": rows, **tables})], folder / "o.prv"
+    )
 
 
 def reasons(trace: Trace) -> list[tuple[str, str, int]]:
-    return [(trace.label(STATE, item.value), trace.label(REASON, item.others.get(REASON, 0)), item.begin)
-            for item in trace.intervals(STATE)]
+    return [
+        (
+            trace.label(STATE, item.value),
+            trace.label(REASON, item.others.get(REASON, 0)),
+            item.begin,
+        )
+        for item in trace.intervals(STATE)
+    ]
 
 
 def test_a_state_stands_until_the_next_one_of_its_thread(tmp_path: Path) -> None:
-    trace, summary = states(tmp_path, [turn(10, 1), turn(15, 1, 0, PID + 1), turn(30, 0), turn(50, 1, 4), turn(60, 0, 4)])
-    assert found(trace, STATE) == [("Running", 0, 20), ("Off the CPU", 20, 40), ("Running", 40, 50), ("Off the CPU", 50, 51),
-                                   ("Running", 5, 51)]
+    trace, summary = states(
+        tmp_path,
+        [turn(10, 1), turn(15, 1, 0, PID + 1), turn(30, 0), turn(50, 1, 4), turn(60, 0, 4)],
+    )
+    assert found(trace, STATE) == [
+        ("Running", 0, 20),
+        ("Off the CPU", 20, 40),
+        ("Running", 40, 50),
+        ("Off the CPU", 50, 51),
+        ("Running", 5, 51),
+    ]
     assert [item.others[CPU] for item in trace.intervals(STATE)] == [4, 0, 5, 0, 1]
     assert summary.events == {"thread_state": 5}
 
 
 def test_one_record_a_change_and_one_at_the_end_for_each_thread(tmp_path: Path) -> None:
     states(tmp_path, [turn(10, 1), turn(30, 0), turn(20, 1, tid=PID + 1)])
-    lines = [line for line in (tmp_path / "o.prv").read_text().splitlines() if line.startswith("2:")]
+    lines = [
+        line for line in (tmp_path / "o.prv").read_text().splitlines() if line.startswith("2:")
+    ]
     assert [line.split(":", 3)[3].split(":", 1)[1] for line in lines] == [
-        f"1:0:{STATE}:2:{CPU}:4", f"2:10:{STATE}:2:{CPU}:4", f"1:20:{STATE}:1:{CPU}:0", f"1:21:{STATE}:0:{CPU}:0",
-        f"2:21:{STATE}:0:{CPU}:0"]
+        f"1:0:{STATE}:2:{CPU}:4",
+        f"2:10:{STATE}:2:{CPU}:4",
+        f"1:20:{STATE}:1:{CPU}:0",
+        f"1:21:{STATE}:0:{CPU}:0",
+        f"2:21:{STATE}:0:{CPU}:0",
+    ]
 
 
-def test_neither_the_order_of_rows_nor_their_parts_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [turn(1 + 3 * number, number // 5 % 2, number % 7, PID + number % 5) for number in range(1_000)]
+def test_neither_the_order_of_rows_nor_their_parts_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        turn(1 + 3 * number, number // 5 % 2, number % 7, PID + number % 5)
+        for number in range(1_000)
+    ]
     states(tmp_path, rows)
     whole = (tmp_path / "o.prv").read_bytes()
     random.Random(1).shuffle(rows)
-    monkeypatch.setattr(extract, "PART_ROWS", 7)
-    monkeypatch.setattr(extract, "TASK_ROWS", 40)
+    monkeypatch.setattr(reading, "PART_ROWS", 7)
+    monkeypatch.setattr(reading, "TASK_ROWS", 40)
     states(tmp_path, rows)
     assert (tmp_path / "o.prv").read_bytes() == whole
 
 
 def test_states_and_reasons_where_a_system_records_them(tmp_path: Path) -> None:
-    rows = [turn(10, 1, threadState=0, threadBlock=0), turn(20, 0, threadState=7, threadBlock=7), turn(30, 1, threadState=0, threadBlock=0),
-            turn(40, 0, threadState=1, threadBlock=0), turn(45, 1), turn(50, 0, threadState=5, threadBlock=1),
-            turn(60, 0, threadState=88, threadBlock=888), turn(70, 0, threadState=-4, threadBlock=None)]
+    rows = [
+        turn(10, 1, threadState=0, threadBlock=0),
+        turn(20, 0, threadState=7, threadBlock=7),
+        turn(30, 1, threadState=0, threadBlock=0),
+        turn(40, 0, threadState=1, threadBlock=0),
+        turn(45, 1),
+        turn(50, 0, threadState=5, threadBlock=1),
+        turn(60, 0, threadState=88, threadBlock=888),
+        turn(70, 0, threadState=-4, threadBlock=None),
+    ]
     trace, _ = states(tmp_path, rows)
-    assert reasons(trace) == [("Running", "End", 0), ("Waiting", "CondVar", 10), ("Running", "End", 20), ("Ready to run", "NonBlocked", 30),
-                              ("Running", "End", 35), ("Terminated", "Unknown", 40), ("Another state", "Another reason", 50),
-                              ("Another state", "End", 60)]
+    assert reasons(trace) == [
+        ("Running", "End", 0),
+        ("Waiting", "CondVar", 10),
+        ("Running", "End", 20),
+        ("Ready to run", "NonBlocked", 30),
+        ("Running", "End", 35),
+        ("Terminated", "Unknown", 40),
+        ("Another state", "Another reason", 50),
+        ("Another state", "End", 60),
+    ]
 
 
 def test_a_thread_that_has_ended_has_no_state(tmp_path: Path) -> None:
-    trace, _ = states(tmp_path, [turn(10, 1), turn(20, 0, threadState=5), turn(15, 1, tid=PID + 1), turn(90, 0, tid=PID + 1)])
-    assert found(trace, STATE) == [("Running", 0, 10), ("Terminated", 10, 11), ("Running", 5, 80), ("Off the CPU", 80, 81)]
+    trace, _ = states(
+        tmp_path,
+        [
+            turn(10, 1),
+            turn(20, 0, threadState=5),
+            turn(15, 1, tid=PID + 1),
+            turn(90, 0, tid=PID + 1),
+        ],
+    )
+    assert found(trace, STATE) == [
+        ("Running", 0, 10),
+        ("Terminated", 10, 11),
+        ("Running", 5, 80),
+        ("Off the CPU", 80, 81),
+    ]
 
 
-def test_reasons_far_behind_rows_without_one_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsys2prv.events.sched.LOOKED_AT", 2)
-    trace, _ = states(tmp_path, [turn(10, 1, threadBlock=None), turn(20, 0), turn(30, 1), turn(40, 0, threadBlock=4)])
+def test_reasons_far_behind_rows_without_one_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsys2prv.events.cpu.LOOKED_AT", 2)
+    trace, _ = states(
+        tmp_path,
+        [turn(10, 1, threadBlock=None), turn(20, 0), turn(30, 1), turn(40, 0, threadBlock=4)],
+    )
     assert reasons(trace)[-1] == ("Off the CPU", "Nanosleep", 30)
 
 
 def test_threads_of_processes_that_are_not_profiled_are_counted_by_name(tmp_path: Path) -> None:
-    rows = [turn(10, 1), turn(12, 1, tid=OTHER, pid=OTHER), turn(14, 0, tid=OTHER, pid=OTHER), turn(20, 0), turn(25, 1, tid=9, pid=9)]
+    rows = [
+        turn(10, 1),
+        turn(12, 1, tid=OTHER, pid=OTHER),
+        turn(14, 0, tid=OTHER, pid=OTHER),
+        turn(20, 0),
+        turn(25, 1, tid=9, pid=9),
+    ]
     names = [{"globalTid": global_tid(OTHER, OTHER), "nameId": 1, "priority": 1}]
-    trace, summary = states(tmp_path, rows, ProcessStreams=[{"globalPid": global_pid()}], ThreadNames=names, StringIds=strings("swapper"))
+    trace, summary = states(
+        tmp_path,
+        rows,
+        ProcessStreams=[{"globalPid": global_pid()}],
+        ThreadNames=names,
+        StringIds=strings("swapper"),
+    )
     assert len(trace.intervals(STATE)) == 2
     assert summary.threads == 1
-    assert summary.dropped == {("sched", "of swapper, which is not profiled"): 2,
-                               ("sched", "of a process without a name, which is not profiled"): 1}
+    assert summary.dropped == {
+        ("sched", "of swapper, which is not profiled"): 2,
+        ("sched", "of a process without a name, which is not profiled"): 1,
+    }
 
 
 def test_only_some_other_processes_are_named(tmp_path: Path) -> None:
-    rows = [turn(10, 1), *(turn(20 + number, 1, tid=1_000 + number, pid=1_000 + number) for number in range(30))]
-    processes = [{"globalPid": global_pid(1_000 + number), "name": f"/bin/p{number:02d}"} for number in range(30)]
-    _, summary = states(tmp_path, rows, PROFILER_OVERHEAD=[{"start": 1, "end": 2, "globalTid": global_tid(PID)}], PROCESSES=processes)
+    rows = [
+        turn(10, 1),
+        *(turn(20 + number, 1, tid=1_000 + number, pid=1_000 + number) for number in range(30)),
+    ]
+    processes = [
+        {"globalPid": global_pid(1_000 + number), "name": f"/bin/p{number:02d}"}
+        for number in range(30)
+    ]
+    _, summary = states(
+        tmp_path,
+        rows,
+        PROFILER_OVERHEAD=[{"start": 1, "end": 2, "globalTid": global_tid(PID)}],
+        PROCESSES=processes,
+    )
     assert sum(kind == "sched" for kind, _ in summary.dropped) == 9
     assert summary.dropped["sched", "of further processes that are not profiled"] == 22
 
@@ -111,31 +218,62 @@ def test_a_report_that_does_not_tell_what_it_profiles_keeps_all(tmp_path: Path) 
 def test_damaged_rows_of_the_scheduler_are_counted(tmp_path: Path) -> None:
     trace, summary = states(tmp_path, [turn(10, 1), turn(None, 0), turn(20, None), turn(30, 0, -5)])
     assert found(trace, STATE) == [("Running", 0, 20), ("Off the CPU", 20, 21)]
-    assert summary.dropped == {("sched", "rows without usable times"): 1, ("sched", "rows that are neither in nor out"): 1}
+    assert summary.dropped == {
+        ("sched", "rows without usable times"): 1,
+        ("sched", "rows that are neither in nor out"): 1,
+    }
 
 
 NAMES = strings("main", "0x7f00", "/usr/lib/libc.so.6", "[kernel.kallsyms]", "[Max depth]", "outer")
 MAIN, ADDRESS, LIBC, KERNEL, DEEPEST, OUTER = range(1, 7)
 
 
-def samples(folder: Path, frames: list[tuple[int, int, int, int]], count: int, **options: object) -> tuple[Trace, Summary]:
+def samples(
+    folder: Path, frames: list[tuple[int, int, int, int]], count: int, **options: object
+) -> tuple[Trace, Summary]:
     """The trace of samples at 10, 20, ... with frames (sample, depth, symbol, module)."""
-    rows = [{"id": number, "start": 10 * number, "globalTid": global_tid(PID), "threadState": 1, "cpuCycles": 1}
-            for number in range(1, count + 1)]
-    chains = [{"id": sample, "stackDepth": depth, "symbol": symbol, "module": module} for sample, depth, symbol, module in frames]
+    rows = [
+        {
+            "id": number,
+            "start": 10 * number,
+            "globalTid": global_tid(PID),
+            "threadState": 1,
+            "cpuCycles": 1,
+        }
+        for number in range(1, count + 1)
+    ]
+    chains = [
+        {"id": sample, "stackDepth": depth, "symbol": symbol, "module": module}
+        for sample, depth, symbol, module in frames
+    ]
     tables = {"COMPOSITE_EVENTS": rows, "SAMPLING_CALLCHAINS": chains, "StringIds": NAMES}
     return convert_and_read([make_export(folder / "r.sqlite", tables)], folder / "o.prv", **options)
 
 
-FRAMES = [(1, 0, MAIN, LIBC), (1, 1, OUTER, LIBC), (2, 1, OUTER, LIBC), (2, 0, ADDRESS, LIBC), (2, 2, ADDRESS, KERNEL),
-          (2, 3, DEEPEST, DEEPEST), (4, 0, ADDRESS, KERNEL)]
+FRAMES = [
+    (1, 0, MAIN, LIBC),
+    (1, 1, OUTER, LIBC),
+    (2, 1, OUTER, LIBC),
+    (2, 0, ADDRESS, LIBC),
+    (2, 2, ADDRESS, KERNEL),
+    (2, 3, DEEPEST, DEEPEST),
+    (4, 0, ADDRESS, KERNEL),
+]
 
 
 def test_samples_are_points_in_functions(tmp_path: Path) -> None:
     trace, summary = samples(tmp_path, FRAMES, 4)
-    assert found(trace, FUNCTION) == [("main", 0, 1), ("unresolved in libc.so.6", 10, 11), ("(no call chain)", 20, 21),
-                                      ("unresolved in {kernel.kallsyms}", 30, 31)]
-    assert found(trace, MODULE) == [("libc.so.6", 0, 1), ("libc.so.6", 10, 11), ("(kernel.kallsyms)", 30, 31)]
+    assert found(trace, FUNCTION) == [
+        ("main", 0, 1),
+        ("unresolved in libc.so.6", 10, 11),
+        ("(no call chain)", 20, 21),
+        ("unresolved in {kernel.kallsyms}", 30, 31),
+    ]
+    assert found(trace, MODULE) == [
+        ("libc.so.6", 0, 1),
+        ("libc.so.6", 10, 11),
+        ("(kernel.kallsyms)", 30, 31),
+    ]
     assert summary.events == {"cpu_sample": 4}
     assert CALLER + 1 not in trace.labels.types
 
@@ -149,72 +287,144 @@ def test_callers_where_asked_for(tmp_path: Path) -> None:
     assert summary.events == {"cpu_sample_stack": 4}
 
 
-def test_the_number_of_frames_has_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_number_of_frames_has_bounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for frames in (0, -1, 33):
         with pytest.raises(UsageError, match="from 1 to 32 frames"):
             samples(tmp_path, FRAMES, 4, callstack=frames)
     assert samples(tmp_path, FRAMES, 4, callstack=32)[0].intervals(CALLER + 3)
-    assert main(["--callstack", "2", str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv"), "-q"]) == 0
+    assert (
+        main(["--callstack", "2", str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv"), "-q"]) == 0
+    )
     assert read_trace(tmp_path / "o.prv").intervals(CALLER + 1)
-    assert main(["--callstack", "99", str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv"), "-q"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "nsys2prv: error: --callstack 99: a sample has from 1 to 32 frames in a trace"
+    assert (
+        main(["--callstack", "99", str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv"), "-q"]) == 2
+    )
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == "nsys2prv: error: --callstack 99: a sample has from 1 to 32 frames in a trace"
+    )
 
 
-def test_the_list_says_what_becomes_of_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_says_what_becomes_of_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     samples(tmp_path, FRAMES, 4)
     assert main(["--list", str(tmp_path / "r.sqlite")]) == 0
     out = capsys.readouterr().out
-    assert [line.split()[:2] for line in out.splitlines() if "(COMPOSITE_EVENTS, SAMPLING_CALLCHAINS)" in line] == [
-        ["cpu_samples", "4"]]
+    assert [
+        line.split()[:2]
+        for line in out.splitlines()
+        if "(COMPOSITE_EVENTS, SAMPLING_CALLCHAINS)" in line
+    ] == [["cpu_samples", "4"]]
 
 
-def test_parts_of_samples_find_their_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = [(sample, depth, (MAIN, ADDRESS, OUTER)[(sample + depth) % 3], LIBC)
-              for sample in range(1, 500) for depth in range(sample % 4)]
+def test_parts_of_samples_find_their_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = [
+        (sample, depth, (MAIN, ADDRESS, OUTER)[(sample + depth) % 3], LIBC)
+        for sample in range(1, 500)
+        for depth in range(sample % 4)
+    ]
     random.Random(2).shuffle(frames)
     samples(tmp_path, frames, 500, callstack=3)
     whole = (tmp_path / "o.prv").read_bytes()
-    monkeypatch.setattr(extract, "PART_ROWS", 11)
-    monkeypatch.setattr(extract, "TASK_ROWS", 60)
+    monkeypatch.setattr(reading, "PART_ROWS", 11)
+    monkeypatch.setattr(reading, "TASK_ROWS", 60)
     samples(tmp_path, frames, 500, callstack=3)
     assert (tmp_path / "o.prv").read_bytes() == whole
 
 
 def test_rows_without_cycles_are_no_samples_and_states_but_running_are_told(tmp_path: Path) -> None:
-    rows = [{"id": number, "start": 10 * number, "globalTid": global_tid(PID), "threadState": state, "cpuCycles": cycles}
-            for number, (state, cycles) in enumerate([(1, 1), (3, 5), (0, 1), (2, 0), (None, None)], 1)]
-    trace, _ = convert_and_read([make_export(tmp_path / "r.sqlite", {"COMPOSITE_EVENTS": rows})], tmp_path / "o.prv")
+    rows = [
+        {
+            "id": number,
+            "start": 10 * number,
+            "globalTid": global_tid(PID),
+            "threadState": state,
+            "cpuCycles": cycles,
+        }
+        for number, (state, cycles) in enumerate([(1, 1), (3, 5), (0, 1), (2, 0), (None, None)], 1)
+    ]
+    trace, _ = convert_and_read(
+        [make_export(tmp_path / "r.sqlite", {"COMPOSITE_EVENTS": rows})], tmp_path / "o.prv"
+    )
     assert [begin for _, begin, _ in found(trace, FUNCTION)] == [0, 10, 20, 40]
     assert found(trace, SAMPLED_STATE) == [("Uninterruptible", 10, 11)]
 
 
-@pytest.mark.parametrize(("counts", "metrics", "parent"), [
-    ("PERF_EVENT_SOC_OR_CPU_RAW_EVENT", "PERF_EVENT_SOC_OR_CPU_METRIC_EVENT", "parentId"),
-    ("PERF_EVENT_CPU_RAW_EVENT", "PERF_EVENT_CPU_METRIC_EVENT", "parentComponentId")])
-def test_counters_stand_over_their_intervals_on_rows_of_components(counts: str, metrics: str, parent: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("counts", "metrics", "parent"),
+    [
+        ("PERF_EVENT_SOC_OR_CPU_RAW_EVENT", "PERF_EVENT_SOC_OR_CPU_METRIC_EVENT", "parentId"),
+        ("PERF_EVENT_CPU_RAW_EVENT", "PERF_EVENT_CPU_METRIC_EVENT", "parentComponentId"),
+    ],
+)
+def test_counters_stand_over_their_intervals_on_rows_of_components(
+    counts: str, metrics: str, parent: str, tmp_path: Path
+) -> None:
     tables = {
-        counts: [{"start": start, "end": start + 10, "componentId": core, "eventId": event, "count": value} for start, core, event, value in
-                 [(20, 7, 1, 500), (10, 7, 1, 400), (10, 7, 2, 90), (10, 8, 1, 3), (40, 8, 1, 4), (50, 9, 3, None), (60, 9, 3, 2**40)]],
+        counts: [
+            {
+                "start": start,
+                "end": start + 10,
+                "componentId": core,
+                "eventId": event,
+                "count": value,
+            }
+            for start, core, event, value in [
+                (20, 7, 1, 500),
+                (10, 7, 1, 400),
+                (10, 7, 2, 90),
+                (10, 8, 1, 3),
+                (40, 8, 1, 4),
+                (50, 9, 3, None),
+                (60, 9, 3, 2**40),
+            ]
+        ],
         metrics: [{"start": 10, "end": 20, "componentId": 7, "metricId": 5, "value": 1.25}],
-        "TARGET_INFO_COMPONENT": [{"componentId": 1, "name": "Socket", "instance": 0, parent: 1},
-                                  {"componentId": 7, "name": "Core", "instance": 0, parent: 1},
-                                  {"componentId": 8, "name": "CPU core", "instance": 1, parent: None}],
-        "TARGET_INFO_PERF_METRIC": [{"id": 1, "name": "CYCLES", "unit": "cycles"}, {"id": 2, "name": "MISSES", "unit": ""},
-                                    {"id": 5, "name": "IPC", "unit": ""}]}
-    trace, summary = convert_and_read([make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv", kinds=("cpu_raw_counters",))
+        "TARGET_INFO_COMPONENT": [
+            {"componentId": 1, "name": "Socket", "instance": 0, parent: 1},
+            {"componentId": 7, "name": "Core", "instance": 0, parent: 1},
+            {"componentId": 8, "name": "CPU core", "instance": 1, parent: None},
+        ],
+        "TARGET_INFO_PERF_METRIC": [
+            {"id": 1, "name": "CYCLES", "unit": "cycles"},
+            {"id": 2, "name": "MISSES", "unit": ""},
+            {"id": 5, "name": "IPC", "unit": ""},
+        ],
+    }
+    trace, summary = convert_and_read(
+        [make_export(tmp_path / "r.sqlite", tables)],
+        tmp_path / "o.prv",
+        kinds=("cpu_raw_counters",),
+    )
     codes = {text: code for code, text in trace.labels.types.items()}
     assert all(66600000 <= code <= 66609999 for code in codes.values())
     assert trace.labels.precision == {codes["IPC"]: 3}
-    shown = [(trace.row_name(sample.row), sample.time, {trace.labels.types[code]: value for code, value in sample.numbers.items()})
-             for sample in sorted(trace.samples, key=lambda sample: (sample.row, sample.time))]
+    shown = [
+        (
+            trace.row_name(sample.row),
+            sample.time,
+            {trace.labels.types[code]: value for code, value in sample.numbers.items()},
+        )
+        for sample in sorted(trace.samples, key=lambda sample: (sample.row, sample.time))
+    ]
     assert shown == [
         ("CPU Socket 0 Core 0", 0, {"CYCLES [cycles]": 400, "MISSES": 90, "IPC": 1250}),
         ("CPU Socket 0 Core 0", 10, {"CYCLES [cycles]": 500, "MISSES": 0, "IPC": 0}),
         ("CPU Socket 0 Core 0", 20, {"CYCLES [cycles]": 0}),
         ("CPU Socket 0 Core 0", 60, {"CYCLES [cycles]": 0, "MISSES": 0, "IPC": 0}),
-        ("CPU component 9", 50, {"CPU event 3": 2**40}), *[("CPU component 9", 60, {"CPU event 3": 0})] * 2,
-        ("CPU core 1", 0, {"CYCLES [cycles]": 3}), ("CPU core 1", 10, {"CYCLES [cycles]": 0}), ("CPU core 1", 30, {"CYCLES [cycles]": 4}),
-        ("CPU core 1", 40, {"CYCLES [cycles]": 0}), ("CPU core 1", 60, {"CYCLES [cycles]": 0})]
+        ("CPU component 9", 50, {"CPU event 3": 2**40}),
+        *[("CPU component 9", 60, {"CPU event 3": 0})] * 2,
+        ("CPU core 1", 0, {"CYCLES [cycles]": 3}),
+        ("CPU core 1", 10, {"CYCLES [cycles]": 0}),
+        ("CPU core 1", 30, {"CYCLES [cycles]": 4}),
+        ("CPU core 1", 40, {"CYCLES [cycles]": 0}),
+        ("CPU core 1", 60, {"CYCLES [cycles]": 0}),
+    ]
     assert summary.dropped == {("cpu_counters", "samples without a value or a time"): 1}
 
 
@@ -222,7 +432,9 @@ def test_counters_stand_over_their_intervals_on_rows_of_components(counts: str, 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary, list[dict]]:
     output = tmp_path_factory.mktemp("machine") / "out.prv"
-    summary = convert(sorted(MACHINE.glob("rank*.sqlite")), output, Options(kinds=("cpu",), callstack=2))
+    summary = convert(
+        sorted(MACHINE.glob("rank*.sqlite")), output, Options(kinds=("cpu",), callstack=2)
+    )
     truth = json.loads((MACHINE / "truth.json").read_text())["ranks"]
     return read_trace(output), summary, [rank["additions"]["cpu"] for rank in truth]
 
@@ -241,27 +453,50 @@ def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]
     assert sum(summary.dropped.values()) == sum(rank["others"] for rank in truth)
     by_thread = of_threads(trace, STATE)
     assert by_thread.keys() == {thread for rank in truth for thread in rank["threads"]}
-    numbers = {"Off the CPU": "0", "Ready to run": "1", "Interruptible": "2", "Uninterruptible": "3", "Terminated": "5"}
+    numbers = {
+        "Off the CPU": "0",
+        "Ready to run": "1",
+        "Interruptible": "2",
+        "Uninterruptible": "3",
+        "Terminated": "5",
+    }
     reasons = {"NonBlocked": "0", "Mutex": "6", "CondVar": "7"}
     for rank in truth:
         for thread, true in rank["threads"].items():
             items = by_thread[thread]
             running = [item for item in items if trace.label(STATE, item.value) == "Running"]
             off = [item for item in items if item not in running]
-            assert (len(running), sum(item.end - item.begin for item in running)) == (true["turns"], true["running_ns"])
+            assert (len(running), sum(item.end - item.begin for item in running)) == (
+                true["turns"],
+                true["running_ns"],
+            )
             assert Counter(str(item.others[CPU] - 1) for item in running) == true["on_cpu"]
-            assert Counter(numbers[trace.label(STATE, item.value)] for item in off) == true["off_by_state"]
+            assert (
+                Counter(numbers[trace.label(STATE, item.value)] for item in off)
+                == true["off_by_state"]
+            )
             assert {item.others[CPU] for item in off} == {0}
-            told = (trace.label(REASON, item.others[REASON]) for item in off if REASON in item.others)
+            told = (
+                trace.label(REASON, item.others[REASON]) for item in off if REASON in item.others
+            )
             assert Counter(reasons[reason] for reason in told) == true["off_by_reason"]
 
 
 def test_samples_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:
     trace, _, truth = machine
     for code, what in ((FUNCTION, "functions"), (CALLER + 1, "callers"), (MODULE, "modules")):
-        found = {thread: Counter(trace.label(code, item.value) for item in items) for thread, items in of_threads(trace, code).items()}
-        assert found == {thread: {re.sub(r"^\[(.*)\]$", r"(\1)", name): count for name, count in true["samples"][what].items()}
-                         for rank in truth for thread, true in rank["threads"].items()}
+        found = {
+            thread: Counter(trace.label(code, item.value) for item in items)
+            for thread, items in of_threads(trace, code).items()
+        }
+        assert found == {
+            thread: {
+                re.sub(r"^\[(.*)\]$", r"(\1)", name): count
+                for name, count in true["samples"][what].items()
+            }
+            for rank in truth
+            for thread, true in rank["threads"].items()
+        }
 
 
 def test_counters_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:
@@ -269,17 +504,34 @@ def test_counters_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dic
     sums: Counter[tuple[str, str]] = Counter()
     for sample in trace.samples:
         for code, value in sample.numbers.items():
-            sums[trace.row_name(sample.row), trace.labels.types[code]] += value / 10 ** trace.labels.precision.get(code, 0)
-    true = {(row, metric): figures["sum"] for rank in truth for row, metrics in rank.get("counters", {}).items()
-            for metric, figures in metrics.items()}
+            sums[trace.row_name(sample.row), trace.labels.types[code]] += (
+                value / 10 ** trace.labels.precision.get(code, 0)
+            )
+    true = {
+        (row, metric): figures["sum"]
+        for rank in truth
+        for row, metrics in rank.get("counters", {}).items()
+        for metric, figures in metrics.items()
+    }
     assert sums.keys() == true.keys()
     assert all(abs(sums[key] - total) < 0.0005 * 30 for key, total in true.items())
 
 
 def test_messages_of_no_process_do_not_tell_which_are_profiled(tmp_path: Path) -> None:
-    """Of Nsight's own messages, and the daemon's: with nothing else to tell, all threads are the program's."""
-    messages = [{"timestamp": 1, "timestampType": 2, "source": 1, "severity": 1, "text": "m", "globalPid": number}
-                for number in (-(2 << 56), 0)]
+    """Of Nsight's own messages, and the daemon's: with nothing else to tell, all threads are the
+    program's.
+    """
+    messages = [
+        {
+            "timestamp": 1,
+            "timestampType": 2,
+            "source": 1,
+            "severity": 1,
+            "text": "m",
+            "globalPid": number,
+        }
+        for number in (-(2 << 56), 0)
+    ]
     trace, summary = states(tmp_path, [turn(10, 1), turn(20, 0)], DIAGNOSTIC_EVENT=messages)
     assert summary.dropped == {}
     assert len(trace.intervals(STATE)) == 2

@@ -1,4 +1,6 @@
-"""Fractions in NVTX payloads: a scale for each name, the same in all of a job, so that different ones stay different."""
+"""Fractions in NVTX payloads: a scale for each name, the same in all of a job, so that different
+ones stay different.
+"""
 
 from __future__ import annotations
 
@@ -14,48 +16,88 @@ from tools.exports import Row, global_tid, make_export
 from tools.trace import Trace
 
 from nsys2prv import Options, convert
+from nsys2prv.conversion.extract import extract_to
+from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.sampling import GREATEST, TOO_GREAT
 from nsys2prv.paraver.pcf import read_pcf
-from nsys2prv.store.fractions import TOO_SMALL
-from nsys2prv.storing import extract_to
-from nsys2prv.telling.summary import Summary
+from nsys2prv.store.corrections import TOO_SMALL
 
 DOMAIN, RANGE = 75, 59
 
 
-def rank(path: Path, texts: Sequence[str | float], pid: int = 10, column: str = "jsonText", name: str = "lr") -> Path:
+def rank(
+    path: Path,
+    texts: Sequence[str | float],
+    pid: int = 10,
+    column: str = "jsonText",
+    name: str = "lr",
+) -> Path:
     """A report with a range of 5 ns every 10 ns, each with a number."""
-    rows: list[Row] = [{"start": 0, "end": None, "eventType": DOMAIN, "text": "lib", "globalTid": global_tid(pid), "domainId": 1}]
+    rows: list[Row] = [
+        {
+            "start": 0,
+            "end": None,
+            "eventType": DOMAIN,
+            "text": "lib",
+            "globalTid": global_tid(pid),
+            "domainId": 1,
+        }
+    ]
     for number, text in enumerate(texts):
-        told = json.dumps({name: text}) if column == "jsonText" and isinstance(text, float) else text
-        rows.append({"start": 10 * number, "end": 10 * number + 5, "eventType": RANGE, "text": "r", "globalTid": global_tid(pid),
-                     "domainId": 1, column: told})
+        told = (
+            json.dumps({name: text}) if column == "jsonText" and isinstance(text, float) else text
+        )
+        rows.append(
+            {
+                "start": 10 * number,
+                "end": 10 * number + 5,
+                "eventType": RANGE,
+                "text": "r",
+                "globalTid": global_tid(pid),
+                "domainId": 1,
+                column: told,
+            }
+        )
     return make_export(path, {"NVTX_EVENTS": rows})
 
 
 def values(trace: Trace, label: str) -> list[int]:
     """The numbers of a type that are not 0, by time."""
     codes = [code for code, known in trace.labels.types.items() if known == label]
-    return [sample.numbers[code] for code in codes for sample in trace.samples if sample.numbers.get(code)]
+    return [
+        sample.numbers[code]
+        for code in codes
+        for sample in trace.samples
+        if sample.numbers.get(code)
+    ]
 
 
 def converted(folder: Path, *texts: float | str) -> tuple[Trace, Summary]:
     return convert_and_read([rank(folder / "r.sqlite", texts)], folder / "o.prv")
 
 
-@pytest.mark.parametrize(("numbers", "decimals", "expected"), [
-    ((0.0003, 1e-5), 5, [30, 1]),
-    ((0.1234567, 0.1234568), 7, [1234567, 1234568]),
-    ((2.0, 3.0), 0, [2, 3]),
-    ((0.30000000000000004, 0.3), 17, [30000000000000004, 30000000000000000]),
-    ((1e6, 1e-12), 12, [10**18, 1]),
-    ((1e-30, 3e-30), 30, [1, 3]),
-])
-def test_different_fractions_stay_different(tmp_path: Path, numbers: tuple[float, ...], decimals: int, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("numbers", "decimals", "expected"),
+    [
+        ((0.0003, 1e-5), 5, [30, 1]),
+        ((0.1234567, 0.1234568), 7, [1234567, 1234568]),
+        ((2.0, 3.0), 0, [2, 3]),
+        ((0.30000000000000004, 0.3), 17, [30000000000000004, 30000000000000000]),
+        ((1e6, 1e-12), 12, [10**18, 1]),
+        ((1e-30, 3e-30), 30, [1, 3]),
+    ],
+)
+def test_different_fractions_stay_different(
+    tmp_path: Path, numbers: tuple[float, ...], decimals: int, expected: list[int]
+) -> None:
     trace, summary = converted(tmp_path, *numbers)
     label = "lib: lr (fraction)"
     assert values(trace, label) == expected
-    assert {trace.labels.precision.get(code, 0) for code, known in trace.labels.types.items() if known == label} == {decimals}
+    assert {
+        trace.labels.precision.get(code, 0)
+        for code, known in trace.labels.types.items()
+        if known == label
+    } == {decimals}
     assert not summary.repaired
     assert not [warning for warning in summary.warnings if "lib: lr" in warning]
 
@@ -64,14 +106,22 @@ def test_random_fractions_can_be_read_back(tmp_path: Path) -> None:
     random = np.random.default_rng(7)
     numbers = (10.0 ** random.uniform(-9, 3, 3000)).tolist()
     trace, _ = converted(tmp_path, *numbers)
-    [(code, label)] = [(code, label) for code, label in trace.labels.types.items() if label.startswith("lib: lr")]
+    [(code, label)] = [
+        (code, label) for code, label in trace.labels.types.items() if label.startswith("lib: lr")
+    ]
     decimals = trace.labels.precision[code]
-    assert values(trace, label) == pytest.approx([number * 10**decimals for number in numbers], abs=0.51, rel=1e-15)
+    assert values(trace, label) == pytest.approx(
+        [number * 10**decimals for number in numbers], abs=0.51, rel=1e-15
+    )
     assert len(set(values(trace, label))) == len(set(numbers))
 
 
 def test_numbers_of_32_bits_have_their_own_short_form(tmp_path: Path) -> None:
-    report = rank(tmp_path / "r.sqlite", [float(np.float32(0.0003)), float(np.float32(1 / 3))], column="floatValue")
+    report = rank(
+        tmp_path / "r.sqlite",
+        [float(np.float32(0.0003)), float(np.float32(1 / 3))],
+        column="floatValue",
+    )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     assert values(trace, "lib: payload (fraction)") == [30000, 33333334]
 
@@ -80,34 +130,51 @@ def test_what_is_lost_is_counted_and_warned_of(tmp_path: Path) -> None:
     trace, summary = converted(tmp_path, 1e15, 1e-9, 1e-40, 0.25)
     assert values(trace, "lib: lr (fraction)") == [10**18, 250]
     assert summary.repaired == {("nvtx_payloads", TOO_SMALL): 2}
-    assert [warning for warning in summary.warnings if "lib: lr" in warning and "2 numbers that are not 0 are 0" in warning]
+    assert [
+        warning
+        for warning in summary.warnings
+        if "lib: lr" in warning and "2 numbers that are not 0 are 0" in warning
+    ]
 
 
 def test_extremes_are_what_a_trace_can_hold(tmp_path: Path) -> None:
-    trace, summary = converted(tmp_path, '{"lr": 1e300}', '{"lr": 9e999}', '{"lr": -0.0}', '{"lr": -2.5}', '{"lr": 0.5}')
+    trace, summary = converted(
+        tmp_path, '{"lr": 1e300}', '{"lr": 9e999}', '{"lr": -0.0}', '{"lr": -2.5}', '{"lr": 0.5}'
+    )
     assert values(trace, "lib: lr (fraction)") == [pytest.approx(GREATEST)] * 2
     assert summary.repaired["nvtx_payloads", TOO_GREAT] == 2
     assert ("nvtx_payloads", TOO_SMALL) in summary.repaired
     assert sum(summary.repaired.values()) == 4
 
 
-def test_one_scale_for_all_ranks_parts_and_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports = [rank(tmp_path / "a.sqlite", [0.5, 0.25, 7.0], 10), rank(tmp_path / "b.sqlite", [1e-5, 2.0], 11)]
+def test_one_scale_for_all_ranks_parts_and_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = [
+        rank(tmp_path / "a.sqlite", [0.5, 0.25, 7.0], 10),
+        rank(tmp_path / "b.sqlite", [1e-5, 2.0], 11),
+    ]
     options = Options(align="utc", metadata=False)
 
     def written(name: str, sources: Sequence[Path], **more: object) -> list[bytes]:
-        convert(sources, tmp_path / f"{name}.prv", Options(**{"align": "utc", "metadata": False, **more}))
+        convert(
+            sources,
+            tmp_path / f"{name}.prv",
+            Options(**{"align": "utc", "metadata": False, **more}),
+        )
         return [(tmp_path / f"{name}{ending}").read_bytes() for ending in (".prv", ".pcf", ".row")]
 
     whole = written("whole", reports)
-    assert [kind.label for kind in read_pcf(tmp_path / "whole.pcf") if "lr" in kind.label] == ["lib: lr (fraction) (x 100000)"]
+    assert [kind.label for kind in read_pcf(tmp_path / "whole.pcf") if "lr" in kind.label] == [
+        "lib: lr (fraction) (x 100000)"
+    ]
     assert written("workers", reports, jobs=2) == whole
     stores = []
     for report in reports:
         stores.append(report.with_suffix(".n2p"))
         extract_to([report], stores[-1], options)
     assert written("stores", stores) == whole
-    monkeypatch.setattr("nsys2prv.reading.extract.PART_ROWS", 2)
+    monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", 2)
     assert written("parts", reports) == whole
 
 
@@ -115,16 +182,27 @@ def test_integers_stay_integers_and_types_do_not_depend_on_the_scale(tmp_path: P
     first, _ = converted(tmp_path, 0.5, '{"lr": 3}', '{"lr": 9007199254740993}')
     assert values(first, "lib: lr") == [3, 9007199254740993]
     second, _ = converted(tmp_path, 1e-5)
-    codes = [{code for code, label in trace.labels.types.items() if "(fraction" in label} for trace in (first, second)]
+    codes = [
+        {code for code, label in trace.labels.types.items() if "(fraction" in label}
+        for trace in (first, second)
+    ]
     assert codes[0] == codes[1]
     assert len(codes[0]) == 1
 
 
 def test_fractions_agree_with_sql(tmp_path: Path) -> None:
-    numbers = [round(0.0003 * 0.97 ** step, 9) for step in range(200)]
+    numbers = [round(0.0003 * 0.97**step, 9) for step in range(200)]
     trace, _ = converted(tmp_path, *numbers)
-    [(code, label)] = [(code, label) for code, label in trace.labels.types.items() if label.startswith("lib: lr")]
+    [(code, label)] = [
+        (code, label) for code, label in trace.labels.types.items() if label.startswith("lib: lr")
+    ]
     with sqlite3.connect(tmp_path / "r.sqlite") as connection:
-        expected = [value for (value,) in connection.execute(
-            "SELECT json_extract(jsonText, '$.lr') FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start")]
-    assert [value / 10 ** trace.labels.precision[code] for value in values(trace, label)] == expected
+        expected = [
+            value
+            for (value,) in connection.execute(
+                "SELECT json_extract(jsonText, '$.lr') FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start"
+            )
+        ]
+    assert [
+        value / 10 ** trace.labels.precision[code] for value in values(trace, label)
+    ] == expected

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nsys2prv.events.launches import CALL_KIND, Launches, LaunchIndex, LaunchWriter
-from nsys2prv.report.info import PROCESS_MASK
-from nsys2prv.report.source import NULL
+from nsys2prv.nsight.info import PROCESS_MASK
+from nsys2prv.nsight.source import NULL
 
 PROCESSES = (281546145665024, 281546162442240)
 MOST = np.iinfo(np.int64).max
@@ -18,10 +18,20 @@ MOST = np.iinfo(np.int64).max
 def _calls(random: np.random.Generator, rows: int, ids: np.ndarray) -> dict[str, np.ndarray]:
     begin = random.integers(0, 10**12, rows)
     return {
-        "correlation": random.choice(ids, rows), "begin": _some(random, begin, NULL),
-        "end": _some(random, _some(random, begin + random.integers(-5, 10**random.integers(1, 12), rows), NULL), MOST),
-        "thread": _some(random, random.choice([process + number for process in PROCESSES for number in (3, 4)], rows), NULL),
-        "name": random.integers(0, 5, rows), "result": _some(random, random.integers(0, 2, rows), -3),
+        "correlation": random.choice(ids, rows),
+        "begin": _some(random, begin, NULL),
+        "end": _some(
+            random,
+            _some(random, begin + random.integers(-5, 10 ** random.integers(1, 12), rows), NULL),
+            MOST,
+        ),
+        "thread": _some(
+            random,
+            random.choice([process + number for process in PROCESSES for number in (3, 4)], rows),
+            NULL,
+        ),
+        "name": random.integers(0, 5, rows),
+        "result": _some(random, random.integers(0, 2, rows), -3),
     }
 
 
@@ -37,8 +47,15 @@ def _launches(calls: dict[str, np.ndarray]) -> Launches:
     return Launches(calls["correlation"], calls["begin"], calls["end"], codes.reshape(-1), distinct)
 
 
-@pytest.mark.parametrize("ids", [np.arange(1, 300), np.arange(-50, 250), np.array([0, 1, 5, NULL, NULL + 1, MOST, MOST - 1, 1 << 40])],
-                         ids=["dense", "negative", "far apart"])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.arange(1, 300),
+        np.arange(-50, 250),
+        np.array([0, 1, 5, NULL, NULL + 1, MOST, MOST - 1, 1 << 40]),
+    ],
+    ids=["dense", "negative", "far apart"],
+)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_earliest_call_of_an_id_is_found(tmp_path: Path, ids: np.ndarray, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -49,17 +66,28 @@ def test_the_earliest_call_of_an_id_is_found(tmp_path: Path, ids: np.ndarray, se
         if seed % 2:
             calls["correlation"].sort()
         writer.append(_launches(calls))
-        for id_, begin, end, thread, name, result in zip(*(column.tolist() for column in calls.values()), strict=True):
+        for id_, begin, end, thread, name, result in zip(
+            *(column.tolist() for column in calls.values()), strict=True
+        ):
             key = (NULL if thread == NULL else thread & PROCESS_MASK, id_)
-            if id_ not in (0, NULL) and NULL not in (begin, end) and (key not in expected or begin < expected[key][0]):
+            if (
+                id_ not in (0, NULL)
+                and NULL not in (begin, end)
+                and (key not in expected or begin < expected[key][0])
+            ):
                 expected[key] = (begin, end, thread, name, result)
     writer.close()
 
-    processes = random.choice([*PROCESSES, NULL, 7], 500) if seed % 3 else np.full(500, PROCESSES[0])
+    processes = (
+        random.choice([*PROCESSES, NULL, 7], 500) if seed % 3 else np.full(500, PROCESSES[0])
+    )
     asked = random.choice(np.append(ids, [0, NULL, 12345]), 500)
     found = LaunchIndex(writer.segments).find(processes, asked)
     for row, key in enumerate(zip(processes.tolist(), asked.tolist(), strict=True)):
-        call = tuple(int(column[row]) for column in (found.begin, found.end, found.thread, found.name, found.result))
+        call = tuple(
+            int(column[row])
+            for column in (found.begin, found.end, found.thread, found.name, found.result)
+        )
         assert bool(found.hit[row]) == (key in expected)
         # Calls of one id and begin are equally early.
         assert call[0] == expected.get(key, (0,))[0]
@@ -74,7 +102,9 @@ def test_all_of_a_call_is_found(tmp_path: Path) -> None:
     calls["correlation"] = random.permutation(np.arange(1, 3001))
     writer = LaunchWriter(tmp_path / "launches.bin")
     for first in range(0, 3000, 700):
-        writer.append(_launches({name: column[first:first + 700] for name, column in calls.items()}))
+        writer.append(
+            _launches({name: column[first : first + 700] for name, column in calls.items()})
+        )
     writer.close()
     process = np.where(calls["thread"] == NULL, NULL, calls["thread"] & PROCESS_MASK)
     found = LaunchIndex(writer.segments).find(process, calls["correlation"])
@@ -87,6 +117,14 @@ def test_all_of_a_call_is_found(tmp_path: Path) -> None:
 def test_a_call_takes_few_bytes(tmp_path: Path) -> None:
     rows = np.arange(10_000)
     writer = LaunchWriter(tmp_path / "launches.bin")
-    writer.append(Launches(rows + 1, rows * 7000 + 10**15, rows * 7000 + 10**15 + 5000, rows % 3, np.zeros(3, CALL_KIND)))
+    writer.append(
+        Launches(
+            rows + 1,
+            rows * 7000 + 10**15,
+            rows * 7000 + 10**15 + 5000,
+            rows % 3,
+            np.zeros(3, CALL_KIND),
+        )
+    )
     writer.close()
     assert writer.path.stat().st_size <= len(rows) * 24

@@ -10,13 +10,19 @@ from tools.conversions import convert_and_read
 from tools.exports import Row, global_tid, make_export, strings
 from tools.trace_reader import Trace
 
-from nsys2prv.catalogue import catalogue
-from nsys2prv.naming.mpi import LAYOUTS, function_name, layout_of
-from nsys2prv.reading import extract, facts
-from nsys2prv.relations import mpi_messages
-from nsys2prv.telling.summary import Summary
+from nsys2prv.conversion import reading
+from nsys2prv.conversion.summary import Summary
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.names.calls import LAYOUTS, function_name, layout_of
+from nsys2prv.relations import mpi
+from nsys2prv.store import facts
 
-P2P, COLLECTIVES, WAITS, OTHER = "MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS"
+P2P, COLLECTIVES, WAITS, OTHER = (
+    "MPI_P2P_EVENTS",
+    "MPI_COLLECTIVES_EVENTS",
+    "MPI_START_WAIT_EVENTS",
+    "MPI_OTHER_EVENTS",
+)
 COMMUNICATORS, RANKS = "MPI_COMMUNICATORS", "MPI_RANKS"
 POINT_TO_POINT, COLLECTIVE, OTHERS, ONE_SIDED, FILES = range(50000001, 50000006)
 SENT, RECEIVED = 50100001, 50100002
@@ -31,32 +37,79 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Messages are matched all the same, however they are divided."""
     if request.param == "in small steps":
         monkeypatch.setattr(facts, "BATCH_BYTES", 1)
-        monkeypatch.setattr(mpi_messages, "BUCKET_BYTES", 100)
-        monkeypatch.setattr(mpi_messages, "STEP_ROWS", 1)
+        monkeypatch.setattr(mpi, "BUCKET_BYTES", 100)
+        monkeypatch.setattr(mpi, "STEP_ROWS", 1)
 
 
-def call(table: str, name: str, start: int, end: int | None, pid: int = 1, **columns: object) -> Call:
+def call(
+    table: str, name: str, start: int, end: int | None, pid: int = 1, **columns: object
+) -> Call:
     """A call by the main thread of a process, as (table, row with the name in it)."""
-    return table, {"start": start, "end": end, "globalTid": global_tid(pid, pid), "name": name, **columns}
+    return table, {
+        "start": start,
+        "end": end,
+        "globalTid": global_tid(pid, pid),
+        "name": name,
+        **columns,
+    }
 
 
-def p2p(name: str, start: int, end: int | None, partner: int, tag: int = 5, size: int = 64, **columns: object) -> Call:
-    return call(P2P, name, start, end, commHandle=columns.pop("comm", WORLD), tag=tag, remoteRank=partner, size=size, **columns)
+def p2p(
+    name: str,
+    start: int,
+    end: int | None,
+    partner: int,
+    tag: int = 5,
+    size: int = 64,
+    **columns: object,
+) -> Call:
+    return call(
+        P2P,
+        name,
+        start,
+        end,
+        commHandle=columns.pop("comm", WORLD),
+        tag=tag,
+        remoteRank=partner,
+        size=size,
+        **columns,
+    )
 
 
 def init(pid: int = 1, name: str = "MPI_Init") -> Call:
     return call(OTHER, name, 0, 10, pid)
 
 
-def communicator(rank: int, members: Sequence[int] | str, handle: int = WORLD, time: int = 0, **columns: object) -> Call:
-    local = {} if isinstance(members, str) else {"localRank": list(members).index(rank), "size": len(members)}
+def communicator(
+    rank: int, members: Sequence[int] | str, handle: int = WORLD, time: int = 0, **columns: object
+) -> Call:
+    local = (
+        {}
+        if isinstance(members, str)
+        else {"localRank": list(members).index(rank), "size": len(members)}
+    )
     text = members if isinstance(members, str) else ",".join(map(str, members))
-    return COMMUNICATORS, {"rank": rank, "timestamp": time, "commHandle": handle, "members": text, **local, **columns}
+    return COMMUNICATORS, {
+        "rank": rank,
+        "timestamp": time,
+        "commHandle": handle,
+        "members": text,
+        **local,
+        **columns,
+    }
 
 
-def export(path: Path, rank: int, calls: Iterable[Call], members: Sequence[int] = (0, 1), ranks: dict[int, int] | None = None,
-           leave_out: Sequence[str] = ()) -> Path:
-    """The report of one rank, whose process is 1, or of the processes of `ranks`, all in the world communicator `members`."""
+def export(
+    path: Path,
+    rank: int,
+    calls: Iterable[Call],
+    members: Sequence[int] = (0, 1),
+    ranks: dict[int, int] | None = None,
+    leave_out: Sequence[str] = (),
+) -> Path:
+    """The report of one rank, whose process is 1, or of the processes of `ranks`, all in the world
+    communicator `members`.
+    """
     ranks = {1: rank} if ranks is None else ranks
     tables: dict[str, list[Row]] = {}
     for table, row in [*(communicator(number, members) for number in ranks.values()), *calls]:
@@ -65,62 +118,129 @@ def export(path: Path, rank: int, calls: Iterable[Call], members: Sequence[int] 
     names = list(dict.fromkeys(row["name"] for row in named))
     for row in named:
         row["textId"] = names.index(row.pop("name")) + 1
-    tables |= {"StringIds": strings(*names), RANKS: [{"globalTid": global_tid(pid, pid), "rank": number} for pid, number in ranks.items()]}
-    return make_export(path, {table: rows for table, rows in tables.items() if table not in leave_out})
+    tables |= {
+        "StringIds": strings(*names),
+        RANKS: [
+            {"globalTid": global_tid(pid, pid), "rank": number} for pid, number in ranks.items()
+        ],
+    }
+    return make_export(
+        path, {table: rows for table, rows in tables.items() if table not in leave_out}
+    )
 
 
 def convert_all(folder: Path, *reports: Path) -> tuple[Trace, Summary]:
     return convert_and_read(reports, folder / "o.prv")
 
 
-def two_ranks(folder: Path, first: Iterable[Call], second: Iterable[Call], **options: object) -> tuple[Trace, Summary]:
+def two_ranks(
+    folder: Path, first: Iterable[Call], second: Iterable[Call], **options: object
+) -> tuple[Trace, Summary]:
     """The trace of two ranks recorded from MPI_Init on (which begins at 0, trace time 0)."""
-    return convert_all(folder, *(export(folder / f"{rank}.sqlite", rank, [init(), *calls], **options)
-                                 for rank, calls in enumerate((first, second))))
+    return convert_all(
+        folder,
+        *(
+            export(folder / f"{rank}.sqlite", rank, [init(), *calls], **options)
+            for rank, calls in enumerate((first, second))
+        ),
+    )
 
 
 def intervals(trace: Trace, code: int) -> list[tuple[int, str, int, int]]:
     """(task, label, begin, end) of the ranges of a type."""
-    return sorted((item.row[0], trace.label(code, item.value), item.begin, item.end) for item in trace.intervals(code))
+    return sorted(
+        (item.row[0], trace.label(code, item.value), item.begin, item.end)
+        for item in trace.intervals(code)
+    )
 
 
 def messages(trace: Trace) -> list[tuple[int, int, int, int, int, int]]:
     """(sending task, begin of the send, receiving task, end of the receive, size, tag)."""
-    return sorted((line.sender[0], line.send, line.receiver[0], line.receive, line.size, line.tag) for line in trace.comms)
+    return sorted(
+        (line.sender[0], line.send, line.receiver[0], line.receive, line.size, line.tag)
+        for line in trace.comms
+    )
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_reports_without_ranks_and_communicators(known: bool, tmp_path: Path) -> None:
     """The launcher may still tell the ranks, and MPICH's world is known by its handle."""
-    send, receive = p2p("MPI_Send", 20, 30, 1, comm=MPICH_WORLD), p2p("MPI_Recv", 25, 40, 0, comm=MPICH_WORLD)
-    said = [("META_DATA_CAPTURE", {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f'PMI_RANK="{rank}"'}) for rank in (0, 1)]
-    trace, _ = convert_all(tmp_path, *(
-        export(tmp_path / f"{rank}.sqlite", rank, [init(), own, *([said[rank]] if known else [])], leave_out=(RANKS, COMMUNICATORS))
-        for rank, own in enumerate((send, receive))))
+    send, receive = (
+        p2p("MPI_Send", 20, 30, 1, comm=MPICH_WORLD),
+        p2p("MPI_Recv", 25, 40, 0, comm=MPICH_WORLD),
+    )
+    said = [
+        (
+            "META_DATA_CAPTURE",
+            {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f'PMI_RANK="{rank}"'},
+        )
+        for rank in (0, 1)
+    ]
+    trace, _ = convert_all(
+        tmp_path,
+        *(
+            export(
+                tmp_path / f"{rank}.sqlite",
+                rank,
+                [init(), own, *([said[rank]] if known else [])],
+                leave_out=(RANKS, COMMUNICATORS),
+            )
+            for rank, own in enumerate((send, receive))
+        ),
+    )
     assert messages(trace) == ([(1, 20, 2, 40, 64, 5)] if known else [])
-    assert [label for _, label, _, _ in intervals(trace, POINT_TO_POINT)] == ["MPI_Send", "MPI_Recv"]
+    assert [label for _, label, _, _ in intervals(trace, POINT_TO_POINT)] == [
+        "MPI_Send",
+        "MPI_Recv",
+    ]
 
 
 # ---- functions --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "name"), [
-    ("MPI_Send", "MPI_Send"), ("PMPI_Send", "MPI_Send"), ("mpi_send_", "MPI_Send"), ("mpi_send__", "MPI_Send"), ("MPI_SEND", "MPI_Send"),
-    ("pmpi_isend", "MPI_Isend"), ("MPI_Send_c", "MPI_Send"), ("mpi_send_f08_", "MPI_Send"), ("PMPI_Isend_f08ts", "MPI_Isend"),
-    ("mpi_send_c_f08_", "MPI_Send"), ("MPI_Status_f2c", "MPI_Status_f2c"), ("MPI_COMM_SPLIT_TYPE", "MPI_Comm_split_type"),
-    ("mpi_type_create_f90_real_", "MPI_Type_create_f90_real"), ("MPI_Initialized", "MPI_Initialized"), ("mpi_init_", "MPI_Init"),
-    ("mpi_brand_new_", "MPI_Brand_new"), ("MPIX_Query_cuda_support", "MPIX_Query_cuda_support"), ("string 12", "string 12"),
-])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("MPI_Send", "MPI_Send"),
+        ("PMPI_Send", "MPI_Send"),
+        ("mpi_send_", "MPI_Send"),
+        ("mpi_send__", "MPI_Send"),
+        ("MPI_SEND", "MPI_Send"),
+        ("pmpi_isend", "MPI_Isend"),
+        ("MPI_Send_c", "MPI_Send"),
+        ("mpi_send_f08_", "MPI_Send"),
+        ("PMPI_Isend_f08ts", "MPI_Isend"),
+        ("mpi_send_c_f08_", "MPI_Send"),
+        ("MPI_Status_f2c", "MPI_Status_f2c"),
+        ("MPI_COMM_SPLIT_TYPE", "MPI_Comm_split_type"),
+        ("mpi_type_create_f90_real_", "MPI_Type_create_f90_real"),
+        ("MPI_Initialized", "MPI_Initialized"),
+        ("mpi_init_", "MPI_Init"),
+        ("mpi_brand_new_", "MPI_Brand_new"),
+        ("MPIX_Query_cuda_support", "MPIX_Query_cuda_support"),
+        ("string 12", "string 12"),
+    ],
+)
 def test_one_spelling_for_every_function(text: str, name: str) -> None:
     assert function_name(text) == name
 
 
-@pytest.mark.parametrize(("name", "layout"), [
-    ("MPI_Get", "mpi_one_sided"), ("MPI_Rput", "mpi_one_sided"), ("MPI_Win_brand_new", "mpi_one_sided"), ("MPI_Get_count", "mpi_other"),
-    ("MPI_Get_processor_name", "mpi_other"), ("MPI_File_write_at_all", "mpi_io"), ("MPI_File_brand_new", "mpi_io"),
-    ("MPI_Waitany", "mpi_point_to_point"), ("MPI_Test", "mpi_point_to_point"), ("MPI_Ibarrier", "mpi_collective"),
-    ("MPI_Brand_new", "otherwise"),
-])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("MPI_Get", "mpi_one_sided"),
+        ("MPI_Rput", "mpi_one_sided"),
+        ("MPI_Win_brand_new", "mpi_one_sided"),
+        ("MPI_Get_count", "mpi_other"),
+        ("MPI_Get_processor_name", "mpi_other"),
+        ("MPI_File_write_at_all", "mpi_io"),
+        ("MPI_File_brand_new", "mpi_io"),
+        ("MPI_Waitany", "mpi_point_to_point"),
+        ("MPI_Test", "mpi_point_to_point"),
+        ("MPI_Ibarrier", "mpi_collective"),
+        ("MPI_Brand_new", "otherwise"),
+    ],
+)
 def test_kind_of_a_function(name: str, layout: str) -> None:
     assert layout_of(name, "otherwise") == layout
 
@@ -130,9 +250,22 @@ def test_values_of_extrae_and_no_value_twice() -> None:
     values = [(name, value) for name_set in sets for name, value in name_set.known_values().items()]
     assert len({value for _, value in values}) == len({name for name, _ in values}) == len(values)
     assert max(value for _, value in values) < min(name_set.first for name_set in sets)
-    expected = {"MPI_Send": 1, "MPI_Waitall": 6, "MPI_Barrier": 8, "MPI_Allreduce": 10, "MPI_Init": 31, "MPI_Finalize": 32,
-                "MPI_Sendrecv": 41, "MPI_Put": 65, "MPI_Win_start": 69, "MPI_Win_complete": 70, "MPI_Initialized": 108,
-                "MPI_File_open": 141, "MPI_Ireduce_scatter": 166, "MPI_Iexscan": 215}
+    expected = {
+        "MPI_Send": 1,
+        "MPI_Waitall": 6,
+        "MPI_Barrier": 8,
+        "MPI_Allreduce": 10,
+        "MPI_Init": 31,
+        "MPI_Finalize": 32,
+        "MPI_Sendrecv": 41,
+        "MPI_Put": 65,
+        "MPI_Win_start": 69,
+        "MPI_Win_complete": 70,
+        "MPI_Initialized": 108,
+        "MPI_File_open": 141,
+        "MPI_Ireduce_scatter": 166,
+        "MPI_Iexscan": 215,
+    }
     assert expected.items() <= dict(values).items()
 
 
@@ -140,39 +273,88 @@ def test_values_of_extrae_and_no_value_twice() -> None:
 
 
 def test_every_call_stands_under_the_type_of_its_kind(tmp_path: Path) -> None:
-    names = ("MPI_Init_thread", "mpi_initialized_", "PMPI_Win_fence", "MPI_Get", "MPI_Get_count", "MPI_File_open", "MPI_Probe", "MPI_Foo")
+    names = (
+        "MPI_Init_thread",
+        "mpi_initialized_",
+        "PMPI_Win_fence",
+        "MPI_Get",
+        "MPI_Get_count",
+        "MPI_File_open",
+        "MPI_Probe",
+        "MPI_Foo",
+    )
     calls = [call(OTHER, name, 20 * number, 20 * number + 10) for number, name in enumerate(names)]
-    calls += [call(COLLECTIVES, "MPI_File_read_all", 200, 210, size=4), call(COLLECTIVES, "MPI_Barrier", 220, 230)]
+    calls += [
+        call(COLLECTIVES, "MPI_File_read_all", 200, 210, size=4),
+        call(COLLECTIVES, "MPI_Barrier", 220, 230),
+    ]
     trace, summary = convert_all(tmp_path, export(tmp_path / "r.sqlite", 0, calls))
-    assert intervals(trace, OTHERS) == [(1, "MPI_Foo", 140, 150), (1, "MPI_Get_count", 80, 90), (1, "MPI_Init_thread", 0, 10),
-                                        (1, "MPI_Initialized", 20, 30)]
+    assert intervals(trace, OTHERS) == [
+        (1, "MPI_Foo", 140, 150),
+        (1, "MPI_Get_count", 80, 90),
+        (1, "MPI_Init_thread", 0, 10),
+        (1, "MPI_Initialized", 20, 30),
+    ]
     assert intervals(trace, ONE_SIDED) == [(1, "MPI_Get", 60, 70), (1, "MPI_Win_fence", 40, 50)]
-    assert intervals(trace, FILES) == [(1, "MPI_File_open", 100, 110), (1, "MPI_File_read_all", 200, 210)]
+    assert intervals(trace, FILES) == [
+        (1, "MPI_File_open", 100, 110),
+        (1, "MPI_File_read_all", 200, 210),
+    ]
     assert intervals(trace, POINT_TO_POINT) == [(1, "MPI_Probe", 120, 130)]
     assert intervals(trace, COLLECTIVE) == [(1, "MPI_Barrier", 220, 230)]
     assert {trace.label(OTHERS, value): value for value in trace.labels.values[OTHERS]} == {
-        "End": 0, "MPI_Init_thread": 500, "MPI_Initialized": 108, "MPI_Get_count": 118, "MPI_Foo": 1400}
+        "End": 0,
+        "MPI_Init_thread": 500,
+        "MPI_Initialized": 108,
+        "MPI_Get_count": 118,
+        "MPI_Foo": 1400,
+    }
     assert not summary.dropped
     assert not summary.notes
 
 
 def test_what_calls_say(tmp_path: Path) -> None:
     row = {"commHandle": 8000, "size": 100, "recvSize": 400, "rootRank": 1}
-    calls = [communicator(2, (0, 2), 8000, groupRoot=0, groupRootUid=9), communicator(2, (2,), 8001),
-             p2p("MPI_Send", 0, 10, 0, tag=0, comm=8000), p2p("MPI_Recv", 20, 30, -2, tag=-1), p2p("MPI_Recv", 40, 50, 3, comm=4711),
-             call(COLLECTIVES, "MPI_Reduce", 60, 70, **row), call(COLLECTIVES, "MPI_Barrier", 80, 90, commHandle=8001)]
+    calls = [
+        communicator(2, (0, 2), 8000, groupRoot=0, groupRootUid=9),
+        communicator(2, (2,), 8001),
+        p2p("MPI_Send", 0, 10, 0, tag=0, comm=8000),
+        p2p("MPI_Recv", 20, 30, -2, tag=-1),
+        p2p("MPI_Recv", 40, 50, 3, comm=4711),
+        call(COLLECTIVES, "MPI_Reduce", 60, 70, **row),
+        call(COLLECTIVES, "MPI_Barrier", 80, 90, commHandle=8001),
+    ]
     trace, _ = convert_all(tmp_path, export(tmp_path / "r.sqlite", 2, calls, members=range(4)))
-    said = {item.begin: {code: value for code, value in item.others.items() if value} for item in trace.intervals(POINT_TO_POINT)}
-    assert said == {0: {SIZE: 64, TAG: 1, PARTNER: 1, COMMUNICATOR: 3}, 20: {SIZE: 64, COMMUNICATOR: 1}, 40: {SIZE: 64, TAG: 6}}
-    said = {item.begin: {code: value for code, value in item.others.items() if value} for item in trace.intervals(COLLECTIVE)}
+    said = {
+        item.begin: {code: value for code, value in item.others.items() if value}
+        for item in trace.intervals(POINT_TO_POINT)
+    }
+    assert said == {
+        0: {SIZE: 64, TAG: 1, PARTNER: 1, COMMUNICATOR: 3},
+        20: {SIZE: 64, COMMUNICATOR: 1},
+        40: {SIZE: 64, TAG: 6},
+    }
+    said = {
+        item.begin: {code: value for code, value in item.others.items() if value}
+        for item in trace.intervals(COLLECTIVE)
+    }
     assert said == {60: {SENT: 100, RECEIVED: 400, ROOT: 3, COMMUNICATOR: 3}, 80: {COMMUNICATOR: 2}}
-    assert trace.labels.values[COMMUNICATOR] == {0: "End", 1: "MPI_COMM_WORLD", 2: "MPI_COMM_SELF", 3: "ranks 0,2 #0.9"}
+    assert trace.labels.values[COMMUNICATOR] == {
+        0: "End",
+        1: "MPI_COMM_WORLD",
+        2: "MPI_COMM_SELF",
+        3: "ranks 0,2 #0.9",
+    }
 
 
 @pytest.mark.parametrize("missing", [P2P, COLLECTIVES, WAITS, OTHER, COMMUNICATORS, RANKS])
 def test_any_table_may_be_missing_or_empty(tmp_path: Path, missing: str) -> None:
-    calls = [init(), p2p("MPI_Isend", 20, 30, 1, requestHandle=3), call(WAITS, "MPI_Wait", 40, 50, requestHandle=3),
-             call(COLLECTIVES, "MPI_Barrier", 60, 70)]
+    calls = [
+        init(),
+        p2p("MPI_Isend", 20, 30, 1, requestHandle=3),
+        call(WAITS, "MPI_Wait", 40, 50, requestHandle=3),
+        call(COLLECTIVES, "MPI_Barrier", 60, 70),
+    ]
     convert_all(tmp_path, export(tmp_path / "r.sqlite", 0, calls, leave_out=[missing]))
     kept = [item for item in calls if item[0] != missing]
     report = export(tmp_path / "r.sqlite", 0, kept, leave_out=[missing])
@@ -183,7 +365,11 @@ def test_any_table_may_be_missing_or_empty(tmp_path: Path, missing: str) -> None
 
 
 def test_a_call_without_an_end_lasts_to_the_end_of_the_trace(tmp_path: Path) -> None:
-    trace, summary = two_ranks(tmp_path, [p2p("MPI_Send", 20, 30, 1)], [p2p("MPI_Recv", 15, None, 0), call(OTHER, "MPI_Wtime", 90, 100)])
+    trace, summary = two_ranks(
+        tmp_path,
+        [p2p("MPI_Send", 20, 30, 1)],
+        [p2p("MPI_Recv", 15, None, 0), call(OTHER, "MPI_Wtime", 90, 100)],
+    )
     assert (2, "MPI_Recv", 15, 100) in intervals(trace, POINT_TO_POINT)
     assert messages(trace) == []
     assert "MPI messages: 1 receives not complete when the report ends" in summary.notes
@@ -191,13 +377,29 @@ def test_a_call_without_an_end_lasts_to_the_end_of_the_trace(tmp_path: Path) -> 
 
 def test_requests_of_a_wait_are_one_call(tmp_path: Path) -> None:
     calls = [call(WAITS, "MPI_Waitall", 20, 30, requestHandle=number) for number in range(5)]
-    trace, _ = convert_all(tmp_path, export(tmp_path / "r.sqlite", 0, [init(), *calls, call(WAITS, "MPI_Waitall", 40, 50)]))
-    assert intervals(trace, POINT_TO_POINT) == [(1, "MPI_Waitall", 20, 30), (1, "MPI_Waitall", 40, 50)]
+    trace, _ = convert_all(
+        tmp_path,
+        export(tmp_path / "r.sqlite", 0, [init(), *calls, call(WAITS, "MPI_Waitall", 40, 50)]),
+    )
+    assert intervals(trace, POINT_TO_POINT) == [
+        (1, "MPI_Waitall", 20, 30),
+        (1, "MPI_Waitall", 40, 50),
+    ]
 
 
 def test_calls_nest(tmp_path: Path) -> None:
-    trace, _ = convert_all(tmp_path, export(tmp_path / "r.sqlite", 0, [
-        p2p("mpi_send_", 0, 100, 1), p2p("MPI_Send", 10, 90, 1), call(OTHER, "MPI_Wtime", 20, 30)]))
+    trace, _ = convert_all(
+        tmp_path,
+        export(
+            tmp_path / "r.sqlite",
+            0,
+            [
+                p2p("mpi_send_", 0, 100, 1),
+                p2p("MPI_Send", 10, 90, 1),
+                call(OTHER, "MPI_Wtime", 20, 30),
+            ],
+        ),
+    )
     assert intervals(trace, POINT_TO_POINT) == [(1, "MPI_Send", 0, 100), (1, "MPI_Send", 10, 90)]
     assert intervals(trace, OTHERS) == [(1, "MPI_Wtime", 20, 30)]
 
@@ -208,46 +410,92 @@ def test_calls_nest(tmp_path: Path) -> None:
 def test_messages_of_a_stream_keep_their_order(tmp_path: Path) -> None:
     trace, summary = two_ranks(
         tmp_path,
-        [p2p("MPI_Send", 20, 30, 1, size=8), p2p("MPI_Bsend", 40, 50, 1, size=16), p2p("MPI_Ssend", 60, 70, 1, tag=6, size=24)],
-        [p2p("MPI_Recv", 25, 35, 0, tag=6), p2p("MPI_Recv", 45, 55, 0, size=1000), p2p("MPI_Recv", 65, 75, 0)])
+        [
+            p2p("MPI_Send", 20, 30, 1, size=8),
+            p2p("MPI_Bsend", 40, 50, 1, size=16),
+            p2p("MPI_Ssend", 60, 70, 1, tag=6, size=24),
+        ],
+        [
+            p2p("MPI_Recv", 25, 35, 0, tag=6),
+            p2p("MPI_Recv", 45, 55, 0, size=1000),
+            p2p("MPI_Recv", 65, 75, 0),
+        ],
+    )
     assert messages(trace) == [(1, 20, 2, 55, 8, 5), (1, 40, 2, 75, 16, 5), (1, 60, 2, 35, 24, 6)]
-    assert summary.notes == ["MPI messages: 3 lines for 3 sends and 3 receives",
-                             "MPI messages: 1 received before they were sent on one host, whose reports have one clock: "
-                             "some calls are not in the reports, or wrong"]
+    assert summary.notes == [
+        "MPI messages: 3 lines for 3 sends and 3 receives",
+        "MPI messages: 1 received before they were sent on one host, whose reports have one clock: "
+        "some calls are not in the reports, or wrong",
+    ]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 200_000])
-def test_sendrecv_is_one_call_and_two_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """Two rows where partners differ, wherever a part of the table may end; one where all is the same."""
-    monkeypatch.setattr(extract, "PART_ROWS", rows)
+def test_sendrecv_is_one_call_and_two_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Two rows where partners differ, wherever a part of the table may end; one where all is the
+    same.
+    """
+    monkeypatch.setattr(reading, "PART_ROWS", rows)
     reports = []
     for rank in range(3):
         after, before = (rank + 1) % 3, (rank - 1) % 3
-        calls = [init(), p2p("MPI_Sendrecv", 20, 30 + rank, after, size=8), p2p("MPI_Sendrecv", 20, 30 + rank, before, size=8)]
+        calls = [
+            init(),
+            p2p("MPI_Sendrecv", 20, 30 + rank, after, size=8),
+            p2p("MPI_Sendrecv", 20, 30 + rank, before, size=8),
+        ]
         if rank < 2:
             calls.append(p2p("MPI_Sendrecv_replace", 40, 50 + rank, 1 - rank, size=16))
         reports.append(export(tmp_path / f"{rank}.sqlite", rank, calls, members=range(3)))
     trace, _ = convert_all(tmp_path, *reports)
     assert intervals(trace, POINT_TO_POINT) == [
-        (1, "MPI_Sendrecv", 20, 30), (1, "MPI_Sendrecv_replace", 40, 50), (2, "MPI_Sendrecv", 20, 31),
-        (2, "MPI_Sendrecv_replace", 40, 51), (3, "MPI_Sendrecv", 20, 32)]
-    assert messages(trace) == [(1, 20, 2, 31, 8, 5), (1, 40, 2, 51, 16, 5), (2, 20, 3, 32, 8, 5), (2, 40, 1, 50, 16, 5),
-                               (3, 20, 1, 30, 8, 5)]
+        (1, "MPI_Sendrecv", 20, 30),
+        (1, "MPI_Sendrecv_replace", 40, 50),
+        (2, "MPI_Sendrecv", 20, 31),
+        (2, "MPI_Sendrecv_replace", 40, 51),
+        (3, "MPI_Sendrecv", 20, 32),
+    ]
+    assert messages(trace) == [
+        (1, 20, 2, 31, 8, 5),
+        (1, 40, 2, 51, 16, 5),
+        (2, 20, 3, 32, 8, 5),
+        (2, 40, 1, 50, 16, 5),
+        (3, 20, 1, 30, 8, 5),
+    ]
 
 
 def test_sendrecv_in_rows_out_of_order_is_not_matched(tmp_path: Path) -> None:
     """Nor what stands in the same stream behind it; what stands before it is."""
     trace, summary = two_ranks(
-        tmp_path, [p2p("MPI_Send", 80, 90, 1), p2p("MPI_Sendrecv", 40, 50, 1, size=8), p2p("MPI_Sendrecv", 40, 50, 1, size=9),
-                   p2p("MPI_Send", 20, 30, 1), p2p("MPI_Send", 100, 110, 1, tag=6)],
-        [p2p("MPI_Recv", 20, 35, 0), p2p("MPI_Recv", 36, 55, 0), p2p("MPI_Recv", 80, 95, 0), p2p("MPI_Recv", 100, 115, 0, tag=6)])
+        tmp_path,
+        [
+            p2p("MPI_Send", 80, 90, 1),
+            p2p("MPI_Sendrecv", 40, 50, 1, size=8),
+            p2p("MPI_Sendrecv", 40, 50, 1, size=9),
+            p2p("MPI_Send", 20, 30, 1),
+            p2p("MPI_Send", 100, 110, 1, tag=6),
+        ],
+        [
+            p2p("MPI_Recv", 20, 35, 0),
+            p2p("MPI_Recv", 36, 55, 0),
+            p2p("MPI_Recv", 80, 95, 0),
+            p2p("MPI_Recv", 100, 115, 0, tag=6),
+        ],
+    )
     assert messages(trace) == [(1, 20, 2, 35, 64, 5), (1, 100, 2, 115, 64, 6)]
-    assert [start for _, name, start, _ in intervals(trace, POINT_TO_POINT) if name == "MPI_Sendrecv"] == [40]
-    assert "MPI messages: 2 messages of MPI_Sendrecv that may be sent or received, for the rows are in no order" in summary.notes
+    assert [
+        start for _, name, start, _ in intervals(trace, POINT_TO_POINT) if name == "MPI_Sendrecv"
+    ] == [40]
+    assert (
+        "MPI messages: 2 messages of MPI_Sendrecv that may be sent or received, for the rows are in no order"
+        in summary.notes
+    )
 
 
 def test_a_receive_through_a_request_ends_with_the_call_that_completes_it(tmp_path: Path) -> None:
     """The first Wait, else the last Test before the handle is used again, else the receive call."""
+
     def received(start: int, handle: int) -> Call:
         return p2p("MPI_Irecv", start, start + 5, 0, requestHandle=handle)
 
@@ -255,69 +503,146 @@ def test_a_receive_through_a_request_ends_with_the_call_that_completes_it(tmp_pa
         return call(WAITS, name, start, start + 5, requestHandle=handle)
 
     trace, _ = two_ranks(
-        tmp_path, [p2p("MPI_Isend", 20 + number, 1000, 1, size=number, requestHandle=9) for number in range(5)],
-        [received(100, 1), asked("MPI_Test", 110, 1), asked("MPI_Waitall", 120, 1), received(130, 1), asked("MPI_Testany", 140, 1),
-         asked("MPI_Testsome", 150, 1), call(COLLECTIVES, "MPI_Ibarrier", 160, 161, requestHandle=1), asked("MPI_Wait", 170, 1),
-         received(200, 1), p2p("MPI_Isend", 210, 211, 0, requestHandle=1), asked("MPI_Wait", 220, 1), received(300, 2),
-         asked("MPI_Wait", 310, 1), asked("MPI_Waitany", 320, 2), asked("MPI_Waitany", 330, 2), received(400, 2)])
-    assert [(size, end) for _, _, task, end, size, _ in messages(trace) if task == 2] == [(0, 125), (1, 155), (2, 205), (3, 335), (4, 405)]
+        tmp_path,
+        [
+            p2p("MPI_Isend", 20 + number, 1000, 1, size=number, requestHandle=9)
+            for number in range(5)
+        ],
+        [
+            received(100, 1),
+            asked("MPI_Test", 110, 1),
+            asked("MPI_Waitall", 120, 1),
+            received(130, 1),
+            asked("MPI_Testany", 140, 1),
+            asked("MPI_Testsome", 150, 1),
+            call(COLLECTIVES, "MPI_Ibarrier", 160, 161, requestHandle=1),
+            asked("MPI_Wait", 170, 1),
+            received(200, 1),
+            p2p("MPI_Isend", 210, 211, 0, requestHandle=1),
+            asked("MPI_Wait", 220, 1),
+            received(300, 2),
+            asked("MPI_Wait", 310, 1),
+            asked("MPI_Waitany", 320, 2),
+            asked("MPI_Waitany", 330, 2),
+            received(400, 2),
+        ],
+    )
+    assert [(size, end) for _, _, task, end, size, _ in messages(trace) if task == 2] == [
+        (0, 125),
+        (1, 155),
+        (2, 205),
+        (3, 335),
+        (4, 405),
+    ]
 
 
 def test_starts_of_persistent_requests_are_messages(tmp_path: Path) -> None:
     def rounds(prepare: Call, start: str, handle: int, first: int) -> list[Call]:
-        begun = [call(WAITS, start, time, time + 5, requestHandle=handle) for time in range(first, first + 300, 100)]
-        waited = [call(WAITS, "MPI_Wait", time + 50, time + 60, requestHandle=handle) for time in range(first, first + 300, 100)]
+        begun = [
+            call(WAITS, start, time, time + 5, requestHandle=handle)
+            for time in range(first, first + 300, 100)
+        ]
+        waited = [
+            call(WAITS, "MPI_Wait", time + 50, time + 60, requestHandle=handle)
+            for time in range(first, first + 300, 100)
+        ]
         return [prepare, *begun, *waited]
 
-    trace, _ = two_ranks(tmp_path, rounds(p2p("MPI_Send_init", 20, 25, 1, size=8, requestHandle=3), "MPI_Start", 3, 100),
-                         rounds(p2p("MPI_Recv_init", 20, 25, 0, requestHandle=4), "MPI_Startall", 4, 110))
-    assert messages(trace) == [(1, 100 * number, 2, 100 * number + 70, 8, 5) for number in (1, 2, 3)]
+    trace, _ = two_ranks(
+        tmp_path,
+        rounds(p2p("MPI_Send_init", 20, 25, 1, size=8, requestHandle=3), "MPI_Start", 3, 100),
+        rounds(p2p("MPI_Recv_init", 20, 25, 0, requestHandle=4), "MPI_Startall", 4, 110),
+    )
+    assert messages(trace) == [
+        (1, 100 * number, 2, 100 * number + 70, 8, 5) for number in (1, 2, 3)
+    ]
 
 
 def test_partners_that_do_not_exist_are_no_messages(tmp_path: Path) -> None:
-    trace, summary = two_ranks(tmp_path, [p2p("MPI_Send", 20, 30, -1)], [p2p("MPI_Recv", 40, 50, 0)])
+    trace, summary = two_ranks(
+        tmp_path, [p2p("MPI_Send", 20, 30, -1)], [p2p("MPI_Recv", 40, 50, 0)]
+    )
     assert messages(trace) == []
-    assert summary.notes == ["MPI messages: 0 lines for 0 sends and 1 receives", "MPI messages: 1 receives without a partner"]
+    assert summary.notes == [
+        "MPI messages: 0 lines for 0 sends and 1 receives",
+        "MPI messages: 1 receives without a partner",
+    ]
 
 
 def test_receives_from_any_source_make_what_follows_uncertain(tmp_path: Path) -> None:
-    sends = [p2p("MPI_Send", 20 + 10 * number, 25 + 10 * number, 1, size=number) for number in range(3)]
-    trace, summary = two_ranks(tmp_path, sends, [p2p("MPI_Recv", 30, 40, 0), p2p("MPI_Recv", 50, 60, -2), p2p("MPI_Recv", 70, 80, 0)])
+    sends = [
+        p2p("MPI_Send", 20 + 10 * number, 25 + 10 * number, 1, size=number) for number in range(3)
+    ]
+    trace, summary = two_ranks(
+        tmp_path,
+        sends,
+        [p2p("MPI_Recv", 30, 40, 0), p2p("MPI_Recv", 50, 60, -2), p2p("MPI_Recv", 70, 80, 0)],
+    )
     assert messages(trace) == [(1, 20, 2, 40, 0, 5)]
     assert summary.notes == [
-        "MPI messages: 1 lines for 3 sends and 3 receives", "MPI messages: 1 sends whose order is not certain",
+        "MPI messages: 1 lines for 3 sends and 3 receives",
+        "MPI messages: 1 sends whose order is not certain",
         "MPI messages: 1 sends without a partner",
         "MPI messages: 1 receives from any source or of any tag, of which the report does not tell what they took",
-        "MPI messages: 1 receives whose order is not certain"]
+        "MPI messages: 1 receives whose order is not certain",
+    ]
 
 
-@pytest.mark.parametrize(("source", "tag", "certain"), [(-2, 6, True), (0, -1, False), (-1, -1, False), (1, -1, True)])
-def test_receives_from_anywhere_concern_what_they_might_take(tmp_path: Path, source: int, tag: int, certain: bool) -> None:
-    trace, _ = two_ranks(tmp_path, [p2p("MPI_Send", 20, 30, 1), p2p("MPI_Send", 40, 50, 1)],
-                         [p2p("MPI_Recv", 30, 35, source, tag=tag), p2p("MPI_Recv", 40, 60, 0)])
+@pytest.mark.parametrize(
+    ("source", "tag", "certain"), [(-2, 6, True), (0, -1, False), (-1, -1, False), (1, -1, True)]
+)
+def test_receives_from_anywhere_concern_what_they_might_take(
+    tmp_path: Path, source: int, tag: int, certain: bool
+) -> None:
+    trace, _ = two_ranks(
+        tmp_path,
+        [p2p("MPI_Send", 20, 30, 1), p2p("MPI_Send", 40, 50, 1)],
+        [p2p("MPI_Recv", 30, 35, source, tag=tag), p2p("MPI_Recv", 40, 60, 0)],
+    )
     assert messages(trace) == ([(1, 20, 2, 60, 64, 5)] if certain else [])
 
 
 def test_equal_numbers_are_certain_in_spite_of_receives_from_anywhere(tmp_path: Path) -> None:
-    trace, _ = two_ranks(tmp_path, [p2p("MPI_Send", 20, 30, 1)], [p2p("MPI_Recv", 20, 25, -1), p2p("MPI_Recv", 40, 60, 0)])
+    trace, _ = two_ranks(
+        tmp_path,
+        [p2p("MPI_Send", 20, 30, 1)],
+        [p2p("MPI_Recv", 20, 25, -1), p2p("MPI_Recv", 40, 60, 0)],
+    )
     assert messages(trace) == [(1, 20, 2, 60, 64, 5)]
 
 
-@pytest.mark.parametrize(("sends", "receives", "lines"), [((100, 200), (150, 250), 2), ((100, 200, 300), (150, 250), 0),
-                                                          ((200, 300), (150, 250), 0)])
-def test_reports_that_begin_later_are_matched_if_their_numbers_agree(tmp_path: Path, sends: tuple[int, ...], receives: tuple[int, ...],
-                                                                     lines: int) -> None:
+@pytest.mark.parametrize(
+    ("sends", "receives", "lines"),
+    [((100, 200), (150, 250), 2), ((100, 200, 300), (150, 250), 0), ((200, 300), (150, 250), 0)],
+)
+def test_reports_that_begin_later_are_matched_if_their_numbers_agree(
+    tmp_path: Path, sends: tuple[int, ...], receives: tuple[int, ...], lines: int
+) -> None:
     trace, _ = convert_all(
-        tmp_path, export(tmp_path / "0.sqlite", 0, [p2p("MPI_Send", time, time + 5, 1) for time in sends]
-                         + [call(OTHER, "MPI_Initialized", 0, 5)]),
-        export(tmp_path / "1.sqlite", 1, [p2p("MPI_Recv", time - 10, time, 0) for time in receives] + [call(OTHER, "MPI_Wtime", 0, 5)]))
+        tmp_path,
+        export(
+            tmp_path / "0.sqlite",
+            0,
+            [p2p("MPI_Send", time, time + 5, 1) for time in sends]
+            + [call(OTHER, "MPI_Initialized", 0, 5)],
+        ),
+        export(
+            tmp_path / "1.sqlite",
+            1,
+            [p2p("MPI_Recv", time - 10, time, 0) for time in receives]
+            + [call(OTHER, "MPI_Wtime", 0, 5)],
+        ),
+    )
     assert len(messages(trace)) == lines
 
 
 def test_ranks_without_a_report(tmp_path: Path) -> None:
     calls = [init(), p2p("MPI_Send", 20, 30, 1), p2p("MPI_Send", 40, 50, 2)]
-    trace, summary = convert_all(tmp_path, export(tmp_path / "0.sqlite", 0, calls, members=range(3)),
-                                 export(tmp_path / "1.sqlite", 1, [init(), p2p("MPI_Recv", 20, 40, 0)], members=range(3)))
+    trace, summary = convert_all(
+        tmp_path,
+        export(tmp_path / "0.sqlite", 0, calls, members=range(3)),
+        export(tmp_path / "1.sqlite", 1, [init(), p2p("MPI_Recv", 20, 40, 0)], members=range(3)),
+    )
     assert messages(trace) == [(1, 20, 2, 40, 64, 5)]
     assert "MPI messages: 1 sends with a rank that has no report" in summary.notes
 
@@ -338,10 +663,23 @@ def test_ranks_that_two_processes_claim_are_not_matched(tmp_path: Path) -> None:
     assert any("of a rank that several processes claim" in note for note in summary.notes)
 
 
-@pytest.mark.parametrize(("tag", "written"), [(0, 0), (54_999, 54_999), (55_001, 1_000_055_001), (55_999, 1_000_055_999), (56_000, 56_000),
-                                             (2**31 - 1, 2**31 - 1)])
-def test_tags_of_messages_are_never_those_of_other_lines(tmp_path: Path, tag: int, written: int) -> None:
-    trace, _ = two_ranks(tmp_path, [p2p("MPI_Send", 20, 30, 1, tag=tag)], [p2p("MPI_Recv", 40, 60, 0, tag=tag)])
+@pytest.mark.parametrize(
+    ("tag", "written"),
+    [
+        (0, 0),
+        (54_999, 54_999),
+        (55_001, 1_000_055_001),
+        (55_999, 1_000_055_999),
+        (56_000, 56_000),
+        (2**31 - 1, 2**31 - 1),
+    ],
+)
+def test_tags_of_messages_are_never_those_of_other_lines(
+    tmp_path: Path, tag: int, written: int
+) -> None:
+    trace, _ = two_ranks(
+        tmp_path, [p2p("MPI_Send", 20, 30, 1, tag=tag)], [p2p("MPI_Recv", 40, 60, 0, tag=tag)]
+    )
     assert messages(trace) == [(1, 20, 2, 60, 64, written)]
 
 
@@ -349,57 +687,113 @@ def test_tags_of_messages_are_never_those_of_other_lines(tmp_path: Path, tag: in
 
 
 @pytest.mark.parametrize("known", ["commUid", "groupRootUid", "members"])
-def test_a_communicator_is_the_same_on_all_ranks_whatever_its_handle(tmp_path: Path, known: str) -> None:
-    """Two communicators of the same ranks, in reverse order, that have each other's handles on the other rank."""
+def test_a_communicator_is_the_same_on_all_ranks_whatever_its_handle(
+    tmp_path: Path, known: str
+) -> None:
+    """Two communicators of the same ranks, in reverse order, that have each other's handles on the
+    other rank.
+    """
     reports = []
     for rank, handles in ((0, (11, 12)), (1, (12, 11))):
         calls = [init()]
         for number, handle in enumerate(handles):
-            named = {"commUid": {"commUid": 77 + number}, "groupRootUid": {"groupRoot": 1, "groupRootUid": 3 + number}}.get(known, {})
-            calls.append(communicator(rank, (1, 0), handle, 10 + number, parentHandle=WORLD, **named))
+            named = {
+                "commUid": {"commUid": 77 + number},
+                "groupRootUid": {"groupRoot": 1, "groupRootUid": 3 + number},
+            }.get(known, {})
+            calls.append(
+                communicator(rank, (1, 0), handle, 10 + number, parentHandle=WORLD, **named)
+            )
             uid = {"commUid": 77 + number} if known == "commUid" else {}
             name = "MPI_Send" if rank == 0 else "MPI_Recv"
-            calls.append(p2p(name, 100 + 50 * number, 200 - 50 * number, 0 if rank == 0 else 1, size=number, comm=handle, **uid))
+            calls.append(
+                p2p(
+                    name,
+                    100 + 50 * number,
+                    200 - 50 * number,
+                    0 if rank == 0 else 1,
+                    size=number,
+                    comm=handle,
+                    **uid,
+                )
+            )
         reports.append(export(tmp_path / f"{rank}.sqlite", rank, calls))
     trace, _ = convert_all(tmp_path, *reports)
     assert messages(trace) == [(1, 100, 2, 200, 0, 5), (1, 150, 2, 150, 1, 5)]
-    numbers = {(item.row[0], item.begin): item.others[COMMUNICATOR] for item in trace.intervals(POINT_TO_POINT)}
+    numbers = {
+        (item.row[0], item.begin): item.others[COMMUNICATOR]
+        for item in trace.intervals(POINT_TO_POINT)
+    }
     assert numbers == {(1, 100): 3, (2, 100): 3, (1, 150): 4, (2, 150): 4}
     assert all(item.others[PARTNER] == 3 - item.row[0] for item in trace.intervals(POINT_TO_POINT))
 
 
 def test_a_handle_that_was_freed_means_what_it_was_given_to_last(tmp_path: Path) -> None:
     def calls(name: str, rank: int) -> list[Call]:
-        return [communicator(rank, (0, 1), 11, 100, groupRoot=0, groupRootUid=1),
-                communicator(rank, (1, 0), 11, 300, groupRoot=1, groupRootUid=1),
-                p2p(name, 200, 210, 1 - rank, comm=11, size=1), p2p(name, 400, 410, rank, comm=11, size=2)]
+        return [
+            communicator(rank, (0, 1), 11, 100, groupRoot=0, groupRootUid=1),
+            communicator(rank, (1, 0), 11, 300, groupRoot=1, groupRootUid=1),
+            p2p(name, 200, 210, 1 - rank, comm=11, size=1),
+            p2p(name, 400, 410, rank, comm=11, size=2),
+        ]
 
     trace, _ = two_ranks(tmp_path, calls("MPI_Send", 0), calls("MPI_Recv", 1))
     assert messages(trace) == [(1, 200, 2, 210, 1, 5), (1, 400, 2, 410, 2, 5)]
 
 
 def test_members_by_world_rank(tmp_path: Path) -> None:
-    """The list may say of every world rank which rank it has in the communicator: here 1 and 2 are its ranks 0 and 1."""
+    """The list may say of every world rank which rank it has in the communicator: here 1 and 2 are
+    its ranks 0 and 1.
+    """
     columns = {"groupRoot": 1, "groupRootUid": 1, "size": 2}
-    reports = [export(tmp_path / f"{rank}.sqlite", rank, [
-        init(), communicator(rank, "-1 0 1", 11, 5, localRank=rank - 1, **columns),
-        p2p("MPI_Send" if rank == 1 else "MPI_Recv", 20, 30, 2 - rank, comm=11)], members=range(3)) for rank in (1, 2)]
+    reports = [
+        export(
+            tmp_path / f"{rank}.sqlite",
+            rank,
+            [
+                init(),
+                communicator(rank, "-1 0 1", 11, 5, localRank=rank - 1, **columns),
+                p2p("MPI_Send" if rank == 1 else "MPI_Recv", 20, 30, 2 - rank, comm=11),
+            ],
+            members=range(3),
+        )
+        for rank in (1, 2)
+    ]
     trace, _ = convert_all(tmp_path, *reports)
     assert messages(trace) == [(1, 20, 2, 30, 64, 5)]
 
 
 @pytest.mark.parametrize(("handle", "lines"), [(MPICH_WORLD, 1), (WORLD, 0)])
-def test_without_communicators_only_mpich_s_world_is_known(tmp_path: Path, handle: int, lines: int) -> None:
-    trace, summary = two_ranks(tmp_path, [p2p("MPI_Send", 20, 30, 1, comm=handle)], [p2p("MPI_Recv", 40, 60, 0, comm=handle)],
-                               leave_out=[COMMUNICATORS])
+def test_without_communicators_only_mpich_s_world_is_known(
+    tmp_path: Path, handle: int, lines: int
+) -> None:
+    trace, summary = two_ranks(
+        tmp_path,
+        [p2p("MPI_Send", 20, 30, 1, comm=handle)],
+        [p2p("MPI_Recv", 40, 60, 0, comm=handle)],
+        leave_out=[COMMUNICATORS],
+    )
     assert len(messages(trace)) == lines
     if not lines:
-        assert "MPI messages: 1 sends in a communicator that the report does not describe" in summary.notes
+        assert (
+            "MPI messages: 1 sends in a communicator that the report does not describe"
+            in summary.notes
+        )
 
 
 def test_lists_of_other_ranks_are_another_communicator(tmp_path: Path) -> None:
     """As with the two groups of an intercommunicator: no message is invented."""
-    reports = [export(tmp_path / f"{rank}.sqlite", rank, [
-        init(), communicator(rank, (rank, 2), 11, 5, commUid=4), p2p("MPI_Send" if rank == 0 else "MPI_Recv", 20, 30, 0, comm=11)],
-        members=range(3)) for rank in (0, 1)]
+    reports = [
+        export(
+            tmp_path / f"{rank}.sqlite",
+            rank,
+            [
+                init(),
+                communicator(rank, (rank, 2), 11, 5, commUid=4),
+                p2p("MPI_Send" if rank == 0 else "MPI_Recv", 20, 30, 0, comm=11),
+            ],
+            members=range(3),
+        )
+        for rank in (0, 1)
+    ]
     assert messages(convert_all(tmp_path, *reports)[0]) == []

@@ -9,28 +9,57 @@ from pathlib import Path
 
 import pytest
 from tools.exports import global_pid, global_tid
-from tools.nccl_exports import COMM, DOMAIN, ENTRIES, ENUMS, OP, SIZE, Rank, binary, converted, entries, group_on_two_gpus, said
+from tools.nccl_exports import (
+    COMM,
+    DOMAIN,
+    ENTRIES,
+    ENUMS,
+    OP,
+    SIZE,
+    Rank,
+    binary,
+    converted,
+    entries,
+    group_on_two_gpus,
+    said,
+)
 from tools.trace_reader import Interval, Trace, read_trace
 
 from nsys2prv import convert
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 CALL, NCCL_KERNEL = 9500, 63000007
-BYTES, REDUCTION, PEER, RANKS, RANK, COMMUNICATOR, OPERATION, FUSED = 9501, 9502, 9504, 9505, 9506, 9507, 9508, 9509
+BYTES, REDUCTION, PEER, RANKS, RANK, COMMUNICATOR, OPERATION, FUSED = (
+    9501,
+    9502,
+    9504,
+    9505,
+    9506,
+    9507,
+    9508,
+    9509,
+)
 BIG = 0xFEDC_BA98_7654_3210
 REDUCE_ENTRIES = entries(77, (COMM, 18, 0), (SIZE, 22, 8), (OP, 1 << 24 | 24, 16))
-REDUCE_NAMES = [{"domainId": DOMAIN, "schemaId": 1 << 24 | 24, "idx": value, "name": name, "value": value}
-                for value, name in enumerate(("Sum", "Product", "Max", "Min", "Avg"))]
+REDUCE_NAMES = [
+    {"domainId": DOMAIN, "schemaId": 1 << 24 | 24, "idx": value, "name": name, "value": value}
+    for value, name in enumerate(("Sum", "Product", "Max", "Min", "Avg"))
+]
 
 
 def fields(trace: Trace, item: Interval) -> dict[int, str | int]:
     """The payload of a record, values by label where they have one."""
-    return {code: trace.label(code, value) if code in (REDUCTION, COMMUNICATOR, OPERATION) else value
-            for code, value in item.others.items() if 9501 <= code <= 9510}
+    return {
+        code: trace.label(code, value) if code in (REDUCTION, COMMUNICATOR, OPERATION) else value
+        for code, value in item.others.items()
+        if 9501 <= code <= 9510
+    }
 
 
 def payloads(trace: Trace, code: int) -> list[dict[int, str | int]]:
-    return [fields(trace, item) for item in sorted(trace.intervals(code), key=lambda item: item.begin)]
+    return [
+        fields(trace, item) for item in sorted(trace.intervals(code), key=lambda item: item.begin)
+    ]
 
 
 WANTED = {BYTES: 4096, REDUCTION: "Max", COMMUNICATOR: f"{BIG:#x}", OPERATION: "AllReduce"}
@@ -49,29 +78,56 @@ def of_bytes(content: bytes, **tables: object) -> Rank:
 def of_table(event: int = 9) -> Rank:
     rank = Rank().collective(100, 130, 200, eventId=9)
     rank.more[f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{global_pid(4242)}_{DOMAIN}_77"] = [
-        {"eventId": 3, COMM: 5, SIZE: 6, OP: 0}, {"eventId": event, COMM: BIG - (1 << 64), SIZE: 4096, OP: "Max"}]
+        {"eventId": 3, COMM: 5, SIZE: 6, OP: 0},
+        {"eventId": event, COMM: BIG - (1 << 64), SIZE: 4096, OP: "Max"},
+    ]
     return rank
 
 
-@pytest.mark.parametrize("rank", [
-    of_json(said(BIG, 4096, **{OP: "Max"})),
-    of_json(f' {{ "{COMM}" : {BIG}, "{SIZE}": 4096 , "{OP}" : 2 }} '),
-    of_json(f'{{"{COMM}":{{"uint64":{BIG}}},"{SIZE}":{{"uint64":4096}},"{OP}":{{"enum":"Max"}}}}'),
-    of_json(f'{{"commHash":"{BIG:#x}","count":1024,"dataType":"ncclFloat32","redOp":"ncclMax"}}'),
-    of_bytes(binary(77, "QQi4x", BIG, 4096, 2)),
-    of_bytes(binary(77, "QQi4x", BIG, 4096, 2), **{ENUMS: []}),
-    of_table(),
-], ids=["flat", "spaced", "typed", "advanced", "binary", "binary without enumeration", "dynamic table"])
+@pytest.mark.parametrize(
+    "rank",
+    [
+        of_json(said(BIG, 4096, **{OP: "Max"})),
+        of_json(f' {{ "{COMM}" : {BIG}, "{SIZE}": 4096 , "{OP}" : 2 }} '),
+        of_json(
+            f'{{"{COMM}":{{"uint64":{BIG}}},"{SIZE}":{{"uint64":4096}},"{OP}":{{"enum":"Max"}}}}'
+        ),
+        of_json(
+            f'{{"commHash":"{BIG:#x}","count":1024,"dataType":"ncclFloat32","redOp":"ncclMax"}}'
+        ),
+        of_bytes(binary(77, "QQi4x", BIG, 4096, 2)),
+        of_bytes(binary(77, "QQi4x", BIG, 4096, 2), **{ENUMS: []}),
+        of_table(),
+    ],
+    ids=[
+        "flat",
+        "spaced",
+        "typed",
+        "advanced",
+        "binary",
+        "binary without enumeration",
+        "dynamic table",
+    ],
+)
 def test_payload_forms(tmp_path: Path, rank: Rank) -> None:
     trace, _ = converted(tmp_path, rank)
     assert payloads(trace, CALL) == [WANTED]
     assert payloads(trace, NCCL_KERNEL) == [WANTED | {FUSED: 1}]
 
 
-@pytest.mark.parametrize(("kind", "label", "size"), [
-    ('"ncclInt8"', "Int8", 1), ('"ncclBfloat16"', "Bfloat16", 2), ('"float8_e5m2"', "Float8e5m2", 1), ("8", "Float64", 8),
-    ("99", None, None)])
-def test_what_else_calls_say(kind: str, label: str | None, size: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "label", "size"),
+    [
+        ('"ncclInt8"', "Int8", 1),
+        ('"ncclBfloat16"', "Bfloat16", 2),
+        ('"float8_e5m2"', "Float8e5m2", 1),
+        ("8", "Float64", 8),
+        ("99", None, None),
+    ],
+)
+def test_what_else_calls_say(
+    kind: str, label: str | None, size: int | None, tmp_path: Path
+) -> None:
     text = f'{{"commHash":7,"count":10,"dataType":{kind},"CUDA device":3,"seqNumber":12,"channelId":2}}'
     trace, _ = converted(tmp_path, of_json(text))
     [item] = trace.intervals(CALL)
@@ -82,14 +138,21 @@ def test_what_else_calls_say(kind: str, label: str | None, size: int | None, tmp
     assert item.others.get(BYTES) == (size and 10 * size)
 
 
-@pytest.mark.parametrize("rank", [
-    of_json('{"NCCL communicator ID":12,"Message siz'),
-    of_json("[1, 2]"),
-    of_bytes(b"short"),
-    of_bytes(binary(78, "QQ", 1, 2)),
-    of_bytes(binary(77, "Q", 1)[:36]),
-    of_bytes(binary(77, "QQi4x", 1, 2, 3), **{ENTRIES: [*REDUCE_ENTRIES, *entries(77, (SIZE, 22, 0))]}),
-], ids=["cut", "list", "no header", "unknown schema", "cut body", "clashing schemas"])
+@pytest.mark.parametrize(
+    "rank",
+    [
+        of_json('{"NCCL communicator ID":12,"Message siz'),
+        of_json("[1, 2]"),
+        of_bytes(b"short"),
+        of_bytes(binary(78, "QQ", 1, 2)),
+        of_bytes(binary(77, "Q", 1)[:36]),
+        of_bytes(
+            binary(77, "QQi4x", 1, 2, 3),
+            **{ENTRIES: [*REDUCE_ENTRIES, *entries(77, (SIZE, 22, 0))]},
+        ),
+    ],
+    ids=["cut", "list", "no header", "unknown schema", "cut body", "clashing schemas"],
+)
 def test_damaged_payloads_are_counted_and_the_calls_stay(tmp_path: Path, rank: Rank) -> None:
     trace, summary = converted(tmp_path, rank)
     assert payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
@@ -106,26 +169,45 @@ def test_no_payloads_at_all(tmp_path: Path) -> None:
 def test_group_with_several_operations_is_one_kernel(tmp_path: Path) -> None:
     rank = Rank().range(90, 92, "ncclGroupStart")
     for number, size in enumerate((100, 28)):
-        rank.range(100 + 10 * number, 105 + 10 * number, "ncclAllReduce", jsonText=said(7, size, **{OP: "Sum"}))
-    rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).collective(200, 310, 400, said(7, 50, **{OP: "Avg"}))
+        rank.range(
+            100 + 10 * number,
+            105 + 10 * number,
+            "ncclAllReduce",
+            jsonText=said(7, size, **{OP: "Sum"}),
+        )
+    rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).collective(
+        200, 310, 400, said(7, 50, **{OP: "Avg"})
+    )
     trace, _ = converted(tmp_path, rank)
     common = {COMMUNICATOR: "0x0000000000000007", OPERATION: "AllReduce"}
-    assert payloads(trace, NCCL_KERNEL) == [{BYTES: 128, REDUCTION: "Sum", FUSED: 2, **common},
-                                            {BYTES: 50, REDUCTION: "Avg", FUSED: 1, **common}]
+    assert payloads(trace, NCCL_KERNEL) == [
+        {BYTES: 128, REDUCTION: "Sum", FUSED: 2, **common},
+        {BYTES: 50, REDUCTION: "Avg", FUSED: 1, **common},
+    ]
 
 
 def test_nested_groups_and_captures_that_begin_or_end_inside_one(tmp_path: Path) -> None:
     rank = Rank().range(1, 9, "ncclGroupEnd").collective(10, 12, 20, said(7, 1))
-    rank.range(40, 41, "ncclGroupStart").range(42, 43, "ncclGroupStart").range(44, 45, "ncclAllReduce", jsonText=said(7, 2))
+    rank.range(40, 41, "ncclGroupStart").range(42, 43, "ncclGroupStart").range(
+        44, 45, "ncclAllReduce", jsonText=said(7, 2)
+    )
     rank.range(46, 47, "ncclGroupEnd").range(50, 70, "ncclGroupEnd").work(52, 60, 70)
-    rank.collective(80, 90, 95, said(7, 4)).range(120, 121, "ncclGroupStart").range(122, None, "ncclAllReduce", jsonText=said(7, 8))
+    rank.collective(80, 90, 95, said(7, 4)).range(120, 121, "ncclGroupStart").range(
+        122, None, "ncclAllReduce", jsonText=said(7, 8)
+    )
     trace, _ = converted(tmp_path, rank)
     assert [item[BYTES] for item in payloads(trace, NCCL_KERNEL)] == [1, 2, 4]
 
 
 def test_group_on_several_communicators_tells_no_size(tmp_path: Path) -> None:
-    rank = Rank().range(90, 92, "ncclGroupStart").range(100, 105, "ncclAllReduce", jsonText=said(7, 100))
-    rank.range(110, 115, "ncclAllReduce", jsonText=said(8, 28)).range(130, 190, "ncclGroupEnd").work(140, 150, 300).work(150, 310, 400)
+    rank = (
+        Rank()
+        .range(90, 92, "ncclGroupStart")
+        .range(100, 105, "ncclAllReduce", jsonText=said(7, 100))
+    )
+    rank.range(110, 115, "ncclAllReduce", jsonText=said(8, 28)).range(
+        130, 190, "ncclGroupEnd"
+    ).work(140, 150, 300).work(150, 310, 400)
     trace, _ = converted(tmp_path, rank)
     assert payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 2}] * 2
 
@@ -137,12 +219,19 @@ def test_one_process_with_two_gpus_shares_the_group(tmp_path: Path) -> None:
 
 
 def test_kernels_in_graphs_have_no_call(tmp_path: Path) -> None:
-    rank = Rank().range(100, 120, "ncclAllReduce", jsonText=said(7, 100)).work(105, 130, 200, graphNodeId=4)
+    rank = (
+        Rank()
+        .range(100, 120, "ncclAllReduce", jsonText=said(7, 100))
+        .work(105, 130, 200, graphNodeId=4)
+    )
     assert payloads(converted(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
 
 
 def test_same_correlation_ids_and_pid_on_two_hosts(tmp_path: Path) -> None:
-    ranks = [Rank(host=f"node{number}").collective(100, 130, 200, said(7, 10 + number)) for number in range(2)]
+    ranks = [
+        Rank(host=f"node{number}").collective(100, 130, 200, said(7, 10 + number))
+        for number in range(2)
+    ]
     trace, _ = converted(tmp_path, *ranks)
     found = {item.row[0]: item.others[BYTES] for item in trace.intervals(NCCL_KERNEL)}
     assert len(trace.intervals(NCCL_KERNEL)) == 2
@@ -156,43 +245,82 @@ def test_launch_on_another_thread_is_not_of_the_call(tmp_path: Path) -> None:
 
 
 def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> None:
-    rank = Rank().range(10, 20, "ncclCommInitRankConfig", jsonText=f'{{"{COMM}":7,"No. of ranks":4,"Rank":3,"CUDA device":1}}')
+    rank = Rank().range(
+        10,
+        20,
+        "ncclCommInitRankConfig",
+        jsonText=f'{{"{COMM}":7,"No. of ranks":4,"Rank":3,"CUDA device":1}}',
+    )
     rank.collective(100, 130, 200, said(7, 10))
     trace, _ = converted(tmp_path, rank)
     assert payloads(trace, NCCL_KERNEL)[0] | {RANKS: 4, RANK: 3} == payloads(trace, NCCL_KERNEL)[0]
     assert RANKS not in payloads(trace, CALL)[1]
 
 
-@pytest.mark.parametrize(("kinds", "calls"), [((), 1), (("nccl",), 1), (("nvtx",), 1), (("nvtx_pushpop_trace",), 1), (("kernels",), 0),
-                                              (("-nccl",), 0)])
-def test_calls_are_written_once_whatever_is_asked_for(tmp_path: Path, kinds: tuple[str, ...], calls: int) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "calls"),
+    [
+        ((), 1),
+        (("nccl",), 1),
+        (("nvtx",), 1),
+        (("nvtx_pushpop_trace",), 1),
+        (("kernels",), 0),
+        (("-nccl",), 0),
+    ],
+)
+def test_calls_are_written_once_whatever_is_asked_for(
+    tmp_path: Path, kinds: tuple[str, ...], calls: int
+) -> None:
     trace, _ = converted(tmp_path, Rank().collective(100, 130, 200, said(7, 10)), kinds=kinds)
     assert len(trace.intervals(CALL)) == calls
     assert len(trace.intervals(NCCL_KERNEL)) == (0 if kinds and "nvtx" in kinds[0] else 1)
 
 
 def said_by_sql(connection: sqlite3.Connection) -> None:
-    """Make the table `said`: NVTX_EVENTS with JSON of the payloads, those of tables made per schema among them."""
+    """Make the table `said`: NVTX_EVENTS with JSON of the payloads, those of tables made per schema
+    among them.
+    """
     connection.create_function("name_of", 2, lambda number, names: json.loads(names)[number])
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'DYNAMIC_NVTXPAYLOAD_%'").fetchall()
+    tables = connection.execute(
+        "SELECT name FROM sqlite_master WHERE name LIKE 'DYNAMIC_NVTXPAYLOAD_%'"
+    ).fetchall()
     if not tables:
         connection.execute("CREATE TEMP TABLE said AS SELECT * FROM NVTX_EVENTS")
         return
-    original = dict(connection.execute("SELECT sanitizedName, originalName FROM NVTX_EXPORT_TRANSLATION"))
-    reductions = json.dumps([name for name, in connection.execute("SELECT name FROM NVTX_PAYLOAD_ENUM_ENTRIES ORDER BY value")])
+    original = dict(
+        connection.execute("SELECT sanitizedName, originalName FROM NVTX_EXPORT_TRANSLATION")
+    )
+    reductions = json.dumps(
+        [
+            name
+            for (name,) in connection.execute(
+                "SELECT name FROM NVTX_PAYLOAD_ENUM_ENTRIES ORDER BY value"
+            )
+        ]
+    )
     parts = []
-    for table, in tables:
-        names = {column: original.get(column, column) for _, column, *_ in connection.execute(f"PRAGMA table_info({table})")}
-        pairs = ", ".join(f"'{name}', " + (f"name_of({column}, '{reductions}')" if name == OP else column)
-                          for column, name in names.items() if column != "eventId")
+    for (table,) in tables:
+        names = {
+            column: original.get(column, column)
+            for _, column, *_ in connection.execute(f"PRAGMA table_info({table})")
+        }
+        pairs = ", ".join(
+            f"'{name}', " + (f"name_of({column}, '{reductions}')" if name == OP else column)
+            for column, name in names.items()
+            if column != "eventId"
+        )
         parts.append(f"SELECT eventId, json_object({pairs}) AS payload FROM {table}")
-    connection.execute("CREATE TEMP TABLE said AS SELECT start, end, eventType, globalTid, textId, payload AS jsonText "
-                       f"FROM NVTX_EVENTS LEFT JOIN ({' UNION ALL '.join(parts)}) USING (eventId)")
+    connection.execute(
+        "CREATE TEMP TABLE said AS SELECT start, end, eventType, globalTid, textId, payload AS jsonText "
+        f"FROM NVTX_EVENTS LEFT JOIN ({' UNION ALL '.join(parts)}) USING (eventId)"
+    )
 
 
 @pytest.mark.parametrize("name", ["training", "graphs"])
 def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
-    """Bytes and reductions of the calls, summed per rank by SQL's JSON, and of the kernels launched inside them."""
+    """Bytes and reductions of the calls, summed per rank by SQL's JSON, and of the kernels launched
+    inside them.
+    """
     convert(sorted((SAMPLES / name).glob("rank*.sqlite")), tmp_path / "o.prv")
     trace = read_trace(tmp_path / "o.prv")
     for task, report in enumerate(sorted((SAMPLES / name).glob("rank*.sqlite")), 1):
@@ -201,8 +329,17 @@ def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
         ranges = """FROM said LEFT JOIN StringIds ON id = textId WHERE eventType = 59 AND jsonText IS NOT NULL"""
         expected = connection.execute(f"""SELECT value, json_extract(jsonText, '$."{SIZE}"'), json_extract(jsonText, '$."{OP}"'), count(*)
                                           {ranges} GROUP BY 1, 2, 3""").fetchall()
-        found = Counter((trace.label(CALL, item.value), item.others.get(BYTES), trace.label(REDUCTION, item.others[REDUCTION])
-                         if REDUCTION in item.others else None) for item in trace.intervals(CALL) if item.row[0] == task)
+        found = Counter(
+            (
+                trace.label(CALL, item.value),
+                item.others.get(BYTES),
+                trace.label(REDUCTION, item.others[REDUCTION])
+                if REDUCTION in item.others
+                else None,
+            )
+            for item in trace.intervals(CALL)
+            if item.row[0] == task
+        )
         assert {row[:3]: row[3] for row in expected}.items() <= found.items()
         size = connection.execute(f"""
             SELECT count(DISTINCT k.rowid), sum(json_extract(r.jsonText, '$."{SIZE}"')) FROM CUPTI_ACTIVITY_KIND_KERNEL AS k
@@ -210,21 +347,41 @@ def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
             JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS a ON a.correlationId = k.correlationId AND a.globalTid & ~0xFFFFFF = k.globalPid
             JOIN said AS r ON r.globalTid = a.globalTid AND r.start <= a.start AND r.end >= a.start AND r.jsonText IS NOT NULL
             WHERE coalesce(k.graphNodeId, 0) = 0""").fetchone()
-        ours = [item.others[BYTES] for item in trace.intervals(NCCL_KERNEL)
-                if item.row[0] == task and BYTES in item.others and PEER not in item.others and item.others[OPERATION] != 20]
+        ours = [
+            item.others[BYTES]
+            for item in trace.intervals(NCCL_KERNEL)
+            if item.row[0] == task
+            and BYTES in item.others
+            and PEER not in item.others
+            and item.others[OPERATION] != 20
+        ]
         assert (len(ours), sum(ours)) == (size[0], size[1] or 0)
 
 
 def test_advanced_trace_calls_and_launch_in_an_api_group(tmp_path: Path) -> None:
-    """Ranges of nsys 2025.6 and later: elements of a type, the launch in a range beside the calls'; operations on the GPU."""
+    """Ranges of nsys 2025.6 and later: elements of a type, the launch in a range beside the calls';
+    operations on the GPU.
+    """
+
     def of(**more: object) -> str:
         return json.dumps({"commHash": BIG, "commRank": 1, "nRanks": 4, "apiGroupId": 3, **more})
 
     rank = Rank().range(100, 200, "API Group", jsonText='{"apiGroupId":3}')
     for number, (count, kind) in enumerate(((10, "ncclBfloat16"), (3, "ncclFloat64"))):
-        rank.range(110 + 10 * number, 115 + 10 * number, "AllReduce", jsonText=of(count=count, dataType=kind, seqNumber=number))
+        rank.range(
+            110 + 10 * number,
+            115 + 10 * number,
+            "AllReduce",
+            jsonText=of(count=count, dataType=kind, seqNumber=number),
+        )
     rank.range(140, 190, "GroupLaunch").range(150, 180, "KernelLaunch").work(160, 170, 300)
-    rank.range(175, 290, "AllReduce", eventType=60, jsonText=of(count=10, dataType="ncclBfloat16", channelId=0))
+    rank.range(
+        175,
+        290,
+        "AllReduce",
+        eventType=60,
+        jsonText=of(count=10, dataType="ncclBfloat16", channelId=0),
+    )
     trace, _ = converted(tmp_path, rank)
     own = {COMMUNICATOR: f"{BIG:#x}", RANK: 1, RANKS: 4, OPERATION: "AllReduce"}
     assert payloads(trace, NCCL_KERNEL) == [{BYTES: 44, FUSED: 2, 9510: 3, **own}]
@@ -233,20 +390,39 @@ def test_advanced_trace_calls_and_launch_in_an_api_group(tmp_path: Path) -> None
     assert trace.labels.types[CALL] == "NCCL regions"
 
 
-def test_calls_left_out_for_their_least_duration_still_tell_of_their_kernels(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, Rank().collective(100, 130, 200, said(7, 10)), min_duration={"nccl": 50})
+def test_calls_left_out_for_their_least_duration_still_tell_of_their_kernels(
+    tmp_path: Path,
+) -> None:
+    trace, _ = converted(
+        tmp_path, Rank().collective(100, 130, 200, said(7, 10)), min_duration={"nccl": 50}
+    )
     assert not trace.intervals(CALL)
     assert [item[BYTES] for item in payloads(trace, NCCL_KERNEL)] == [10]
 
 
 def test_kernels_have_the_sequence_number_and_type_of_their_one_call(tmp_path: Path) -> None:
     def said_of(number: int) -> str:
-        return json.dumps({"commHash": BIG, "nRanks": 2, "commRank": 0, "count": 4, "dataType": "ncclFloat32", "seqNumber": number})
+        return json.dumps(
+            {
+                "commHash": BIG,
+                "nRanks": 2,
+                "commRank": 0,
+                "count": 4,
+                "dataType": "ncclFloat32",
+                "seqNumber": number,
+            }
+        )
 
     rank = Rank().range(100, 120, "AllReduce", jsonText=said_of(7)).work(105, 110, 300)
-    rank.range(400, 500, "API Group", jsonText='{"apiGroupId":3}').range(410, 415, "AllReduce", jsonText=said_of(8))
-    rank.range(420, 425, "AllReduce", jsonText=said_of(9)).range(440, 490, "GroupLaunch").work(460, 470, 600)
+    rank.range(400, 500, "API Group", jsonText='{"apiGroupId":3}').range(
+        410, 415, "AllReduce", jsonText=said_of(8)
+    )
+    rank.range(420, 425, "AllReduce", jsonText=said_of(9)).range(440, 490, "GroupLaunch").work(
+        460, 470, 600
+    )
     trace, _ = converted(tmp_path, rank)
     kernels = sorted(trace.intervals(NCCL_KERNEL), key=lambda item: item.begin)
-    assert [(item.others.get(9512), trace.label(9513, item.others[9513]), item.others[FUSED]) for item in kernels] == [
-        (7, "Float32", 1), (None, "Float32", 2)]
+    assert [
+        (item.others.get(9512), trace.label(9513, item.others[9513]), item.others[FUSED])
+        for item in kernels
+    ] == [(7, "Float32", 1), (None, "Float32", 2)]

@@ -1,4 +1,6 @@
-"""Units of NCCL calls, and the kernels tied to them, against a walk through the ranges of each thread."""
+"""Units of NCCL calls, and the kernels tied to them, against a walk through the ranges of each
+thread.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from nsys2prv.columns import ABSENT
+from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.frames import FrameWriter
+from nsys2prv.events.names.calls import GROUP, GROUP_END, GROUP_START, LAST_OPERATION, RECEIVE, SEND
 from nsys2prv.events.nccl_regions import SAID, RegionIndex
-from nsys2prv.naming.nccl import GROUP, GROUP_END, GROUP_START, LAST_OPERATION, RECEIVE, SEND
-from nsys2prv.reading.frames import FrameWriter
-from nsys2prv.report.info import PROCESS_MASK
-from nsys2prv.report.source import NULL
+from nsys2prv.nsight.info import PROCESS_MASK
+from nsys2prv.nsight.source import NULL
 
 THREADS = (281546145665027, 281546145665028, 281546162442243)
 ALL_REDUCE, SHARES = 1, (4, 5, 8, 9, 10)
@@ -23,16 +25,50 @@ Range = dict[str, Any]
 
 
 def _ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
-    """Ranges that lie within each other, cross, and follow each other; no two begin at once on a thread."""
+    """Ranges that lie within each other, cross, and follow each other; no two begin at once on a
+    thread.
+    """
     begin = random.permutation(40 * rows)[:rows]
-    end = np.where(random.random(rows) < 0.02, np.iinfo(np.int64).max, begin + random.integers(0, 90, rows))
+    end = np.where(
+        random.random(rows) < 0.02, np.iinfo(np.int64).max, begin + random.integers(0, 90, rows)
+    )
     columns = {
-        "communicator": (0, 77, -5), "bytes": (-1, 0, 8, 12000), "ranks": (-1, 0, 2, 8), "rank": (-1, 0, 1), "sequence": (-1, 0, 4),
-        "reduction": (-1, 1), "root": (-1, 0, 3), "peer": (-1, 2), "group": (-1, 4), "type": (-1, 7)}
-    operations = (0, ALL_REDUCE, ALL_REDUCE, 2, 4, 5, SEND, RECEIVE, GROUP_START, GROUP_END, 30, 36, 37)
+        "communicator": (0, 77, -5),
+        "bytes": (-1, 0, 8, 12000),
+        "ranks": (-1, 0, 2, 8),
+        "rank": (-1, 0, 1),
+        "sequence": (-1, 0, 4),
+        "reduction": (-1, 1),
+        "root": (-1, 0, 3),
+        "peer": (-1, 2),
+        "group": (-1, 4),
+        "type": (-1, 7),
+    }
+    operations = (
+        0,
+        ALL_REDUCE,
+        ALL_REDUCE,
+        2,
+        4,
+        5,
+        SEND,
+        RECEIVE,
+        GROUP_START,
+        GROUP_END,
+        30,
+        36,
+        37,
+    )
     assert set(columns) == set(SAID)
-    return pl.DataFrame({"thread": random.choice(THREADS, rows), "begin": begin, "end": end, "operation": random.choice(operations, rows),
-                         **{name: random.choice(values, rows) for name, values in columns.items()}})
+    return pl.DataFrame(
+        {
+            "thread": random.choice(THREADS, rows),
+            "begin": begin,
+            "end": end,
+            "operation": random.choice(operations, rows),
+            **{name: random.choice(values, rows) for name, values in columns.items()},
+        }
+    )
 
 
 def _units(ranges: list[Range]) -> list[list[Range]]:
@@ -73,14 +109,26 @@ def _made(ranges: list[Range]) -> dict[tuple[int, int], list[Range]]:
     return made
 
 
-def _told(calls: list[Range], made: dict[tuple[int, int], list[Range]], devices: int) -> dict[str, int]:
+def _told(
+    calls: list[Range], made: dict[tuple[int, int], list[Range]], devices: int
+) -> dict[str, int]:
     ranks, rank, shared = [], [], []
     for item in calls:
         makers = made.get((item["thread"] & PROCESS_MASK, item["communicator"]), [])
         of_process = {maker["rank"] for maker in makers}
         shared.append(len(of_process))
-        ranks.append(item["ranks"] if item["ranks"] > 0 else max((maker["ranks"] for maker in makers), default=ABSENT))
-        rank.append(item["rank"] if item["rank"] >= 0 else min(of_process) if len(of_process) == 1 else ABSENT)
+        ranks.append(
+            item["ranks"]
+            if item["ranks"] > 0
+            else max((maker["ranks"] for maker in makers), default=ABSENT)
+        )
+        rank.append(
+            item["rank"]
+            if item["rank"] >= 0
+            else min(of_process)
+            if len(of_process) == 1
+            else ABSENT
+        )
     parts = max(shared) or devices
     parts = parts if parts > 1 and len(calls) % parts == 0 else 1
     of = [item["operation"] for item in calls]
@@ -93,12 +141,25 @@ def _told(calls: list[Range], made: dict[tuple[int, int], list[Range]], devices:
         return sum(item["bytes"] for item in calls if item["operation"] in operations) // parts
 
     return {
-        "fused": len(calls) // parts, "messages": (len(calls) - len(others)) // parts, "operation": _same(of, GROUP), "parts": parts,
-        "first_operation": others[0]["operation"] if others else 0, "sequence": others[0]["sequence"] if others else ABSENT,
-        "bytes": sum(size) // parts if known else ABSENT, "known": int(known), "reduce_bytes": moved(ALL_REDUCE),
-        "share_bytes": moved(*SHARES), "message_bytes": moved(SEND, RECEIVE), "communicator": 0 if several else calls[0]["communicator"],
-        "ranks": ABSENT if several else max(ranks), "rank": ABSENT if several else _same(rank),
-        **{name: _same([item[name] for item in calls]) for name in ("reduction", "root", "peer", "group", "type")}}
+        "fused": len(calls) // parts,
+        "messages": (len(calls) - len(others)) // parts,
+        "operation": _same(of, GROUP),
+        "parts": parts,
+        "first_operation": others[0]["operation"] if others else 0,
+        "sequence": others[0]["sequence"] if others else ABSENT,
+        "bytes": sum(size) // parts if known else ABSENT,
+        "known": int(known),
+        "reduce_bytes": moved(ALL_REDUCE),
+        "share_bytes": moved(*SHARES),
+        "message_bytes": moved(SEND, RECEIVE),
+        "communicator": 0 if several else calls[0]["communicator"],
+        "ranks": ABSENT if several else max(ranks),
+        "rank": ABSENT if several else _same(rank),
+        **{
+            name: _same([item[name] for item in calls])
+            for name in ("reduction", "root", "peer", "group", "type")
+        },
+    }
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -107,18 +168,38 @@ def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -
     frame = _ranges(random, 2 + seed * 8)
     with FrameWriter(tmp_path / "0") as writer:
         stored = [writer.append(frame[:seed]), writer.append(frame[seed:])]
-    threads, times = random.choice([*THREADS, NULL, 5], 200), random.integers(-10, 45 * len(frame), 200)
+    threads, times = (
+        random.choice([*THREADS, NULL, 5], 200),
+        random.integers(-10, 45 * len(frame), 200),
+    )
     devices = random.integers(0, 1 + seed % 3, 200)
     tied = RegionIndex(stored).tie(threads, times, devices)
 
-    ranges = sorted(frame.to_dicts(), key=lambda item: (item["thread"], item["begin"], -item["end"]))
+    ranges = sorted(
+        frame.to_dicts(), key=lambda item: (item["thread"], item["begin"], -item["end"])
+    )
     made = _made(ranges)
-    of_thread = {thread: [item for item in ranges if item["thread"] == thread] for thread in THREADS}
+    of_thread = {
+        thread: [item for item in ranges if item["thread"] == thread] for thread in THREADS
+    }
     moving = {(thread, item["begin"]) for thread in THREADS for item in _moving(of_thread[thread])}
-    units = [(unit[0], max(item["end"] for item in unit), calls) for thread in THREADS for unit in _units(of_thread[thread])
-             if (calls := [item for item in unit if (item["thread"], item["begin"]) in moving])]
-    last = [max((number for number, (first, _, _) in enumerate(units) if first["thread"] == thread and first["begin"] <= time),
-                default=None) for thread, time in zip(threads.tolist(), times.tolist(), strict=True)]
+    units = [
+        (unit[0], max(item["end"] for item in unit), calls)
+        for thread in THREADS
+        for unit in _units(of_thread[thread])
+        if (calls := [item for item in unit if (item["thread"], item["begin"]) in moving])
+    ]
+    last = [
+        max(
+            (
+                number
+                for number, (first, _, _) in enumerate(units)
+                if first["thread"] == thread and first["begin"] <= time
+            ),
+            default=None,
+        )
+        for thread, time in zip(threads.tolist(), times.tolist(), strict=True)
+    ]
     for row, number in enumerate(last):
         if number is None or times[row] > units[number][1]:
             assert tied["unit"][row] == tied["fused"][row] == tied["bytes"][row] == ABSENT
@@ -129,14 +210,28 @@ def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -
         assert {name: int(tied[name][row]) for name in expected} == expected
 
 
-@pytest.mark.parametrize("operations", [[], [0], [GROUP_START, GROUP_END], [30]], ids=["nothing", "no operation", "empty group", "init"])
+@pytest.mark.parametrize(
+    "operations",
+    [[], [0], [GROUP_START, GROUP_END], [30]],
+    ids=["nothing", "no operation", "empty group", "init"],
+)
 def test_without_data_to_move_nothing_is_tied(tmp_path: Path, operations: list[int]) -> None:
     frame = _ranges(np.random.default_rng(0), 2)
-    frame = pl.concat([frame[:1].with_columns(operation=pl.lit(value, pl.Int64)) for value in operations] or [frame[:0]])
+    frame = pl.concat(
+        [frame[:1].with_columns(operation=pl.lit(value, pl.Int64)) for value in operations]
+        or [frame[:0]]
+    )
     with FrameWriter(tmp_path / "0") as writer:
         stored = [writer.append(frame)]
     for rows in (0, 3):
-        tied = RegionIndex(stored).tie(np.full(rows, THREADS[0]), np.arange(rows), np.zeros(rows, np.int64))
-        assert tied["unit"].tolist() == tied["parts"].tolist() == tied["bytes"].tolist() == [ABSENT] * rows
+        tied = RegionIndex(stored).tie(
+            np.full(rows, THREADS[0]), np.arange(rows), np.zeros(rows, np.int64)
+        )
+        assert (
+            tied["unit"].tolist()
+            == tied["parts"].tolist()
+            == tied["bytes"].tolist()
+            == [ABSENT] * rows
+        )
         assert tied["communicator"].tolist() == [0] * rows
     assert RegionIndex(stored).operations.height == 0

@@ -1,4 +1,6 @@
-"""NVTX ranges on GPU streams: equal to plain SQL on exports of all kinds, nested on their rows, and right where clocks jitter."""
+"""NVTX ranges on GPU streams: equal to plain SQL on exports of all kinds, nested on their rows, and
+right where clocks jitter.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,36 @@ import polars as pl
 import pytest
 from tools.conversions import convert_and_read, found
 from tools.corpus import EXPORTS
-from tools.exports import KERNEL, MEMCPY, RUNTIME, Row, call, global_tid, kernel, make_export, strings
+from tools.exports import (
+    KERNEL,
+    MEMCPY,
+    RUNTIME,
+    Row,
+    call,
+    global_tid,
+    kernel,
+    make_export,
+    strings,
+)
 from tools.projected_truth import projected
 from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.cli import main
-from nsys2prv.errors import NothingToWrite
+from nsys2prv._util.errors import NothingToWrite
+from nsys2prv.cli.main import main
 from nsys2prv.events.nvtx_on_gpu import project
-from nsys2prv.selection import select
+from nsys2prv.events.selection import select
 from nsys2prv.store.nesting import nesting_lanes
 
 SAMPLES = sorted((Path(__file__).parent.parent.parent / "sample_reports").glob("*/rank*.sqlite"))
-ON_GPU = Options(("cuda", "nvtx"), full_kernel_names=True, demanded=("nvtx_on_gpu",), nvtx_rules="none", align="none")
+ON_GPU = Options(
+    ("cuda", "nvtx"),
+    full_kernel_names=True,
+    demanded=("nvtx_on_gpu",),
+    nvtx_rules="none",
+    align="none",
+)
 LABEL = "NVTX on GPU "
 TYPE = 9630
 
@@ -36,14 +54,25 @@ def on_streams(trace: Trace) -> Iterator[tuple]:
             domain = label.removeprefix(LABEL)
             for item in trace.intervals(code):
                 name = re.sub(r" #\d+$", "", trace.label(code, item.value))
-                yield (int(trace.task_name(item.row).split()[-1]), trace.row_name(item.row), "" if domain == "default domain" else domain,
-                       name, item.begin, item.end)
+                yield (
+                    int(trace.task_name(item.row).split()[-1]),
+                    trace.row_name(item.row),
+                    "" if domain == "default domain" else domain,
+                    name,
+                    item.begin,
+                    item.end,
+                )
 
 
-@pytest.mark.parametrize("export", [*EXPORTS, *SAMPLES], ids=lambda path: f"{path.parent.name}-{path.stem}"[-60:])
+@pytest.mark.parametrize(
+    "export", [*EXPORTS, *SAMPLES], ids=lambda path: f"{path.parent.name}-{path.stem}"[-60:]
+)
 def test_equal_to_sql(export: Path, tmp_path: Path) -> None:
     truth = Truth(export)
-    expected = Counter((one.pid, one.row, one.domain, re.sub(r" #\d+$", "", one.name), one.begin, one.end) for one in projected(truth))
+    expected = Counter(
+        (one.pid, one.row, one.domain, re.sub(r" #\d+$", "", one.name), one.begin, one.end)
+        for one in projected(truth)
+    )
     truth.close()
     try:
         convert([export], tmp_path / "o.prv", ON_GPU)
@@ -56,7 +85,16 @@ def test_equal_to_sql(export: Path, tmp_path: Path) -> None:
 
 
 def pushed(name: str, start: int, end: int | None, tid: int = 4242, **more: object) -> Row:
-    return {"start": start, "end": end, "eventType": 59, "text": name, "globalTid": global_tid(tid), "domainId": 0, "textId": None, **more}
+    return {
+        "start": start,
+        "end": end,
+        "eventType": 59,
+        "text": name,
+        "globalTid": global_tid(tid),
+        "domainId": 0,
+        "textId": None,
+        **more,
+    }
 
 
 def launch(correlation: int, start: int, end: int, tid: int = 4242) -> Row:
@@ -67,33 +105,78 @@ def work(correlation: int, start: int, end: int, **more: object) -> Row:
     return kernel(start, end, correlationId=correlation, **more)
 
 
-def on_gpu(folder: Path, ranges: list[Row], calls: list[Row], kernels: list[Row], **more: object) -> Trace:
-    report = make_export(folder / "r.sqlite", {"NVTX_EVENTS": ranges, RUNTIME: calls, KERNEL: kernels, "StringIds": strings("k", "launch"),
-                                               **more})
+def on_gpu(
+    folder: Path, ranges: list[Row], calls: list[Row], kernels: list[Row], **more: object
+) -> Trace:
+    report = make_export(
+        folder / "r.sqlite",
+        {
+            "NVTX_EVENTS": ranges,
+            RUNTIME: calls,
+            KERNEL: kernels,
+            "StringIds": strings("k", "launch"),
+            **more,
+        },
+    )
     return convert_and_read([report], folder / "o.prv", demanded=("nvtx_on_gpu",))[0]
 
 
 def test_a_range_goes_from_its_first_work_to_its_last_on_each_stream(tmp_path: Path) -> None:
-    copy = {"start": 400, "end": 450, "deviceId": 0, "streamId": 7, "correlationId": 4, "globalPid": kernel(0, 1)["globalPid"],
-            "copyKind": 1, "bytes": 8}
-    trace = on_gpu(tmp_path, [pushed("step", 0, 100), pushed("idle", 45, 50), pushed("last", 60, 90)],
-                   [launch(1, 10, 20), launch(2, 30, 40), launch(3, 65, 70), launch(4, 75, 80)],
-                   [work(1, 200, 250), work(2, 210, 220, streamId=8), work(3, 300, 350)], **{MEMCPY: [copy]})
+    copy = {
+        "start": 400,
+        "end": 450,
+        "deviceId": 0,
+        "streamId": 7,
+        "correlationId": 4,
+        "globalPid": kernel(0, 1)["globalPid"],
+        "copyKind": 1,
+        "bytes": 8,
+    }
+    trace = on_gpu(
+        tmp_path,
+        [pushed("step", 0, 100), pushed("idle", 45, 50), pushed("last", 60, 90)],
+        [launch(1, 10, 20), launch(2, 30, 40), launch(3, 65, 70), launch(4, 75, 80)],
+        [work(1, 200, 250), work(2, 210, 220, streamId=8), work(3, 300, 350)],
+        **{MEMCPY: [copy]},
+    )
     assert found(trace, TYPE) == [("step", 200, 450), ("last", 300, 450), ("step", 210, 220)]
 
 
 def test_a_call_that_outlasts_its_range_counts_for_the_range_around(tmp_path: Path) -> None:
-    trace = on_gpu(tmp_path, [pushed("outer", 0, 100), pushed("inner", 10, 25), pushed("open", 90, None)],
-                   [launch(1, 15, 30), launch(2, 95, 105)], [work(1, 200, 250), work(2, 300, 301)])
+    trace = on_gpu(
+        tmp_path,
+        [pushed("outer", 0, 100), pushed("inner", 10, 25), pushed("open", 90, None)],
+        [launch(1, 15, 30), launch(2, 95, 105)],
+        [work(1, 200, 250), work(2, 300, 301)],
+    )
     assert found(trace, TYPE) == [("outer", 200, 250), ("open", 300, 301)]
 
 
 def test_threads_that_share_a_stream_nest_on_rows_of_their_own(tmp_path: Path) -> None:
-    trace = on_gpu(tmp_path,
-                   [pushed("a", 0, 100), pushed("a in", 0, 50), pushed("b", 0, 100, 4243), pushed("b in", 0, 40, 4243),
-                    pushed("c", 500, 600)],
-                   [launch(1, 10, 20), launch(2, 60, 70), launch(3, 10, 20, 4243), launch(4, 60, 70, 4243), launch(5, 510, 520)],
-                   [work(1, 200, 210), work(3, 210, 220), work(2, 220, 230), work(4, 230, 240), work(5, 700, 710)])
+    trace = on_gpu(
+        tmp_path,
+        [
+            pushed("a", 0, 100),
+            pushed("a in", 0, 50),
+            pushed("b", 0, 100, 4243),
+            pushed("b in", 0, 40, 4243),
+            pushed("c", 500, 600),
+        ],
+        [
+            launch(1, 10, 20),
+            launch(2, 60, 70),
+            launch(3, 10, 20, 4243),
+            launch(4, 60, 70, 4243),
+            launch(5, 510, 520),
+        ],
+        [
+            work(1, 200, 210),
+            work(3, 210, 220),
+            work(2, 220, 230),
+            work(4, 230, 240),
+            work(5, 700, 710),
+        ],
+    )
     rows: dict[object, list[str]] = {}
     for item in sorted(trace.intervals(TYPE), key=lambda item: (item.begin, -item.end)):
         rows.setdefault(item.row, []).append(trace.label(TYPE, item.value))
@@ -101,10 +184,15 @@ def test_threads_that_share_a_stream_nest_on_rows_of_their_own(tmp_path: Path) -
     assert sorted(rows.values()) == [["a", "a in", "c"], ["b", "b in"]]
 
 
-def test_ranges_of_a_thread_lie_within_those_of_another_where_they_do_not_cross(tmp_path: Path) -> None:
-    trace = on_gpu(tmp_path, [pushed("iteration", 0, 100), pushed("backward", 30, 60, 4243), pushed("mm", 40, 50, 4243)],
-                   [launch(1, 10, 20), launch(2, 35, 38, 4243), launch(3, 42, 45, 4243), launch(4, 80, 90)],
-                   [work(1, 200, 210), work(2, 220, 230), work(3, 230, 240), work(4, 250, 260)])
+def test_ranges_of_a_thread_lie_within_those_of_another_where_they_do_not_cross(
+    tmp_path: Path,
+) -> None:
+    trace = on_gpu(
+        tmp_path,
+        [pushed("iteration", 0, 100), pushed("backward", 30, 60, 4243), pushed("mm", 40, 50, 4243)],
+        [launch(1, 10, 20), launch(2, 35, 38, 4243), launch(3, 42, 45, 4243), launch(4, 80, 90)],
+        [work(1, 200, 210), work(2, 220, 230), work(3, 230, 240), work(4, 250, 260)],
+    )
     assert found(trace, TYPE) == [("iteration", 200, 260), ("backward", 220, 240), ("mm", 230, 240)]
     assert len({item.row for item in trace.intervals(TYPE)}) == 1
 
@@ -121,9 +209,21 @@ def test_of_ranges_around_the_same_work_the_inner_one_is_on_top(tmp_path: Path) 
 
 
 def test_crossing_ranges_of_domains_are_all_there(tmp_path: Path) -> None:
-    created = {"start": 0, "end": None, "eventType": 75, "text": "lib", "globalTid": global_tid(4242), "domainId": 1, "textId": None}
-    trace = on_gpu(tmp_path, [created, pushed("a", 0, 60), pushed("b", 30, 100, domainId=1)],
-                   [launch(1, 10, 20), launch(2, 40, 50), launch(3, 70, 80)], [work(1, 200, 210), work(2, 210, 220), work(3, 220, 230)])
+    created = {
+        "start": 0,
+        "end": None,
+        "eventType": 75,
+        "text": "lib",
+        "globalTid": global_tid(4242),
+        "domainId": 1,
+        "textId": None,
+    }
+    trace = on_gpu(
+        tmp_path,
+        [created, pushed("a", 0, 60), pushed("b", 30, 100, domainId=1)],
+        [launch(1, 10, 20), launch(2, 40, 50), launch(3, 70, 80)],
+        [work(1, 200, 210), work(2, 210, 220), work(3, 220, 230)],
+    )
     other = next(code for code, label in trace.labels.types.items() if label == "NVTX on GPU lib")
     assert found(trace, TYPE) == [("a", 200, 220)]
     assert found(trace, other) == [("b", 210, 230)]
@@ -135,41 +235,82 @@ def test_random_ranges_and_calls_by_brute_force() -> None:
     for _ in range(60):
         count = int(random.integers(1, 40))
         begin, call_begin, start = (random.integers(0, 60, count) for _ in range(3))
-        ranges = pl.DataFrame({"thread": random.integers(0, 3, count), "begin": begin, "end": begin + random.integers(1, 40, count)})
-        calls = pl.DataFrame({"thread": random.integers(0, 3, count), "call_begin": call_begin,
-                              "call_end": call_begin + random.integers(1, 9, count), "object_stream": random.integers(0, 3, count),
-                              "begin": start, "end": start + random.integers(1, 9, count)})
+        ranges = pl.DataFrame(
+            {
+                "thread": random.integers(0, 3, count),
+                "begin": begin,
+                "end": begin + random.integers(1, 40, count),
+            }
+        )
+        calls = pl.DataFrame(
+            {
+                "thread": random.integers(0, 3, count),
+                "call_begin": call_begin,
+                "call_end": call_begin + random.integers(1, 9, count),
+                "object_stream": random.integers(0, 3, count),
+                "begin": start,
+                "end": start + random.integers(1, 9, count),
+            }
+        )
         expected = {}
         for number, one in enumerate(ranges.rows()):
             for thread, first, last, stream, begun, ended in calls.rows():
                 if thread == one[0] and one[1] <= first and last <= one[2]:
                     known = expected.get((number, stream), (begun, ended))
                     expected[number, stream] = min(known[0], begun), max(known[1], ended)
-        assert {(number, stream): (first, last) for number, stream, first, last in project(ranges, calls).rows()} == expected
+        assert {
+            (number, stream): (first, last)
+            for number, stream, first, last in project(ranges, calls).rows()
+        } == expected
 
 
 def test_short_ranges_are_left_out_as_on_their_threads(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {
-        "NVTX_EVENTS": [pushed("long", 0, 100), pushed("short", 5, 30)], RUNTIME: [launch(1, 10, 20)], KERNEL: [work(1, 200, 201)],
-        "StringIds": strings("k", "launch")})
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            "NVTX_EVENTS": [pushed("long", 0, 100), pushed("short", 5, 30)],
+            RUNTIME: [launch(1, 10, 20)],
+            KERNEL: [work(1, 200, 201)],
+            "StringIds": strings("k", "launch"),
+        },
+    )
     for kinds in ((), ("nvtx", "kernels")):
-        trace, summary = convert_and_read([report], tmp_path / "o.prv", kinds=kinds, demanded=("nvtx_on_gpu",), min_duration={"nvtx": 50})
+        trace, summary = convert_and_read(
+            [report],
+            tmp_path / "o.prv",
+            kinds=kinds,
+            demanded=("nvtx_on_gpu",),
+            min_duration={"nvtx": 50},
+        )
         assert found(trace, TYPE) == [("long", 200, 201)]
         assert summary.dropped["nvtx_on_gpu", "shorter than 50 ns"] == 1
 
 
 def test_nothing_but_ranges_on_gpus(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {
-        "NVTX_EVENTS": [pushed("one", 0, 100)], RUNTIME: [launch(1, 10, 20)], KERNEL: [work(1, 200, 260)],
-        "StringIds": strings("k", "launch")})
-    trace, _ = convert_and_read([report], tmp_path / "o.prv", kinds=("graphs",), demanded=("nvtx_on_gpu",))
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            "NVTX_EVENTS": [pushed("one", 0, 100)],
+            RUNTIME: [launch(1, 10, 20)],
+            KERNEL: [work(1, 200, 260)],
+            "StringIds": strings("k", "launch"),
+        },
+    )
+    trace, _ = convert_and_read(
+        [report], tmp_path / "o.prv", kinds=("graphs",), demanded=("nvtx_on_gpu",)
+    )
     assert found(trace, TYPE) == [("one", 0, 60)]
 
 
-def test_without_work_there_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_work_there_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [pushed("one", 0, 100)]})
     assert main(["-q", "--project-nvtx", str(report), str(tmp_path / "o.prv")]) == 0
-    assert "nsys2prv: warning: nvtx_on_gpu: the reports hold no events of this kind" in capsys.readouterr().err.splitlines()
+    assert (
+        "nsys2prv: warning: nvtx_on_gpu: the reports hold no events of this kind"
+        in capsys.readouterr().err.splitlines()
+    )
 
 
 def test_only_on_demand() -> None:
@@ -177,10 +318,19 @@ def test_only_on_demand() -> None:
     assert "nvtx_on_gpu" not in names
     assert "nvtx_on_gpu" not in {kind.name for kind in select(("nvtx", "all")).kinds}
     assert {kind.name for kind in select((), ("nvtx_on_gpu",)).kinds} == names | {"nvtx_on_gpu"}
-    assert {kind.name for kind in select(("graphs",), ("nvtx_on_gpu",)).kinds} == {"graphs", "nvtx_on_gpu"}
-    assert {kind.name for kind in select(("graphs", "-nvtx"), ("nvtx_on_gpu",)).kinds} == {"graphs", "nvtx_on_gpu"}
+    assert {kind.name for kind in select(("graphs",), ("nvtx_on_gpu",)).kinds} == {
+        "graphs",
+        "nvtx_on_gpu",
+    }
+    assert {kind.name for kind in select(("graphs", "-nvtx"), ("nvtx_on_gpu",)).kinds} == {
+        "graphs",
+        "nvtx_on_gpu",
+    }
     assert "nvtx_on_gpu" not in {kind.name for kind in select(("nvtx_on_gpu", "-nvtx")).kinds}
-    assert {kind.name for kind in select(("nvtx_on_gpu", "graphs")).kinds} == {"graphs", "nvtx_on_gpu"}
+    assert {kind.name for kind in select(("nvtx_on_gpu", "graphs")).kinds} == {
+        "graphs",
+        "nvtx_on_gpu",
+    }
 
 
 def test_rows_nest_whatever_the_ranges() -> None:

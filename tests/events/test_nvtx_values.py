@@ -11,15 +11,19 @@ from tools.conversions import convert_and_read
 from tools.exports import Row, make_export
 from tools.trace import Trace
 
-from nsys2prv.telling.summary import Summary
+from nsys2prv.conversion.summary import Summary
 
-NONE = dict.fromkeys(("uint64Value", "int64Value", "doubleValue", "uint32Value", "int32Value", "floatValue"))
+NONE = dict.fromkeys(
+    ("uint64Value", "int64Value", "doubleValue", "uint32Value", "int32Value", "floatValue")
+)
 LARGEST = (1 << 63) - 2
 
 
 def traced(folder: Path, *rows: Row) -> tuple[Trace, Summary]:
     created = event(0, None, kind=DOMAIN, text="lib", **NONE)
-    report = make_export(folder / "r.sqlite", {"NVTX_EVENTS": [created, event(0, 1, domain=0, **NONE), *rows]})
+    report = make_export(
+        folder / "r.sqlite", {"NVTX_EVENTS": [created, event(0, 1, domain=0, **NONE), *rows]}
+    )
     return convert_and_read([report], folder / "o.prv")
 
 
@@ -29,10 +33,26 @@ def valued(start: int, end: int | None, kind: int = 59, domain: int = 1, **value
 
 def test_each_type_on_ranges_and_marks(tmp_path: Path) -> None:
     trace, summary = traced(
-        tmp_path, valued(10, 20, uint64Value=7), valued(30, 40, int64Value=8), valued(50, 60, STARTEND, uint32Value=9),
-        valued(70, None, MARK, int32Value=10), valued(80, 90, doubleValue=0.25), valued(100, 110, floatValue=1.5),
-        valued(120, 130, domain=0, int64Value=3), valued(140, 150))
-    assert numbers(trace, "lib: payload") == [(10, 7), (20, 0), (30, 8), (40, 0), (50, 9), (60, 0), (70, 10), (71, 0)]
+        tmp_path,
+        valued(10, 20, uint64Value=7),
+        valued(30, 40, int64Value=8),
+        valued(50, 60, STARTEND, uint32Value=9),
+        valued(70, None, MARK, int32Value=10),
+        valued(80, 90, doubleValue=0.25),
+        valued(100, 110, floatValue=1.5),
+        valued(120, 130, domain=0, int64Value=3),
+        valued(140, 150),
+    )
+    assert numbers(trace, "lib: payload") == [
+        (10, 7),
+        (20, 0),
+        (30, 8),
+        (40, 0),
+        (50, 9),
+        (60, 0),
+        (70, 10),
+        (71, 0),
+    ]
     assert numbers(trace, "lib: payload (fraction)") == [(80, 25), (90, 0), (100, 150), (110, 0)]
     assert numbers(trace, "default domain: payload") == [(120, 3), (130, 0)]
     assert not summary.dropped
@@ -40,7 +60,12 @@ def test_each_type_on_ranges_and_marks(tmp_path: Path) -> None:
 
 
 def test_what_a_trace_cannot_hold_is_counted(tmp_path: Path) -> None:
-    trace, summary = traced(tmp_path, valued(10, 20, int64Value=-5), valued(30, 40, uint64Value=-1), valued(50, 60, int32Value="x"))
+    trace, summary = traced(
+        tmp_path,
+        valued(10, 20, int64Value=-5),
+        valued(30, 40, uint64Value=-1),
+        valued(50, 60, int32Value="x"),
+    )
     assert numbers(trace, "lib: payload") == [(10, 0), (20, 0), (30, LARGEST), (40, 0)]
     assert sum(count for (kind, _), count in summary.repaired.items() if kind == "nvtx_values") == 2
 
@@ -57,11 +82,20 @@ SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports").glob("*/rank0.sq
 @pytest.mark.parametrize("report", SAMPLES, ids=lambda path: path.parent.name)
 def test_numbers_of_the_samples(report: Path, tmp_path: Path) -> None:
     connection = sqlite3.connect(f"file:{report}?mode=ro", uri=True)
-    whole, real = connection.execute("SELECT sum(coalesce(uint64Value, int64Value, uint32Value, int32Value)), "
-                                     "sum(coalesce(doubleValue, floatValue)) FROM NVTX_EVENTS").fetchone()
+    whole, real = connection.execute(
+        "SELECT sum(coalesce(uint64Value, int64Value, uint32Value, int32Value)), "
+        "sum(coalesce(doubleValue, floatValue)) FROM NVTX_EVENTS"
+    ).fetchone()
     connection.close()
     trace, _ = convert_and_read([report], tmp_path / "o.prv", kinds=("nvtx_values",))
-    sums = {fraction: sum(value / 10 ** trace.labels.precision.get(code, 0) for code, label in trace.labels.types.items()
-                          if ("(fraction)" in label) == fraction for _, value in numbers(trace, label)) for fraction in (False, True)}
+    sums = {
+        fraction: sum(
+            value / 10 ** trace.labels.precision.get(code, 0)
+            for code, label in trace.labels.types.items()
+            if ("(fraction)" in label) == fraction
+            for _, value in numbers(trace, label)
+        )
+        for fraction in (False, True)
+    }
     assert sums == {False: whole, True: pytest.approx(real)}
     assert real > 0

@@ -18,19 +18,37 @@ LENGTH = 10_000
 ELSEWHERE = 3 * 86_400 * 10**9
 
 
-def event(start: int | None, end: int | None, tid: int = PID, pid: int = PID, **more: object) -> Row:
-    return {"start": start, "end": end, "eventClass": 78, "globalTid": global_tid(tid, pid), "nameId": 1, **more}
+def event(
+    start: int | None, end: int | None, tid: int = PID, pid: int = PID, **more: object
+) -> Row:
+    return {
+        "start": start,
+        "end": end,
+        "eventClass": 78,
+        "globalTid": global_tid(tid, pid),
+        "nameId": 1,
+        **more,
+    }
 
 
 def region(start: int, end: int | None, number: int = 1, pid: int = PID) -> Row:
     return event(start, end, pid, pid, parallelId=number)
 
 
-def task(start: int, end: int | None, number: int | None = 1, kind: int | None = 2, tid: int = PID, pid: int = PID) -> Row:
+def task(
+    start: int,
+    end: int | None,
+    number: int | None = 1,
+    kind: int | None = 2,
+    tid: int = PID,
+    pid: int = PID,
+) -> Row:
     return event(start, end, tid, pid, parallelId=number, taskId=7, kind=kind)
 
 
-def converted(folder: Path, tables: dict[str, list[Row]], duration: int | None = LENGTH, **options: object) -> tuple[Trace, Summary]:
+def converted(
+    folder: Path, tables: dict[str, list[Row]], duration: int | None = LENGTH, **options: object
+) -> tuple[Trace, Summary]:
     """The trace of an export with these tables, and with a call from 0 to its end."""
     every = {f"OPENMP_EVENT_KIND_{name}": rows for name, rows in tables.items()}
     every |= {"OSRT_API": [os_call(0, LENGTH)], "StringIds": strings("x")}
@@ -39,23 +57,52 @@ def converted(folder: Path, tables: dict[str, list[Row]], duration: int | None =
     return convert_and_read([make_export(folder / "r.sqlite", every)], folder / "o.prv", **options)
 
 
-# Where the report does not say how long it lasts, nothing tells an end on another clock from that of a long range.
-@pytest.mark.parametrize(("end", "duration"), [(None, LENGTH), (0, LENGTH), (ELSEWHERE, LENGTH), (1 << 62, LENGTH), (None, None), (0, None),
-                                               (1 << 62, None)])
-def test_a_range_without_an_end_ends_with_its_region(end: int | None, duration: int | None, tmp_path: Path) -> None:
-    trace, summary = converted(tmp_path, {"PARALLEL": [region(100, 500)], "TASK": [task(110, end), task(120, 480, tid=PID + 1)],
-                                          "SYNC_REGION": [{**task(400, end), "kind": 2}]}, duration)
+# Where the report does not say how long it lasts, nothing tells an end on another clock from that
+# of a long range.
+@pytest.mark.parametrize(
+    ("end", "duration"),
+    [
+        (None, LENGTH),
+        (0, LENGTH),
+        (ELSEWHERE, LENGTH),
+        (1 << 62, LENGTH),
+        (None, None),
+        (0, None),
+        (1 << 62, None),
+    ],
+)
+def test_a_range_without_an_end_ends_with_its_region(
+    end: int | None, duration: int | None, tmp_path: Path
+) -> None:
+    trace, summary = converted(
+        tmp_path,
+        {
+            "PARALLEL": [region(100, 500)],
+            "TASK": [task(110, end), task(120, 480, tid=PID + 1)],
+            "SYNC_REGION": [{**task(400, end), "kind": 2}],
+        },
+        duration,
+    )
     assert found(trace, IMPLICIT) == [("Implicit", 110, 500), ("Implicit", 120, 480)]
     assert found(trace, BARRIER) == [("Implicit barrier", 400, 500)]
-    assert summary.repaired == {("openmp", "ranges without an end, closed with their parallel region"): 2}
+    assert summary.repaired == {
+        ("openmp", "ranges without an end, closed with their parallel region"): 2
+    }
 
 
 def test_a_range_whose_region_has_no_end_ends_with_the_trace(tmp_path: Path) -> None:
-    trace, summary = converted(tmp_path, {"PARALLEL": [region(100, ELSEWHERE)], "TASK": [task(110, 0), task(120, None, number=9),
-                                                                                         task(130, None, number=None)]})
+    trace, summary = converted(
+        tmp_path,
+        {
+            "PARALLEL": [region(100, ELSEWHERE)],
+            "TASK": [task(110, 0), task(120, None, number=9), task(130, None, number=None)],
+        },
+    )
     assert found(trace, PARALLEL) == [("Parallel", 100, LENGTH)]
     assert found(trace, IMPLICIT) == [("Implicit", begin, LENGTH) for begin in (110, 120, 130)]
-    assert summary.repaired == {("openmp", "ranges without an end, closed at the end of the trace"): 4}
+    assert summary.repaired == {
+        ("openmp", "ranges without an end, closed at the end of the trace"): 4
+    }
 
 
 def test_a_range_that_begins_after_its_region_ends_with_the_trace(tmp_path: Path) -> None:
@@ -64,13 +111,25 @@ def test_a_range_that_begins_after_its_region_ends_with_the_trace(tmp_path: Path
 
 
 def test_regions_are_numbered_by_process(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, {"PARALLEL": [region(100, 500), region(100, 700, pid=77)],
-                                    "TASK": [task(110, 0), task(110, 0, tid=77, pid=77)]})
+    trace, _ = converted(
+        tmp_path,
+        {
+            "PARALLEL": [region(100, 500), region(100, 700, pid=77)],
+            "TASK": [task(110, 0), task(110, 0, tid=77, pid=77)],
+        },
+    )
     assert found(trace, IMPLICIT) == [("Implicit", 110, 700), ("Implicit", 110, 500)]
 
 
 def test_tables_without_columns_or_regions(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, {"TASK": [task(110, 0)], "REDUCTION": [{"start": 5, "end": 9}], "WORKSHARE": [event(10, 20)]})
+    trace, _ = converted(
+        tmp_path,
+        {
+            "TASK": [task(110, 0)],
+            "REDUCTION": [{"start": 5, "end": 9}],
+            "WORKSHARE": [event(10, 20)],
+        },
+    )
     assert found(trace, IMPLICIT) == [("Implicit", 110, LENGTH)]
     assert found(trace, 60000074) == [("Reduction", 5, 9)]
     assert found(trace, WORK) == [("Worksharing of unknown kind", 10, 20)]
@@ -78,30 +137,69 @@ def test_tables_without_columns_or_regions(tmp_path: Path) -> None:
 
 def test_what_a_task_is_and_how_it_runs_are_bits(tmp_path: Path) -> None:
     kinds = [1, 2, 4, 4 | 1 << 27, 2 | 1 << 28, 8 | 1 << 31, 16, 0, None, 1 << 29]
-    trace, _ = converted(tmp_path, {"TASK": [task(100 * number, 100 * number + 50, kind=kind) for number, kind in enumerate(kinds, 1)]})
+    trace, _ = converted(
+        tmp_path,
+        {
+            "TASK": [
+                task(100 * number, 100 * number + 50, kind=kind)
+                for number, kind in enumerate(kinds, 1)
+            ]
+        },
+    )
     assert [begin for _, begin, _ in found(trace, IMPLICIT)] == [200, 500]
     assert [name for name, _, _ in found(trace, TASK)] == [
-        "Initial", "Explicit", "Explicit", "Target", "Task wait", *["Task of unknown kind"] * 3]
+        "Initial",
+        "Explicit",
+        "Explicit",
+        "Target",
+        "Task wait",
+        *["Task of unknown kind"] * 3,
+    ]
 
 
 def test_synchronization_is_barriers_and_others(tmp_path: Path) -> None:
     rows = [{**task(100 * kind, 100 * kind + 50), "kind": kind} for kind in range(1, 12)]
     trace, _ = converted(tmp_path, {"SYNC_REGION": rows})
     assert [begin // 100 for _, begin, _ in found(trace, BARRIER)] == [1, 2, 3, 4, 8, 9, 10]
-    assert [name for name, _, _ in found(trace, SYNC)] == ["Task wait", "Task group", "Reduction", "Synchronization of unknown kind"]
+    assert [name for name, _, _ in found(trace, SYNC)] == [
+        "Task wait",
+        "Task group",
+        "Reduction",
+        "Synchronization of unknown kind",
+    ]
 
 
 def test_points_last_1_ns_whatever_their_end(tmp_path: Path) -> None:
-    trace, summary = converted(tmp_path, {"TASK_CREATE": [event(10, 10, newTaskId=5), event(20, 0), event(30, 90), event(40, ELSEWHERE)],
-                                          "FLUSH": [event(50, None), event(None, 5)]}, kinds=("openmp", "osrt"))
-    assert [(begin, end - begin) for _, begin, end in found(trace, CREATE)] == [(10, 1), (20, 1), (30, 1), (40, 1)]
+    trace, summary = converted(
+        tmp_path,
+        {
+            "TASK_CREATE": [
+                event(10, 10, newTaskId=5),
+                event(20, 0),
+                event(30, 90),
+                event(40, ELSEWHERE),
+            ],
+            "FLUSH": [event(50, None), event(None, 5)],
+        },
+        kinds=("openmp", "osrt"),
+    )
+    assert [(begin, end - begin) for _, begin, end in found(trace, CREATE)] == [
+        (10, 1),
+        (20, 1),
+        (30, 1),
+        (40, 1),
+    ]
     assert found(trace, FLUSH) == [("Flush", 50, 51)]
     assert summary.dropped == {("openmp_points", "rows without usable times"): 1}
 
 
 def test_least_durations_are_of_ranges_as_they_are_shown(tmp_path: Path) -> None:
     """A range without an end is as long as its region makes it; points have no duration."""
-    tables = {"PARALLEL": [region(100, 500)], "TASK": [task(110, 0), task(490, 0), task(120, 140)], "FLUSH": [event(50, 50)]}
+    tables = {
+        "PARALLEL": [region(100, 500)],
+        "TASK": [task(110, 0), task(490, 0), task(120, 140)],
+        "FLUSH": [event(50, 50)],
+    }
     trace, summary = converted(tmp_path, tables, min_duration={"openmp": 50})
     assert found(trace, IMPLICIT) == [("Implicit", 110, 500)]
     assert len(trace.intervals(FLUSH)) == 1
@@ -111,4 +209,7 @@ def test_least_durations_are_of_ranges_as_they_are_shown(tmp_path: Path) -> None
 def test_regions_within_regions(tmp_path: Path) -> None:
     trace, _ = converted(tmp_path, {"PARALLEL": [region(200, 300, 2), region(100, 500)]})
     assert trace.deepest[PARALLEL] == 2
-    assert [item.others[60000090] for item in sorted(trace.intervals(PARALLEL), key=lambda item: item.begin)] == [1, 2]
+    assert [
+        item.others[60000090]
+        for item in sorted(trace.intervals(PARALLEL), key=lambda item: item.begin)
+    ] == [1, 2]

@@ -10,61 +10,134 @@ from tools.exports import PID, Row, make_export, os_call, strings
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Summary, convert
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
 
 OSRT, PTHREAD = 66400000, 61000000
-NAMES = strings("read", "pthread_mutex_lock", "a_call_of_mine", "Pthread_of_mine", "pthread_of_mine")
+NAMES = strings(
+    "read", "pthread_mutex_lock", "a_call_of_mine", "Pthread_of_mine", "pthread_of_mine"
+)
 READ, LOCK, MINE, CAPITAL, OF_PTHREAD = range(1, 6)
 
 
 def converted(folder: Path, rows: list[Row]) -> tuple[Trace, Summary]:
     """The trace, without violations, and the summary of an export with these rows of OSRT_API."""
-    return convert_and_read([make_export(folder / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})], folder / "o.prv")
+    return convert_and_read(
+        [make_export(folder / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})], folder / "o.prv"
+    )
 
 
 def test_names_tell_pthread_calls_from_others(tmp_path: Path) -> None:
-    rows = [os_call(10 * number, 10 * number + 5, name) for number, name in enumerate((READ, LOCK, CAPITAL, OF_PTHREAD, None))]
+    rows = [
+        os_call(10 * number, 10 * number + 5, name)
+        for number, name in enumerate((READ, LOCK, CAPITAL, OF_PTHREAD, None))
+    ]
     trace, summary = converted(tmp_path, rows)
-    assert found(trace, OSRT) == [("read", 0, 5), ("Pthread_of_mine", 20, 25), ("(no name)", 40, 45)]
+    assert found(trace, OSRT) == [
+        ("read", 0, 5),
+        ("Pthread_of_mine", 20, 25),
+        ("(no name)", 40, 45),
+    ]
     assert found(trace, PTHREAD) == [("pthread_mutex_lock", 10, 15), ("pthread_of_mine", 30, 35)]
-    assert (trace.labels.types[OSRT], trace.labels.types[PTHREAD]) == ("OS Runtime Calls", "Pthreads Calls")
+    assert (trace.labels.types[OSRT], trace.labels.types[PTHREAD]) == (
+        "OS Runtime Calls",
+        "Pthreads Calls",
+    )
     assert (summary.events["osrt"], summary.events["pthread"]) == (3, 2)
 
 
 def test_known_names_have_fixed_values_and_others_follow_by_text(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, [os_call(10 * name, 10 * name + 5, name) for name in (READ, LOCK, MINE, CAPITAL, OF_PTHREAD)])
+    trace, _ = converted(
+        tmp_path,
+        [
+            os_call(10 * name, 10 * name + 5, name)
+            for name in (READ, LOCK, MINE, CAPITAL, OF_PTHREAD)
+        ],
+    )
     assert {label: value for value, label in trace.labels.values[OSRT].items()} == {
-        "End": 0, "read": 301, "Pthread_of_mine": 2000, "a_call_of_mine": 2001}
+        "End": 0,
+        "read": 301,
+        "Pthread_of_mine": 2000,
+        "a_call_of_mine": 2001,
+    }
     assert {label: value for value, label in trace.labels.values[PTHREAD].items()} == {
-        "End": 0, "pthread_mutex_lock": 8, "pthread_of_mine": 200}
+        "End": 0,
+        "pthread_mutex_lock": 8,
+        "pthread_of_mine": 200,
+    }
 
 
 def test_calls_sit_on_their_threads(tmp_path: Path) -> None:
-    rows = [os_call(0, 90, tid=PID), os_call(10, 50, LOCK, tid=PID + 1), os_call(20, 60, tid=PID + 2), os_call(60, 70, tid=PID + 2)]
+    rows = [
+        os_call(0, 90, tid=PID),
+        os_call(10, 50, LOCK, tid=PID + 1),
+        os_call(20, 60, tid=PID + 2),
+        os_call(60, 70, tid=PID + 2),
+    ]
     trace, _ = converted(tmp_path, rows)
-    assert [(trace.row_name(item.row).split()[-1], item.begin) for code in (OSRT, PTHREAD) for item in trace.intervals(code)] == [
-        (str(PID + 2), 20), (str(PID + 2), 60), (str(PID), 0), (str(PID + 1), 10)]
+    assert [
+        (trace.row_name(item.row).split()[-1], item.begin)
+        for code in (OSRT, PTHREAD)
+        for item in trace.intervals(code)
+    ] == [(str(PID + 2), 20), (str(PID + 2), 60), (str(PID), 0), (str(PID + 1), 10)]
 
 
 def test_calls_within_calls(tmp_path: Path) -> None:
-    rows = [os_call(0, 100, MINE), os_call(10, 40, READ, level=1), os_call(10, 30, CAPITAL, level=2), os_call(50, 100, READ, level=1),
-            os_call(60, 70, LOCK, level=2)]
+    rows = [
+        os_call(0, 100, MINE),
+        os_call(10, 40, READ, level=1),
+        os_call(10, 30, CAPITAL, level=2),
+        os_call(50, 100, READ, level=1),
+        os_call(60, 70, LOCK, level=2),
+    ]
     trace, _ = converted(tmp_path, rows)
     assert trace.deepest[OSRT] == 3
     assert trace.deepest[PTHREAD] == 1
-    assert found(trace, OSRT) == [("a_call_of_mine", 0, 100), ("read", 10, 40), ("Pthread_of_mine", 10, 30), ("read", 50, 100)]
+    assert found(trace, OSRT) == [
+        ("a_call_of_mine", 0, 100),
+        ("read", 10, 40),
+        ("Pthread_of_mine", 10, 30),
+        ("read", 50, 100),
+    ]
 
 
-@pytest.mark.parametrize("rows", [
-    [os_call(0, 9, MINE, level=0), os_call(0, 9, READ, level=1), os_call(0, 9, CAPITAL, level=2)],
-    [os_call(0, 9, CAPITAL, level=2), os_call(0, 9, READ, level=1), os_call(0, 9, MINE, level=0)],
-    [os_call(0, 0, CAPITAL, level=2), os_call(0, 1, READ, level=1), os_call(0, 0, MINE, level=0)],
-])
-def test_the_nesting_level_decides_among_calls_of_the_same_times(rows: list[Row], tmp_path: Path) -> None:
-    convert([make_export(tmp_path / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})], tmp_path / "o.prv")
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [
+            os_call(0, 9, MINE, level=0),
+            os_call(0, 9, READ, level=1),
+            os_call(0, 9, CAPITAL, level=2),
+        ],
+        [
+            os_call(0, 9, CAPITAL, level=2),
+            os_call(0, 9, READ, level=1),
+            os_call(0, 9, MINE, level=0),
+        ],
+        [
+            os_call(0, 0, CAPITAL, level=2),
+            os_call(0, 1, READ, level=1),
+            os_call(0, 0, MINE, level=0),
+        ],
+    ],
+)
+def test_the_nesting_level_decides_among_calls_of_the_same_times(
+    rows: list[Row], tmp_path: Path
+) -> None:
+    convert(
+        [make_export(tmp_path / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})],
+        tmp_path / "o.prv",
+    )
     trace = read_trace(tmp_path / "o.prv")
-    written = [int(line.split(":")[7]) for line in (tmp_path / "o.prv").read_text().splitlines() if line.startswith("2:")]
-    assert [trace.label(OSRT, value) for value in written[:3]] == ["a_call_of_mine", "read", "Pthread_of_mine"]
+    written = [
+        int(line.split(":")[7])
+        for line in (tmp_path / "o.prv").read_text().splitlines()
+        if line.startswith("2:")
+    ]
+    assert [trace.label(OSRT, value) for value in written[:3]] == [
+        "a_call_of_mine",
+        "read",
+        "Pthread_of_mine",
+    ]
     assert written[3:] == [0, 0, 0]
 
 
@@ -74,7 +147,11 @@ def test_calls_of_no_length_last_1_ns(tmp_path: Path) -> None:
 
 
 def test_marks_of_the_tracing_are_no_calls(tmp_path: Path) -> None:
-    rows = [os_call(0, 0, MINE, tid=0, level=None, eventClass=31), os_call(10, 20), os_call(90, 90, MINE, tid=0, level=None, eventClass=32)]
+    rows = [
+        os_call(0, 0, MINE, tid=0, level=None, eventClass=31),
+        os_call(10, 20),
+        os_call(90, 90, MINE, tid=0, level=None, eventClass=32),
+    ]
     trace, summary = converted(tmp_path, rows)
     assert found(trace, OSRT) == [("read", 0, 10)]
     assert summary.threads == 1
@@ -82,22 +159,47 @@ def test_marks_of_the_tracing_are_no_calls(tmp_path: Path) -> None:
 
 
 def test_damaged_rows_are_counted(tmp_path: Path) -> None:
-    trace, summary = converted(tmp_path, [os_call(0, 10), os_call(5, None), os_call(None, 7, LOCK), os_call(20, 10)])
+    trace, summary = converted(
+        tmp_path, [os_call(0, 10), os_call(5, None), os_call(None, 7, LOCK), os_call(20, 10)]
+    )
     assert found(trace, OSRT) == [("read", 0, 10), ("read", 20, 21)]
-    assert summary.dropped == {("osrt", "rows without usable times"): 1, ("pthread", "rows without usable times"): 1}
+    assert summary.dropped == {
+        ("osrt", "rows without usable times"): 1,
+        ("pthread", "rows without usable times"): 1,
+    }
     assert list(summary.repaired.values()) == [1]
 
 
 def test_an_export_without_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report = make_export(tmp_path / "r.sqlite", {"OSRT_API": [os_call(0, 10), os_call(20, 30, LOCK)]})
+    report = make_export(
+        tmp_path / "r.sqlite", {"OSRT_API": [os_call(0, 10), os_call(20, 30, LOCK)]}
+    )
     convert([report], tmp_path / "o.prv")
-    assert found(read_trace(tmp_path / "o.prv"), OSRT) == [("string 1", 0, 10), ("string 2", 20, 30)]
+    assert found(read_trace(tmp_path / "o.prv"), OSRT) == [
+        ("string 1", 0, 10),
+        ("string 2", 20, 30),
+    ]
     assert main(["--list", str(report)]) == 0
     assert "OS runtime calls (OSRT_API)" in capsys.readouterr().out
 
 
 def test_the_list_counts_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [os_call(0, 10), os_call(20, 30, LOCK), os_call(20, 30, None), os_call(0, 0, eventClass=31)]
-    assert main(["--list", str(make_export(tmp_path / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES}))]) == 0
-    counts = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if "(OSRT_API)" in line]
+    rows = [
+        os_call(0, 10),
+        os_call(20, 30, LOCK),
+        os_call(20, 30, None),
+        os_call(0, 0, eventClass=31),
+    ]
+    assert (
+        main(
+            [
+                "--list",
+                str(make_export(tmp_path / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})),
+            ]
+        )
+        == 0
+    )
+    counts = [
+        line.split()[:2] for line in capsys.readouterr().out.splitlines() if "(OSRT_API)" in line
+    ]
     assert counts == [["osrt", "2"], ["pthread", "1"]]

@@ -11,9 +11,9 @@ from tools.conversions import convert_and_read
 from tools.exports import KERNEL, Row, kernel, make_export, strings
 from tools.paramedir import need_paramedir, run_paramedir
 
-from nsys2prv.analysis.opened import open_job
-from nsys2prv.store import unsampled
-from nsys2prv.store.unsampled import UNSAMPLED
+from nsys2prv.analysis.job import open_job
+from nsys2prv.store import corrections
+from nsys2prv.store.corrections import UNSAMPLED
 
 SMS, PERIOD = 9403, 100
 NAMES = ["SMs Active [Throughput %]", "SM Issue [Throughput %]"]
@@ -25,12 +25,37 @@ VIEWS = Path(__file__).parents[2] / "cfgs" / "hwcounters"
 
 def export(path: Path, times: Sequence[int] = TIMES, begin: int = 0, **more: list[Row]) -> Path:
     """A report of a kernel from `begin` to 10 us and of a GPU's samples of 50 %."""
-    rows = [{"timestamp": time, "rawTimestamp": time, "typeId": 0x10000, "metricId": metric, "value": 50} for time in times
-            for metric in range(len(NAMES))]
-    named = [{"typeId": 0x10000, "sourceId": 1, "typeName": "GPU", "metricId": number, "metricName": name}
-             for number, name in enumerate(NAMES)]
-    return make_export(path, {KERNEL: [kernel(begin, 10_000)], "StringIds": strings("k"), "GPU_METRICS": rows,
-                              "TARGET_INFO_GPU_METRICS": named, **more})
+    rows = [
+        {
+            "timestamp": time,
+            "rawTimestamp": time,
+            "typeId": 0x10000,
+            "metricId": metric,
+            "value": 50,
+        }
+        for time in times
+        for metric in range(len(NAMES))
+    ]
+    named = [
+        {
+            "typeId": 0x10000,
+            "sourceId": 1,
+            "typeName": "GPU",
+            "metricId": number,
+            "metricName": name,
+        }
+        for number, name in enumerate(NAMES)
+    ]
+    return make_export(
+        path,
+        {
+            KERNEL: [kernel(begin, 10_000)],
+            "StringIds": strings("k"),
+            "GPU_METRICS": rows,
+            "TARGET_INFO_GPU_METRICS": named,
+            **more,
+        },
+    )
 
 
 def numbers(trace: object) -> list[tuple[int, int]]:
@@ -38,7 +63,9 @@ def numbers(trace: object) -> list[tuple[int, int]]:
 
 
 def test_zeros_a_period_before_the_first_sample_and_behind_a_hole(tmp_path: Path) -> None:
-    trace, summary = convert_and_read([export(tmp_path / "r.sqlite")], tmp_path / "o.prv", kinds=("-device_state",))
+    trace, summary = convert_and_read(
+        [export(tmp_path / "r.sqlite")], tmp_path / "o.prv", kinds=("-device_state",)
+    )
     expected = sorted([*((time, 50) for time in TIMES), *((time, 0) for time in ZEROS)])
     assert [number for number in numbers(trace) if number[0] < trace.duration] == expected
     assert summary.ledger.kinds["gpu_metrics"].beyond[UNSAMPLED] == len(ZEROS) * len(NAMES)
@@ -46,14 +73,18 @@ def test_zeros_a_period_before_the_first_sample_and_behind_a_hole(tmp_path: Path
 
 
 @pytest.mark.parametrize("rows", [3, 8])
-def test_parts_and_order_of_the_table_do_not_matter(tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_and_order_of_the_table_do_not_matter(
+    tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = export(tmp_path / "r.sqlite")
     convert_and_read([report], tmp_path / "o.prv", metadata=False)
     expected = (tmp_path / "o.prv").read_bytes()
-    monkeypatch.setattr("nsys2prv.reading.extract.PART_ROWS", rows)
+    monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", rows)
     convert_and_read([report], tmp_path / "parts.prv", metadata=False)
     assert (tmp_path / "parts.prv").read_bytes() == expected
-    convert_and_read([export(tmp_path / "back.sqlite", TIMES[::-1])], tmp_path / "back.prv", metadata=False)
+    convert_and_read(
+        [export(tmp_path / "back.sqlite", TIMES[::-1])], tmp_path / "back.prv", metadata=False
+    )
     assert (tmp_path / "back.prv").read_bytes() == expected
 
 
@@ -61,8 +92,10 @@ def test_holes_between_stored_times_are_found(tmp_path: Path) -> None:
     """In runs of many blocks only those that last too long are read."""
     times = [*range(2000, 202_000, PERIOD), *range(202_700, 500_000, PERIOD)]
     times = [time for time in times if time not in (300_000, 300_100)]
-    assert len(times) > 10 * unsampled.SAMPLE
-    trace, _ = convert_and_read([export(tmp_path / "r.sqlite", times)], tmp_path / "o.prv", kinds=("-device_state",))
+    assert len(times) > 10 * corrections.SAMPLE
+    trace, _ = convert_and_read(
+        [export(tmp_path / "r.sqlite", times)], tmp_path / "o.prv", kinds=("-device_state",)
+    )
     assert [time for time, value in numbers(trace) if not value] == [1900, 202_600, trace.duration]
 
 
@@ -74,11 +107,20 @@ def test_the_sample_with_which_a_trace_begins_needs_none(tmp_path: Path) -> None
 
 def test_of_several_reports_each_has_its_zero(tmp_path: Path) -> None:
     """Another report may begin before the one that begins with a sample."""
-    def made(name: str, times: range, begin: int) -> Path:
-        return export(tmp_path / f"{name}.sqlite", times, begin, TARGET_INFO_SYSTEM_ENV=[{"name": "Hostname", "value": name}],
-                      TARGET_INFO_SESSION_START_TIME=[{"utcEpochNs": 1_780_000_000_000_000_000}])
 
-    reports = [made("a", range(2000, 3000, PERIOD), 2000), made("b", range(5000, 7000, PERIOD), 5000)]
+    def made(name: str, times: range, begin: int) -> Path:
+        return export(
+            tmp_path / f"{name}.sqlite",
+            times,
+            begin,
+            TARGET_INFO_SYSTEM_ENV=[{"name": "Hostname", "value": name}],
+            TARGET_INFO_SESSION_START_TIME=[{"utcEpochNs": 1_780_000_000_000_000_000}],
+        )
+
+    reports = [
+        made("a", range(2000, 3000, PERIOD), 2000),
+        made("b", range(5000, 7000, PERIOD), 5000),
+    ]
     trace, _ = convert_and_read(reports, tmp_path / "o.prv", align="utc", kinds=("-device_state",))
     assert [time for time, value in numbers(trace) if not value and time < trace.duration] == [2900]
 
@@ -88,17 +130,34 @@ def test_paraver_shows_nothing_where_nothing_was_sampled(tmp_path: Path) -> None
     report = export(tmp_path / "r.sqlite")
     convert_and_read([report], tmp_path / "o.prv", kinds=("-device_state",))
     run_paramedir(tmp_path, "o.prv", VIEWS / "sm_active.cfg", "shown.csv")
-    bursts = [tuple(map(float, line.split("\t")[1:])) for line in (tmp_path / "shown.csv").read_text().splitlines()]
+    bursts = [
+        tuple(map(float, line.split("\t")[1:]))
+        for line in (tmp_path / "shown.csv").read_text().splitlines()
+    ]
     with sqlite3.connect(report) as connection:
-        (integral,), = connection.execute("SELECT sum(value * min(coalesce(gap, ?), ?)) FROM (SELECT value, timestamp - lag(timestamp) "
-                                          "OVER (ORDER BY timestamp) AS gap FROM GPU_METRICS WHERE metricId = 0)", (PERIOD, PERIOD))
-    assert sum(lasting * value for _, lasting, value in bursts) == integral == 50 * PERIOD * len(TIMES)
-    assert {begin for begin, lasting, value in bursts if value and lasting} == {1900, 5900, *TIMES} - {3000, 7000}
+        ((integral,),) = connection.execute(
+            "SELECT sum(value * min(coalesce(gap, ?), ?)) FROM (SELECT value, timestamp - lag(timestamp) "
+            "OVER (ORDER BY timestamp) AS gap FROM GPU_METRICS WHERE metricId = 0)",
+            (PERIOD, PERIOD),
+        )
+    assert (
+        sum(lasting * value for _, lasting, value in bursts) == integral == 50 * PERIOD * len(TIMES)
+    )
+    assert {begin for begin, lasting, value in bursts if value and lasting} == {
+        1900,
+        5900,
+        *TIMES,
+    } - {3000, 7000}
 
 
 def test_analyses_take_no_zero_for_a_sample(tmp_path: Path) -> None:
     with open_job([export(tmp_path / "r.sqlite")]) as job:
-        (row,) = job.analyse("metrics")["metrics"].tables["metrics"].frame.filter(metric=NAMES[0]).rows(named=True)
+        (row,) = (
+            job.analyse("metrics")["metrics"]
+            .tables["metrics"]
+            .frame.filter(metric=NAMES[0])
+            .rows(named=True)
+        )
         (samples,) = job.samples("gpu_metric")
     assert row["mean"] == row["least_mean"] == 50
     assert samples.time.tolist() == list(TIMES)

@@ -1,4 +1,6 @@
-"""File systems that are full, read-only or gone: one line, the earlier trace as it was, nothing left behind."""
+"""File systems that are full, read-only or gone: one line, the earlier trace as it was, nothing
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,24 @@ import polars as pl
 import pytest
 from tools.commands import GRAPHS, SAMPLES, command, content, error_of
 
-from nsys2prv import Options, conversion, convert, storing
-from nsys2prv.errors import Nsys2prvError
-from nsys2prv.paraver import output
-from nsys2prv.reading import extract, extracted
-from nsys2prv.store import runs
+from nsys2prv import Options, convert
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.conversion import convert as conversion
+from nsys2prv.conversion import extract as storing
+from nsys2prv.conversion import reading
+from nsys2prv.paraver import output, records
+from nsys2prv.store import runs, task_result
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
 
 
 def mounted(folder: Path, size: str) -> Iterator[Path]:
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder],
+        capture_output=True,
+        check=False,
+    ).returncode:
         pytest.skip("this user cannot mount a file system; the injected faults stand for it")
     try:
         yield folder
@@ -52,7 +60,9 @@ def test_an_output_on_a_full_disk(small: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_output_on_a_full_disk_with_temporary_files_elsewhere(small: Path, tmp_path: Path) -> None:
+def test_an_output_on_a_full_disk_with_temporary_files_elsewhere(
+    small: Path, tmp_path: Path
+) -> None:
     (tmp_path / "tmp").mkdir()
     done = command("-q", "--tmp", tmp_path / "tmp", "-j", "2", *REPORTS, small / "out.prv")
     if done.returncode:
@@ -80,7 +90,9 @@ def test_a_store_on_a_full_disk(small: Path) -> None:
 
 def test_a_read_only_output_folder(unwritable: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", unwritable], check=True)
-    assert f"{unwritable}: no permission to write" in error_of(command("-q", GRAPHS, unwritable / "out.prv"))
+    assert f"{unwritable}: no permission to write" in error_of(
+        command("-q", GRAPHS, unwritable / "out.prv")
+    )
 
 
 def full(*_: object, **__: object) -> None:
@@ -92,14 +104,25 @@ def in_polars(*_: object, **__: object) -> None:
         pl.DataFrame({"a": range(100_000)}).write_ipc(file)
 
 
-WRITERS = [(output, "_write"), (runs.SpillWriter, "append"), (runs.SpillWriter, "close"), (conversion, "write_pcf"),
-           (extracted, "spill"), (output.Placed, "begin"), (conversion.write.Manifest, "save")]
+WRITERS = [
+    (output, "_write"),
+    (runs.SpillWriter, "append"),
+    (runs.SpillWriter, "close"),
+    (conversion, "write_pcf"),
+    (task_result, "spill"),
+    (output.Placed, "begin"),
+    (records.Manifest, "save"),
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [full, in_polars])
-@pytest.mark.parametrize(("where", "name"), WRITERS, ids=lambda value: value if isinstance(value, str) else "")
-def test_every_writer_on_a_full_disk(where: object, name: str, how: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("where", "name"), WRITERS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_writer_on_a_full_disk(
+    where: object, name: str, how: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if how is in_polars and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     for ending in ("prv", "pcf", "row", "clock.yaml"):
@@ -114,17 +137,21 @@ def test_every_writer_on_a_full_disk(where: object, name: str, how: object, tmp_
 
 def test_an_output_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "gone"
-    for module, name in ((extract, "run_task"), (conversion, "write_pcf")):
+    for module, name in ((reading, "read_task"), (conversion, "write_pcf")):
         folder.mkdir()
         with monkeypatch.context() as patch:
             done = getattr(module, name)
-            patch.setattr(module, name, lambda *given, done=done: (shutil.rmtree(folder), done(*given)))
+            patch.setattr(
+                module, name, lambda *given, done=done: (shutil.rmtree(folder), done(*given))
+            )
             with pytest.raises(Nsys2prvError, match=f"{folder}: is gone"):
                 convert(REPORTS[:1], folder / "out.prv", Options())
         assert not folder.exists()
 
 
-def test_a_folder_for_temporary_files_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_for_temporary_files_that_vanishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, target = tmp_path / "gone", tmp_path / "store"
     folder.mkdir()
     done = storing.pack
@@ -134,11 +161,13 @@ def test_a_folder_for_temporary_files_that_vanishes(tmp_path: Path, monkeypatch:
     assert content(tmp_path) == {}
 
 
-def test_temporary_files_go_where_they_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_files_go_where_they_should(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "tmp").mkdir()
     seen = []
-    done = extract.run_task
-    monkeypatch.setattr(extract, "run_task", lambda task: (seen.append(task.spill), done(task))[1])
+    done = reading.read_task
+    monkeypatch.setattr(reading, "read_task", lambda task: (seen.append(task.spill), done(task))[1])
     convert(REPORTS[:1], tmp_path / "out.prv", Options(tmp=tmp_path / "tmp"))
     assert seen
     assert all(tmp_path / "tmp" in folder.parents for folder in seen)

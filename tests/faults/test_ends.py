@@ -1,4 +1,6 @@
-"""Runs that end before they are done, by whatever signal, and what the next run does with what they left."""
+"""Runs that end before they are done, by whatever signal, and what the next run does with what they
+left.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tools.commands import ENVIRONMENT, GRAPHS, arguments, command, content, err
 from tools.exports import make_large
 from tools.processes import children, group
 
-from nsys2prv import temporary
+from nsys2prv._util import files
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 
@@ -26,22 +28,40 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def started(folder: Path, *given: object, **more: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(arguments("-q", *given), cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            **more)
+    return subprocess.Popen(
+        arguments("-q", *given),
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **more,
+    )
 
 
 def leftovers(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.name.startswith(temporary.PREFIX)]
+    return [path for path in folder.iterdir() if path.name.startswith(files.PREFIX)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status", "says"), [
-    (signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "SIGHUP")])
-def test_signals_that_ask_to_end(number: int, status: int, says: str, large: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status", "says"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "SIGTERM"),
+        (signal.SIGHUP, 129, "SIGHUP"),
+    ],
+)
+def test_signals_that_ask_to_end(
+    number: int, status: int, says: str, large: Path, tmp_path: Path
+) -> None:
     (tmp_path / "out.prv").write_text("earlier")
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     child = started(tmp_path, "-j", "1", large, "out.prv")
-    wait_for(lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)), "no temporary folder")
+    wait_for(
+        lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)),
+        "no temporary folder",
+    )
     child.send_signal(number)
     _, stderr = child.communicate(timeout=60)
     assert child.returncode == status
@@ -53,17 +73,30 @@ def test_signals_that_ask_to_end(number: int, status: int, says: str, large: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("engine", ["processes", "threads", "dask"])
-def test_a_terminal_interrupts_all_processes_and_one_line_comes(engine: str, early: bool, large: Path, tmp_path: Path) -> None:
-    child = started(tmp_path, "--engine", engine, "-j", "2", large, "out.prv", start_new_session=True)
+def test_a_terminal_interrupts_all_processes_and_one_line_comes(
+    engine: str, early: bool, large: Path, tmp_path: Path
+) -> None:
+    child = started(
+        tmp_path, "--engine", engine, "-j", "2", large, "out.prv", start_new_session=True
+    )
     if not early:
-        wait_for(lambda: any(list(folder.glob("work/*/runs-*")) for folder in leftovers(tmp_path)), "no worker")
+        wait_for(
+            lambda: any(list(folder.glob("work/*/runs-*")) for folder in leftovers(tmp_path)),
+            "no worker",
+        )
     elif engine == "dask":
         wait_for(lambda: len(group(child.pid)) > 2, "no workers")
     else:
-        wait_for(lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)), "no temporary folder")
+        wait_for(
+            lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)),
+            "no temporary folder",
+        )
     os.killpg(child.pid, signal.SIGINT)
     _, stderr = child.communicate(timeout=60)
-    assert (child.returncode, stderr) == (130, "nsys2prv: error: interrupted; nothing was written\n")
+    assert (child.returncode, stderr) == (
+        130,
+        "nsys2prv: error: interrupted; nothing was written\n",
+    )
     assert not content(tmp_path)
     wait_for(lambda: not group(child.pid), "processes that stay")
 
@@ -71,7 +104,10 @@ def test_a_terminal_interrupts_all_processes_and_one_line_comes(engine: str, ear
 @pytest.mark.slow
 def test_what_a_killed_run_leaves_goes_at_the_next_run(large: Path, tmp_path: Path) -> None:
     child = started(tmp_path, "-j", "1", large, "out.prv")
-    wait_for(lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)), "no temporary folder")
+    wait_for(
+        lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)),
+        "no temporary folder",
+    )
     child.kill()
     child.communicate()
     assert child.returncode == -signal.SIGKILL
@@ -83,17 +119,17 @@ def test_what_a_killed_run_leaves_goes_at_the_next_run(large: Path, tmp_path: Pa
 
 def owned(folder: Path, **other: object) -> Path:
     """A temporary folder of this process, or of one that is other than it."""
-    made = folder / replace(temporary.Owner.current(), **other).new_name()
+    made = folder / replace(files.Owner.current(), **other).new_name()
     made.mkdir()
     return made
 
 
 def test_files_of_the_living_stay(tmp_path: Path) -> None:
-    with temporary.temporary_folder(tmp_path) as mine:
+    with files.temporary_folder(tmp_path) as mine:
         (mine / "file").write_text("of a run")
         foreign, other = owned(tmp_path, host="0" * 8, pid=1 << 30), tmp_path / ".nsys2prv-mine"
         other.mkdir()
-        link = tmp_path / replace(temporary.Owner.current(), pid=1 << 30).new_name()
+        link = tmp_path / replace(files.Owner.current(), pid=1 << 30).new_name()
         link.symlink_to(other)
         assert command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
         assert (mine / "file").exists()
@@ -103,26 +139,29 @@ def test_files_of_the_living_stay(tmp_path: Path) -> None:
 def test_leftovers_of_another_container(tmp_path: Path) -> None:
     """Its pids mean nothing here: a lock tells, or where a run did not come so far its age."""
     held, left, new = (owned(tmp_path, namespace=1) for _ in range(3))
-    (left / temporary.LOCK).touch()
-    with (held / temporary.LOCK).open("w") as lock:
-        assert temporary._locked(lock)
-        temporary.remove_leftovers(tmp_path)
+    (left / files.LOCK).touch()
+    with (held / files.LOCK).open("w") as lock:
+        assert files._locked(lock)
+        files.remove_leftovers(tmp_path)
         assert sorted(leftovers(tmp_path)) == sorted([held, new])
         os.utime(new, (0, 0))
-        temporary.remove_leftovers(tmp_path)
+        files.remove_leftovers(tmp_path)
         assert leftovers(tmp_path) == [held]
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_a_number_that_another_process_has_now(reachable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_another_process_has_now(
+    reachable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The pid of a dead run may be taken again, by another user's process too."""
+
     def refuse(*_: object) -> None:
         raise PermissionError
 
     if not reachable:
         monkeypatch.setattr(os, "kill", refuse)
     mine, dead = owned(tmp_path), owned(tmp_path, began=1)
-    temporary.remove_leftovers(tmp_path)
+    files.remove_leftovers(tmp_path)
     assert leftovers(tmp_path) == [mine]
     assert not dead.exists()
 
@@ -130,13 +169,21 @@ def test_a_number_that_another_process_has_now(reachable: bool, tmp_path: Path, 
 @pytest.mark.parametrize("when", ["at its work", "at once"])
 def test_a_crash_that_nobody_has_noticed_yet(when: str, tmp_path: Path) -> None:
     """Its process is there until its parent asks how it ended."""
-    before = "mkdir = Path.mkdir\nPath.mkdir = lambda *given: (mkdir(*given), os.abort())\n" if when == "at once" else ""
-    program = (f"import os, sys\nfrom pathlib import Path\nfrom nsys2prv import temporary\n{before}"
-               "with temporary.temporary_folder(Path(sys.argv[1])):\n    os.abort()\n")
-    child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    before = (
+        "mkdir = Path.mkdir\nPath.mkdir = lambda *given: (mkdir(*given), os.abort())\n"
+        if when == "at once"
+        else ""
+    )
+    program = (
+        f"import os, sys\nfrom pathlib import Path\nfrom nsys2prv._util import files as temporary\n{before}"
+        "with temporary.temporary_folder(Path(sys.argv[1])):\n    os.abort()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.DEVNULL
+    )
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert len(leftovers(tmp_path)) == 1
-    temporary.remove_leftovers(tmp_path)
+    files.remove_leftovers(tmp_path)
     assert leftovers(tmp_path) == []
     assert child.wait() == -signal.SIGABRT
 
@@ -148,24 +195,42 @@ def test_a_worker_that_is_killed_costs_only_time(large: Path, tmp_path: Path) ->
     workers: list[int] = []
 
     def a_worker_works() -> bool:
-        workers[:] = [pid for pid in children(child.pid) if "engines.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
-        return bool(workers) and any(list(folder.glob("work/*/runs-*")) for folder in leftovers(tmp_path))
+        workers[:] = [
+            pid
+            for pid in children(child.pid)
+            if "engines.worker" in Path(f"/proc/{pid}/cmdline").read_text()
+        ]
+        return bool(workers) and any(
+            list(folder.glob("work/*/runs-*")) for folder in leftovers(tmp_path)
+        )
 
     wait_for(a_worker_works, "no worker")
     os.kill(workers[0], signal.SIGKILL)
     _, stderr = child.communicate(timeout=120)
     assert child.returncode == 0, stderr
     for ending in ("prv", "pcf", "row"):
-        assert (tmp_path / f"out.{ending}").read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
+        assert (tmp_path / f"out.{ending}").read_bytes() == (
+            tmp_path / f"whole.{ending}"
+        ).read_bytes()
 
 
 @pytest.mark.slow
 def test_workers_that_are_killed_again_and_again(large: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif 'engines.worker' in ' '.join(sys.orig_argv):\n    os.kill(os.getpid(), 9)\n")
-    environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
+        "import os, sys\nif 'engines.worker' in ' '.join(sys.orig_argv):\n    os.kill(os.getpid(), 9)\n"
+    )
+    environment = {
+        **ENVIRONMENT,
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}",
+    }
     (tmp_path / "out").mkdir()
-    done = subprocess.run(arguments("-q", "--engine", "processes", "-j", "2", large, tmp_path / "out" / "out.prv"), env=environment,
-                          capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        arguments("-q", "--engine", "processes", "-j", "2", large, tmp_path / "out" / "out.prv"),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert "lack of memory" in error_of(done)
     assert content(tmp_path / "out") == {}

@@ -1,4 +1,6 @@
-"""What comes with a database is data: nothing of it is run, and nothing of the user's environment is told."""
+"""What comes with a database is data: nothing of it is run, and nothing of the user's environment
+is told.
+"""
 
 from __future__ import annotations
 
@@ -16,40 +18,60 @@ import pytest
 from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, arguments, command, content, error_of
 from tools.exports import KERNEL, global_tid, kernel, make_export, strings
 
-from nsys2prv.report.info import inspect
-from nsys2prv.report.launcher import JOB_VARIABLES, RANK_VARIABLES
+from nsys2prv.nsight.info import JOB_VARIABLES, RANK_VARIABLES, inspect
 
 TOKEN = "pl4nt3d5ecret"
 PLANTED = "planted-secret-do-not-leak"
 
 
 def planted(source: Path, target: Path) -> Path:
-    """A report whose environment is full of tokens: every text of both tables but what the tool is to read, and every variable."""
+    """A report whose environment is full of tokens: every text of both tables but what the tool is
+    to read, and every variable.
+    """
     shutil.copy(source, target)
     with closing(sqlite3.connect(target)) as connection:
-        assert connection.execute("SELECT count(*) FROM TARGET_INFO_SYSTEM_ENV WHERE value LIKE ?", (f"%{PLANTED}%",)).fetchone()[0]
-        for table, kept in (("TARGET_INFO_SYSTEM_ENV", "name = 'Hostname'"), ("META_DATA_CAPTURE", "0")):
+        assert connection.execute(
+            "SELECT count(*) FROM TARGET_INFO_SYSTEM_ENV WHERE value LIKE ?", (f"%{PLANTED}%",)
+        ).fetchone()[0]
+        for table, kept in (
+            ("TARGET_INFO_SYSTEM_ENV", "name = 'Hostname'"),
+            ("META_DATA_CAPTURE", "0"),
+        ):
             columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
             for column in columns:
-                connection.execute(f"UPDATE {table} SET {column} = {column} || ? WHERE typeof({column}) = 'text' AND NOT ({kept}) "
-                                   "AND name NOT LIKE '%ENVIRONMENT_VARIABLE'", (TOKEN,))
+                connection.execute(
+                    f"UPDATE {table} SET {column} = {column} || ? WHERE typeof({column}) = 'text' AND NOT ({kept}) "
+                    "AND name NOT LIKE '%ENVIRONMENT_VARIABLE'",
+                    (TOKEN,),
+                )
         for name in (*RANK_VARIABLES, *JOB_VARIABLES, "API_TOKEN", TOKEN):
             for value in (f"{TOKEN}", f"0{TOKEN}", f'0" {TOKEN}', f"0\n{TOKEN}"):
-                connection.execute("INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', ?)", (f'{name}="{value}"',))
+                connection.execute(
+                    "INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', ?)",
+                    (f'{name}="{value}"',),
+                )
         connection.commit()
     return target
 
 
 @pytest.mark.slow
 def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
-    reports = [planted(path, tmp_path / path.name) for path in sorted((SAMPLES / "cluster").glob("rank[02].sqlite"))]
+    reports = [
+        planted(path, tmp_path / path.name)
+        for path in sorted((SAMPLES / "cluster").glob("rank[02].sqlite"))
+    ]
     out = tmp_path / "out"
     out.mkdir()
-    runs = [command("-v", "--report", "--states", *reports, out / "a.prv"), command("--list", *reports),
-            command("-z", "-t", "all", "--kernel-names", "full", *reports, out / "b.prv.gz"),
-            command("extract", *reports, "-o", out / "store"), command("merge", out / "store", out / "c.prv"),
-            command("report", "--json", out / "report.json", *reports), command("check", out / "a.prv"),
-            command("clock", out / "a.clock.yaml")]
+    runs = [
+        command("-v", "--report", "--states", *reports, out / "a.prv"),
+        command("--list", *reports),
+        command("-z", "-t", "all", "--kernel-names", "full", *reports, out / "b.prv.gz"),
+        command("extract", *reports, "-o", out / "store"),
+        command("merge", out / "store", out / "c.prv"),
+        command("report", "--json", out / "report.json", *reports),
+        command("check", out / "a.prv"),
+        command("clock", out / "a.clock.yaml"),
+    ]
     assert [run.returncode for run in runs] == [0] * len(runs), [run.stderr for run in runs]
     with closing(sqlite3.connect(reports[0])) as connection:
         connection.execute("DROP TABLE META_DATA_EXPORT")
@@ -57,18 +79,34 @@ def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.sqlite"
     data = bytearray(reports[0].read_bytes())
     for start in range(4096, len(data), 4096):
-        data[start:start + 8] = b"\xff" * 8
+        data[start : start + 8] = b"\xff" * 8
     damaged.write_bytes(data)
-    runs += [command("-q", damaged, out / "d.prv"), command("--list", damaged), command("-q", "-t", "openacc", reports[0], out / "e")]
+    runs += [
+        command("-q", damaged, out / "d.prv"),
+        command("--list", damaged),
+        command("-q", "-t", "openacc", reports[0], out / "e"),
+    ]
     texts = {f"{' '.join(map(str, run.args[3:5]))}": run.stdout + run.stderr for run in runs}
     for path in out.iterdir():
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                texts |= {f"{path.name}/{name}": archive.read(name).decode("latin-1") for name in archive.namelist()}
+                texts |= {
+                    f"{path.name}/{name}": archive.read(name).decode("latin-1")
+                    for name in archive.namelist()
+                }
         else:
             data = path.read_bytes()
-            texts[path.name] = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("latin-1")
-    assert {"a.prv", "a.pcf", "a.row", "a.report.json", "store/store.json", "report.json"} <= texts.keys()
+            texts[path.name] = (gzip.decompress(data) if path.suffix == ".gz" else data).decode(
+                "latin-1"
+            )
+    assert {
+        "a.prv",
+        "a.pcf",
+        "a.row",
+        "a.report.json",
+        "store/store.json",
+        "report.json",
+    } <= texts.keys()
     found = [name for name, text in texts.items() if TOKEN in text or PLANTED in text]
     assert not found
 
@@ -81,8 +119,10 @@ def test_what_is_kept_of_a_report_has_nothing_of_the_environment(tmp_path: Path)
     assert re.fullmatch(r"[0-9a-f]{16}|", info.job)
 
 
-VIEWS = ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, 'x' AS value, i AS start, i AS end FROM n",
-         "SELECT hex(zeroblob(400000000)) AS value, 1 AS id, zeroblob(900000000) AS start")
+VIEWS = (
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, 'x' AS value, i AS start, i AS end FROM n",
+    "SELECT hex(zeroblob(400000000)) AS value, 1 AS id, zeroblob(900000000) AS start",
+)
 
 
 @pytest.mark.slow
@@ -90,7 +130,10 @@ VIEWS = ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT
 @pytest.mark.parametrize("table", ["StringIds", "META_DATA_EXPORT", "MPI_RANKS", "OSRT_API"])
 def test_views_are_not_read(table: str, view: str, tmp_path: Path) -> None:
     report = tmp_path / "r.sqlite"
-    make_export(report, {KERNEL: [kernel(1, 5)], **({} if table == "StringIds" else {"StringIds": strings("k")})})
+    make_export(
+        report,
+        {KERNEL: [kernel(1, 5)], **({} if table == "StringIds" else {"StringIds": strings("k")})},
+    )
     with closing(sqlite3.connect(report)) as connection:
         connection.execute(f"CREATE VIEW {table} AS {view}")
         connection.commit()
@@ -104,9 +147,13 @@ def test_nothing_is_written_by_triggers_and_no_extension_is_loaded(tmp_path: Pat
     report = Path(shutil.copy(GRAPHS, tmp_path / "r.sqlite"))
     with closing(sqlite3.connect(report)) as connection:
         for event in ("INSERT", "UPDATE", "DELETE"):
-            connection.execute(f"CREATE TRIGGER t{event} AFTER {event} ON {KERNEL} BEGIN SELECT load_extension('{tmp_path}/x.so'); END")
+            connection.execute(
+                f"CREATE TRIGGER t{event} AFTER {event} ON {KERNEL} BEGIN SELECT load_extension('{tmp_path}/x.so'); END"
+            )
         connection.execute(f"CREATE INDEX slow ON {KERNEL} (start || hex(start))")
-        connection.execute(f"ALTER TABLE {KERNEL} ADD COLUMN computed AS (hex(zeroblob(400000000)))")
+        connection.execute(
+            f"ALTER TABLE {KERNEL} ADD COLUMN computed AS (hex(zeroblob(400000000)))"
+        )
         connection.commit()
     before = report.read_bytes()
     assert command("-q", report, tmp_path / "out.prv").returncode == 0
@@ -118,15 +165,30 @@ def test_nothing_is_written_by_triggers_and_no_extension_is_loaded(tmp_path: Pat
 @pytest.mark.slow
 def test_names_of_text_that_terminals_obey(tmp_path: Path) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"
-    report = make_export(tmp_path / "r.sqlite", {
-        "StringIds": strings(evil), KERNEL: [kernel(1, 5)], "PROCESSES": [{"globalPid": kernel(1, 2)["globalPid"], "name": evil}],
-        "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": evil}],
-        "META_DATA_EXPORT": [{"name": "EXPORT_PRODUCT_VERSION", "value": evil}],
-        "TARGET_INFO_GPU": [{"id": 0, "name": evil}], "DIAGNOSTIC_EVENT": [{"severity": 3, "text": f"lost {evil}"}], evil: [{"start": 1}]})
-    for given in (["-v", report, tmp_path / "out.prv"], ["--list", report], ["report", report], ["extract", report, "-o", tmp_path / "s"],
-                  ["-t", "osrt", report, tmp_path / "out.prv"]):
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            "StringIds": strings(evil),
+            KERNEL: [kernel(1, 5)],
+            "PROCESSES": [{"globalPid": kernel(1, 2)["globalPid"], "name": evil}],
+            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": evil}],
+            "META_DATA_EXPORT": [{"name": "EXPORT_PRODUCT_VERSION", "value": evil}],
+            "TARGET_INFO_GPU": [{"id": 0, "name": evil}],
+            "DIAGNOSTIC_EVENT": [{"severity": 3, "text": f"lost {evil}"}],
+            evil: [{"start": 1}],
+        },
+    )
+    for given in (
+        ["-v", report, tmp_path / "out.prv"],
+        ["--list", report],
+        ["report", report],
+        ["extract", report, "-o", tmp_path / "s"],
+        ["-t", "osrt", report, tmp_path / "out.prv"],
+    ):
         done = command(*given)
-        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.stdout + done.stderr), given
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.stdout + done.stderr), (
+            given
+        )
         assert done.returncode in (0, 3)
 
 
@@ -139,31 +201,63 @@ def test_a_report_of_100_000_names_takes_less_than_a_gigabyte(tmp_path: Path) ->
         connection.execute("DROP TABLE StringIds")
         connection.execute("DROP TABLE NVTX_EVENTS")
         connection.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
-        connection.execute("CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, globalTid INTEGER, text TEXT, "
-                           "textId INTEGER)")
+        connection.execute(
+            "CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, globalTid INTEGER, text TEXT, "
+            "textId INTEGER)"
+        )
         # Of a hundred characters or more, as kernels of templates have.
-        connection.executemany("INSERT INTO StringIds VALUES (?, ?)",
-                               ((number, f"name {number} " + "of a range " * 9) for number in range(names)))
-        connection.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, NULL, ?)",
-                               ((10 * number, 10 * number + 9, global_tid(4242), number) for number in range(names)))
+        connection.executemany(
+            "INSERT INTO StringIds VALUES (?, ?)",
+            ((number, f"name {number} " + "of a range " * 9) for number in range(names)),
+        )
+        connection.executemany(
+            "INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, NULL, ?)",
+            ((10 * number, 10 * number + 9, global_tid(4242), number) for number in range(names)),
+        )
         connection.commit()
     measured = subprocess.run(
-        [sys.executable, "-c", "import resource, subprocess, sys\ndone = subprocess.run(sys.argv[1:]).returncode\n"
-                               "print(done, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)",
-         *arguments("-q", "-j", "1", report, tmp_path / "out.prv")], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+        [
+            sys.executable,
+            "-c",
+            "import resource, subprocess, sys\ndone = subprocess.run(sys.argv[1:]).returncode\n"
+            "print(done, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)",
+            *arguments("-q", "-j", "1", report, tmp_path / "out.prv"),
+        ],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     status, kilobytes = map(int, measured.stdout.split())
     assert status == 0, measured.stderr
     assert kilobytes * (1 if sys.platform == "darwin" else 1024) < 1 << 30
-    assert len(set(re.findall(r"name \d+ of a range ", (tmp_path / "out.pcf").read_text()))) == names
+    assert (
+        len(set(re.findall(r"name \d+ of a range ", (tmp_path / "out.pcf").read_text()))) == names
+    )
 
 
 @pytest.mark.slow
 def test_a_name_of_a_megabyte(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("<" * 1_000_000, "k"), KERNEL: [
-        kernel(1, 5), kernel(6, 9, demangledName=2, shortName=1), kernel(10, 12, demangledName=2, shortName=2)]})
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            "StringIds": strings("<" * 1_000_000, "k"),
+            KERNEL: [
+                kernel(1, 5),
+                kernel(6, 9, demangledName=2, shortName=1),
+                kernel(10, 12, demangledName=2, shortName=2),
+            ],
+        },
+    )
     assert command("-q", report, tmp_path / "out.prv").returncode == 0
     assert max(map(len, (tmp_path / "out.pcf").read_text().splitlines())) < 1100
-    assert sorted(content(tmp_path)) == ["out.nsys2prv.json", "out.pcf", "out.prv", "out.row", "r.sqlite"]
+    assert sorted(content(tmp_path)) == [
+        "out.nsys2prv.json",
+        "out.pcf",
+        "out.prv",
+        "out.row",
+        "r.sqlite",
+    ]
     error_of(command("-q", "-t", "x" * 1_000, report, tmp_path / "out.prv"), 2)
 
 
@@ -172,7 +266,10 @@ def test_what_sqlite_quotes_of_a_damaged_schema_is_not_told(tmp_path: Path) -> N
     report = Path(shutil.copy(GRAPHS, tmp_path / "r.sqlite"))
     with closing(sqlite3.connect(report)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("UPDATE sqlite_master SET name = ?, sql = ? WHERE name = 'OSRT_API'", (TOKEN, f"CREATE TABLE {TOKEN} nonsense"))
+        connection.execute(
+            "UPDATE sqlite_master SET name = ?, sql = ? WHERE name = 'OSRT_API'",
+            (TOKEN, f"CREATE TABLE {TOKEN} nonsense"),
+        )
         connection.commit()
     message = error_of(command("-q", report, tmp_path / "out.prv"))
     assert "malformed database schema" in message

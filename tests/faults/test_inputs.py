@@ -17,13 +17,12 @@ from tools.exports import KERNEL, Row, global_pid, global_tid, kernel, make_expo
 from tools.folders import as_folder
 
 from nsys2prv import Options, convert
-from nsys2prv.errors import Nsys2prvError
-from nsys2prv.reading import extract
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.conversion import reading
 
 UTC, SECOND = 1_760_000_000_000_000_000, 1_000_000_000
 DOUBTS = ("same report", " jobs ", "begins", "apart", "MPI rank")
 CLUSTER = sorted((SAMPLES / "cluster").glob("*.sqlite"))
-
 
 
 @pytest.mark.slow
@@ -80,24 +79,38 @@ def touched(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [replaced, truncated, touched, Path.unlink])
-def test_an_export_that_changes_while_it_is_read(change: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_changes_while_it_is_read(
+    change: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = Path(shutil.copy(GRAPHS, tmp_path / "r.sqlite"))
-    done = extract.run_task
-    monkeypatch.setattr(extract, "run_task", lambda task: (change(report) if report.exists() and not task.number else None, done(task))[1])
+    done = reading.read_task
+    monkeypatch.setattr(
+        reading,
+        "read_task",
+        lambda task: (change(report) if report.exists() and not task.number else None, done(task))[
+            1
+        ],
+    )
     with pytest.raises(Nsys2prvError, match=r"r\.sqlite: was .* while it was read") as raised:
         convert([report], tmp_path / "out.prv", Options())
     assert "\n" not in str(raised.value)
     assert set(content(tmp_path)) <= {"r.sqlite"}
 
 
-def test_a_folder_of_tables_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_tables_that_changes_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import polars as pl
 
     report = tmp_path / "r"
     report.mkdir()
     pl.DataFrame([kernel(1, 5, correlationId=1)]).write_parquet(report / f"{KERNEL}.parquet")
-    done = extract.run_task
-    monkeypatch.setattr(extract, "run_task", lambda task: (done(task), pl.DataFrame({"id": [1]}).write_parquet(report / "X.parquet"))[0])
+    done = reading.read_task
+    monkeypatch.setattr(
+        reading,
+        "read_task",
+        lambda task: (done(task), pl.DataFrame({"id": [1]}).write_parquet(report / "X.parquet"))[0],
+    )
     with pytest.raises(Nsys2prvError, match="while it was read"):
         convert([report], tmp_path / "out.prv", Options())
 
@@ -115,12 +128,16 @@ def test_what_is_no_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
         server.bind(str(tmp_path / "socket"))
         for name in ("fifo", "fifo.nsys-rep", "folder", "tables", "empty", "socket", "nowhere"):
             given = [*arguments, tmp_path / name] + ([] if arguments else [tmp_path / "out.prv"])
-            assert f"{tmp_path / name}: " in error_of(command("-q", *given) if not arguments else command(*given))
+            assert f"{tmp_path / name}: " in error_of(
+                command("-q", *given) if not arguments else command(*given)
+            )
     assert not [name for name in content(tmp_path) if name.startswith((".", "out"))]
 
 
 def without_privileges() -> None:
-    """What keeps root from being refused anything: capabilities 1 and 2 (to override permissions), by PR_CAPBSET_DROP."""
+    """What keeps root from being refused anything: capabilities 1 and 2 (to override permissions),
+    by PR_CAPBSET_DROP.
+    """
     libc = ctypes.CDLL(None)
     for capability in (1, 2):
         assert libc.prctl(24, capability, 0, 0, 0) == 0
@@ -136,36 +153,68 @@ def test_no_permission(tmp_path: Path) -> None:
     assert "r.sqlite: cannot be read (Permission denied)" in error_of(done)
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)
-    assert f"{closed}: no permission to write" in error_of(command("-q", GRAPHS, closed / "out.prv", **as_user))
+    assert f"{closed}: no permission to write" in error_of(
+        command("-q", GRAPHS, closed / "out.prv", **as_user)
+    )
 
 
-def made(path: Path, start: int = UTC, pid: int = 4242, seconds: int = 10, more: dict[str, list[Row]] | None = None) -> Path:
-    return make_export(path, {
-        "StringIds": strings("k"), KERNEL: [kernel(1, 5, globalPid=global_pid(pid))],
-        "PROCESSES": [{"globalPid": global_pid(pid), "name": "p"}],
-        "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": start}], "ANALYSIS_DETAILS": [{"duration": seconds * SECOND}], **(more or {})})
+def made(
+    path: Path,
+    start: int = UTC,
+    pid: int = 4242,
+    seconds: int = 10,
+    more: dict[str, list[Row]] | None = None,
+) -> Path:
+    return make_export(
+        path,
+        {
+            "StringIds": strings("k"),
+            KERNEL: [kernel(1, 5, globalPid=global_pid(pid))],
+            "PROCESSES": [{"globalPid": global_pid(pid), "name": "p"}],
+            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": start}],
+            "ANALYSIS_DETAILS": [{"duration": seconds * SECOND}],
+            **(more or {}),
+        },
+    )
 
 
 def job(number: int) -> dict[str, list[Row]]:
-    return {"META_DATA_CAPTURE": [{"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f'SLURM_JOB_ID="{number}"'}]}
+    return {
+        "META_DATA_CAPTURE": [
+            {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f'SLURM_JOB_ID="{number}"'}
+        ]
+    }
 
 
 def rank(number: int, pid: int) -> dict[str, list[Row]]:
     return {"MPI_RANKS": [{"globalTid": global_tid(pid, pid), "rank": number}]}
 
 
-@pytest.mark.parametrize(("one", "other", "says"), [
-    ({}, {}, "is the same report as"),
-    ({}, {"pid": 5}, ""),
-    ({"more": job(1)}, {"pid": 5, "more": job(1)}, ""),
-    ({"more": job(9_871_017)}, {"pid": 5, "more": job(9_871_018)}, "of 2 jobs by the launcher's job id"),
-    ({}, {"pid": 5, "start": UTC + 20 * SECOND}, ""),
-    ({}, {"pid": 5, "start": UTC + 110 * SECOND}, "b.sqlite begins 100 s after a.sqlite"),
-    ({}, {"pid": 5, "start": UTC + 3 * 86_400 * SECOND}, "days apart"),
-    ({"more": rank(0, 4242)}, {"pid": 5, "more": rank(1, 5)}, ""),
-    ({"more": rank(0, 4242)}, {"pid": 5, "more": rank(0, 5)}, "MPI rank 0 is in a.sqlite and in b.sqlite"),
-])
-def test_reports_that_do_not_belong_together(one: dict, other: dict, says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        ({}, {}, "is the same report as"),
+        ({}, {"pid": 5}, ""),
+        ({"more": job(1)}, {"pid": 5, "more": job(1)}, ""),
+        (
+            {"more": job(9_871_017)},
+            {"pid": 5, "more": job(9_871_018)},
+            "of 2 jobs by the launcher's job id",
+        ),
+        ({}, {"pid": 5, "start": UTC + 20 * SECOND}, ""),
+        ({}, {"pid": 5, "start": UTC + 110 * SECOND}, "b.sqlite begins 100 s after a.sqlite"),
+        ({}, {"pid": 5, "start": UTC + 3 * 86_400 * SECOND}, "days apart"),
+        ({"more": rank(0, 4242)}, {"pid": 5, "more": rank(1, 5)}, ""),
+        (
+            {"more": rank(0, 4242)},
+            {"pid": 5, "more": rank(0, 5)},
+            "MPI rank 0 is in a.sqlite and in b.sqlite",
+        ),
+    ],
+)
+def test_reports_that_do_not_belong_together(
+    one: dict, other: dict, says: str, tmp_path: Path
+) -> None:
     reports = [made(tmp_path / "a.sqlite", **one), made(tmp_path / "b.sqlite", **other)]
     warnings = convert(reports, tmp_path / "out.prv", Options()).warnings
     doubts = [warning for warning in warnings if any(word in warning for word in DOUBTS)]
@@ -177,12 +226,16 @@ def test_reports_that_do_not_belong_together(one: dict, other: dict, says: str, 
 @pytest.mark.slow
 def test_the_samples_belong_together(tmp_path: Path) -> None:
     for name in ("training", "cluster", "graphs"):
-        warnings = convert(sorted((SAMPLES / name).glob("*.sqlite")), tmp_path / "out.prv", Options()).warnings
+        warnings = convert(
+            sorted((SAMPLES / name).glob("*.sqlite")), tmp_path / "out.prv", Options()
+        ).warnings
         assert not [warning for warning in warnings if any(word in warning for word in DOUBTS)]
 
 
 def test_a_report_given_twice(tmp_path: Path) -> None:
-    done = command("-q", GRAPHS, GRAPHS.parent / ".." / "graphs" / "rank0.sqlite", tmp_path / "out.prv")
+    done = command(
+        "-q", GRAPHS, GRAPHS.parent / ".." / "graphs" / "rank0.sqlite", tmp_path / "out.prv"
+    )
     assert done.returncode == 0
     assert "given twice, read once" in done.stderr
 
@@ -195,9 +248,14 @@ def test_a_report_in_two_forms(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("-q", "{}", "x.prv"), ("--list", "{}"), ("report", "{}"), ("extract", "{}", "-o", "x.store")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("-q", "{}", "x.prv"), ("--list", "{}"), ("report", "{}"), ("extract", "{}", "-o", "x.store")],
+)
 @pytest.mark.parametrize("name", [".", "", "/"])
-def test_a_folder_by_a_name_that_has_no_last_part(arguments: tuple[str, ...], name: str, tmp_path: Path) -> None:
+def test_a_folder_by_a_name_that_has_no_last_part(
+    arguments: tuple[str, ...], name: str, tmp_path: Path
+) -> None:
     done = command(*(argument.format(name) for argument in arguments), cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert "is a folder without tables" in done.stderr
@@ -213,14 +271,21 @@ def test_a_folder_of_tables_by_its_point(tmp_path: Path) -> None:
 
 
 def leaves(data: bytearray, number: int, page: int) -> list[int]:
-    """The pages with the rows of a table, as SQLite's file format has them: an interior page lists its children."""
+    """The pages with the rows of a table, as SQLite's file format has them: an interior page lists
+    its children.
+    """
     first = (number - 1) * page
     if data[first] != 5:
         return [number]
-    cells = int.from_bytes(data[first + 3:first + 5], "big")
-    places = [int.from_bytes(data[first + 12 + 2 * cell:first + 14 + 2 * cell], "big") for cell in range(cells)]
-    children = [*(int.from_bytes(data[first + place:first + place + 4], "big") for place in places),
-                int.from_bytes(data[first + 8:first + 12], "big")]
+    cells = int.from_bytes(data[first + 3 : first + 5], "big")
+    places = [
+        int.from_bytes(data[first + 12 + 2 * cell : first + 14 + 2 * cell], "big")
+        for cell in range(cells)
+    ]
+    children = [
+        *(int.from_bytes(data[first + place : first + place + 4], "big") for place in places),
+        int.from_bytes(data[first + 8 : first + 12], "big"),
+    ]
     return [leaf for child in children for leaf in leaves(data, child, page)]
 
 
@@ -230,10 +295,12 @@ def damaged(path: Path) -> Path:
     data = bytearray(path.read_bytes())
     with closing(sqlite3.connect(path)) as connection:
         page = connection.execute("PRAGMA page_size").fetchone()[0]
-        root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'GPU_METRICS'").fetchone()[0]
+        root = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'GPU_METRICS'"
+        ).fetchone()[0]
     # The first and the last page of rows stay, by which the rows are numbered.
     for number in leaves(data, root, page)[1:-1]:
-        data[(number - 1) * page:number * page] = b"\xee" * page
+        data[(number - 1) * page : number * page] = b"\xee" * page
     path.write_bytes(data)
     return path
 
@@ -241,11 +308,17 @@ def damaged(path: Path) -> Path:
 @pytest.mark.slow
 def test_keep_going_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "text.sqlite").write_text("no database")
-    bad = [tmp_path / "text.sqlite", damaged(tmp_path / "damaged.sqlite"), tmp_path / "nowhere.sqlite"]
+    bad = [
+        tmp_path / "text.sqlite",
+        damaged(tmp_path / "damaged.sqlite"),
+        tmp_path / "nowhere.sqlite",
+    ]
     error_of(command("-q", *bad[1:2], *CLUSTER[1:], tmp_path / "out.prv"))
     assert not (tmp_path / "out.prv").exists()
     done = command("-q", "--keep-going", *bad, *CLUSTER[1:], tmp_path / "out.prv")
-    errors = [line for line in done.stderr.splitlines() if line.startswith("nsys2prv: error: left out: ")]
+    errors = [
+        line for line in done.stderr.splitlines() if line.startswith("nsys2prv: error: left out: ")
+    ]
     assert done.returncode == 1
     assert len(errors) == 3
     assert all(any(str(path) in line for line in errors) for path in bad)
@@ -255,7 +328,9 @@ def test_keep_going_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
 
 def test_keep_going_with_nothing_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "text.sqlite").write_text("no database")
-    done = command("-q", "--keep-going", tmp_path / "text.sqlite", tmp_path / "no", tmp_path / "out")
+    done = command(
+        "-q", "--keep-going", tmp_path / "text.sqlite", tmp_path / "no", tmp_path / "out"
+    )
     assert "none of the reports can be read" in error_of(done)
     assert content(tmp_path) == {"text.sqlite": b"no database"}
 

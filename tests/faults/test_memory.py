@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tools.commands import SAMPLES, command, content, error_of
 
-from nsys2prv.allocator import NEEDED_BYTES
+from nsys2prv._util.memory import NEEDED_BYTES
 
 resource = pytest.importorskip("resource")
 
@@ -22,7 +22,9 @@ def limited(size: int) -> dict[str, object]:
 @pytest.mark.parametrize("words", [["-j", "2"], ["extract"], ["report"]])
 def test_too_little_address_space(words: list[str], size: int, tmp_path: Path) -> None:
     target = ["-o", tmp_path / "store"] if words == ["extract"] else [tmp_path / "out.prv"]
-    message = error_of(command(*words, SAMPLES / "training" / "rank0.sqlite", *target, **limited(size)))
+    message = error_of(
+        command(*words, SAMPLES / "training" / "rank0.sqlite", *target, **limited(size))
+    )
     assert f"may have {size >> 20} MB of address space (ulimit -v)" in message
     assert content(tmp_path) == {}
 

@@ -1,4 +1,6 @@
-"""Outputs that are there already: replaced together, by complete files only, and never through a link."""
+"""Outputs that are there already: replaced together, by complete files only, and never through a
+link.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,26 @@ import pytest
 from tools.commands import GRAPHS, SAMPLES, command, content
 from tools.folders import as_folder
 
-from nsys2prv import convert, temporary
-from nsys2prv.cli import main
-from nsys2prv.errors import UsageError
+from nsys2prv import convert
+from nsys2prv._util import files
+from nsys2prv._util.errors import UsageError
+from nsys2prv.cli.main import main
 
-NAMES = ("out.prv", "out.pcf", "out.row", "out.clock.yaml", "out.report.json", "out.report.html", "out.nsys2prv.json")
+NAMES = (
+    "out.prv",
+    "out.pcf",
+    "out.row",
+    "out.clock.yaml",
+    "out.report.json",
+    "out.report.html",
+    "out.nsys2prv.json",
+)
 OLD = {name: f"old {name}".encode() for name in NAMES[:4]}
 NEW = {name: f"new {name}".encode() for name in (*NAMES[:3], NAMES[4])}
 
 
 def staged(folder: Path) -> Path:
-    staging = folder / temporary.Owner.current().new_name()
+    staging = folder / files.Owner.current().new_name()
     staging.mkdir(parents=True)
     for name, text in NEW.items():
         (staging / name).write_bytes(text)
@@ -39,14 +50,15 @@ def found(folder: Path) -> dict[str, bytes]:
 
 
 def test_all_files_are_replaced(tmp_path: Path) -> None:
-    temporary.put_in_place(staged(tmp_path), finals(tmp_path))
+    files.put_in_place(staged(tmp_path), finals(tmp_path))
     assert found(tmp_path) == NEW
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("at", range(8))
-def test_an_interruption_between_any_two_files_leaves_all_old_or_all_new(at: int, late: bool, tmp_path: Path,
-                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_between_any_two_files_leaves_all_old_or_all_new(
+    at: int, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     staging = staged(tmp_path)
     calls = iter(range(1000))
     replace = Path.replace
@@ -61,7 +73,7 @@ def test_an_interruption_between_any_two_files_leaves_all_old_or_all_new(at: int
 
     monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        temporary.put_in_place(staging, finals(tmp_path))
+        files.put_in_place(staging, finals(tmp_path))
     assert found(tmp_path) == (NEW if at == 7 and late else OLD)
 
 
@@ -79,23 +91,23 @@ def test_a_kill_between_any_two_files_is_undone_by_the_next_run(at: int, tmp_pat
             replace(self, target)
 
         try:
-            with temporary.temporary_folder(tmp_path) as folder:
+            with files.temporary_folder(tmp_path) as folder:
                 for name, text in NEW.items():
                     (folder / name).write_bytes(text)
                 for name, text in OLD.items():
                     (tmp_path / name).write_bytes(text)
                 Path.replace = killed  # type: ignore[method-assign]
-                temporary.put_in_place(folder, finals(tmp_path))
+                files.put_in_place(folder, finals(tmp_path))
                 os._exit(0)
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    assert len([path for path in tmp_path.iterdir() if path.name.startswith(temporary.PREFIX)]) == 1
+    assert len([path for path in tmp_path.iterdir() if path.name.startswith(files.PREFIX)]) == 1
     if at < 8:
         assert not (tmp_path / "out.prv").exists() or at == 0
-    temporary.remove_leftovers(tmp_path)
+    files.remove_leftovers(tmp_path)
     assert found(tmp_path) == (NEW if at == 8 else OLD)
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(temporary.PREFIX)]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(files.PREFIX)]
 
 
 @pytest.mark.slow
@@ -122,8 +134,14 @@ def test_a_trace_over_an_earlier_one(tmp_path: Path) -> None:
     assert sorted(content(tmp_path)) == sorted(NAMES)
     assert command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
     assert command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
-    ours, others = ({name.removeprefix(start): text.replace(b"other.", b"out.") for name, text in content(tmp_path).items()
-                     if name.startswith(start)} for start in ("out.", "other."))
+    ours, others = (
+        {
+            name.removeprefix(start): text.replace(b"other.", b"out.")
+            for name, text in content(tmp_path).items()
+            if name.startswith(start)
+        }
+        for start in ("out.", "other.")
+    )
     assert ours == others
 
 
@@ -165,7 +183,9 @@ def moved(target: Path, link: Path) -> None:
 
 @pytest.mark.parametrize("name", [*NAMES, "out.prv.gz"])
 @pytest.mark.parametrize("made", [moved, hard, soft])
-def test_no_report_is_written_over(name: str, made: Callable[[Path, Path], None], tmp_path: Path) -> None:
+def test_no_report_is_written_over(
+    name: str, made: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
     report, further = tmp_path / "r.sqlite", tmp_path / "s.sqlite"
     for path in (report, further):
         shutil.copyfile(GRAPHS, path)
@@ -183,24 +203,57 @@ def test_neither_a_store_nor_rules_are_written_over(tmp_path: Path) -> None:
     (tmp_path / "other.row").write_text("rules: []\n")
     before = content(tmp_path)
     assert main(["merge", "-q", str(tmp_path / "out.pcf"), str(tmp_path / "out.prv")]) == 2
-    assert main(["-q", "--kernel-rules", str(tmp_path / "other.row"), str(GRAPHS), str(tmp_path / "other")]) == 2
-    assert main(["-q", "--nvtx-rules", str(tmp_path / "other.row"), str(GRAPHS), str(tmp_path / "other")]) == 2
+    assert (
+        main(
+            [
+                "-q",
+                "--kernel-rules",
+                str(tmp_path / "other.row"),
+                str(GRAPHS),
+                str(tmp_path / "other"),
+            ]
+        )
+        == 2
+    )
+    assert (
+        main(
+            [
+                "-q",
+                "--nvtx-rules",
+                str(tmp_path / "other.row"),
+                str(GRAPHS),
+                str(tmp_path / "other"),
+            ]
+        )
+        == 2
+    )
     assert content(tmp_path) == before
 
 
-def test_nothing_that_is_read_is_written_over_by_an_analysis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job, rules, clocks, table = (tmp_path / name for name in ("job.json", "rules.yaml", "clocks.yaml", "r/NVTX_EVENTS.parquet"))
+def test_nothing_that_is_read_is_written_over_by_an_analysis(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, rules, clocks, table = (
+        tmp_path / name
+        for name in ("job.json", "rules.yaml", "clocks.yaml", "r/NVTX_EVENTS.parquet")
+    )
     assert main(["report", "-q", str(GRAPHS), "--json", str(job)]) == 0
     rules.write_text("rules: []\n")
     clocks.write_text("hosts: {}\n")
     as_folder(GRAPHS, table.parent)
     soft(GRAPHS, tmp_path / "link.json")
     before = content(tmp_path)
-    for arguments in (["report", job, "--html", job], ["report", GRAPHS, "--compare", job, "--json", job],
-                      ["report", GRAPHS, "--kernel-rules", rules, "--json", rules], ["report", GRAPHS, "--align", clocks, "--html", clocks],
-                      ["report", table.parent, "--json", table], ["report", GRAPHS, "--json", tmp_path / "link.json"],
-                      ["diff", job, GRAPHS, "--json", job], ["clock", clocks, "--plot", clocks],
-                      ["report", GRAPHS, "--json", tmp_path / "new", "--html", tmp_path / "new"]):
+    for arguments in (
+        ["report", job, "--html", job],
+        ["report", GRAPHS, "--compare", job, "--json", job],
+        ["report", GRAPHS, "--kernel-rules", rules, "--json", rules],
+        ["report", GRAPHS, "--align", clocks, "--html", clocks],
+        ["report", table.parent, "--json", table],
+        ["report", GRAPHS, "--json", tmp_path / "link.json"],
+        ["diff", job, GRAPHS, "--json", job],
+        ["clock", clocks, "--plot", clocks],
+        ["report", GRAPHS, "--json", tmp_path / "new", "--html", tmp_path / "new"],
+    ):
         assert main(list(map(str, arguments))) == 2, arguments
         assert capsys.readouterr().err.count("nsys2prv: error:") == 1
     assert content(tmp_path) == before

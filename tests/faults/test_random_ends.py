@@ -1,4 +1,6 @@
-"""Runs that end at random instants of their work: hundreds of them, for some minutes; only with ``-m fuzz``."""
+"""Runs that end at random instants of their work: hundreds of them, for some minutes; only with
+``-m fuzz``.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,32 @@ import pytest
 from tools.commands import ENVIRONMENT, SAMPLES, wait_for
 from tools.processes import children, group
 
-from nsys2prv import temporary
+from nsys2prv._util import files
 
-pytestmark = [pytest.mark.fuzz, pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")]
+pytestmark = [
+    pytest.mark.fuzz,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc"),
+]
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
 #: The command, to which every job is worth workers.
 PROGRAM = """
 import sys
-from nsys2prv import signals
+from nsys2prv._util import signals
 signals.end_at_once()
-from nsys2prv.engines import pool
-pool.is_worth = lambda jobs, *_: jobs > 1
-from nsys2prv.cli import main
+from nsys2prv._util.engines import pool
+pool.worth_parallelizing = lambda jobs, *_: jobs > 1
+from nsys2prv.cli.main import main
 sys.exit(main())
 """
 COUNT = 100
 #: CPU seconds of the main process until a run is ended: from the first import to the last line.
 FIRST, LAST = 0.05, 1.5
-WORKERS = {"processes": ["--engine", "processes", "-j", "2"], "threads": ["-j", "2"], "alone": ["-j", "1"]}
+WORKERS = {
+    "processes": ["--engine", "processes", "-j", "2"],
+    "threads": ["-j", "2"],
+    "alone": ["-j", "1"],
+}
 
 
 def interrupt(child: subprocess.Popen[str]) -> None:
@@ -63,8 +72,15 @@ def test_runs_that_end_at_any_time(end: Callable, how: str, tmp_path: Path) -> N
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "out.prv").write_text("earlier")
-        child = subprocess.Popen([sys.executable, "-c", PROGRAM, "-q", *WORKERS[how], *REPORTS, "out.prv"], cwd=folder, env=ENVIRONMENT,
-                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "-q", *WORKERS[how], *REPORTS, "out.prv"],
+            cwd=folder,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         wait_until_spent(child, at := instants.uniform(FIRST, LAST))
         with suppress(ProcessLookupError):
             end(child)
@@ -72,18 +88,30 @@ def test_runs_that_end_at_any_time(end: Callable, how: str, tmp_path: Path) -> N
         said = [line for line in stderr.splitlines() if not line.startswith("nsys2prv: warning: ")]
         assert child.returncode in (0, ENDS[end]), (at, stderr)
         if child.returncode:
-            assert said == (["nsys2prv: error: interrupted; nothing was written"] if end is interrupt else []), at
-            assert not (folder / "out.prv").exists() or (folder / "out.prv").read_text() == "earlier", at
+            assert said == (
+                ["nsys2prv: error: interrupted; nothing was written"] if end is interrupt else []
+            ), at
+            assert (
+                not (folder / "out.prv").exists() or (folder / "out.prv").read_text() == "earlier"
+            ), at
         wait_for(lambda leader=child.pid: not group(leader), "processes that stay")
         if end is kill:
-            temporary.remove_leftovers(folder)
-        assert not list(folder.glob(f"{temporary.PREFIX}*")), at
+            files.remove_leftovers(folder)
+        assert not list(folder.glob(f"{files.PREFIX}*")), at
 
 
 def wait_until_spent(child: subprocess.Popen[str], seconds: float) -> None:
     """Until a process has used so much CPU time, or is done."""
     ticks = seconds * os.sysconf("SC_CLK_TCK")
     while child.poll() is None:
-        if sum(map(int, Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[11:13])) >= ticks:
+        if (
+            sum(
+                map(
+                    int,
+                    Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[11:13],
+                )
+            )
+            >= ticks
+        ):
             break
         time.sleep(0.001)

@@ -1,4 +1,6 @@
-"""Signals at moments that are hard to meet: before anything is imported, where no exception can be raised, when all is done."""
+"""Signals at moments that are hard to meet: before anything is imported, where no exception can be
+raised, when all is done.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, arguments, content
 
-from nsys2prv.engines.processes import ProcessExecutor
+from nsys2prv._util.engines.processes import ProcessExecutor
 
 #: Of which there is nothing to warn.
 QUIET = SAMPLES / "training"
@@ -33,24 +35,45 @@ sys.meta_path.insert(0, Finder())
 
 
 def outcome(program: str) -> tuple[int, str, str]:
-    done = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("name", ["argparse", "nsys2prv.store.archive", "polars", "nsys2prv.conversion"])
+@pytest.mark.parametrize(
+    "name", ["argparse", "nsys2prv._util.archive", "polars", "nsys2prv.conversion.convert"]
+)
 def test_an_interruption_while_modules_are_imported(name: str, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "sitecustomize.py").write_text(WHILE_IMPORTING.format(name=name))
-    environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
-    done = subprocess.run(arguments("-q", GRAPHS, tmp_path / "out" / "out.prv"), env=environment, capture_output=True, text=True,
-                          timeout=120, check=False)
+    environment = {
+        **ENVIRONMENT,
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}",
+    }
+    done = subprocess.run(
+        arguments("-q", GRAPHS, tmp_path / "out" / "out.prv"),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (130, INTERRUPTED)
     assert content(tmp_path / "out") == {}
 
 
-def test_workers_are_not_interrupted_even_as_they_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                        capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+def test_workers_are_not_interrupted_even_as_they_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with ProcessExecutor(1) as executor:
         assert executor.submit(abs, -1).result(60) == 1
@@ -60,7 +83,7 @@ def test_workers_are_not_interrupted_even_as_they_start(tmp_path: Path, monkeypa
 def test_what_cannot_be_raised_is_raised_later() -> None:
     assert outcome("""
 import signal, threading
-from nsys2prv import signals
+from nsys2prv._util import signals
 signals.end_at_once()
 signals.raise_ended()
 
@@ -79,7 +102,7 @@ except signals.Ended as ended:
 def test_who_interrupts_again_lets_it_tidy_up() -> None:
     assert outcome("""
 import signal
-from nsys2prv import signals
+from nsys2prv._util import signals
 signals.end_at_once()
 signals.raise_ended()
 try:
@@ -98,15 +121,20 @@ def test_what_is_done_is_not_interrupted(tmp_path: Path) -> None:
     """Once the trace stands under its name it would be untrue that nothing was written."""
     assert outcome(f"""
 import shutil, signal, sys
-from nsys2prv import signals
+from nsys2prv._util import signals
 signals.end_at_once()
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
 rmtree = shutil.rmtree
 shutil.rmtree = lambda *given, **more: (signal.raise_signal(signal.SIGINT), rmtree(*given, **more))
 sys.exit(main(["-q", {str(QUIET)!r}, {str(tmp_path / "out.prv")!r}]))
 """) == (0, "", "")
     assert sorted(content(tmp_path)) == [
-        "out.clock.yaml", "out.nsys2prv.json", "out.pcf", "out.prv", "out.row"]
+        "out.clock.yaml",
+        "out.nsys2prv.json",
+        "out.pcf",
+        "out.prv",
+        "out.row",
+    ]
 
 
 def test_signals_that_are_ignored_stay_so() -> None:
@@ -114,7 +142,7 @@ def test_signals_that_are_ignored_stay_so() -> None:
     assert outcome("""
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from nsys2prv import signals
+from nsys2prv._util import signals
 signals.end_at_once()
 signal.raise_signal(signal.SIGINT)
 signals.raise_ended()

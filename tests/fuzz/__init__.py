@@ -1,4 +1,6 @@
-"""Damaged and hostile inputs by the thousand: mutations of small exports, and an oracle that knows what the command may do with them.
+"""Damaged and hostile inputs by the thousand: mutations of small exports, and an oracle that knows
+what the command may do with them.
 
-``python -m tests.fuzz --minutes N`` from the root of the checkout runs for a while; ``pytest -m fuzz`` runs a fixed number.
+``python -m tests.fuzz --minutes N`` from the root of the checkout runs for a while; ``pytest -m
+fuzz`` runs a fixed number.
 """

@@ -1,4 +1,6 @@
-"""``python -m tests.fuzz --minutes N [--seed S] [--keep DIR]``: as many inputs as fit; exit status 1 where any was handled wrongly."""
+"""``python -m tests.fuzz --minutes N [--seed S] [--keep DIR]``: as many inputs as fit; exit status
+1 where any was handled wrongly.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,29 @@ MANY = 1 << 60
 
 def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--minutes", type=float, help="how long; without it, as many inputs as --count says")
+    parser.add_argument(
+        "--minutes", type=float, help="how long; without it, as many inputs as --count says"
+    )
     parser.add_argument("--count", type=int, default=MANY, help="how many inputs at most")
-    parser.add_argument("--seed", type=int, default=0, help="the first input's number: the same number makes the same input")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="copy inputs that were handled wrongly to this folder")
-    parser.add_argument("--limit", type=float, default=runner.LIMIT, metavar="S", help="seconds for an input (%(default)g)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="the first input's number: the same number makes the same input",
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="copy inputs that were handled wrongly to this folder",
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=runner.LIMIT,
+        metavar="S",
+        help="seconds for an input (%(default)g)",
+    )
     parser.add_argument("--batch", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -40,18 +60,29 @@ def main() -> int:
         folder = Path(temporary)
         (folder / "bases").mkdir()
         make_bases(folder / "bases")
-        until = time.monotonic() + (60 * options.minutes if options.minutes is not None else float("inf"))
-        tally = runner.run(range(options.seed, options.seed + options.count), folder, options.keep and options.keep.resolve(), until, speak)
+        until = time.monotonic() + (
+            60 * options.minutes if options.minutes is not None else float("inf")
+        )
+        tally = runner.run(
+            range(options.seed, options.seed + options.count),
+            folder,
+            options.keep and options.keep.resolve(),
+            until,
+            speak,
+        )
     return int(bool(tally.faults))
 
 
 def speak(tally: runner.Tally) -> None:
     """How far it is, and what was handled wrongly since."""
-    for seed in list(tally.faults)[tally.told:]:
+    for seed in list(tally.faults)[tally.told :]:
         print(f"seed {seed}:", *tally.faults[seed], sep="\n    ")
     tally.told = len(tally.faults)
-    print(f"{tally.inputs} inputs, {len(tally.faults)} handled wrongly, slowest {tally.slowest:.1f} s; exit statuses "
-          + ", ".join(f"{status}: {count}" for status, count in sorted(tally.statuses.items())), flush=True)
+    print(
+        f"{tally.inputs} inputs, {len(tally.faults)} handled wrongly, slowest {tally.slowest:.1f} s; exit statuses "
+        + ", ".join(f"{status}: {count}" for status, count in sorted(tally.statuses.items())),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

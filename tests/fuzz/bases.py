@@ -1,4 +1,6 @@
-"""The exports that are mutated: the samples, and small ones of a corpus, cut to a few rows a table, with secrets planted."""
+"""The exports that are mutated: the samples, and small ones of a corpus, cut to a few rows a table,
+with secrets planted.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ ROOT = Path(__file__).resolve().parents[2]
 SECRET = "s3cr3t0f7h3env"
 ROWS, STRINGS, LARGEST = 24, 500, 800_000
 #: Tables that are small and say what others mean.
-WHOLE = ("META_DATA", "TARGET_INFO", "ANALYSIS", "PROCESSES", "ThreadNames", "MPI_RANKS", "MPI_COMM")
+WHOLE = (
+    "META_DATA",
+    "TARGET_INFO",
+    "ANALYSIS",
+    "PROCESSES",
+    "ThreadNames",
+    "MPI_RANKS",
+    "MPI_COMM",
+)
 
 
 def make_bases(folder: Path) -> list[Path]:
@@ -21,7 +31,9 @@ def make_bases(folder: Path) -> list[Path]:
     found = sorted(ROOT.glob("sample_reports/*/rank[01].sqlite"))
     corpus = os.environ.get("NSYS2PRV_CORPUS")
     if corpus:
-        found += sorted(path for path in Path(corpus).glob("*.sqlite") if path.stat().st_size < LARGEST)
+        found += sorted(
+            path for path in Path(corpus).glob("*.sqlite") if path.stat().st_size < LARGEST
+        )
     return [cut(path, folder / f"base{number}.sqlite") for number, path in enumerate(found)]
 
 
@@ -30,13 +42,20 @@ def cut(source: Path, target: Path) -> Path:
     shutil.copyfile(source, target)
     target.chmod(0o644)
     with closing(sqlite3.connect(target)) as connection:
-        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        found = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        )
         tables = [name for (name,) in found]
         for table in tables:
             if not table.startswith(WHOLE):
                 limit = STRINGS if table == "StringIds" else ROWS
-                connection.execute(f'DELETE FROM "{table}" WHERE rowid NOT IN (SELECT rowid FROM "{table}" LIMIT {limit})')
-            if table.startswith("ENUM_") and connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0] == ROWS:
+                connection.execute(
+                    f'DELETE FROM "{table}" WHERE rowid NOT IN (SELECT rowid FROM "{table}" LIMIT {limit})'
+                )
+            if (
+                table.startswith("ENUM_")
+                and connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0] == ROWS
+            ):
                 connection.execute(f'DROP TABLE "{table}"')
         plant(connection)
         connection.commit()
@@ -45,23 +64,38 @@ def cut(source: Path, target: Path) -> Path:
 
 
 def plant(connection: sqlite3.Connection, secret: str = SECRET) -> None:
-    """Put the secret into every text of the environment that is no launcher's variable, and into some of those too."""
+    """Put the secret into every text of the environment that is no launcher's variable, and into
+    some of those too.
+    """
     for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE"):
         columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
         if not {"name", "value"} <= set(columns):
             continue
-        environment = "name != 'Hostname'" if table == "TARGET_INFO_SYSTEM_ENV" else "name LIKE '%ENVIRONMENT_VARIABLE'"
+        environment = (
+            "name != 'Hostname'"
+            if table == "TARGET_INFO_SYSTEM_ENV"
+            else "name LIKE '%ENVIRONMENT_VARIABLE'"
+        )
         for column in columns:
             if column != "name":
-                connection.execute(f'UPDATE "{table}" SET "{column}" = "{column}" || ? WHERE {environment} '
-                                   f"AND typeof(\"{column}\") = 'text' AND value NOT GLOB '*RANK=*' "
-                                   "AND value NOT GLOB '*PROCID=*'", (secret,))
-        for name, value in (("DeviceEnvironment", f"API_TOKEN={secret}"), (f"Name{secret}", secret),
-                            ("PROCESS_0:ENVIRONMENT_VARIABLE", f'API_TOKEN="{secret}"'),
-                            ("PROCESS_0:ENVIRONMENT_VARIABLE", f'RANK="{secret}"'),
-                            ("PROCESS_0:ENVIRONMENT_VARIABLE", f'PMIX_RANK="0" {secret}'),
-                            ("PROCESS_0:ENVIRONMENT_VARIABLE", f'SLURM_JOB_ID="{secret}"'),
-                            ("PROCESS_0:ENVIRONMENT_VARIABLE", f"{secret}=1")):
+                connection.execute(
+                    f'UPDATE "{table}" SET "{column}" = "{column}" || ? WHERE {environment} '
+                    f"AND typeof(\"{column}\") = 'text' AND value NOT GLOB '*RANK=*' "
+                    "AND value NOT GLOB '*PROCID=*'",
+                    (secret,),
+                )
+        for name, value in (
+            ("DeviceEnvironment", f"API_TOKEN={secret}"),
+            (f"Name{secret}", secret),
+            ("PROCESS_0:ENVIRONMENT_VARIABLE", f'API_TOKEN="{secret}"'),
+            ("PROCESS_0:ENVIRONMENT_VARIABLE", f'RANK="{secret}"'),
+            ("PROCESS_0:ENVIRONMENT_VARIABLE", f'PMIX_RANK="0" {secret}'),
+            ("PROCESS_0:ENVIRONMENT_VARIABLE", f'SLURM_JOB_ID="{secret}"'),
+            ("PROCESS_0:ENVIRONMENT_VARIABLE", f"{secret}=1"),
+        ):
             row = {"name": name, "value": value, "devStateName": secret}
             marks = ", ".join("?" * len(columns))
-            connection.execute(f'INSERT INTO "{table}" VALUES ({marks})', [row.get(column, 0) for column in columns])
+            connection.execute(
+                f'INSERT INTO "{table}" VALUES ({marks})',
+                [row.get(column, 0) for column in columns],
+            )

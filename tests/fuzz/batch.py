@@ -1,4 +1,6 @@
-"""Runs seeds in this process, one after the other, and tells of each on standard output in a line of JSON: before it, and after it."""
+"""Runs seeds in this process, one after the other, and tells of each on standard output in a line
+of JSON: before it, and after it.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,15 @@ import time
 import traceback
 from pathlib import Path
 
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
 
 from . import inputs, oracle
 
 
 def run(first: int, last: int, bases: list[Path], folder: Path, keep: Path | None) -> None:
-    """All seeds first <= seed < last. The folder is theirs alone; keep: where inputs with faults go."""
+    """All seeds first <= seed < last. The folder is theirs alone; keep: where inputs with faults
+    go.
+    """
     talk = os.fdopen(os.dup(1), "w", buffering=1)
     for seed in range(first, last):
         talk.write(json.dumps({"seed": seed}) + "\n")
@@ -38,13 +42,21 @@ def one(seed: int, bases: list[Path], folder: Path, keep: Path | None) -> dict[s
         try:
             faults += oracle.faults(done, folder, output if made.output else None)
         except Exception as error:
-            faults.append(f"oracle: {type(error).__name__}: {error}: {traceback.format_exc()[-600:]}")
+            faults.append(
+                f"oracle: {type(error).__name__}: {error}: {traceback.format_exc()[-600:]}"
+            )
         if done.status:
             break
     if faults and keep:
         shutil.copytree(folder, keep / str(seed), dirs_exist_ok=True)
-    return {"seed": seed, "status": status, "seconds": seconds, "told": made.told, "faults": faults,
-            "commands": made.commands if faults else []}
+    return {
+        "seed": seed,
+        "status": status,
+        "seconds": seconds,
+        "told": made.told,
+        "faults": faults,
+        "commands": made.commands if faults else [],
+    }
 
 
 def _done(arguments: list[str], folder: Path) -> oracle.Outcome:
@@ -77,5 +89,7 @@ def _done(arguments: list[str], folder: Path) -> oracle.Outcome:
 
 def _places(error: BaseException) -> list[str]:
     """Where an exception came from, innermost first."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "nsys2prv" in frame.filename]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "nsys2prv" in frame.filename
+    ]
     return [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[:-5:-1]]

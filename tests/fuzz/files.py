@@ -37,7 +37,7 @@ def moved(random: Random, data: bytearray) -> None:
     """A page in the place of another."""
     first, last = _page(random, data)
     other = random.randrange(max(1, len(data) - (last - first)))
-    data[first:last] = data[other:other + last - first]
+    data[first:last] = data[other : other + last - first]
 
 
 def page_head(random: Random, data: bytearray) -> None:
@@ -48,11 +48,21 @@ def page_head(random: Random, data: bytearray) -> None:
 
 
 def cut(random: Random, data: bytearray) -> None:
-    del data[random.randrange(len(data)):]
+    del data[random.randrange(len(data)) :]
 
 
 def longer(random: Random, data: bytearray) -> None:
     data += random.randbytes(random.choice((1, 100, 5000)))
 
 
-MUTATIONS: tuple[Callable[[Random, bytearray], None], ...] = (flips, flips, head, zeroed, noise, moved, page_head, cut, longer)
+MUTATIONS: tuple[Callable[[Random, bytearray], None], ...] = (
+    flips,
+    flips,
+    head,
+    zeroed,
+    noise,
+    moved,
+    page_head,
+    cut,
+    longer,
+)

@@ -29,11 +29,19 @@ def mutated(random: Random, source: Path, target: Path) -> list[str]:
     """A copy in which some tables are damaged; returns what was done to them."""
     target.mkdir()
     for path in source.iterdir():
-        if random.random() < 0.6 or path.stem.startswith(("StringIds", "TARGET", "PROCESSES", "ANALYSIS")):
+        if random.random() < 0.6 or path.stem.startswith(
+            ("StringIds", "TARGET", "PROCESSES", "ANALYSIS")
+        ):
             shutil.copyfile(path, target / path.name)
     told = []
-    for mutation in random.choices(list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))):
-        tables = sorted(path for path in target.iterdir() if path.is_file() and not path.is_symlink() and path.stat().st_size)
+    for mutation in random.choices(
+        list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))
+    ):
+        tables = sorted(
+            path
+            for path in target.iterdir()
+            if path.is_file() and not path.is_symlink() and path.stat().st_size
+        )
         if tables:
             mutation(random, random.choice(tables))
             told.append(mutation.__name__)
@@ -43,7 +51,9 @@ def mutated(random: Random, source: Path, target: Path) -> list[str]:
 def frame(random: Random, path: Path) -> None:
     suffix = path.suffix
     try:
-        found = frames.changed(random, (pl.read_parquet if suffix == ".parquet" else pl.read_ipc)(path.read_bytes()))
+        found = frames.changed(
+            random, (pl.read_parquet if suffix == ".parquet" else pl.read_ipc)(path.read_bytes())
+        )
         with path.with_suffix(".made").open("wb") as made:
             found.write_parquet(made) if suffix == ".parquet" else found.write_ipc(made)
         path.with_suffix(".made").replace(path)
@@ -60,7 +70,11 @@ def bytes_of_table(random: Random, path: Path) -> None:
 
 
 def exchanged(random: Random, path: Path) -> None:
-    other = random.choice(sorted(other for other in path.parent.iterdir() if other.is_file() and not other.is_symlink()))
+    other = random.choice(
+        sorted(
+            other for other in path.parent.iterdir() if other.is_file() and not other.is_symlink()
+        )
+    )
     content = path.read_bytes()
     path.write_bytes(other.read_bytes())
     other.write_bytes(content)
@@ -87,9 +101,33 @@ def no_file(random: Random, path: Path) -> None:
 
 
 def odd_name(random: Random, path: Path) -> None:
-    path.rename(path.with_name(random.choice(("a b", "'; DROP TABLE x; --", "é", "[x]", "*", "?", "a\nb", "{start}", "%s", "sqlite_master",
-                                              "x" * 200)) + path.suffix))
+    path.rename(
+        path.with_name(
+            random.choice(
+                (
+                    "a b",
+                    "'; DROP TABLE x; --",
+                    "é",
+                    "[x]",
+                    "*",
+                    "?",
+                    "a\nb",
+                    "{start}",
+                    "%s",
+                    "sqlite_master",
+                    "x" * 200,
+                )
+            )
+            + path.suffix
+        )
+    )
 
 
 MUTATIONS: dict[Callable[[Random, Path], None], int] = {
-    frame: 14, bytes_of_table: 10, exchanged: 3, other_form: 1, no_file: 2, odd_name: 1}
+    frame: 14,
+    bytes_of_table: 10,
+    exchanged: 3,
+    other_form: 1,
+    no_file: 2,
+    odd_name: 1,
+}

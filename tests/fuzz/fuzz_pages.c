@@ -1,8 +1,8 @@
 /* Damaged pages through the compiled reader of tables: none of them may make it read beyond a page, run for ever, or take memory by a
  * number in the file.
  *
- *     cc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -DBLOCK_BYTES=1 -I nsys2prv/native \
- *         tests/fuzz/fuzz_pages.c nsys2prv/native/pages.c nsys2prv/native/records.c nsys2prv/native/texts.c -lm -o fuzz_pages
+ *     cc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -DBLOCK_BYTES=1 -I nsys2prv/_util/native \
+ *         tests/fuzz/fuzz_pages.c nsys2prv/_util/native/pages.c nsys2prv/_util/native/records.c nsys2prv/_util/native/texts.c -lm -o fuzz_pages
  *     ./fuzz_pages PAGES SEED FILE...
  *
  * Mutates pages of these databases until so many were. With BLOCK_BYTES=1 pages are read one by one into buffers of just their size, so that

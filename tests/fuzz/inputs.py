@@ -14,14 +14,31 @@ from . import files, folders, rows, stores, texts
 from .bases import WHOLE
 
 #: Options of a conversion, each taken now and then.
-OPTIONS = (["--states"], ["--causal"], ["--report"], ["-z"], ["--kernel-names", "full"], ["--project-nvtx"], ["--align", "none"],
-           ["--align", "utc"], ["--align", "nccl"], ["--min-duration", "osrt=1us"], ["--callstack", "3"], ["--keep-going"],
-           ["--nvtx-rules", "none"], ["-t", "all"], ["-t", "nvtx,kernels,nccl"], ["-v"])
+OPTIONS = (
+    ["--states"],
+    ["--causal"],
+    ["--report"],
+    ["-z"],
+    ["--kernel-names", "full"],
+    ["--project-nvtx"],
+    ["--align", "none"],
+    ["--align", "utc"],
+    ["--align", "nccl"],
+    ["--min-duration", "osrt=1us"],
+    ["--callstack", "3"],
+    ["--keep-going"],
+    ["--nvtx-rules", "none"],
+    ["-t", "all"],
+    ["-t", "nvtx,kernels,nccl"],
+    ["-v"],
+)
 
 
 @dataclass
 class Input:
-    """commands: run one after the other; output: of the last, if it writes. told: what was done to the export."""
+    """commands: run one after the other; output: of the last, if it writes. told: what was done to
+    the export.
+    """
 
     commands: list[list[str]]
     output: Path | None
@@ -50,39 +67,93 @@ def store(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> In
         given.append(str(folder / "other.sqlite"))
     if random.random() < 0.15:
         return Input([["report", "-q", "-j", "1", "--tmp", str(folder), *given]], None, told)
-    chosen = [word for option in (["--states"], ["--causal"], ["-z"], ["--kernel-names", "full"], ["--report"], ["--keep-going"])
-              if random.random() < 0.12 for word in option]
-    return Input([[*chosen, "-j", "1", *given, str(folder / "out.prv")]],
-                 folder / ("out.prv.gz" if "-z" in chosen else "out.prv"), told)
+    chosen = [
+        word
+        for option in (
+            ["--states"],
+            ["--causal"],
+            ["-z"],
+            ["--kernel-names", "full"],
+            ["--report"],
+            ["--keep-going"],
+        )
+        if random.random() < 0.12
+        for word in option
+    ]
+    return Input(
+        [[*chosen, "-j", "1", *given, str(folder / "out.prv")]],
+        folder / ("out.prv.gz" if "-z" in chosen else "out.prv"),
+        told,
+    )
 
 
 def tables(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
     """A folder of tables, of which some are damaged."""
     path = folder / "in"
-    told = [base.name, *folders.mutated(random, folders.folder_of(base, random.choice((".parquet", ".parquet", ".arrow"))), path)]
+    told = [
+        base.name,
+        *folders.mutated(
+            random, folders.folder_of(base, random.choice((".parquet", ".parquet", ".arrow"))), path
+        ),
+    ]
     what = random.random()
     if what < 0.1:
         return Input([["--list", str(path)]], None, told)
     if what < 0.2:
         return Input([["report", "-q", "-j", "1", "--tmp", str(folder), str(path)]], None, told)
     if what < 0.3:
-        return Input([["extract", "-q", "-j", "1", str(path), "-o", str(folder / "store")],
-                      ["merge", "-j", "1", str(folder / "store"), str(folder / "out.prv")]], folder / "out.prv", told)
-    chosen = [word for option in OPTIONS if option != ["-z"] and random.random() < 0.1 for word in option]
+        return Input(
+            [
+                ["extract", "-q", "-j", "1", str(path), "-o", str(folder / "store")],
+                ["merge", "-j", "1", str(folder / "store"), str(folder / "out.prv")],
+            ],
+            folder / "out.prv",
+            told,
+        )
+    chosen = [
+        word for option in OPTIONS if option != ["-z"] and random.random() < 0.1 for word in option
+    ]
     if "--causal" in chosen and "--align" in chosen:
         chosen.remove("--causal")
-    return Input([[*chosen, "-j", "1", str(path), str(folder / "out.prv")]], folder / "out.prv", told)
+    return Input(
+        [[*chosen, "-j", "1", str(path), str(folder / "out.prv")]], folder / "out.prv", told
+    )
 
 
 def text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
     """A file that people give beside reports, or have nsys2prv look at."""
-    what = random.choice(("clock", "clock", "align", "--kernel-rules", "--nvtx-rules", "--base-pcf", "report", "diff", "check", "cfgs"))
+    what = random.choice(
+        (
+            "clock",
+            "clock",
+            "align",
+            "--kernel-rules",
+            "--nvtx-rules",
+            "--base-pcf",
+            "report",
+            "diff",
+            "check",
+            "cfgs",
+        )
+    )
     made = texts.made_of(base)
-    source = {"clock": "out.clock.yaml", "align": "out.clock.yaml", "--kernel-rules": "kernel_rules.yaml",
-              "--nvtx-rules": "nvtx_rules.yaml", "--base-pcf": "out.pcf", "report": "out.report.json", "diff": "out.report.json"}
+    source = {
+        "clock": "out.clock.yaml",
+        "align": "out.clock.yaml",
+        "--kernel-rules": "kernel_rules.yaml",
+        "--nvtx-rules": "nvtx_rules.yaml",
+        "--base-pcf": "out.pcf",
+        "report": "out.report.json",
+        "diff": "out.report.json",
+    }
     name = source.get(what) or random.choice(("out.prv", "out.pcf", "out.row"))
     for path in made.iterdir():
-        shutil.copyfile(path, folder / f"given{path.name.removeprefix('out')}" if path.name.startswith("out") else folder / path.name)
+        shutil.copyfile(
+            path,
+            folder / f"given{path.name.removeprefix('out')}"
+            if path.name.startswith("out")
+            else folder / path.name,
+        )
     path = folder / f"given{name.removeprefix('out')}" if name.startswith("out") else folder / name
     content, told = texts.mutated(random, path.read_bytes())
     path.write_bytes(content)
@@ -94,12 +165,28 @@ def text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Inp
     if what == "diff":
         return Input([["diff", "-q", str(path), str(made / "out.report.json")]], None, told)
     if what == "check":
-        return Input([["check", *(["--json"] if random.random() < 0.3 else []), str(folder / "given.prv")]], None, told)
+        return Input(
+            [["check", *(["--json"] if random.random() < 0.3 else []), str(folder / "given.prv")]],
+            None,
+            told,
+        )
     if what == "cfgs":
         return Input([["cfgs", "--for", str(folder / "given.prv")]], None, told)
     option = "--align" if what == "align" else what
-    return Input([["-j", "1", option, str(path), str(made.parent.with_name("bases") / base.name), str(folder / "out.prv")]],
-                 folder / "out.prv", told)
+    return Input(
+        [
+            [
+                "-j",
+                "1",
+                option,
+                str(path),
+                str(made.parent.with_name("bases") / base.name),
+                str(folder / "out.prv"),
+            ]
+        ],
+        folder / "out.prv",
+        told,
+    )
 
 
 def database(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
@@ -130,8 +217,14 @@ def database(random: Random, base: Path, bases: Sequence[Path], folder: Path) ->
     if what < 0.94:
         return Input([["report", "-q", "-j", "1", "--tmp", str(folder), *reports]], None, told)
     store = folder / "store"
-    return Input([["extract", "-q", "-j", "1", *reports, "-o", str(store)], ["merge", "-j", "1", str(store), str(folder / "out.prv")]],
-                 folder / "out.prv", told)
+    return Input(
+        [
+            ["extract", "-q", "-j", "1", *reports, "-o", str(store)],
+            ["merge", "-j", "1", str(store), str(folder / "out.prv")],
+        ],
+        folder / "out.prv",
+        told,
+    )
 
 
 def fewer(random: Random, path: Path) -> None:
@@ -148,7 +241,9 @@ def fewer(random: Random, path: Path) -> None:
 def mutated_rows(random: Random, path: Path) -> list[str]:
     """Some mutations of what a database says; those that it refuses are left out."""
     told = []
-    chosen = random.choices(list(rows.MUTATIONS), list(rows.MUTATIONS.values()), k=random.choice((1, 1, 2, 3, 6, 15)))
+    chosen = random.choices(
+        list(rows.MUTATIONS), list(rows.MUTATIONS.values()), k=random.choice((1, 1, 2, 3, 6, 15))
+    )
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")

@@ -9,7 +9,7 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsys2prv.check import Severity, check
+from nsys2prv.paraver.check import Severity, check
 
 from .bases import SECRET
 
@@ -34,16 +34,24 @@ class Outcome:
 
 def state(folder: Path) -> dict[str, tuple[int, int]]:
     """Every file of a folder with its size and time."""
-    return {str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
-    """What is wrong with an outcome; nothing, as it should be. output: the trace or store that was asked for."""
+    """What is wrong with an outcome; nothing, as it should be. output: the trace or store that was
+    asked for.
+    """
     found = [f"raised {done.raised}"] if done.raised else []
     if not done.raised and done.status not in STATUSES:
         found.append(f"exit status {done.status}")
     lines = done.stderr.splitlines()
-    odd = [line for line in lines if not line.startswith(("nsys2prv: error: ", "nsys2prv: warning: "))]
+    odd = [
+        line for line in lines if not line.startswith(("nsys2prv: error: ", "nsys2prv: warning: "))
+    ]
     if odd:
         found.append(f"stderr: {odd[0][:200]!r}")
     errors = [line for line in lines if line.startswith("nsys2prv: error: ")]
@@ -51,7 +59,9 @@ def faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
         found.append(f"{len(errors)} lines of errors with exit status {done.status}")
     for name, text in (("stdout", done.stdout), ("stderr", done.stderr)):
         if control := CONTROL.search(text):
-            found.append(f"{name}: control character {control[0]!r} in {text[max(0, control.start() - 40):control.end() + 20]!r}")
+            found.append(
+                f"{name}: control character {control[0]!r} in {text[max(0, control.start() - 40) : control.end() + 20]!r}"
+            )
         if SECRET in text:
             found.append(f"{name}: secret")
     return found + _files(done, folder, output)
@@ -59,27 +69,40 @@ def faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
 
 def _files(done: Outcome, folder: Path, output: Path | None) -> list[str]:
     after = state(folder)
-    found = [f"input changed: {name}" for name, what in done.before.items() if after.get(name) != what]
+    found = [
+        f"input changed: {name}" for name, what in done.before.items() if after.get(name) != what
+    ]
     new = sorted(after.keys() - done.before.keys())
-    found += [f"left behind: {name}" for name in new if any(LEFTOVER.search(part) for part in Path(name).parts)]
+    found += [
+        f"left behind: {name}"
+        for name in new
+        if any(LEFTOVER.search(part) for part in Path(name).parts)
+    ]
     complete = done.status == 0 or "--keep-going" in done.arguments
     if output is None or not complete:
-        return found + [f"written although it failed: {name}" for name in new if not LEFTOVER.search(name)]
+        return found + [
+            f"written although it failed: {name}" for name in new if not LEFTOVER.search(name)
+        ]
     if done.status == 0 and not output.exists():
         return [*found, f"not written: {output.name}"]
     for name in new:
         if SECRET.encode() in _content(folder / name):
             found.append(f"secret in {name}")
     if output.exists() and ".prv" in output.suffixes:
-        found += [f"check: {finding.file}:{finding.line} {finding.rule}: {finding.message}"
-                  for finding in check(output).findings if finding.severity is Severity.ERROR and not _said(finding.rule, done.stderr)]
+        found += [
+            f"check: {finding.file}:{finding.line} {finding.rule}: {finding.message}"
+            for finding in check(output).findings
+            if finding.severity is Severity.ERROR and not _said(finding.rule, done.stderr)
+        ]
     if (report := output.with_name("out.report.json")).exists():
         json.loads(report.read_text())
     return found
 
 
 def _said(rule: str, stderr: str) -> bool:
-    """Whether the command said of itself what is wrong with the trace: times are what the reports have."""
+    """Whether the command said of itself what is wrong with the trace: times are what the reports
+    have.
+    """
     return rule == "time-inexact" and "Paraver cannot tell nanoseconds apart" in stderr
 
 

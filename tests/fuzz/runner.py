@@ -1,4 +1,6 @@
-"""Runs batches of seeds in a process of their own, which may crash or hang, and gathers what is wrong."""
+"""Runs batches of seeds in a process of their own, which may crash or hang, and gathers what is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from pathlib import Path
 
 from .bases import ROOT
 
-#: Seconds for one input; one that takes longer in a batch is tried again alone, for the machine may have been busy.
+#: Seconds for one input; one that takes longer in a batch is tried again alone, for the machine may
+#: have been busy.
 LIMIT = 10.0
 #: Inputs of one process.
 BATCH = 200
@@ -39,30 +42,62 @@ class Tally:
         self.mutations.update(told["told"][1:])
         self.slowest = max(self.slowest, told["seconds"])
         if told["faults"]:
-            self.faults[told["seed"]] = [*told["faults"], f"({', '.join(told['told'])}; {told['commands']})"]
+            self.faults[told["seed"]] = [
+                *told["faults"],
+                f"({', '.join(told['told'])}; {told['commands']})",
+            ]
 
 
-def run(seeds: range, folder: Path, keep: Path | None = None, until: float = float("inf"), speak=lambda _: None) -> Tally:
+def run(
+    seeds: range,
+    folder: Path,
+    keep: Path | None = None,
+    until: float = float("inf"),
+    speak=lambda _: None,
+) -> Tally:
     """All seeds, or those begun before the time `until` (time.monotonic)."""
     tally = Tally()
     following = seeds.start
     while following < seeds.stop and time.monotonic() < until:
-        following = _batch(following, min(following + BATCH, seeds.stop), folder, keep, until, tally)
+        following = _batch(
+            following, min(following + BATCH, seeds.stop), folder, keep, until, tally
+        )
         speak(tally)
     return tally
 
 
-def _batch(first: int, last: int, folder: Path, keep: Path | None, until: float, tally: Tally) -> int:
+def _batch(
+    first: int, last: int, folder: Path, keep: Path | None, until: float, tally: Tally
+) -> int:
     """Seeds in one process; returns the first that was not done."""
-    command = [sys.executable, "-m", "tests.fuzz", "--batch", f"{first}:{last}", "--folder", str(folder),
-               *(["--keep", str(keep)] if keep else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz",
+        "--batch",
+        f"{first}:{last}",
+        "--folder",
+        str(folder),
+        *(["--keep", str(keep)] if keep else []),
+    ]
     environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          errors="replace") as child:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as child:
         lines: queue.Queue[str] = queue.Queue()
         complaints: list[str] = []
-        readers = [threading.Thread(target=lambda: [lines.put(line) for line in (*child.stdout, "")], daemon=True),
-                   threading.Thread(target=lambda: complaints.extend(child.stderr), daemon=True)]
+        readers = [
+            threading.Thread(
+                target=lambda: [lines.put(line) for line in (*child.stdout, "")], daemon=True
+            ),
+            threading.Thread(target=lambda: complaints.extend(child.stderr), daemon=True),
+        ]
         for reader in readers:
             reader.start()
         at, what = first, None

@@ -11,7 +11,7 @@ from random import Random
 
 import polars as pl
 
-from nsys2prv.storing import extract_to
+from nsys2prv.conversion.extract import extract_to
 
 from . import files, frames, values
 
@@ -34,23 +34,35 @@ def mutated(random: Random, source: Path, target: Path) -> list[str]:
     with zipfile.ZipFile(source) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     told = []
-    for mutation in random.choices(list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))):
+    for mutation in random.choices(
+        list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))
+    ):
         mutation(random, members)
         told.append(mutation.__name__)
     with zipfile.ZipFile(target, "w") as archive:
         for name, content in members.items():
-            packed = zipfile.ZIP_DEFLATED if len(content) > 1_000_000 or name.endswith(".json") else zipfile.ZIP_STORED
+            packed = (
+                zipfile.ZIP_DEFLATED
+                if len(content) > 1_000_000 or name.endswith(".json")
+                else zipfile.ZIP_STORED
+            )
             archive.writestr(name, content, packed)
     return told
 
 
 def _member(random: Random, members: Members, ending: str) -> str:
-    return random.choice([name for name in members if name.endswith(ending)] or [next(iter(members))])
+    return random.choice(
+        [name for name in members if name.endswith(ending)] or [next(iter(members))]
+    )
 
 
 def told_otherwise(random: Random, members: Members) -> None:
     """Something else in one of the places of what a store says of itself."""
-    name = "store.json" if random.random() < 0.5 and "store.json" in members else _member(random, members, ".json")
+    name = (
+        "store.json"
+        if random.random() < 0.5 and "store.json" in members
+        else _member(random, members, ".json")
+    )
     try:
         told = json.loads(members[name])
     except ValueError:
@@ -77,9 +89,38 @@ def _changed(random: Random, told: object) -> object:
             told[key], told[other] = told[other], told[key]
         return told
     if isinstance(told, int) and not isinstance(told, bool) and random.random() < 0.6:
-        return random.choice((told + 1, told - 1, -told, 0, 1, 2**31, 2**32, 2**63, -2**63, 2**64, 10**30, told ^ 1, told * 1000))
-    value = random.choice((values.integer(random), 10**40, 0.5, True, None, "", [], {}, [[]], "nvtx", *filter(
-        lambda one: isinstance(one, str), values.TEXTS)))
+        return random.choice(
+            (
+                told + 1,
+                told - 1,
+                -told,
+                0,
+                1,
+                2**31,
+                2**32,
+                2**63,
+                -(2**63),
+                2**64,
+                10**30,
+                told ^ 1,
+                told * 1000,
+            )
+        )
+    value = random.choice(
+        (
+            values.integer(random),
+            10**40,
+            0.5,
+            True,
+            None,
+            "",
+            [],
+            {},
+            [[]],
+            "nvtx",
+            *filter(lambda one: isinstance(one, str), values.TEXTS),
+        )
+    )
     return value
 
 
@@ -95,7 +136,11 @@ def lost(random: Random, members: Members) -> None:
 
 def renamed(random: Random, members: Members) -> None:
     name = random.choice(list(members)[1:] or list(members))
-    members[random.choice((f"{name}x", f"../{name}", f"/{name}", name.upper(), name.replace("0", "1"), "x"))] = members.pop(name)
+    members[
+        random.choice(
+            (f"{name}x", f"../{name}", f"/{name}", name.upper(), name.replace("0", "1"), "x")
+        )
+    ] = members.pop(name)
 
 
 def bytes_of_member(random: Random, members: Members) -> None:
@@ -122,8 +167,17 @@ def frame(random: Random, members: Members) -> None:
 
 def swollen(random: Random, members: Members) -> None:
     """A member that unpacks to very much."""
-    members[random.choice(list(members)[1:] or ["x"])] = bytes(random.choice((3_000_000, 300_000_000)))
+    members[random.choice(list(members)[1:] or ["x"])] = bytes(
+        random.choice((3_000_000, 300_000_000))
+    )
 
 
 MUTATIONS: dict[Callable[[Random, Members], None], int] = {
-    told_otherwise: 20, exchanged: 6, lost: 2, renamed: 2, bytes_of_member: 6, frame: 12, swollen: 1}
+    told_otherwise: 20,
+    exchanged: 6,
+    lost: 2,
+    renamed: 2,
+    bytes_of_member: 6,
+    frame: 12,
+    swollen: 1,
+}

@@ -1,4 +1,6 @@
-"""Mutated inputs, of which none may lead to a traceback, a hang, half an output or a secret: a few always, many with ``pytest -m fuzz``."""
+"""Mutated inputs, of which none may lead to a traceback, a hang, half an output or a secret: a few
+always, many with ``pytest -m fuzz``.
+"""
 
 from __future__ import annotations
 

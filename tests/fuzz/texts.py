@@ -1,4 +1,6 @@
-"""Mutations of the texts that people give: clock files, rules, labels of earlier traces, results of analyses, traces to be checked."""
+"""Mutations of the texts that people give: clock files, rules, labels of earlier traces, results of
+analyses, traces to be checked.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 from nsys2prv import Options, convert
-from nsys2prv.data import data_text
-from nsys2prv.errors import NothingToWrite
+from nsys2prv._util.data import data_text
+from nsys2prv._util.errors import NothingToWrite
 
 from . import files, values
 
@@ -22,14 +24,30 @@ CLOCKS = """hosts:
 notes: [a note]
 causality: {held back: {before: {checked: 5, violated: 1, largest_ns: 900}, after: {checked: 5, violated: 0}}}
 """
-WORDS = ("x", "", "null", "true", "[]", "{}", "*a", "&a", "!!python/object:os.system", "!!binary x", "? ", "- ", ": ",
-         *(one for one in values.TEXTS if isinstance(one, str)))
+WORDS = (
+    "x",
+    "",
+    "null",
+    "true",
+    "[]",
+    "{}",
+    "*a",
+    "&a",
+    "!!python/object:os.system",
+    "!!binary x",
+    "? ",
+    "- ",
+    ": ",
+    *(one for one in values.TEXTS if isinstance(one, str)),
+)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 WORD = re.compile(r"\w+")
 
 
 def made_of(report: Path) -> Path:
-    """A folder with a trace of a base and all that stands beside it, and rules; made when it is first asked for."""
+    """A folder with a trace of a base and all that stands beside it, and rules; made when it is
+    first asked for.
+    """
     folder = report.parent.with_name("traces") / report.stem
     if not folder.exists():
         new = folder.with_suffix(".new")
@@ -42,7 +60,7 @@ def made_of(report: Path) -> Path:
                 (new / name).write_text("")
         (new / "out.clock.yaml").write_text(CLOCKS)
         for name in ("kernel_rules.yaml", "nvtx_rules.yaml"):
-            (new / name).write_text(data_text("nsys2prv.naming", name))
+            (new / name).write_text(data_text("nsys2prv.events.names", name))
         new.rename(folder)
     return folder
 
@@ -51,7 +69,9 @@ def mutated(random: Random, content: bytes) -> tuple[bytes, list[str]]:
     """Other content, and what was done."""
     text = content.decode("utf-8", "replace")
     told = []
-    for mutation in random.choices(list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))):
+    for mutation in random.choices(
+        list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))
+    ):
         text = mutation(random, text)
         told.append(mutation.__name__)
     data = bytearray(text.encode("utf-8", "surrogatepass"))
@@ -64,8 +84,25 @@ def mutated(random: Random, content: bytes) -> tuple[bytes, list[str]]:
 
 
 def other_number(random: Random, text: str) -> str:
-    return _replaced(random, NUMBER, text, lambda: random.choice((str(values.integer(random)), "9" * 30, "-1", "0", "1e400", "nan", "0x10",
-                                                                   ".5", "1_000", "")))
+    return _replaced(
+        random,
+        NUMBER,
+        text,
+        lambda: random.choice(
+            (
+                str(values.integer(random)),
+                "9" * 30,
+                "-1",
+                "0",
+                "1e400",
+                "nan",
+                "0x10",
+                ".5",
+                "1_000",
+                "",
+            )
+        ),
+    )
 
 
 def other_word(random: Random, text: str) -> str:
@@ -76,15 +113,18 @@ def _replaced(random: Random, what: re.Pattern[str], text: str, other: Callable[
     found = list(what.finditer(text))
     if not found:
         return text + other()
-    for match in sorted(random.sample(found, min(len(found), random.choice((1, 1, 3)))), key=lambda match: -match.start()):
-        text = text[:match.start()] + other() + text[match.end():]
+    for match in sorted(
+        random.sample(found, min(len(found), random.choice((1, 1, 3)))),
+        key=lambda match: -match.start(),
+    ):
+        text = text[: match.start()] + other() + text[match.end() :]
     return text
 
 
 def lines_lost(random: Random, text: str) -> str:
     lines = text.splitlines(keepends=True)
     first = random.randrange(len(lines) + 1)
-    del lines[first:first + random.choice((1, 1, 5))]
+    del lines[first : first + random.choice((1, 1, 5))]
     return "".join(lines)
 
 
@@ -99,23 +139,38 @@ def indented(random: Random, text: str) -> str:
     lines = text.splitlines(keepends=True)
     if lines:
         at = random.randrange(len(lines))
-        lines[at] = random.choice((" ", "    ", "\t")) + lines[at] if random.random() < 0.5 else lines[at].lstrip()
+        lines[at] = (
+            random.choice((" ", "    ", "\t")) + lines[at]
+            if random.random() < 0.5
+            else lines[at].lstrip()
+        )
     return "".join(lines)
 
 
 def cut(random: Random, text: str) -> str:
-    return text[:random.randrange(len(text) + 1)]
+    return text[: random.randrange(len(text) + 1)]
 
 
 def nested(random: Random, text: str) -> str:
     deep = random.choice((50, 3000, 100_000))
-    return random.choice((text + "\nx: " + "[" * deep, "[" * deep + "]" * deep, '{"a":' * deep, "- " * deep, "a: " * deep))
+    return random.choice(
+        (
+            text + "\nx: " + "[" * deep,
+            "[" * deep + "]" * deep,
+            '{"a":' * deep,
+            "- " * deep,
+            "a: " * deep,
+        )
+    )
 
 
 def laughs(random: Random, text: str) -> str:
     """References to references: a few lines that stand for billions."""
-    return "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)) + random.choice((text, "rules: *a11\n", "hosts: *a11\n"))
+    return (
+        "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12))
+        + random.choice((text, "rules: *a11\n", "hosts: *a11\n"))
+    )
 
 
 def long_line(random: Random, text: str) -> str:
@@ -123,4 +178,13 @@ def long_line(random: Random, text: str) -> str:
 
 
 MUTATIONS: dict[Callable[[Random, str], str], int] = {
-    other_number: 12, other_word: 12, lines_lost: 5, lines_twice: 4, indented: 3, cut: 3, nested: 2, laughs: 1, long_line: 1}
+    other_number: 12,
+    other_word: 12,
+    lines_lost: 5,
+    lines_twice: 4,
+    indented: 3,
+    cut: 3,
+    nested: 2,
+    laughs: 1,
+    long_line: 1,
+}

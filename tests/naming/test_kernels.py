@@ -1,7 +1,5 @@
 """Labels of CUDA kernels."""
 
-
-
 from __future__ import annotations
 
 import random
@@ -10,7 +8,7 @@ import time
 import pytest
 from tools.corpus import in_corpus
 
-from nsys2prv.naming.kernels import disambiguate, readable_kernel_name
+from nsys2prv.events.names.kernels import disambiguate, readable_kernel_name
 
 # demangled name -> label
 LABELS = {
@@ -264,7 +262,11 @@ def test_damaged_names_have_a_label() -> None:
         name = chance.choice(names)
         for _ in range(chance.randint(1, 5)):
             at = chance.randrange(len(name) + 1)
-            name = name[:at] + chance.choice(("", *"<>()[]{}:,*& #'$", chance.choice(names)[:40])) + name[at + 3 :]
+            name = (
+                name[:at]
+                + chance.choice(("", *"<>()[]{}:,*& #'$", chance.choice(names)[:40]))
+                + name[at + 3 :]
+            )
         assert is_label(readable_kernel_name(name, "")), name
 
 
@@ -279,9 +281,7 @@ def test_the_whole_name_goes_before_a_short_one_that_was_cut() -> None:
 
 
 def test_long_names_end_in_an_ellipsis() -> None:
-    name = (
-        "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x32_stage4_warpsize2x2x1_g1_"
-    )
+    name = "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x32_stage4_warpsize2x2x1_g1_"
     label = readable_kernel_name(name + "tensor16x8x16_t1r1s1_kernel_cudnn", "")
     assert label == name + "tensor16x..."
 
@@ -289,7 +289,10 @@ def test_long_names_end_in_an_ellipsis() -> None:
 def test_long_template_arguments_are_told_in_outline() -> None:
     inner = "std::map<unsigned long long, std::vector<std::complex<double>, my_allocator<double>>, comparator<int>>"
     label = readable_kernel_name(f"void k<{inner}, {inner}, (int)3>(int)", "k")
-    assert label == "k<map<unsigned long long,vector,comparator>,map<unsigned long long,vector,comparator>,3>"
+    assert (
+        label
+        == "k<map<unsigned long long,vector,comparator>,map<unsigned long long,vector,comparator>,3>"
+    )
 
 
 ELEMENTWISE = (
@@ -313,7 +316,10 @@ def test_collisions_get_the_arguments_that_differ() -> None:
     label = "vectorized_elementwise_kernel<FillFunctor<float>>"
     assert told_apart(first, wider) == [f"{label} <4>", f"{label} <8>"]
     assert told_apart(older, first) == [f"{label} <Array<char*,1>>", f"{label} <array<char*,1>>"]
-    assert disambiguate(["k", "k"], ["void k<float>(T1)", "void k<double>(T1)"]) == ["k <float>", "k <double>"]
+    assert disambiguate(["k", "k"], ["void k<float>(T1)", "void k<double>(T1)"]) == [
+        "k <float>",
+        "k <double>",
+    ]
 
 
 def test_collisions_get_parameters_or_namespaces_if_those_differ() -> None:
@@ -331,13 +337,19 @@ def test_collisions_without_a_telling_difference_are_numbered() -> None:
 
 
 def test_a_new_label_does_not_meet_an_old_one() -> None:
-    labels = disambiguate(["k", "k", "k <float>"], ["void k<float>(T1)", "void k<double>(T1)", "other"])
+    labels = disambiguate(
+        ["k", "k", "k <float>"], ["void k<float>(T1)", "void k<double>(T1)", "other"]
+    )
     assert labels[2] == "k <float>"
     assert len(set(labels)) == 3
 
 
 def test_the_same_kernel_twice_has_one_label() -> None:
-    assert disambiguate(["k", "k", "k"], ["k(int)", "k(float)", "k(int)"]) == ["k <int>", "k <float>", "k <int>"]
+    assert disambiguate(["k", "k", "k"], ["k(int)", "k(float)", "k(int)"]) == [
+        "k <int>",
+        "k <float>",
+        "k <int>",
+    ]
 
 
 def test_order_does_not_matter() -> None:

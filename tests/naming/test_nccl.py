@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nsys2prv.catalogue import catalogue
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.names import calls
+from nsys2prv.events.names.calls import is_nccl_kernel, kernel_operation, operation_of
 from nsys2prv.events.nccl_payloads import BUILT_IN, REDUCTIONS, TYPE_SIZES, TYPE_VALUES
-from nsys2prv.naming import nccl
-from nsys2prv.naming.nccl import is_nccl_kernel, kernel_operation, operation_of
 
 OF_NCCL = [
     # 2.3 - 2.7
@@ -83,51 +83,129 @@ def test_other_kernels(name: str) -> None:
 def test_short_names_say_the_same() -> None:
     for name in OF_NCCL:
         if not name.startswith("_Z"):
-            short = name.removeprefix("void ").partition("(")[0] if "(anonymous" not in name else "oneRankReduce"
+            short = (
+                name.removeprefix("void ").partition("(")[0]
+                if "(anonymous" not in name
+                else "oneRankReduce"
+            )
             assert is_nccl_kernel(short), short
 
 
 #: Functions of NCCL's API, and their values, which are fixed for ever.
 FUNCTIONS = {
-    "ncclAllReduce": 1, "ncclBroadcast": 2, "ncclBcast": 2, "ncclReduce": 3, "ncclAllGather": 4, "ncclReduceScatter": 5, "ncclSend": 6,
-    "ncclRecv": 7, "ncclAlltoAll": 8, "ncclGather": 9, "ncclScatter": 10, "ncclPutSignal": 11, "ncclSignal": 12, "ncclWaitSignal": 13,
-    "ncclGroupStart": 21, "ncclGroupEnd": 22, "ncclCommInitRank": 30, "ncclCommInitAll": 31, "ncclCommInitRankConfig": 32,
-    "ncclCommInitRankScalable": 33, "ncclCommSplit": 34, "ncclCommShrink": 35, "ncclCommGrow": 36, "ncclCommFinalize": 37,
-    "ncclCommDestroy": 38, "ncclCommAbort": 39, "ncclCommRevoke": 40,
+    "ncclAllReduce": 1,
+    "ncclBroadcast": 2,
+    "ncclBcast": 2,
+    "ncclReduce": 3,
+    "ncclAllGather": 4,
+    "ncclReduceScatter": 5,
+    "ncclSend": 6,
+    "ncclRecv": 7,
+    "ncclAlltoAll": 8,
+    "ncclGather": 9,
+    "ncclScatter": 10,
+    "ncclPutSignal": 11,
+    "ncclSignal": 12,
+    "ncclWaitSignal": 13,
+    "ncclGroupStart": 21,
+    "ncclGroupEnd": 22,
+    "ncclCommInitRank": 30,
+    "ncclCommInitAll": 31,
+    "ncclCommInitRankConfig": 32,
+    "ncclCommInitRankScalable": 33,
+    "ncclCommSplit": 34,
+    "ncclCommShrink": 35,
+    "ncclCommGrow": 36,
+    "ncclCommFinalize": 37,
+    "ncclCommDestroy": 38,
+    "ncclCommAbort": 39,
+    "ncclCommRevoke": 40,
 }
-#: What moves data: a rank's buffers for n ranks (NCCL's documentation), in elements of `count`; and whether it has a root.
-BUFFERS = {"AllReduce": ("1", "1"), "Broadcast": ("1", "1"), "Reduce": ("1", "1"), "AllGather": ("1", "n"), "ReduceScatter": ("n", "1"),
-           "AlltoAll": ("n", "n"), "Gather": ("1", "n"), "Scatter": ("n", "1")}
+#: What moves data: a rank's buffers for n ranks (NCCL's documentation), in elements of `count`; and
+#: whether it has a root.
+BUFFERS = {
+    "AllReduce": ("1", "1"),
+    "Broadcast": ("1", "1"),
+    "Reduce": ("1", "1"),
+    "AllGather": ("1", "n"),
+    "ReduceScatter": ("n", "1"),
+    "AlltoAll": ("n", "n"),
+    "Gather": ("1", "n"),
+    "Scatter": ("n", "1"),
+}
 ROOTED = {"Broadcast": "from", "Scatter": "from", "Reduce": "to", "Gather": "to"}
 
 
 def test_functions_have_their_values() -> None:
     assert {name: operation_of(name) for name in FUNCTIONS} == FUNCTIONS
     assert {name: operation_of(name.removeprefix("nccl")) for name in FUNCTIONS} == FUNCTIONS
-    assert [operation_of(name) for name in ("ncclGetUniqueId", "", "Several operations in a group", "gather")] == [0, 0, 0, 9]
-    assert kernel_operation("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)") == nccl.SEND_RECEIVE == 15
+    assert [
+        operation_of(name)
+        for name in ("ncclGetUniqueId", "", "Several operations in a group", "gather")
+    ] == [0, 0, 0, 9]
+    assert (
+        kernel_operation("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
+        == calls.SEND_RECEIVE
+        == 15
+    )
 
 
 def test_sets_of_operations() -> None:
     def named(values: tuple[int, ...]) -> set[str]:
         return {dict(catalogue().value_sets["nccl_operation"].labels)[value] for value in values}
 
-    assert named(nccl.WAIT_FOR_ROOT) == {name for name, way in ROOTED.items() if way == "from"}
-    assert named(nccl.ROOT_WAITS) == {name for name, way in ROOTED.items() if way == "to"}
-    assert named(nccl.ALL_WAIT) == BUFFERS.keys() - ROOTED.keys()
-    assert named(nccl.SHARES) == {name for name, sizes in BUFFERS.items() if "n" in sizes}
-    assert named((nccl.GROUP,)) == {"Several operations in a group"}
+    assert named(calls.WAIT_FOR_ROOT) == {name for name, way in ROOTED.items() if way == "from"}
+    assert named(calls.ROOT_WAITS) == {name for name, way in ROOTED.items() if way == "to"}
+    assert named(calls.ALL_WAIT) == BUFFERS.keys() - ROOTED.keys()
+    assert named(calls.SHARES) == {name for name, sizes in BUFFERS.items() if "n" in sizes}
+    assert named((calls.GROUP,)) == {"Several operations in a group"}
     making = tuple(f"ncclComm{what}" for what in ("Init", "Split", "Shrink", "Grow"))
-    assert named(range(nccl.FIRST_MAKING, nccl.LAST_MAKING + 1)) == {
-        name.removeprefix("nccl") for name in FUNCTIONS if name.startswith(making)}
-    assert max(value for name, value in FUNCTIONS.items() if not name.startswith(("ncclGroup", "ncclComm"))) == nccl.LAST_OPERATION
+    assert named(range(calls.FIRST_MAKING, calls.LAST_MAKING + 1)) == {
+        name.removeprefix("nccl") for name in FUNCTIONS if name.startswith(making)
+    }
+    assert (
+        max(
+            value
+            for name, value in FUNCTIONS.items()
+            if not name.startswith(("ncclGroup", "ncclComm"))
+        )
+        == calls.LAST_OPERATION
+    )
 
 
 def test_reductions_and_types_are_in_the_order_of_nccl() -> None:
     """ncclRedOp_t and ncclDataType_t of nccl.h, from 0."""
-    assert [REDUCTIONS[name] - 1 for name in ("sum", "prod", "max", "min", "avg")] == list(range(BUILT_IN))
-    types = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2")
+    assert [REDUCTIONS[name] - 1 for name in ("sum", "prod", "max", "min", "avg")] == list(
+        range(BUILT_IN)
+    )
+    types = (
+        "int8",
+        "uint8",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "bfloat16",
+        "float8e4m3",
+        "float8e5m2",
+    )
     assert [TYPE_VALUES[name] - 1 for name in types] == list(range(len(TYPE_SIZES)))
-    assert [TYPE_VALUES[name] for name in ("char", "int", "half", "float", "double")] == [1, 3, 7, 8, 9]
-    bits = [int("".join(filter(str.isdigit, name.partition("e")[0] if name.startswith("float8") else name))) for name in types]
+    assert [TYPE_VALUES[name] for name in ("char", "int", "half", "float", "double")] == [
+        1,
+        3,
+        7,
+        8,
+        9,
+    ]
+    bits = [
+        int(
+            "".join(
+                filter(str.isdigit, name.partition("e")[0] if name.startswith("float8") else name)
+            )
+        )
+        for name in types
+    ]
     assert [8 * size for size in TYPE_SIZES] == bits

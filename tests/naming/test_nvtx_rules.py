@@ -1,4 +1,6 @@
-"""Rules of NVTX names: PyTorch's tails, rules of users, what is wrong with them, and names counted by Python on real exports."""
+"""Rules of NVTX names: PyTorch's tails, rules of users, what is wrong with them, and names counted
+by Python on real exports.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from tools.exports import Row, global_tid, make_export
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.cli import main
-from nsys2prv.columns import ABSENT
-from nsys2prv.errors import Nsys2prvError
-from nsys2prv.naming.nvtx import load_rules, read_rules, renamed, to_the_end
+from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.cli.main import main
+from nsys2prv.events.names.nvtx import load_rules, read_rules, renamed, to_the_end
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
 DOMAIN = 75
@@ -31,10 +33,16 @@ PYTORCH = {
     "aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], [3, 4], []]": ("aten::mm", 5),
     "aten::mm, seq = 12, sizes = [[2, 3]], input_op_ids = [(3,0), (4,1)]": ("aten::mm", 12),
     "aten::mm, op_id = 7, seq = 9": ("aten::mm", 9),
-    "autograd::engine::evaluate_function: AddmmBackward0, op_id = 8": ("autograd::engine::evaluate_function: AddmmBackward0", ABSENT),
+    "autograd::engine::evaluate_function: AddmmBackward0, op_id = 8": (
+        "autograd::engine::evaluate_function: AddmmBackward0",
+        ABSENT,
+    ),
     "AddmmBackward, stashed seq=4": ("AddmmBackward", 4),
     "aten::relu, seq = -1": ("aten::relu", ABSENT),
-    "FSDP::post_forward (encoder.block.0.layer.1), op_id = 3": ("FSDP::post_forward (encoder.block.0.layer.1)", ABSENT),
+    "FSDP::post_forward (encoder.block.0.layer.1), op_id = 3": (
+        "FSDP::post_forward (encoder.block.0.layer.1)",
+        ABSENT,
+    ),
     "my range, seq = 5 and more": ("my range, seq = 5 and more", ABSENT),
     "f(a, op_id = 3)": ("f(a, op_id = 3)", ABSENT),
     "iteration 17": ("iteration 17", ABSENT),
@@ -44,9 +52,20 @@ PYTORCH = {
 
 def apply(text: str, *names: str, domain: str = "") -> list[tuple[str | None, int]]:
     """What rules make of names, and the numbers kept; None for a name that is dropped."""
-    result = renamed(pl.Series(names, dtype=pl.String), pl.Series([domain] * len(names), dtype=pl.String), read_rules(text, "rules"))
-    return [(name if wanted else None, number) for name, wanted, number in
-            zip(result.texts.gather(result.codes), result.wanted.tolist(), result.numbers.tolist(), strict=True)]
+    result = renamed(
+        pl.Series(names, dtype=pl.String),
+        pl.Series([domain] * len(names), dtype=pl.String),
+        read_rules(text, "rules"),
+    )
+    return [
+        (name if wanted else None, number)
+        for name, wanted, number in zip(
+            result.texts.gather(result.codes),
+            result.wanted.tolist(),
+            result.numbers.tolist(),
+            strict=True,
+        )
+    ]
 
 
 def test_tails_of_pytorch() -> None:
@@ -66,8 +85,9 @@ rules:
   - {match: noise, drop: yes}
   - {match: noise, replace: never}
 """
-    assert apply(text, "iteration 17", "model.layer.3.mlp.x, op_id = 4", "aa, seq = 2", "some noise", "ok") == [
-        ("iterbtion", 17), ("lbyer 3 mlp", ABSENT), ("c$", 2), (None, ABSENT), ("ok", ABSENT)]
+    assert apply(
+        text, "iteration 17", "model.layer.3.mlp.x, op_id = 4", "aa, seq = 2", "some noise", "ok"
+    ) == [("iterbtion", 17), ("lbyer 3 mlp", ABSENT), ("c$", 2), (None, ABSENT), ("ok", ABSENT)]
 
 
 def test_rules_of_one_domain() -> None:
@@ -76,46 +96,94 @@ def test_rules_of_one_domain() -> None:
     assert apply(text, "x", "z") == [("x", ABSENT), (None, ABSENT)]
 
 
-@pytest.mark.parametrize(("pattern", "certain"), [
-    (r"a+$", True), (r"(?:a|b)$", True), (r"(?<n>a)[|)]\|$", True), (r"\[a$", True), (r"a|b$", False), (r"a\$", False), (r"a$|b", False),
-    (r"(?m)a$", False), (r"(?:a$)", False), (r"x[]a]|b$", False), (r"[[b]]|a$", False), ("a", False)])
+@pytest.mark.parametrize(
+    ("pattern", "certain"),
+    [
+        (r"a+$", True),
+        (r"(?:a|b)$", True),
+        (r"(?<n>a)[|)]\|$", True),
+        (r"\[a$", True),
+        (r"a|b$", False),
+        (r"a\$", False),
+        (r"a$|b", False),
+        (r"(?m)a$", False),
+        (r"(?:a$)", False),
+        (r"x[]a]|b$", False),
+        (r"[[b]]|a$", False),
+        ("a", False),
+    ],
+)
 def test_patterns_that_match_to_the_end(pattern: str, certain: bool) -> None:
     assert to_the_end(pattern) == certain
-    names = pl.Series(["", "a", "ab", "ba", "aa|", "a\nb", "b\na", "aé", "éa", "xa]", "[a", "a|b", "a$", "b|"])
+    names = pl.Series(
+        ["", "a", "ab", "ba", "aa|", "a\nb", "b\na", "aé", "éa", "xa]", "[a", "a|b", "a$", "b|"]
+    )
     ends = names.str.find(pattern)
     if certain:
-        matched = [name.encode()[place:].decode() for name, place in zip(names, ends, strict=True) if place is not None]
-        assert pl.Series(matched, dtype=pl.String).str.replace(f"^(?s:{pattern})", "").to_list() == [""] * len(matched)
+        matched = [
+            name.encode()[place:].decode()
+            for name, place in zip(names, ends, strict=True)
+            if place is not None
+        ]
+        assert pl.Series(matched, dtype=pl.String).str.replace(
+            f"^(?s:{pattern})", ""
+        ).to_list() == [""] * len(matched)
 
 
 def test_tails_are_cut_as_they_are_replaced() -> None:
     names = ["a, op = 1", "é , op = 22", ", op = 3", "a, op = 4 ", " a", "  b, op = 5", "a"]
-    cut, replaced = (apply(f"rules: [{{match: '{match}', replace: ''}}]\nbuiltin: no", *names) for match in
-                     (", op = [0-9]+$", ", op = [0-9]+$|, op = [0-9]+$"))
-    assert cut == replaced == [(name, ABSENT) for name in ("a", "é", "", "a, op = 4 ", " a", "b", "a")]
+    cut, replaced = (
+        apply(f"rules: [{{match: '{match}', replace: ''}}]\nbuiltin: no", *names)
+        for match in (", op = [0-9]+$", ", op = [0-9]+$|, op = [0-9]+$")
+    )
+    assert (
+        cut == replaced == [(name, ABSENT) for name in ("a", "é", "", "a, op = 4 ", " a", "b", "a")]
+    )
 
 
 def test_a_rule_leaves_alone_what_it_does_not_change() -> None:
-    assert apply("rules: [{match: ' *$', replace: ''}, {match: 'x*$', replace: ''}]\nbuiltin: no", " a", " a ", " ax") == [
-        (" a", ABSENT), ("a", ABSENT), ("a", ABSENT)]
+    assert apply(
+        "rules: [{match: ' *$', replace: ''}, {match: 'x*$', replace: ''}]\nbuiltin: no",
+        " a",
+        " a ",
+        " ax",
+    ) == [(" a", ABSENT), ("a", ABSENT), ("a", ABSENT)]
 
 
 def event(name: str, start: int, kind: int = 59, domain: int = 0) -> Row:
-    return {"start": start, "end": start + 5, "eventType": kind, "text": name, "globalTid": global_tid(4242), "domainId": domain,
-            "textId": None}
+    return {
+        "start": start,
+        "end": start + 5,
+        "eventType": kind,
+        "text": name,
+        "globalTid": global_tid(4242),
+        "domainId": domain,
+        "textId": None,
+    }
 
 
 def test_all_sources_of_names_are_renamed_and_dropped_ones_counted(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
-    rules.write_text("rules: [{match: ' [0-9]+$', replace: ''}, {match: ^gone, drop: yes}, {match: '^lost$', replace: ''}]")
-    rows = [event(f"{name} {number}", 10 * (10 * kind + number), kind) for kind in (59, 60, 34) for number in range(3)
-            for name in ("a", "gone")]
+    rules.write_text(
+        "rules: [{match: ' [0-9]+$', replace: ''}, {match: ^gone, drop: yes}, {match: '^lost$', replace: ''}]"
+    )
+    rows = [
+        event(f"{name} {number}", 10 * (10 * kind + number), kind)
+        for kind in (59, 60, 34)
+        for number in range(3)
+        for name in ("a", "gone")
+    ]
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [*rows, event("lost", 9000)]})
     trace, summary = convert_and_read([report], tmp_path / "o.prv", nvtx_rules=rules)
     for code in (PUSHPOP, STARTEND, MARK):
-        assert [name for name, *_ in found(trace, code)] == ["a"] * 3 + ["(no text)"] * (code == PUSHPOP)
-    assert {kind: count for (kind, reason), count in summary.dropped.items() if reason == "left out by NVTX rules"} == {
-        "nvtx_pushpop_trace": 3, "nvtx_startend_trace": 3, "nvtx_marks": 3}
+        assert [name for name, *_ in found(trace, code)] == ["a"] * 3 + ["(no text)"] * (
+            code == PUSHPOP
+        )
+    assert {
+        kind: count
+        for (kind, reason), count in summary.dropped.items()
+        if reason == "left out by NVTX rules"
+    } == {"nvtx_pushpop_trace": 3, "nvtx_startend_trace": 3, "nvtx_marks": 3}
 
 
 def test_the_number_of_a_name_stays_on_its_range(tmp_path: Path) -> None:
@@ -131,30 +199,40 @@ def test_examples_of_the_documentation() -> None:
     first, second = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     name = "aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], []], input_op_ids = [(1,0)]"
     assert apply(first, "iteration 3", "model.layers.3.mlp.x", name, "nvtx_noise", "a [b]") == [
-        ("iteration", 3), ("layer 3 mlp", ABSENT), ("aten::mm", 5), (None, ABSENT), ("a [b]", ABSENT)]
+        ("iteration", 3),
+        ("layer 3 mlp", ABSENT),
+        ("aten::mm", 5),
+        (None, ABSENT),
+        ("a [b]", ABSENT),
+    ]
     assert apply(first, "a [b]", domain="trainer") == [("a", ABSENT)]
     assert apply(second, name) == [("aten::mm, sizes = [[2, 3], []]", 5)]
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("rules: 3", "list under the one key `rules`"),
-    ("rules: [3]", "rule 1: a rule has keys match, replace, drop, domain"),
-    ("rules: [{match: a}]", "rule 1: needs either `replace` or `drop: yes`"),
-    ("rules: [{match: a, replace: b, drop: yes}]", "needs either"),
-    ("rules: [{replace: b}]", "needs `match`"),
-    ("rules: [{match: '(', replace: b}]", "is no regular expression"),
-    ("rules: [{match: '(?=a)', replace: b}]", "is no regular expression"),
-    ("rules: [{match: 3, replace: b}]", "put it in quotes"),
-    ("rules: [{match: a, replace: 3}]", "'3' is no text"),
-    ("rules: [{match: a, replace: $1}]", "is no group"),
-    ("rules: [{match: (a), replace: '$1b'}]", "write ${1} before"),
-    ("rules: [{match: a, drop: maybe}]", "drop is yes or no"),
-    ("rules: [{match: a, drop: yes, domain: '['}]", "rule 1: domain"),
-    ("rules: [{match: a, drop: yes, dmain: a}]", "unknown key 'dmain'"),
-    ("rules: []\nbuiltin: 3", "builtin is yes or no"),
-    ("rules: [", "not YAML"),
-])
-def test_what_is_wrong_is_one_line(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rules: 3", "list under the one key `rules`"),
+        ("rules: [3]", "rule 1: a rule has keys match, replace, drop, domain"),
+        ("rules: [{match: a}]", "rule 1: needs either `replace` or `drop: yes`"),
+        ("rules: [{match: a, replace: b, drop: yes}]", "needs either"),
+        ("rules: [{replace: b}]", "needs `match`"),
+        ("rules: [{match: '(', replace: b}]", "is no regular expression"),
+        ("rules: [{match: '(?=a)', replace: b}]", "is no regular expression"),
+        ("rules: [{match: 3, replace: b}]", "put it in quotes"),
+        ("rules: [{match: a, replace: 3}]", "'3' is no text"),
+        ("rules: [{match: a, replace: $1}]", "is no group"),
+        ("rules: [{match: (a), replace: '$1b'}]", "write ${1} before"),
+        ("rules: [{match: a, drop: maybe}]", "drop is yes or no"),
+        ("rules: [{match: a, drop: yes, domain: '['}]", "rule 1: domain"),
+        ("rules: [{match: a, drop: yes, dmain: a}]", "unknown key 'dmain'"),
+        ("rules: []\nbuiltin: 3", "builtin is yes or no"),
+        ("rules: [", "not YAML"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(Nsys2prvError, match=re.escape(said)):
         read_rules(text, "rules.yaml")
     rules = tmp_path / "rules.yaml"
@@ -164,7 +242,17 @@ def test_what_is_wrong_is_one_line(text: str, said: str, tmp_path: Path, capsys:
 
 
 def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--nvtx-rules", str(tmp_path / "absent.yaml"), "none.sqlite", str(tmp_path / "out.prv")]) == 1
+    assert (
+        main(
+            [
+                "--nvtx-rules",
+                str(tmp_path / "absent.yaml"),
+                "none.sqlite",
+                str(tmp_path / "out.prv"),
+            ]
+        )
+        == 1
+    )
     assert "No such file" in capsys.readouterr().err
 
 
@@ -174,8 +262,12 @@ def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
     for number, export in enumerate(EXPORTS):
         connection = sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True)
         try:
-            names = [name for (name,) in connection.execute(
-                "SELECT text FROM NVTX_EVENTS WHERE eventType = 59 AND (text LIKE '%, op_id = %' OR text LIKE '%, seq = %')")]
+            names = [
+                name
+                for (name,) in connection.execute(
+                    "SELECT text FROM NVTX_EVENTS WHERE eventType = 59 AND (text LIKE '%, op_id = %' OR text LIKE '%, seq = %')"
+                )
+            ]
         except sqlite3.OperationalError:
             continue
         finally:
@@ -186,8 +278,14 @@ def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
         convert([export], tmp_path / f"{number}.prv", Options(("nvtx",)))
         trace = read_trace(tmp_path / f"{number}.prv")
         labels = Counter(trace.label(PUSHPOP, item.value) for item in trace.intervals(PUSHPOP))
-        expected = Counter(name.split(", seq = ")[0].split(", op_id = ")[0].strip() for name in names)
+        expected = Counter(
+            name.split(", seq = ")[0].split(", op_id = ")[0].strip() for name in names
+        )
         assert {name: labels[name] for name in expected} == dict(expected)
-        numbers = Counter(item.others[NUMBER] for item in trace.intervals(PUSHPOP) if NUMBER in item.others)
-        assert numbers == Counter(int(found[1]) for name in names if (found := re.search(r", seq = (\d+)", name)))
+        numbers = Counter(
+            item.others[NUMBER] for item in trace.intervals(PUSHPOP) if NUMBER in item.others
+        )
+        assert numbers == Counter(
+            int(found[1]) for name in names if (found := re.search(r", seq = (\d+)", name))
+        )
     assert met > 10_000

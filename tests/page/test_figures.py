@@ -10,16 +10,35 @@ import pytest
 from tools.pages import Page, references
 from tools.view_answers import SAMPLES
 
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
 
 
 @pytest.fixture(scope="module", params=["training", "cluster", "graphs", "machine"])
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict]:
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict]:
     """A page, and the JSON of the same run."""
     folder = tmp_path_factory.mktemp(request.param)
-    reports = sorted(map(str, SAMPLES["training"][0].parent.parent.joinpath(request.param).glob("*.sqlite")))
-    assert main(["report", *reports, "-q", "--html", str(folder / "r.html"), "--json", str(folder / "r.json")]) == 0
-    return (folder / "r.html").read_text(encoding="utf-8"), json.loads((folder / "r.json").read_text(encoding="utf-8"))
+    reports = sorted(
+        map(str, SAMPLES["training"][0].parent.parent.joinpath(request.param).glob("*.sqlite"))
+    )
+    assert (
+        main(
+            [
+                "report",
+                *reports,
+                "-q",
+                "--html",
+                str(folder / "r.html"),
+                "--json",
+                str(folder / "r.json"),
+            ]
+        )
+        == 0
+    )
+    return (folder / "r.html").read_text(encoding="utf-8"), json.loads(
+        (folder / "r.json").read_text(encoding="utf-8")
+    )
 
 
 @pytest.mark.slow
@@ -68,20 +87,43 @@ def test_the_tree_has_the_figures_of_its_paths(made: tuple[str, dict]) -> None:
 @pytest.mark.slow
 def test_every_table_is_on_the_page_or_drawn(made: tuple[str, dict]) -> None:
     text, data = made
-    given = {f"{analysis}.{name}" for analysis, found in data["analyses"].items() for name, table in found["tables"].items()
-             if next(iter(table["columns"].values()), [])}
-    drawn = {"metrics.map", "metrics.use", "operations.by_rank", "efficiencies.iterations_of_devices", "idle.gaps_of_devices",
-             "kernels.durations", "kernels.classes_by_iteration", "efficiencies.device", "efficiencies.host"}
+    given = {
+        f"{analysis}.{name}"
+        for analysis, found in data["analyses"].items()
+        for name, table in found["tables"].items()
+        if next(iter(table["columns"].values()), [])
+    }
+    drawn = {
+        "metrics.map",
+        "metrics.use",
+        "operations.by_rank",
+        "efficiencies.iterations_of_devices",
+        "idle.gaps_of_devices",
+        "kernels.durations",
+        "kernels.classes_by_iteration",
+        "efficiencies.device",
+        "efficiencies.host",
+    }
     assert given - drawn == set(Page(text).tables)
 
 
 def test_the_tree_of_efficiencies(made: tuple[str, dict]) -> None:
     text, data = made
-    shown = [(float(attributes["data-v"]), str(attributes["class"])) for tag, attributes in Page(text).tags
-             if tag == "span" and "factor" in str(attributes.get("class"))]
+    shown = [
+        (float(attributes["data-v"]), str(attributes["class"]))
+        for tag, attributes in Page(text).tags
+        if tag == "span" and "factor" in str(attributes.get("class"))
+    ]
     tables = data["analyses"]["efficiencies"]["tables"]
-    known = [column[0] for name in ("device", "host") for key, column in tables[name]["columns"].items() if key.endswith("efficiency")]
-    assert sorted(value for value, _ in shown) == sorted(value for value in known if value is not None)
+    known = [
+        column[0]
+        for name in ("device", "host")
+        for key, column in tables[name]["columns"].items()
+        if key.endswith("efficiency")
+    ]
+    assert sorted(value for value, _ in shown) == sorted(
+        value for value in known if value is not None
+    )
     for value, kind in shown:
         assert kind == f"factor {'good' if value >= 0.8 else 'fair' if value >= 0.6 else 'poor'}"
 
@@ -103,7 +145,11 @@ def test_nothing_outside_is_referred_to(made: tuple[str, dict]) -> None:
     assert not re.search(r"https?:|file:|xmlns", text, re.IGNORECASE)
     identifiers = [attributes["id"] for _, attributes in Page(text).tags if "id" in attributes]
     assert len(identifiers) == len(set(identifiers))
-    targets = [attributes.get(name) or "" for _, attributes in Page(text).tags for name in ("href", "xlink:href")]
+    targets = [
+        attributes.get(name) or ""
+        for _, attributes in Page(text).tags
+        for name in ("href", "xlink:href")
+    ]
     assert {target[1:] for target in targets if target.startswith("#")} <= set(identifiers)
 
 

@@ -10,10 +10,10 @@ import pytest
 from tools.pages import CHROMIUM, Page, browse
 from tools.view_answers import SAMPLES
 
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
 
 EVIL = "<script>document.title='caught'</script>"
-QUOTED = "\" onmouseover=\"alert(1)\" x='"
+QUOTED = '" onmouseover="alert(1)" x=\''
 HEAD = "</title></style><img src=x onerror=alert(1)>$x^2$"
 
 
@@ -23,15 +23,44 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in SAMPLES["training"][:2]:
         copy = shutil.copy(path, folder)
         with sqlite3.connect(copy) as export:
-            for text, column, table in (("zero_grad", "text", "NVTX_EVENTS"), ("forward", "value", "StringIds")):
-                assert export.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (EVIL, text)).rowcount
-            assert export.execute("UPDATE StringIds SET value = ? WHERE value = 'optimizer'", (QUOTED,)).rowcount
-            export.execute("UPDATE NVTX_EVENTS SET text = 'a / b & \u0007 \u202e]]>' WHERE text LIKE 'layer_00%'")
-            export.execute("UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE name = 'Hostname'", (HEAD,))
-            ids = export.execute("SELECT DISTINCT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL LIMIT 3").fetchall()
-            export.executemany("UPDATE StringIds SET value = 'void evil' || id || '<script>(int)' WHERE id = ?", ids)
+            for text, column, table in (
+                ("zero_grad", "text", "NVTX_EVENTS"),
+                ("forward", "value", "StringIds"),
+            ):
+                assert export.execute(
+                    f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (EVIL, text)
+                ).rowcount
+            assert export.execute(
+                "UPDATE StringIds SET value = ? WHERE value = 'optimizer'", (QUOTED,)
+            ).rowcount
+            export.execute(
+                "UPDATE NVTX_EVENTS SET text = 'a / b & \u0007 \u202e]]>' WHERE text LIKE 'layer_00%'"
+            )
+            export.execute(
+                "UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE name = 'Hostname'", (HEAD,)
+            )
+            ids = export.execute(
+                "SELECT DISTINCT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL LIMIT 3"
+            ).fetchall()
+            export.executemany(
+                "UPDATE StringIds SET value = 'void evil' || id || '<script>(int)' WHERE id = ?",
+                ids,
+            )
     written = folder / "page <i>.html"
-    assert main(["report", *map(str, sorted(folder.glob("*.sqlite"))), "-q", "--align", "utc", "--html", str(written)]) == 0
+    assert (
+        main(
+            [
+                "report",
+                *map(str, sorted(folder.glob("*.sqlite"))),
+                "-q",
+                "--align",
+                "utc",
+                "--html",
+                str(written),
+            ]
+        )
+        == 0
+    )
     return written
 
 

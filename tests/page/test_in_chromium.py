@@ -12,7 +12,7 @@ import pytest
 from tools.pages import CHROMIUM, Page, browse
 from tools.view_answers import SAMPLES
 
-from nsys2prv.cli import main
+from nsys2prv.cli.main import main
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH")
 
@@ -51,7 +51,20 @@ document.body.dataset.found = JSON.stringify(found);
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written = tmp_path_factory.mktemp("page") / "page.html"
-    assert main(["report", *map(str, SAMPLES["training"]), "-q", "--region", "iteration*", "--html", str(written)]) == 0
+    assert (
+        main(
+            [
+                "report",
+                *map(str, SAMPLES["training"]),
+                "-q",
+                "--region",
+                "iteration*",
+                "--html",
+                str(written),
+            ]
+        )
+        == 0
+    )
     return written
 
 
@@ -62,10 +75,16 @@ def test_a_reader(page: Path, tmp_path: Path, width: int) -> None:
     allowed = base64.b64encode(hashlib.sha256(READER.encode()).digest()).decode()
     read = tmp_path / "read.html"
     # The page lets no other script run.
-    read.write_text(text.replace("script-src ", f"script-src 'sha256-{allowed}' ").replace("</body>", f"<script>{READER}</script></body>"))
+    read.write_text(
+        text.replace("script-src ", f"script-src 'sha256-{allowed}' ").replace(
+            "</body>", f"<script>{READER}</script></body>"
+        )
+    )
     shown, complaints = browse(tmp_path, read, f"--window-size={width},900")
     assert complaints == []
-    found = json.loads(next(str(attributes["data-found"]) for tag, attributes in Page(shown).tags if tag == "body"))
+    found = json.loads(
+        next(str(attributes["data-found"]) for tag, attributes in Page(shown).tags if tag == "body")
+    )
     kernels = Page(text).tables["kernels.kernels"]
     counts = [row[kernels.columns.index("count")] for row in kernels.rows]
     assert list(map(float, found["down"])) == sorted(counts, reverse=True)
@@ -74,7 +93,7 @@ def test_a_reader(page: Path, tmp_path: Path, width: int) -> None:
     assert sorted(found["names"]) == sorted(str(row[0]) for row in kernels.rows)
     shares = [float(value) for value in found["nulls"] if value]
     assert shares == sorted(shares, reverse=True)
-    assert found["nulls"][len(shares):] == [""] * (len(found["nulls"]) - len(shares))
+    assert found["nulls"][len(shares) :] == [""] * (len(found["nulls"]) - len(shares))
     assert found["filtered"] == [name for name in found["backwards"] if "nccl" in name]
     _check_tree(found)
     assert len(set(found["themes"])) == 2
@@ -110,7 +129,11 @@ def test_the_page_as_it_is(page: Path, tmp_path: Path, theme: int) -> None:
 @pytest.mark.slow
 def test_another_script_is_not_run(page: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.html"
-    other.write_text(page.read_text(encoding="utf-8").replace("</body>", "<script>document.title = 'ran'</script></body>"))
+    other.write_text(
+        page.read_text(encoding="utf-8").replace(
+            "</body>", "<script>document.title = 'ran'</script></body>"
+        )
+    )
     shown, complaints = browse(tmp_path, other)
     assert "<title>ran" not in shown
     assert complaints

@@ -10,10 +10,9 @@ import polars as pl
 import pytest
 from tools.view_answers import SAMPLES
 
-from nsys2prv.cli import main
-from nsys2prv.page.drift import drift, outliers
-from nsys2prv.page.markup import escaped, table_html
-from nsys2prv.page.nesting import nested
+from nsys2prv.analysis.page.drift import drift, nested, outliers
+from nsys2prv.analysis.page.html import escaped, table_html
+from nsys2prv.cli.main import main
 
 
 def test_outliers_are_far_from_the_median() -> None:
@@ -34,18 +33,45 @@ def test_drift_is_a_slope_over_all() -> None:
 
 
 def test_names_that_hold_the_separator() -> None:
-    tree = pl.DataFrame({"path": ["a", "a !x", "a / b", "a / b / c", "a / b / c / d", "y / z"],
-                         "depth": [0, 0, 1, 1, 2, 0], "gpu_ns": [5, 1, 2, 3, 3, 9], "host_ns": [0] * 6})
+    tree = pl.DataFrame(
+        {
+            "path": ["a", "a !x", "a / b", "a / b / c", "a / b / c / d", "y / z"],
+            "depth": [0, 0, 1, 1, 2, 0],
+            "gpu_ns": [5, 1, 2, 3, 3, 9],
+            "host_ns": [0] * 6,
+        }
+    )
     frame, depths = nested(tree, 10)
     assert list(zip(frame["operation"], depths, frame["gpu_ns"], strict=True)) == [
-        ("y / z", 0, 9), ("a", 0, 5), ("b / c", 1, 3), ("d", 2, 3), ("b", 1, 2), ("a !x", 0, 1)]
+        ("y / z", 0, 9),
+        ("a", 0, 5),
+        ("b / c", 1, 3),
+        ("d", 2, 3),
+        ("b", 1, 2),
+        ("a !x", 0, 1),
+    ]
     frame, depths = nested(tree, 3)
-    assert list(zip(frame["operation"], depths, strict=True)) == [("y / z", 0), ("a", 0), ("b / c", 1)]
+    assert list(zip(frame["operation"], depths, strict=True)) == [
+        ("y / z", 0),
+        ("a", 0),
+        ("b / c", 1),
+    ]
 
 
 def test_cells_have_their_figures() -> None:
-    html = table_html(pl.DataFrame({"name": ["<a>"], "time_ns": [1500], "share": [0.25], "load_efficiency": [0.7], "none_ns": [None]},
-                                   schema_overrides={"none_ns": pl.Int64}), 'x"y')
+    html = table_html(
+        pl.DataFrame(
+            {
+                "name": ["<a>"],
+                "time_ns": [1500],
+                "share": [0.25],
+                "load_efficiency": [0.7],
+                "none_ns": [None],
+            },
+            schema_overrides={"none_ns": pl.Int64},
+        ),
+        'x"y',
+    )
     assert '<td>&lt;a&gt;<td data-v=1500 class="n">1.50 us' in html
     assert '<td data-v=0.25 class="n b" style="--p:25.0%">25.00 %' in html
     assert '<td data-v=0.7 class="n fair">70.00 %' in html
@@ -57,11 +83,16 @@ def test_what_cannot_be_printed() -> None:
     assert escaped("a\0b\u202ec\ud800<") == "a\ufffdb\ufffdc\ufffd&lt;"
 
 
-def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_matplotlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     reports = [str(path) for path in SAMPLES["graphs"]]
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["report", *reports, "--html", str(tmp_path / "r.html")]) == 1
-    assert capsys.readouterr().err == "nsys2prv: error: the page needs matplotlib: pip install matplotlib\n"
+    assert (
+        capsys.readouterr().err
+        == "nsys2prv: error: the page needs matplotlib: pip install matplotlib\n"
+    )
     assert main([*reports, str(tmp_path / "out.prv"), "--report"]) == 0
     assert "out.report.html (the page needs matplotlib" in capsys.readouterr().out
     assert not (tmp_path / "out.report.html").exists()
@@ -74,10 +105,14 @@ def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["report", *reports, "-q", "--only", "kernels", "--json", data]) == 0
     assert main(["diff", data, data, "--json", both]) == 0
     capsys.readouterr()
-    for arguments, status, said in (([both], 1, "holds the difference of two jobs"), ([data, data], 2, "give it alone"),
-                                    ([data, "--iterations", "x"], 2, "give it alone"), ([data, "--ranks", "0"], 2, "give it alone"),
-                                    ([data, "--only", "idle"], 2, "there are kernels"),
-                                    ([data, "--html", str(tmp_path / "no" / "x.html")], 1, "No such file or directory")):
+    for arguments, status, said in (
+        ([both], 1, "holds the difference of two jobs"),
+        ([data, data], 2, "give it alone"),
+        ([data, "--iterations", "x"], 2, "give it alone"),
+        ([data, "--ranks", "0"], 2, "give it alone"),
+        ([data, "--only", "idle"], 2, "there are kernels"),
+        ([data, "--html", str(tmp_path / "no" / "x.html")], 1, "No such file or directory"),
+    ):
         assert main(["report", *arguments]) == status
         error = capsys.readouterr().err
         assert said in error

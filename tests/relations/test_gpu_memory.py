@@ -1,4 +1,6 @@
-"""Memory in use on GPUs: shared ones, odd addresses and orders, tables in pieces; and page faults of several processes on one GPU."""
+"""Memory in use on GPUs: shared ones, odd addresses and orders, tables in pieces; and page faults
+of several processes on one GPU.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,30 @@ from tools.exports import KERNEL, PID, Row, global_pid, kernel, make_export, str
 from tools.trace import Trace
 
 from nsys2prv import Summary
-from nsys2prv.reading import extract
+from nsys2prv.conversion import reading
 
 USAGE, GPU_FAULTS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 DEVICE, PINNED = 66500013, 66500012
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
-def take(start: int | None, size: int | None, address: int | None = 1, kind: int | None = 2, pid: int = PID, device: int = 0) -> Row:
-    return {"start": start, "globalPid": global_pid(pid), "deviceId": device, "address": address, "bytes": size, "memKind": kind,
-            "memoryOperationType": 0}
+def take(
+    start: int | None,
+    size: int | None,
+    address: int | None = 1,
+    kind: int | None = 2,
+    pid: int = PID,
+    device: int = 0,
+) -> Row:
+    return {
+        "start": start,
+        "globalPid": global_pid(pid),
+        "deviceId": device,
+        "address": address,
+        "bytes": size,
+        "memKind": kind,
+        "memoryOperationType": 0,
+    }
 
 
 def give(start: int, size: int = 0, address: int = 1, **more: object) -> Row:
@@ -31,20 +47,35 @@ def converted(folder: Path, *reports: list[Row], **options: object) -> tuple[Tra
     """The trace of reports of one host with these rows, each of a process on its GPU 0."""
     paths = []
     for number, rows in enumerate(reports):
-        tables = {USAGE: rows, KERNEL: [kernel(0, 1000, globalPid=rows[0]["globalPid"])], "StringIds": strings("k"),
-                  "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": UUID, "busLocation": ""}],
-                  "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
-                  "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}]}
+        tables = {
+            USAGE: rows,
+            KERNEL: [kernel(0, 1000, globalPid=rows[0]["globalPid"])],
+            "StringIds": strings("k"),
+            "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": UUID, "busLocation": ""}],
+            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
+            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}],
+        }
         paths.append(make_export(folder / f"{number}.sqlite", tables))
     return convert_and_read(paths, folder / "o.prv", **options)
 
 
 def totals(trace: Trace, code: int = DEVICE) -> list[tuple[int, int]]:
-    return [(sample.time, sample.numbers[code]) for sample in trace.samples if code in sample.numbers and sample.time < trace.duration]
+    return [
+        (sample.time, sample.numbers[code])
+        for sample in trace.samples
+        if code in sample.numbers and sample.time < trace.duration
+    ]
 
 
 def test_what_is_taken_and_given_back(tmp_path: Path) -> None:
-    rows = [take(10, 100), take(20, 50, 2), give(30, 100), take(30, 7, 3, kind=1), give(40, address=2), give(40, address=3)]
+    rows = [
+        take(10, 100),
+        take(20, 50, 2),
+        give(30, 100),
+        take(30, 7, 3, kind=1),
+        give(40, address=2),
+        give(40, address=3),
+    ]
     trace, summary = converted(tmp_path, rows)
     assert totals(trace) == [(10, 100), (20, 150), (30, 50), (40, 0)]
     assert totals(trace, PINNED) == [(30, 7), (40, 0)]
@@ -52,7 +83,9 @@ def test_what_is_taken_and_given_back(tmp_path: Path) -> None:
 
 
 def test_an_address_is_one_of_a_process(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, [take(10, 100), take(20, 30, pid=77), give(30), give(40, pid=77)])
+    trace, _ = converted(
+        tmp_path, [take(10, 100), take(20, 30, pid=77), give(30), give(40, pid=77)]
+    )
     assert totals(trace) == [(10, 100), (20, 130), (30, 30), (40, 0)]
 
 
@@ -64,10 +97,20 @@ def test_reports_that_share_a_gpu_add_up(tmp_path: Path) -> None:
 
 
 def test_several_gpus_have_totals_of_their_own(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, [take(10, 100), take(20, 30, 2, device=1), give(30), give(40, address=2, device=1)])
-    found = [(trace.row_name(sample.row), sample.time, sample.numbers[DEVICE]) for sample in trace.samples]
+    trace, _ = converted(
+        tmp_path,
+        [take(10, 100), take(20, 30, 2, device=1), give(30), give(40, address=2, device=1)],
+    )
+    found = [
+        (trace.row_name(sample.row), sample.time, sample.numbers[DEVICE])
+        for sample in trace.samples
+    ]
     assert [record for record in found if record[1] < trace.duration] == [
-        ("Metrics GPU0", 10, 100), ("Metrics GPU1", 20, 30), ("Metrics GPU0", 30, 0), ("Metrics GPU1", 40, 0)]
+        ("Metrics GPU0", 10, 100),
+        ("Metrics GPU1", 20, 30),
+        ("Metrics GPU0", 30, 0),
+        ("Metrics GPU1", 40, 0),
+    ]
 
 
 def test_releases_of_what_is_not_known_and_addresses_taken_twice(tmp_path: Path) -> None:
@@ -76,21 +119,36 @@ def test_releases_of_what_is_not_known_and_addresses_taken_twice(tmp_path: Path)
     assert totals(trace) == [(10, 100), (20, 30), (30, 0), (50, 1)]
     assert [note for note in summary.notes if "memory" in note] == [
         "memory in use: 2 releases of memory whose allocation is not in the reports, left out",
-        "memory in use: 1 allocations at addresses in use, whose releases are not in the reports: counted as released"]
+        "memory in use: 1 allocations at addresses in use, whose releases are not in the reports: counted as released",
+    ]
 
 
 def test_rows_that_say_too_little_or_too_much(tmp_path: Path) -> None:
-    rows = [take(10, None), take(20, -5, 2), take(30, 40, 3, kind=None), take(40, 40, 4, kind=55), take(None, 40, 5), take(50, 60, None),
-            take(60, 1 << 62, 6), take(70, 1 << 62, 7), take(80, 1 << 62, 8), {**take(90, 5, 9), "memoryOperationType": 7}]
+    rows = [
+        take(10, None),
+        take(20, -5, 2),
+        take(30, 40, 3, kind=None),
+        take(40, 40, 4, kind=55),
+        take(None, 40, 5),
+        take(50, 60, None),
+        take(60, 1 << 62, 6),
+        take(70, 1 << 62, 7),
+        take(80, 1 << 62, 8),
+        {**take(90, 5, 9), "memoryOperationType": 7},
+    ]
     trace, summary = converted(tmp_path, rows)
     assert totals(trace, 66500018) == [(30, 40), (40, 80)]
     assert totals(trace)[:3] == [(10, 0), (20, 0), (50, 60)]
     assert all(value >= 0 for _, value in totals(trace))
     assert summary.dropped == {("memory_usage", "rows without usable times"): 1}
-    assert [trace.label(66500003, item.value) for item in trace.intervals(66500003)].count("Memory usage event of unknown kind") == 1
+    assert [trace.label(66500003, item.value) for item in trace.intervals(66500003)].count(
+        "Memory usage event of unknown kind"
+    ) == 1
 
 
-def test_neither_order_nor_pieces_of_the_table_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_order_nor_pieces_of_the_table_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw = random.Random(5)
     live: dict[int, int] = {}
     rows, expected, total = [], [], 0
@@ -105,8 +163,8 @@ def test_neither_order_nor_pieces_of_the_table_matter(tmp_path: Path, monkeypatc
             rows.append(take(step, live[address], address))
         expected.append((step, total))
     draw.shuffle(rows)
-    monkeypatch.setattr(extract, "PART_ROWS", 7)
-    monkeypatch.setattr(extract, "TASK_ROWS", 40)
+    monkeypatch.setattr(reading, "PART_ROWS", 7)
+    monkeypatch.setattr(reading, "TASK_ROWS", 40)
     trace, _ = converted(tmp_path, rows)
     assert totals(trace) == expected
 
@@ -114,15 +172,31 @@ def test_neither_order_nor_pieces_of_the_table_matter(tmp_path: Path, monkeypatc
 def test_page_faults_of_several_reports_on_one_gpu_are_all_written(tmp_path: Path) -> None:
     paths = []
     for number in range(2):
-        fault = {"start": 10 + number, "end": 20, "globalPid": global_pid(), "deviceId": 0, "numberOfPageFaults": 3,
-                 "faultAccessType": number}
-        paths.append(make_export(tmp_path / f"{number}.sqlite", {
-            GPU_FAULTS: [fault], KERNEL: [kernel(0, 100)], "StringIds": strings("k"),
-            "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": UUID, "busLocation": ""}],
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
-            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}]}))
+        fault = {
+            "start": 10 + number,
+            "end": 20,
+            "globalPid": global_pid(),
+            "deviceId": 0,
+            "numberOfPageFaults": 3,
+            "faultAccessType": number,
+        }
+        paths.append(
+            make_export(
+                tmp_path / f"{number}.sqlite",
+                {
+                    GPU_FAULTS: [fault],
+                    KERNEL: [kernel(0, 100)],
+                    "StringIds": strings("k"),
+                    "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": UUID, "busLocation": ""}],
+                    "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
+                    "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}],
+                },
+            )
+        )
     trace, summary = convert_and_read(paths, tmp_path / "o.prv", align="utc")
-    assert [(trace.label(66500035, item.value), item.begin) for item in sorted(trace.intervals(66500035), key=lambda item: item.begin)] == [
-        ("Unknown", 10), ("Read", 11)]
+    assert [
+        (trace.label(66500035, item.value), item.begin)
+        for item in sorted(trace.intervals(66500035), key=lambda item: item.begin)
+    ] == [("Unknown", 10), ("Read", 11)]
     assert len({item.row for item in trace.intervals(66500035)}) == 1
     assert not [note for note in summary.notes if "left out" in note]

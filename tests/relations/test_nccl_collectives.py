@@ -1,4 +1,6 @@
-"""Collectives on all their ranks: against the truth of generated jobs, against the reports' own times, and odd cases by hand."""
+"""Collectives on all their ranks: against the truth of generated jobs, against the reports' own
+times, and odd cases by hand.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,18 @@ def records(trace: Trace) -> dict[int, list[Record]]:
     """Collective number -> what its ranks' records say."""
     found = defaultdict(list)
     for item in trace.intervals(COLLECTIVE):
-        found[item.others[NUMBER]].append((item.row[0], *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER))))
+        found[item.others[NUMBER]].append(
+            (item.row[0], *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER)))
+        )
     return {number: sorted(items) for number, items in found.items()}
 
 
 def bandwidths(trace: Trace) -> dict[tuple[tuple[int, int], int, int], tuple[int, int]]:
     """Row, begin and end of each transfer: algorithm and bus bandwidth (B/s)."""
-    return {(item.row, item.begin, item.end): (item.others[ALGORITHM], item.others[BUS]) for item in trace.intervals(TRANSFERS)}
+    return {
+        (item.row, item.begin, item.end): (item.others[ALGORITHM], item.others[BUS])
+        for item in trace.intervals(TRANSFERS)
+    }
 
 
 def expected(begins: list[int], ends: list[int], tasks: list[int]) -> list[Record]:
@@ -43,26 +50,70 @@ def expected(begins: list[int], ends: list[int], tasks: list[int]) -> list[Recor
     begin, end = np.array(begins), np.array(ends)
     last = begin.max()
     wait, transfer = np.minimum(last - begin, end - begin), np.maximum(end - last, 0)
-    return sorted(zip(tasks, (begin - begin.min()).tolist(), wait.tolist(), transfer.tolist(), strict=True))
+    return sorted(
+        zip(tasks, (begin - begin.min()).tolist(), wait.tolist(), transfer.tolist(), strict=True)
+    )
 
 
-@pytest.mark.parametrize(("more", "way"), [
-    ({}, "order of launches"), ({"payload": "binary", "row_order": "shuffled"}, "order of launches"),
-    ({"payload": "dynamic", "row_order": "shuffled", "nccl_rooted": True}, "order of launches"),
-    ({"nccl_groups": True}, "order of launches"), ({"nccl_rooted": True, "payload": "binary"}, "order of launches"),
-    ({"nccl_trace": "advanced", "nccl_groups": True, "nccl_proxy": True, "nccl_rooted": True}, "sequence number"),
-], ids=["JSON and binary", "binary, rows in any order", "dynamic tables, rows in any order", "groups", "with a root", "advanced trace"])
-def test_generated_job_agrees_with_its_truth(tmp_path: Path, more: dict[str, object], way: str) -> None:
-    generate(tmp_path, SampleOptions(ranks=8, hosts=2, steps=3, layers=2, clock_offsets_ms=(0.0, 0.0), clock_drifts_ppm=(0.0, 0.0), **more))
+@pytest.mark.parametrize(
+    ("more", "way"),
+    [
+        ({}, "order of launches"),
+        ({"payload": "binary", "row_order": "shuffled"}, "order of launches"),
+        ({"payload": "dynamic", "row_order": "shuffled", "nccl_rooted": True}, "order of launches"),
+        ({"nccl_groups": True}, "order of launches"),
+        ({"nccl_rooted": True, "payload": "binary"}, "order of launches"),
+        (
+            {
+                "nccl_trace": "advanced",
+                "nccl_groups": True,
+                "nccl_proxy": True,
+                "nccl_rooted": True,
+            },
+            "sequence number",
+        ),
+    ],
+    ids=[
+        "JSON and binary",
+        "binary, rows in any order",
+        "dynamic tables, rows in any order",
+        "groups",
+        "with a root",
+        "advanced trace",
+    ],
+)
+def test_generated_job_agrees_with_its_truth(
+    tmp_path: Path, more: dict[str, object], way: str
+) -> None:
+    generate(
+        tmp_path,
+        SampleOptions(
+            ranks=8,
+            hosts=2,
+            steps=3,
+            layers=2,
+            clock_offsets_ms=(0.0, 0.0),
+            clock_drifts_ppm=(0.0, 0.0),
+            **more,
+        ),
+    )
     trace, summary = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
-    truth = [item for item in json.loads((tmp_path / "truth.json").read_text())["collectives"] if item["function"] != "SendRecv"]
+    truth = [
+        item
+        for item in json.loads((tmp_path / "truth.json").read_text())["collectives"]
+        if item["function"] != "SendRecv"
+    ]
     assert f"{way}: {len(truth)}" in summary.text(verbose=True)
-    wanted = sorted(expected(item["begin"], item["end"], [rank + 1 for rank in item["ranks"]]) for item in truth)
+    wanted = sorted(
+        expected(item["begin"], item["end"], [rank + 1 for rank in item["ranks"]]) for item in truth
+    )
     assert sorted(records(trace).values()) == wanted
 
 
 def kernels_by_sql(report: Path) -> list[tuple[int, int, int, int, str, int]]:
-    """Communicator, ordinal, begin, end (UTC ns), function, bytes of the collectives of one report, in plain SQL."""
+    """Communicator, ordinal, begin, end (UTC ns), function, bytes of the collectives of one report,
+    in plain SQL.
+    """
     connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
     return connection.execute("""
         SELECT json_extract(r.jsonText, '$."NCCL communicator ID"') AS comm,
@@ -78,7 +129,12 @@ def kernels_by_sql(report: Path) -> list[tuple[int, int, int, int, str, int]]:
 
 def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None:
     """One host, so that the reports' UTC is one clock; late, wait, transfer and both bandwidths."""
-    generate(tmp_path, SampleOptions(ranks=4, hosts=1, steps=3, layers=2, clock_offsets_ms=(5.0,), clock_drifts_ppm=(20.0,)))
+    generate(
+        tmp_path,
+        SampleOptions(
+            ranks=4, hosts=1, steps=3, layers=2, clock_offsets_ms=(5.0,), clock_drifts_ppm=(20.0,)
+        ),
+    )
     reports = sorted(tmp_path.glob("rank*.sqlite"))
     convert(reports, tmp_path / "o.prv")
     by_key = defaultdict(list)
@@ -87,21 +143,34 @@ def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None
             by_key[communicator, ordinal].append((task, begin, end, function, size))
     wanted = []
     for group in by_key.values():
-        tasks, begins, ends, functions, sizes = (list(column) for column in zip(*group, strict=True))
+        tasks, begins, ends, functions, sizes = (
+            list(column) for column in zip(*group, strict=True)
+        )
         ranks = len(tasks)
         whole = sizes[0] * (1 if functions[0] == "ncclAllReduce" else ranks)
         factor = 2 * (ranks - 1) / ranks if functions[0] == "ncclAllReduce" else (ranks - 1) / ranks
-        wanted.append([(*record, whole * 1e9 / record[3], whole * 1e9 * factor / record[3])
-                       for record in expected(begins, ends, tasks)])
+        wanted.append(
+            [
+                (*record, whole * 1e9 / record[3], whole * 1e9 * factor / record[3])
+                for record in expected(begins, ends, tasks)
+            ]
+        )
     trace = read_trace(tmp_path / "o.prv")
     found = defaultdict(list)
     speeds = bandwidths(trace)
     for item in trace.intervals(COLLECTIVE):
         begin = item.begin + item.others.get(WAIT, 0)
-        found[item.others[NUMBER]].append((item.row[0], *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER)),
-                                           *speeds[item.row, begin, item.end]))
+        found[item.others[NUMBER]].append(
+            (
+                item.row[0],
+                *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER)),
+                *speeds[item.row, begin, item.end],
+            )
+        )
     assert len(found) == len(wanted) > 20
-    for ours, theirs in zip(sorted(sorted(items) for items in found.values()), sorted(wanted), strict=True):
+    for ours, theirs in zip(
+        sorted(sorted(items) for items in found.values()), sorted(wanted), strict=True
+    ):
         assert np.allclose(ours, theirs, rtol=2e-4, atol=1)
 
 
@@ -115,43 +184,73 @@ def pair(first: Callable[[Rank], Rank], second: Callable[[Rank], Rank]) -> tuple
 
 
 def test_figures_of_one_collective(tmp_path: Path) -> None:
-    ranks = pair(lambda rank: rank.collective(100, 1_000, 3_000, said(7, 8000)),
-                 lambda rank: rank.collective(100, 2_000, 3_100, said(7, 8000)))
+    ranks = pair(
+        lambda rank: rank.collective(100, 1_000, 3_000, said(7, 8000)),
+        lambda rank: rank.collective(100, 2_000, 3_100, said(7, 8000)),
+    )
     trace, _ = converted(tmp_path, *ranks)
     assert records(trace) == {1: [(1, 0, 1000, 1000), (2, 1000, 0, 1100)]}
-    assert bandwidths(trace) == {((1, 2), 1900, 2900): (8_000_000_000, 8_000_000_000),
-                                 ((2, 2), 1900, 3000): (7_272_727_273, 7_272_727_273)}
+    assert bandwidths(trace) == {
+        ((1, 2), 1900, 2900): (8_000_000_000, 8_000_000_000),
+        ((2, 2), 1900, 3000): (7_272_727_273, 7_272_727_273),
+    }
 
 
-@pytest.mark.parametrize(("size", "transfer", "speed"), [(8, 1_000_000, 8_000), (1, 1_000_000_000, 1), (1, 10_000_000_000, 1)])
-def test_slow_transfers_have_a_bandwidth(size: int, transfer: int, speed: int, tmp_path: Path) -> None:
-    ranks = pair(lambda rank: rank.collective(100, 1_000, 2_000 + transfer, said(7, size)),
-                 lambda rank: rank.collective(100, 2_000, 2_000 + transfer, said(7, size)))
+@pytest.mark.parametrize(
+    ("size", "transfer", "speed"),
+    [(8, 1_000_000, 8_000), (1, 1_000_000_000, 1), (1, 10_000_000_000, 1)],
+)
+def test_slow_transfers_have_a_bandwidth(
+    size: int, transfer: int, speed: int, tmp_path: Path
+) -> None:
+    ranks = pair(
+        lambda rank: rank.collective(100, 1_000, 2_000 + transfer, said(7, size)),
+        lambda rank: rank.collective(100, 2_000, 2_000 + transfer, said(7, size)),
+    )
     trace, _ = converted(tmp_path, *ranks)
     assert set(bandwidths(trace).values()) == {(speed, speed)}
 
 
 def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
-    ranks = pair(lambda rank: rank.collective(100, 1_000, 3_000, said(7, 8000)),
-                 lambda rank: rank.collective(100, 7_000, 9_000, said(7, 8000)))
+    ranks = pair(
+        lambda rank: rank.collective(100, 1_000, 3_000, said(7, 8000)),
+        lambda rank: rank.collective(100, 7_000, 9_000, said(7, 8000)),
+    )
     trace, text = converted(tmp_path, *ranks)
     assert "in 1 collective a rank ends before the last one begins, by up to 4.0 us" in text
     assert records(trace) == {1: [(1, 0, 2000, 0), (2, 6000, 0, 2000)]}
 
 
 def test_several_communicators_are_counted_apart(tmp_path: Path) -> None:
-    ranks = pair(lambda rank: rank.collective(100, 1000, 1100, said(7, 1)).collective(200, 1200, 1300, said(8, 1)),
-                 lambda rank: rank.collective(100, 1000, 1100, said(8, 1)).collective(200, 1200, 1300, said(7, 1)))
+    ranks = pair(
+        lambda rank: rank.collective(100, 1000, 1100, said(7, 1)).collective(
+            200, 1200, 1300, said(8, 1)
+        ),
+        lambda rank: rank.collective(100, 1000, 1100, said(8, 1)).collective(
+            200, 1200, 1300, said(7, 1)
+        ),
+    )
     trace, text = converted(tmp_path, *ranks)
     assert "order of launches: 2" in text
-    assert records(trace) == {1: [(1, 0, 100, 0), (2, 200, 0, 100)], 2: [(1, 200, 0, 100), (2, 0, 100, 0)]}
+    assert records(trace) == {
+        1: [(1, 0, 100, 0), (2, 200, 0, 100)],
+        2: [(1, 200, 0, 100), (2, 0, 100, 0)],
+    }
 
 
 def test_incomplete_and_differing_collectives_are_left_out(tmp_path: Path) -> None:
-    ranks = pair(lambda rank: rank.collective(100, 1000, 1100, said(7, 1)).collective(200, 1200, 1300, said(7, 5)).collective(
-                     300, 1400, 1500, said(7, 1)),
-                 lambda rank: rank.collective(100, 1000, 1100, said(7, 1)).collective(200, 1200, 1300, said(7, 6)).collective(
-                     300, 1400, 1500, said(7, 1)))
+    ranks = pair(
+        lambda rank: (
+            rank.collective(100, 1000, 1100, said(7, 1))
+            .collective(200, 1200, 1300, said(7, 5))
+            .collective(300, 1400, 1500, said(7, 1))
+        ),
+        lambda rank: (
+            rank.collective(100, 1000, 1100, said(7, 1))
+            .collective(200, 1200, 1300, said(7, 6))
+            .collective(300, 1400, 1500, said(7, 1))
+        ),
+    )
     trace, text = converted(tmp_path, *ranks)
     assert "NCCL: 1 collective incomplete or different between ranks" in text
     assert len(records(trace)) == 2
@@ -159,9 +258,16 @@ def test_incomplete_and_differing_collectives_are_left_out(tmp_path: Path) -> No
 
 def test_a_capture_that_begins_later_matches_nothing_by_order(tmp_path: Path) -> None:
     """Two or three kernels are too few to tell by their ends either."""
-    ranks = pair(lambda rank: rank.collective(100, 1000, 1100, said(7, 1)).collective(200, 1200, 1300, said(7, 1)).collective(
-                     300, 1400, 1500, said(7, 1)),
-                 lambda rank: rank.collective(200, 1200, 1300, said(7, 1)).collective(300, 1400, 1500, said(7, 1)))
+    ranks = pair(
+        lambda rank: (
+            rank.collective(100, 1000, 1100, said(7, 1))
+            .collective(200, 1200, 1300, said(7, 1))
+            .collective(300, 1400, 1500, said(7, 1))
+        ),
+        lambda rank: rank.collective(200, 1200, 1300, said(7, 1)).collective(
+            300, 1400, 1500, said(7, 1)
+        ),
+    )
     trace, text = converted(tmp_path, *ranks)
     assert "that belong to no collective of the other ranks: not compared" in text
     assert not records(trace)
@@ -169,8 +275,12 @@ def test_a_capture_that_begins_later_matches_nothing_by_order(tmp_path: Path) ->
 
 def test_a_rank_without_a_report_makes_nothing_complete(tmp_path: Path) -> None:
     made = f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}'
-    ranks = pair(lambda rank: rank.range(1, 2, "ncclCommInitRank", jsonText=made).collective(100, 1000, 1100, said(7, 1)),
-                 lambda rank: rank.collective(100, 1000, 1100, said(7, 1)))
+    ranks = pair(
+        lambda rank: rank.range(1, 2, "ncclCommInitRank", jsonText=made).collective(
+            100, 1000, 1100, said(7, 1)
+        ),
+        lambda rank: rank.collective(100, 1000, 1100, said(7, 1)),
+    )
     trace, text = converted(tmp_path, *ranks)
     assert "NCCL: 1 collective incomplete" in text
     assert not records(trace)
@@ -178,11 +288,18 @@ def test_a_rank_without_a_report_makes_nothing_complete(tmp_path: Path) -> None:
 
 def test_sequence_numbers_outweigh_the_order(tmp_path: Path) -> None:
     """Captures that begin at different calls."""
+
     def at(number: int) -> str:
         return f'{{"commHash":7,"count":4,"dataType":"float","seqNumber":{number}}}'
 
-    ranks = pair(lambda rank: rank.collective(100, 1000, 1100, at(4), "AllReduce").collective(200, 1200, 1300, at(5), "AllReduce"),
-                 lambda rank: rank.collective(100, 1210, 1300, at(5), "AllReduce").collective(200, 1400, 1500, at(6), "AllReduce"))
+    ranks = pair(
+        lambda rank: rank.collective(100, 1000, 1100, at(4), "AllReduce").collective(
+            200, 1200, 1300, at(5), "AllReduce"
+        ),
+        lambda rank: rank.collective(100, 1210, 1300, at(5), "AllReduce").collective(
+            200, 1400, 1500, at(6), "AllReduce"
+        ),
+    )
     trace, text = converted(tmp_path, *ranks)
     assert "sequence number: 1\n" in text
     assert "NCCL: 2 collectives incomplete" in text
@@ -190,26 +307,46 @@ def test_sequence_numbers_outweigh_the_order(tmp_path: Path) -> None:
 
 
 def test_same_pid_on_two_hosts(tmp_path: Path) -> None:
-    ranks = [Rank(host=host).collective(100, 1000 + late, 1300, said(7, 1)) for host, late in (("a", 0), ("b", 50))]
-    assert records(nccl_exports.converted(tmp_path, *ranks, align="utc")[0]) == {1: [(1, 0, 50, 250), (2, 50, 0, 250)]}
+    ranks = [
+        Rank(host=host).collective(100, 1000 + late, 1300, said(7, 1))
+        for host, late in (("a", 0), ("b", 50))
+    ]
+    assert records(nccl_exports.converted(tmp_path, *ranks, align="utc")[0]) == {
+        1: [(1, 0, 50, 250), (2, 50, 0, 250)]
+    }
 
 
 def test_without_payloads_by_order_where_kernels_overlap(tmp_path: Path) -> None:
-    ranks = pair(lambda rank: rank.collective(100, 1000, 1300).collective(200, 1400, 1500),
-                 lambda rank: rank.collective(100, 1100, 1300).collective(200, 1400, 1500))
+    ranks = pair(
+        lambda rank: rank.collective(100, 1000, 1300).collective(200, 1400, 1500),
+        lambda rank: rank.collective(100, 1100, 1300).collective(200, 1400, 1500),
+    )
     trace, text = converted(tmp_path, *ranks)
     assert "by order on each stream, assuming that all are of one communicator: 2" in text
     assert records(trace)[1] == [(1, 0, 100, 200), (2, 100, 0, 200)]
     assert not bandwidths(trace)
 
 
-@pytest.mark.parametrize(("second", "why"), [
-    (lambda rank: rank.collective(100, 5000, 5300), "do not overlap"),
-    (lambda rank: rank.collective(100, 1000, 1300).collective(200, 1400, 1500), "different sequences"),
-    (lambda rank: rank.range(1, 2, "ncclCommInitRank", jsonText=f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}').collective(100, 1000, 1300),
-     "there are several"),
-], ids=["apart in time", "other sequence", "rank missing"])
-def test_without_payloads_nothing_is_guessed(tmp_path: Path, second: Callable[[Rank], Rank], why: str) -> None:
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        (lambda rank: rank.collective(100, 5000, 5300), "do not overlap"),
+        (
+            lambda rank: rank.collective(100, 1000, 1300).collective(200, 1400, 1500),
+            "different sequences",
+        ),
+        (
+            lambda rank: rank.range(
+                1, 2, "ncclCommInitRank", jsonText=f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}'
+            ).collective(100, 1000, 1300),
+            "there are several",
+        ),
+    ],
+    ids=["apart in time", "other sequence", "rank missing"],
+)
+def test_without_payloads_nothing_is_guessed(
+    tmp_path: Path, second: Callable[[Rank], Rank], why: str
+) -> None:
     trace, text = converted(tmp_path, *pair(lambda rank: rank.collective(100, 1000, 1300), second))
     assert why in text
     assert not records(trace)
@@ -217,43 +354,74 @@ def test_without_payloads_nothing_is_guessed(tmp_path: Path, second: Callable[[R
 
 def test_without_communicators_in_calls_but_one_made(tmp_path: Path) -> None:
     """NCCL before 2.25.1."""
+
     def of(rank: Rank) -> Rank:
         made = f'{{"{COMM}":7,"No. of ranks":2,"Rank":{rank.pid - 10}}}'
-        return rank.range(1, 2, "ncclCommInitRank", jsonText=made).collective(100, 1000, 1300, '{"Message size [bytes]":4096}')
+        return rank.range(1, 2, "ncclCommInitRank", jsonText=made).collective(
+            100, 1000, 1300, '{"Message size [bytes]":4096}'
+        )
 
     trace, text = converted(tmp_path, *pair(of, of))
     assert "by order on each stream, the one communicator: 1" in text
     assert next(iter(bandwidths(trace).values()))[0] == round(4096 * 1e9 / 300)
 
 
-def exchange(rank: Rank, start: int, begin: int, end: int, peer: int, size: int = 64, ranks: int | None = 2) -> Rank:
+def exchange(
+    rank: Rank, start: int, begin: int, end: int, peer: int, size: int = 64, ranks: int | None = 2
+) -> Rank:
     made = f'{{"{COMM}":7,"No. of ranks":{ranks},"Rank":{rank.pid - 10}}}'
     rank.range(1, 2, "ncclCommInitRank", jsonText=made)
-    rank.range(start, start + 2, "ncclGroupStart").range(start + 3, start + 4, "ncclSend", jsonText=said(7, size, **{"Peer rank": peer}))
+    rank.range(start, start + 2, "ncclGroupStart").range(
+        start + 3, start + 4, "ncclSend", jsonText=said(7, size, **{"Peer rank": peer})
+    )
     rank.range(start + 5, start + 6, "ncclRecv", jsonText=said(7, size, **{"Peer rank": peer}))
     return rank.range(start + 7, start + 20, "ncclGroupEnd").work(start + 8, begin, end, 3)
 
 
 def test_sends_lead_to_their_receives(tmp_path: Path) -> None:
-    trace, text = converted(tmp_path, *pair(lambda rank: exchange(rank, 100, 1000, 1400, 1),
-                                            lambda rank: exchange(rank, 100, 1100, 1410, 0)))
+    trace, text = converted(
+        tmp_path,
+        *pair(
+            lambda rank: exchange(rank, 100, 1000, 1400, 1),
+            lambda rank: exchange(rank, 100, 1100, 1410, 0),
+        ),
+    )
     assert "sends matched with their receives: 2" in text
     start = min(item.begin for item in trace.intervals(9500))
-    lines = sorted((comm.sender[0], comm.send + 1 - start, comm.receiver[0], comm.receive + 1 - start, comm.size)
-                   for comm in trace.comms if comm.tag == MESSAGE)
+    lines = sorted(
+        (
+            comm.sender[0],
+            comm.send + 1 - start,
+            comm.receiver[0],
+            comm.receive + 1 - start,
+            comm.size,
+        )
+        for comm in trace.comms
+        if comm.tag == MESSAGE
+    )
     assert lines == [(1, 1000, 2, 1410, 64), (2, 1100, 1, 1400, 64)]
     assert not records(trace)
 
 
 def test_sends_of_other_size_are_left_out(tmp_path: Path) -> None:
-    trace, text = converted(tmp_path, *pair(lambda rank: exchange(rank, 100, 1000, 1400, 1),
-                                            lambda rank: exchange(rank, 100, 1100, 1410, 0, 65)))
+    trace, text = converted(
+        tmp_path,
+        *pair(
+            lambda rank: exchange(rank, 100, 1000, 1400, 1),
+            lambda rank: exchange(rank, 100, 1100, 1410, 0, 65),
+        ),
+    )
     assert "NCCL: 4 sends and receives without their other side" in text
     assert not [comm for comm in trace.comms if comm.tag == MESSAGE]
 
 
 def test_kernels_in_graphs_are_said(tmp_path: Path) -> None:
-    ranks = [Rank(pid=10 + number).collective(100, 1000, 1300, said(7, 1)).work(400, 1400, 1500, graphNodeId=3) for number in range(2)]
+    ranks = [
+        Rank(pid=10 + number)
+        .collective(100, 1000, 1300, said(7, 1))
+        .work(400, 1400, 1500, graphNodeId=3)
+        for number in range(2)
+    ]
     trace, text = converted(tmp_path, *ranks)
     assert "NCCL: 2 kernels that were launched by CUDA graphs" in text
     assert len(records(trace)) == 1
@@ -266,6 +434,9 @@ def test_one_process_with_two_gpus(tmp_path: Path) -> None:
 
 def test_kernels_that_end_before_they_begin(tmp_path: Path) -> None:
     """As in damaged exports: their records are 1 ns long, and no figure of theirs is negative."""
-    ranks = pair(lambda rank: rank.collective(100, 1000, -1, said(7, 1)), lambda rank: rank.collective(100, 1000, 1100, said(7, 1)))
+    ranks = pair(
+        lambda rank: rank.collective(100, 1000, -1, said(7, 1)),
+        lambda rank: rank.collective(100, 1000, 1100, said(7, 1)),
+    )
     trace, _ = converted(tmp_path, *ranks)
     assert not trace.violations, trace.violations

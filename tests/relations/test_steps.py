@@ -1,4 +1,6 @@
-"""Relations and clocks whose work is divided into many small steps, of a member's calls or some collectives each: found all the same."""
+"""Relations and clocks whose work is divided into many small steps, of a member's calls or some
+collectives each: found all the same.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,24 @@ from tools.trace_reader import Trace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
+from nsys2prv._util.frames import read_frame
 from nsys2prv.clock import gathering
 from nsys2prv.clock.gathering import MemberCalls, Participant, gathered, gathered_by_member
 from nsys2prv.clock.observations import NCCL, Calls
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
-from nsys2prv.reading import facts
-from nsys2prv.reading.frames import read_frame
 from nsys2prv.relations import all_relations, call_blocks, nccl_collectives, nccl_messages
 from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece, portions
+from nsys2prv.store import facts
 
 COLLECTIVE, NUMBER, LATE, MESSAGE = 9540, 9541, 9542, 55010
-NOISE: dict[str, object] = {"clock_offset_range_ms": 50.0, "clock_drift_range_ppm": 50.0, "end_jitter_us": 3.0, "waited_us": (0.0, 17.0)}
+NOISE: dict[str, object] = {
+    "clock_offset_range_ms": 50.0,
+    "clock_drift_range_ppm": 50.0,
+    "end_jitter_us": 3.0,
+    "waited_us": (0.0, 17.0),
+}
 EXACT: dict[str, object] = {"clock_offsets_ms": (0.0, 0.0), "clock_drifts_ppm": (0.0, 0.0)}
 #: What alignment must reach, ns.
 GOOD = 10_000
@@ -60,9 +67,14 @@ def collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, {"nccl_trace": "advanced", "nccl_groups": True, "nccl_rooted": True}],
-                         ids=["order of launches", "sequence numbers"])
-def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(tmp_path: Path, more: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"nccl_trace": "advanced", "nccl_groups": True, "nccl_rooted": True}],
+    ids=["order of launches", "sequence numbers"],
+)
+def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(
+    tmp_path: Path, more: dict[str, object]
+) -> None:
     truth = truth_of(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT, **more)
     trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
     found = collectives(trace)
@@ -70,25 +82,49 @@ def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(t
     assert sorted(found) == list(range(1, len(wanted) + 1))
     firsts = [found[number][0][0] for number in sorted(found)]
     assert firsts == sorted(firsts)
-    late = sorted(sorted((rank, begin - min(item["begin"])) for rank, begin in zip(item["ranks"], item["begin"], strict=True))
-                  for item in wanted)
-    assert sorted(sorted((task, behind) for _, task, behind in items) for items in found.values()) == late
+    late = sorted(
+        sorted(
+            (rank, begin - min(item["begin"]))
+            for rank, begin in zip(item["ranks"], item["begin"], strict=True)
+        )
+        for item in wanted
+    )
+    assert (
+        sorted(sorted((task, behind) for _, task, behind in items) for items in found.values())
+        == late
+    )
 
 
 @pytest.mark.slow
 def test_messages_are_those_of_the_truth(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT)
     trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
-    wanted = sorted((item["ranks"][at], item["ranks"][(at + 1) % len(item["ranks"])])
-                    for item in truth["collectives"] if item["function"] == "SendRecv" for at in range(len(item["ranks"])))
+    wanted = sorted(
+        (item["ranks"][at], item["ranks"][(at + 1) % len(item["ranks"])])
+        for item in truth["collectives"]
+        if item["function"] == "SendRecv"
+        for at in range(len(item["ranks"]))
+    )
     assert wanted
-    assert sorted((line.sender[0] - 1, line.receiver[0] - 1) for line in trace.comms if line.tag == MESSAGE) == wanted
+    assert (
+        sorted(
+            (line.sender[0] - 1, line.receiver[0] - 1)
+            for line in trace.comms
+            if line.tag == MESSAGE
+        )
+        == wanted
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [{"seed": 2, **FAULTS}, {"seed": 3, "cut_report": "begin", "cut_rank": 3, "cut_at": 0.4}],
-                         ids=["rows missing and added", "a report that begins late"])
-def test_what_ends_tell_does_not_depend_on_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [{"seed": 2, **FAULTS}, {"seed": 3, "cut_report": "begin", "cut_rank": 3, "cut_at": 0.4}],
+    ids=["rows missing and added", "a report that begins late"],
+)
+def test_what_ends_tell_does_not_depend_on_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]
+) -> None:
     """That it is right, test_nccl_faults.py tells."""
     truth_of(tmp_path, ranks=8, hosts=4, steps=40, layers=1, pace_ms=100, **NOISE, **more)
     reports = sorted(tmp_path.glob("rank*.sqlite"))
@@ -101,22 +137,39 @@ def test_what_ends_tell_does_not_depend_on_the_steps(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [
-    {"seed": 11}, {"seed": 12, "cut_report": "begin", "cut_rank": 3, **FAULTS}, {"seed": 22, "nccl_trace": "advanced"},
-    {"seed": 13, "mpi": True, "nccl": False, **FAULTS},
-], ids=["whole", "faults", "advanced trace", "MPI"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"seed": 11},
+        {"seed": 12, "cut_report": "begin", "cut_rank": 3, **FAULTS},
+        {"seed": 22, "nccl_trace": "advanced"},
+        {"seed": 13, "mpi": True, "nccl": False, **FAULTS},
+    ],
+    ids=["whole", "faults", "advanced trace", "MPI"],
+)
 def test_clocks_are_those_of_the_truth(tmp_path: Path, more: dict[str, object]) -> None:
     truth = truth_of(tmp_path, ranks=8, hosts=4, steps=30, layers=1, pace_ms=500, **NOISE, **more)
     convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
     record = list(yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"].values())
-    span = min(rank["capture_start_true_ns"] for rank in truth["ranks"]), max(rank["capture_end_true_ns"] for rank in truth["ranks"])
+    span = (
+        min(rank["capture_start_true_ns"] for rank in truth["ranks"]),
+        max(rank["capture_end_true_ns"] for rank in truth["ranks"]),
+    )
     for true in (*span, sum(span) // 2):
-        reference, *errors = (corrected(known, host, truth, true) - true for known, host in zip(record, truth["hosts"], strict=True))
-        assert all(abs(error - reference) < min(GOOD, known["bound_ns"]) for error, known in zip(errors, record[1:], strict=True))
+        reference, *errors = (
+            corrected(known, host, truth, true) - true
+            for known, host in zip(record, truth["hosts"], strict=True)
+        )
+        assert all(
+            abs(error - reference) < min(GOOD, known["bound_ns"])
+            for error, known in zip(errors, record[1:], strict=True)
+        )
 
 
 def corrected(known: dict, host: dict, truth: dict, true: int) -> float:
-    """A true time (ns since the job's begin) as the host's clock shows it and the record corrects it."""
+    """A true time (ns since the job's begin) as the host's clock shows it and the record corrects
+    it.
+    """
     shown = Fraction(true) * (1 + Fraction(str(host["drift_ppm"])) / 10**6) + host["offset_ns"]
     at = known["at_utc_ns"] - truth["epoch_utc_ns"]
     return float(shown + known["offset_ns"] + Fraction(known["drift_ppm"]) / 10**6 * (shown - at))
@@ -128,7 +181,10 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
     sizes = rng.integers(1, 4, 300)
     lacking = {2: np.delete(np.arange(300), [40, 41, 200]), 5: np.arange(7, 300)}
     rows = {member: lacking.get(member, np.arange(300)) for member in range(8)}
-    end = {member: ends[kept] + member // 2 * 50_000 + rng.integers(0, 3_000, len(kept)) for member, kept in rows.items()}
+    end = {
+        member: ends[kept] + member // 2 * 50_000 + rng.integers(0, 3_000, len(kept))
+        for member, kept in rows.items()
+    }
 
     def load(member: int) -> MemberCalls:
         kept = rows[member]
@@ -138,14 +194,37 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
     parts = [load(member) for member in rows]
     owner = np.repeat(list(rows), [len(kept) for kept in rows.values()])
     zero = np.zeros(len(owner), np.int64)
-    together = gathered(Calls(
-        zero + NCCL, zero + 7, owner, owner // 2, zero - 1, np.concatenate([part.signature for part in parts]), zero, zero.astype(bool),
-        zero, np.concatenate([part.begin for part in parts]), np.concatenate([part.end for part in parts])), 0)
-    alone = gathered_by_member([Participant(member, member // 2, len(kept), lambda member=member: load(member))
-                                for member, kept in rows.items()], NCCL, 7)
+    together = gathered(
+        Calls(
+            zero + NCCL,
+            zero + 7,
+            owner,
+            owner // 2,
+            zero - 1,
+            np.concatenate([part.signature for part in parts]),
+            zero,
+            zero.astype(bool),
+            zero,
+            np.concatenate([part.begin for part in parts]),
+            np.concatenate([part.end for part in parts]),
+        ),
+        0,
+    )
+    alone = gathered_by_member(
+        [
+            Participant(member, member // 2, len(kept), lambda member=member: load(member))
+            for member, kept in rows.items()
+        ],
+        NCCL,
+        7,
+    )
     assert together.rows.height > 1_000
     assert alone.rows.equals(together.rows)
-    assert (alone.groups, alone.recognising, alone.members) == (together.groups, together.recognising, together.members)
+    assert (alone.groups, alone.recognising, alone.members) == (
+        together.groups,
+        together.recognising,
+        together.members,
+    )
 
 
 def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
@@ -164,19 +243,31 @@ def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
     assert len(found) > 6
     assert sum(map(len, read)) == sum(piece.rows for piece in pieces)
     assert len(np.unique(np.concatenate(read)[:, 1])) == sum(piece.rows for piece in pieces)
-    for piece in (piece for portion in found for piece in portion if piece.low is not None and piece.high is not None):
+    for piece in (
+        piece
+        for portion in found
+        for piece in portion
+        if piece.low is not None and piece.high is not None
+    ):
         assert ((piece.read()[:, 0] >= piece.low) & (piece.read()[:, 0] < piece.high)).all()
 
 
 def test_facts_set_aside_are_those_that_are_read() -> None:
-    """By one name on both sides: of every sample, with all kinds; and what says times, objects and names by its column's name is whole
-    numbers."""
-    read = {name for relation in all_relations() for name in relation.facts} | {name for kind in all_kinds() for name in kind.gathers}
+    """By one name on both sides: of every sample, with all kinds; and what says times, objects and
+    names by its column's name is whole numbers.
+    """
+    read = {name for relation in all_relations() for name in relation.facts} | {
+        name for kind in all_kinds() for name in kind.gathers
+    }
     found = set()
     for reports in SAMPLES.values():
         with nsys2prv.open(reports, demanded=("nvtx_on_gpu",)) as job:
             for result in job._job.results:
                 found |= result.facts.keys()
                 for frame in map(read_frame, result.facts.values()):
-                    assert all(frame[name].dtype.is_integer() for name in frame.columns if name.startswith((TIME, OBJECT, NAME)))
+                    assert all(
+                        frame[name].dtype.is_integer()
+                        for name in frame.columns
+                        if name.startswith((TIME, OBJECT, NAME))
+                    )
     assert found == read

@@ -1,4 +1,6 @@
-"""Jobs whose clocks are known: collectives in true time, seen through clocks with an offset and a drift; what is made of them."""
+"""Jobs whose clocks are known: collectives in true time, seen through clocks with an offset and a
+drift; what is made of them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Clocks:
     drift: np.ndarray
 
     @classmethod
-    def random(cls, rng: np.random.Generator, hosts: int, offset: float = 50e6, drift: float = 50e-6) -> Clocks:
+    def random(
+        cls, rng: np.random.Generator, hosts: int, offset: float = 50e6, drift: float = 50e-6
+    ) -> Clocks:
         return cls(np.round(rng.uniform(-offset, offset, hosts)), rng.uniform(-drift, drift, hosts))
 
     def show(self, host: np.ndarray | int, true: np.ndarray) -> np.ndarray:
@@ -33,47 +37,97 @@ class Clocks:
         return EPOCH + np.round(true + self.offset[host] + self.drift[host] * true).astype(np.int64)
 
     def true(self, host: int, shown: np.ndarray | int) -> np.ndarray:
-        return ((np.asarray(shown) - EPOCH).astype(np.float64) - self.offset[host]) / (1 + self.drift[host])
+        return ((np.asarray(shown) - EPOCH).astype(np.float64) - self.offset[host]) / (
+            1 + self.drift[host]
+        )
 
 
 def instants(rng: np.random.Generator, count: int, seconds: float) -> np.ndarray:
-    """Ends of `count` collectives within the seconds, float ns since EPOCH, at irregular intervals of at least 1 ms."""
+    """Ends of `count` collectives within the seconds, float ns since EPOCH, at irregular intervals
+    of at least 1 ms.
+    """
     gaps = rng.uniform(0.5, 1.5, count)
     return np.cumsum(gaps) / gaps.sum() * seconds * 1e9
 
 
-def collectives(rng: np.random.Generator, clocks: Clocks, clock_of: np.ndarray, ends: np.ndarray, *, group: int = 7,
-                jitter: float = 20e3, late: float = 10e3, slowest: np.ndarray | None = None, numbered: bool = True, source: int = NCCL,
-                skew: float = 5e6) -> Calls:
-    """Every member in every collective. Each end jitters in [0, jitter); the last to come (`slowest`, or anyone) ends `late` later.
+def collectives(
+    rng: np.random.Generator,
+    clocks: Clocks,
+    clock_of: np.ndarray,
+    ends: np.ndarray,
+    *,
+    group: int = 7,
+    jitter: float = 20e3,
+    late: float = 10e3,
+    slowest: np.ndarray | None = None,
+    numbered: bool = True,
+    source: int = NCCL,
+    skew: float = 5e6,
+) -> Calls:
+    """Every member in every collective. Each end jitters in [0, jitter); the last to come
+    (`slowest`, or anyone) ends `late` later.
 
-    The last to come begins 100 us before the end, the others up to `skew` earlier: members on several clocks by `clock_of`.
+    The last to come begins 100 us before the end, the others up to `skew` earlier: members on
+    several clocks by `clock_of`.
     """
     members, count = len(clock_of), len(ends)
     last = rng.integers(0, members, count) if slowest is None else slowest
     is_last = np.arange(members)[None, :] == last[:, None]
-    begin = ends[:, None] - 100e3 - np.where(is_last, 0.0, rng.uniform(100e3, skew, (count, members)))
+    begin = (
+        ends[:, None] - 100e3 - np.where(is_last, 0.0, rng.uniform(100e3, skew, (count, members)))
+    )
     end = ends[:, None] + rng.uniform(0, jitter, (count, members)) + late * is_last
     clock = np.broadcast_to(clock_of, end.shape)
-    number = np.broadcast_to(np.arange(count)[:, None], end.shape) if numbered else np.full(end.shape, -1)
+    number = (
+        np.broadcast_to(np.arange(count)[:, None], end.shape)
+        if numbered
+        else np.full(end.shape, -1)
+    )
     signature = np.broadcast_to(rng.integers(1, 4, count)[:, None], end.shape)
     member = np.broadcast_to(np.arange(members), end.shape)
     rate, shift = clocks.drift[clock], clocks.offset[clock]
     shown = [EPOCH + np.round(t + shift + rate * t).astype(np.int64).ravel() for t in (begin, end)]
     size = end.size
-    return Calls(np.full(size, source), np.full(size, group), member.ravel(), clock.ravel(), number.ravel(), signature.ravel(),
-                 np.full(size, int(Role.ALL)), np.zeros(size, bool), np.full(size, members), *shown)
+    return Calls(
+        np.full(size, source),
+        np.full(size, group),
+        member.ravel(),
+        clock.ravel(),
+        number.ravel(),
+        signature.ravel(),
+        np.full(size, int(Role.ALL)),
+        np.zeros(size, bool),
+        np.full(size, members),
+        *shown,
+    )
 
 
-def messages(rng: np.random.Generator, clocks: Clocks, pairs: list[tuple[int, int]], count: int, seconds: float, delay: float = 5e3,
-             queue: float = 50e3, source: int = 1) -> Messages:
-    """`count` messages of each pair (sender, receiver): at least `delay` on the way, and an exponential `queue` more."""
+def messages(
+    rng: np.random.Generator,
+    clocks: Clocks,
+    pairs: list[tuple[int, int]],
+    count: int,
+    seconds: float,
+    delay: float = 5e3,
+    queue: float = 50e3,
+    source: int = 1,
+) -> Messages:
+    """`count` messages of each pair (sender, receiver): at least `delay` on the way, and an
+    exponential `queue` more.
+    """
     parts = []
     for sender, receiver in pairs:
         sent = np.sort(rng.uniform(0, seconds * 1e9, count))
         got = sent + delay + rng.exponential(queue, count)
-        parts.append((np.full(count, source), np.full(count, sender), clocks.show(sender, sent), np.full(count, receiver),
-                      clocks.show(receiver, got)))
+        parts.append(
+            (
+                np.full(count, source),
+                np.full(count, sender),
+                clocks.show(sender, sent),
+                np.full(count, receiver),
+                clocks.show(receiver, got),
+            )
+        )
     return Messages(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
@@ -82,34 +136,55 @@ def rows(table: Calls | Messages, which: np.ndarray) -> Calls | Messages:
 
 
 def joined(*tables: Calls) -> Calls:
-    return Calls(*(np.concatenate([getattr(table, field.name) for table in tables]) for field in fields(Calls)))
+    return Calls(
+        *(
+            np.concatenate([getattr(table, field.name) for table in tables])
+            for field in fields(Calls)
+        )
+    )
 
 
 def with_(table: Calls, **columns: np.ndarray | int) -> Calls:
-    return replace(table, **{name: np.broadcast_to(column, table.begin.shape) for name, column in columns.items()})
+    return replace(
+        table,
+        **{name: np.broadcast_to(column, table.begin.shape) for name, column in columns.items()},
+    )
 
 
-def restore(reports: int, calls: Calls | None = None, messages: Messages | None = None) -> CausalOrder:
+def restore(
+    reports: int, calls: Calls | None = None, messages: Messages | None = None
+) -> CausalOrder:
     """The order of what was observed on so many reports, all calls in one part."""
     calls, messages = calls or Calls.none(), messages or Messages.none()
     pivot = pivot_of(calls, messages)
     return restored(reports, [bound(calls, pivot)], messages, pivot)
 
 
-def mapped(correction: HostCorrection, times: np.ndarray, placed: ClockMap | None = None) -> np.ndarray:
-    """Times (ns) as a correction makes them, by what a clock file has of it; local ones with the map that placed them."""
+def mapped(
+    correction: HostCorrection, times: np.ndarray, placed: ClockMap | None = None
+) -> np.ndarray:
+    """Times (ns) as a correction makes them, by what a clock file has of it; local ones with the
+    map that placed them.
+    """
     clock = HostClock(round(correction.offset_ns), correction.drift_ppm, correction.pivot)
     return clock.correct(placed or ClockMap()).to_global(times)
 
 
 def error(alignment: Alignment, clocks: Clocks, host: int, reference: int = 0) -> float:
-    """Largest error of a host against a reference at any instant of its span, ns: both maps are lines, so it is at one of the ends."""
+    """Largest error of a host against a reference at any instant of its span, ns: both maps are
+    lines, so it is at one of the ends.
+    """
     correction, other = alignment.corrections[host], alignment.corrections[reference]
     assert correction.span is not None
     largest = 0.0
     for placed in correction.span:
         true = float(clocks.true(host, placed))
-        shown = true + clocks.offset[reference] + clocks.drift[reference] * true + (EPOCH - correction.pivot)
+        shown = (
+            true
+            + clocks.offset[reference]
+            + clocks.drift[reference] * true
+            + (EPOCH - correction.pivot)
+        )
         mine = (placed - correction.pivot) * (1 + correction.drift) + correction.offset_ns
         theirs = shown * (1 + other.drift) + other.offset_ns
         largest = max(largest, abs(mine - theirs))

@@ -12,7 +12,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "sample_reports"
 GRAPHS = SAMPLES / "graphs" / "rank0.sqlite"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+}
 
 
 def arguments(*given: object) -> list[str]:
@@ -20,13 +23,23 @@ def arguments(*given: object) -> list[str]:
 
 
 def command(*given: object, **more: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(arguments(*given), env=ENVIRONMENT, capture_output=True, text=True, errors="replace", timeout=120, check=False,
-                          **more)
+    return subprocess.run(
+        arguments(*given),
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=False,
+        **more,
+    )
 
 
 def error_of(done: subprocess.CompletedProcess[str], status: int = 1) -> str:
     """The one line that says what is wrong."""
-    errors = [line for line in done.stderr.splitlines() if not line.startswith("nsys2prv: warning: ")]
+    errors = [
+        line for line in done.stderr.splitlines() if not line.startswith("nsys2prv: warning: ")
+    ]
     assert done.returncode == status, done.stderr
     assert len(errors) == 1, done.stderr
     assert errors[0].startswith("nsys2prv: error: ")
@@ -43,4 +56,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 def content(folder: Path) -> dict[str, bytes]:
     """Every file of a folder, hidden ones too."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in sorted(folder.rglob("*"))}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
+        for path in sorted(folder.rglob("*"))
+    }

@@ -9,10 +9,12 @@ from tools.trace import Trace
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv.errors import NothingToWrite
+from nsys2prv._util.errors import NothingToWrite
 
 
-def convert_and_read(reports: Sequence[Path], output: Path, **options: object) -> tuple[Trace, Summary]:
+def convert_and_read(
+    reports: Sequence[Path], output: Path, **options: object
+) -> tuple[Trace, Summary]:
     """The trace of these reports, without violations, and its summary."""
     summary = convert(reports, output, Options(**options))
     trace = read_trace(output)
@@ -21,7 +23,9 @@ def convert_and_read(reports: Sequence[Path], output: Path, **options: object) -
 
 
 def written(reports: Sequence[Path], folder: Path, **options: object) -> dict[str, bytes] | str:
-    """The files of the trace by name, but for the one that says of what it was made; or why there is none."""
+    """The files of the trace by name, but for the one that says of what it was made; or why there
+    is none.
+    """
     folder.mkdir()
     try:
         convert(reports, folder / "out.prv", Options(**{"metadata": False, **options}))

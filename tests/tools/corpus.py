@@ -22,7 +22,8 @@ def need_corpus() -> None:
 
 
 def in_corpus(query: str) -> list[tuple]:
-    """The rows of an SQL query on all exports that have its tables and columns, of which there is at least one.
+    """The rows of an SQL query on all exports that have its tables and columns, of which there is
+    at least one.
 
     Without a corpus the test is skipped.
     """

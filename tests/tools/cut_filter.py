@@ -1,4 +1,6 @@
-"""What a cut of a trace must hold, from the text of the whole one: plain Python over its lines, which knows the .prv alone."""
+"""What a cut of a trace must hold, from the text of the whole one: plain Python over its lines,
+which knows the .prv alone.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Range(NamedTuple):
 
 @dataclass
 class Whole:
-    """A trace taken apart. ranges in the order in which they begin; states, samples: (row, time, pairs); lines: as they are."""
+    """A trace taken apart. ranges in the order in which they begin; states, samples: (row, time,
+    pairs); lines: as they are.
+    """
 
     duration: int
     ranges: list[Range] = field(default_factory=list)
@@ -47,11 +51,17 @@ def whole(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) -> Who
         if numbers[0] == 3:
             receiver = (numbers[9], numbers[10])
             if keep(row) and keep(receiver):
-                trace.lines.append((keep(row), numbers[5], keep(receiver), numbers[11], (numbers[13], numbers[14])))
+                trace.lines.append(
+                    (keep(row), numbers[5], keep(receiver), numbers[11], (numbers[13], numbers[14]))
+                )
             continue
         if keep(row) is None:
             continue
-        row, time, pairs = keep(row), numbers[5], tuple(zip(numbers[6::2], numbers[7::2], strict=True))
+        row, time, pairs = (
+            keep(row),
+            numbers[5],
+            tuple(zip(numbers[6::2], numbers[7::2], strict=True)),
+        )
         if pairs[0][0] in HOLDING:
             trace.states.append((row, time, pairs))
         elif not any(code in named for code, _ in pairs):
@@ -85,14 +95,24 @@ def _named_types(pcf: Path) -> set[int]:
 
 def _without_closings(trace: Whole) -> None:
     """The zeros with which states and samples end with the trace say nothing of their own."""
-    trace.states = [found for found in trace.states if found[1] < trace.duration or any(value for _, value in found[2])]
-    trace.samples = [found for found in trace.samples if found[1] < trace.duration or any(value for _, value in found[2])]
+    trace.states = [
+        found
+        for found in trace.states
+        if found[1] < trace.duration or any(value for _, value in found[2])
+    ]
+    trace.samples = [
+        found
+        for found in trace.samples
+        if found[1] < trace.duration or any(value for _, value in found[2])
+    ]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """first, last: the cut (ns), the trace's own where last is its duration. attributes: whether events have them. lines: whether there
-    are any. rate: samples a second of each number. keep_time: times stay."""
+    """first, last: the cut (ns), the trace's own where last is its duration. attributes: whether
+    events have them. lines: whether there are any. rate: samples a second of each number.
+    keep_time: times stay.
+    """
 
     first: int
     last: int
@@ -148,7 +168,12 @@ def cut(trace: Whole, asked: Asked) -> tuple[Counter[str], dict[tuple[Row, int],
     return lines, {key: [pairs for _, _, pairs in sorted(found)] for key, found in order.items()}
 
 
-def _samples(trace: Whole, asked: Asked, put: Callable[[Row, int, Pairs], None], inside: Callable[[int], bool]) -> None:
+def _samples(
+    trace: Whole,
+    asked: Asked,
+    put: Callable[[Row, int, Pairs], None],
+    inside: Callable[[int], bool],
+) -> None:
     latest: dict[Row, dict[int, int]] = defaultdict(dict)
     codes: dict[Row, set[int]] = defaultdict(set)
     records: list[tuple[Row, int, Pairs]] = []
@@ -159,9 +184,19 @@ def _samples(trace: Whole, asked: Asked, put: Callable[[Row, int, Pairs], None],
             records.append((row, time, pairs))
     if asked.rate:
         width = 1_000_000_000 // asked.rate
-        last = {(row, code, time // width): time for row, time, pairs in records for code, _ in pairs}
-        records = [(row, time, tuple((code, value) for code, value in pairs if last[row, code, time // width] == time))
-                   for row, time, pairs in records]
+        last = {
+            (row, code, time // width): time for row, time, pairs in records for code, _ in pairs
+        }
+        records = [
+            (
+                row,
+                time,
+                tuple(
+                    (code, value) for code, value in pairs if last[row, code, time // width] == time
+                ),
+            )
+            for row, time, pairs in records
+        ]
     for row, time, pairs in records:
         if pairs:
             put(row, time, pairs)
@@ -177,7 +212,9 @@ def event(row: Row, time: int, pairs: Pairs) -> str:
     return f"event {row} {time} {pairs}"
 
 
-def communication(sender: Row, send: int, receiver: Row, receive: int, rest: tuple[int, int]) -> str:
+def communication(
+    sender: Row, send: int, receiver: Row, receive: int, rest: tuple[int, int]
+) -> str:
     return f"line {sender} {send} {receiver} {receive} {rest}"
 
 
@@ -192,7 +229,15 @@ def lines_of(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]
         numbers = [int(word) for word in line.split(":")]
         row = (numbers[3], numbers[4])
         if numbers[0] == 3:
-            lines[communication(row, numbers[5], (numbers[9], numbers[10]), numbers[11], (numbers[13], numbers[14]))] += 1
+            lines[
+                communication(
+                    row,
+                    numbers[5],
+                    (numbers[9], numbers[10]),
+                    numbers[11],
+                    (numbers[13], numbers[14]),
+                )
+            ] += 1
             continue
         pairs = tuple(zip(numbers[6::2], numbers[7::2], strict=True))
         lines[event(row, numbers[5], pairs)] += 1

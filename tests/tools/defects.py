@@ -77,8 +77,12 @@ def edited(text: str, edit: Edit) -> str:
     return "\n".join(result) + "\n"
 
 
-def write_trace(folder: Path, files: Mapping[str, Edit] | None = None, **texts: bytes | str | None) -> Path:
-    """Write the sound trace with edits by file (`prv`, `pcf`, `row`), or with other texts for its files (None: no file)."""
+def write_trace(
+    folder: Path, files: Mapping[str, Edit] | None = None, **texts: bytes | str | None
+) -> Path:
+    """Write the sound trace with edits by file (`prv`, `pcf`, `row`), or with other texts for its
+    files (None: no file).
+    """
     for ending, sound in TEXTS.items():
         text = texts.get(ending, edited(sound, (files or {}).get(ending, {})))
         path = folder / f"t.{ending}"

@@ -1,4 +1,6 @@
-"""Small exports made row by row, for tests that need a case no sample holds. Columns are those a test names and no others."""
+"""Small exports made row by row, for tests that need a case no sample holds. Columns are those a
+test names and no others.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nsys2prv.preparation import SMALL_JOB_ROWS
+from nsys2prv.conversion.prepare import SMALL_JOB_ROWS
 
 Row = Mapping[str, object]
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -24,8 +26,12 @@ def global_tid(tid: int, pid: int = PID, host: int = 1) -> int:
     return global_pid(pid, host) | tid
 
 
-def make_export(path: Path, tables: Mapping[str, Sequence[Row]], types: Mapping[str, str] | None = None) -> Path:
-    """Write an SQLite file with these tables; a table without rows gets one column. `types`: column -> declared type."""
+def make_export(
+    path: Path, tables: Mapping[str, Sequence[Row]], types: Mapping[str, str] | None = None
+) -> Path:
+    """Write an SQLite file with these tables; a table without rows gets one column. `types`: column
+    -> declared type.
+    """
     path.unlink(missing_ok=True)
     connection = sqlite3.connect(path)
     for table, rows in tables.items():
@@ -33,7 +39,10 @@ def make_export(path: Path, tables: Mapping[str, Sequence[Row]], types: Mapping[
         declared = ", ".join(f'"{name}" {(types or {}).get(name, "")}' for name in columns)
         connection.execute(f'CREATE TABLE "{table}" ({declared})')
         marks = ", ".join("?" * len(columns))
-        connection.executemany(f'INSERT INTO "{table}" VALUES ({marks})', [[row.get(name) for name in columns] for row in rows])
+        connection.executemany(
+            f'INSERT INTO "{table}" VALUES ({marks})',
+            [[row.get(name) for name in columns] for row in rows],
+        )
     connection.commit()
     connection.close()
     return path
@@ -46,24 +55,54 @@ def strings(*texts: str) -> list[Row]:
 
 def kernel(start: int | None, end: int | None, **more: object) -> Row:
     """A kernel row on stream 7 of device 0, named by string 1."""
-    row: dict[str, object] = {"start": start, "end": end, "deviceId": 0, "contextId": 1, "streamId": 7, "correlationId": None,
-                              "globalPid": global_pid(), "demangledName": 1, "shortName": 1}
+    row: dict[str, object] = {
+        "start": start,
+        "end": end,
+        "deviceId": 0,
+        "contextId": 1,
+        "streamId": 7,
+        "correlationId": None,
+        "globalPid": global_pid(),
+        "demangledName": 1,
+        "shortName": 1,
+    }
     row.update(more)
     return row
 
 
 def call(start: int, end: int, correlation: int, **more: object) -> Row:
     """A runtime API row on the main thread, named by string 2."""
-    row: dict[str, object] = {"start": start, "end": end, "eventClass": 0, "globalTid": global_tid(PID), "correlationId": correlation,
-                              "nameId": 2, "returnValue": 0}
+    row: dict[str, object] = {
+        "start": start,
+        "end": end,
+        "eventClass": 0,
+        "globalTid": global_tid(PID),
+        "correlationId": correlation,
+        "nameId": 2,
+        "returnValue": 0,
+    }
     row.update(more)
     return row
 
 
-def os_call(start: int | None, end: int | None, name: int | None = 1, tid: int = PID, level: int | None = 0, **more: object) -> Row:
+def os_call(
+    start: int | None,
+    end: int | None,
+    name: int | None = 1,
+    tid: int = PID,
+    level: int | None = 0,
+    **more: object,
+) -> Row:
     """An OS runtime call, named by string 1, on the main thread."""
-    row: dict[str, object] = {"start": start, "end": end, "eventClass": 27, "globalTid": global_tid(tid), "nameId": name,
-                              "returnValue": 0, "nestingLevel": level}
+    row: dict[str, object] = {
+        "start": start,
+        "end": end,
+        "eventClass": 27,
+        "globalTid": global_tid(tid),
+        "nameId": name,
+        "returnValue": 0,
+        "nestingLevel": level,
+    }
     row.update(more)
     return row
 
@@ -72,9 +111,11 @@ def make_large(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> Path:
     """A report large enough for two worker processes: kernels one after the other."""
     make_export(path, {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
     with sqlite3.connect(path) as connection:
-        connection.execute(f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) "
-                           f"INSERT INTO {KERNEL} SELECT start + 10 * i, end + 10 * i, deviceId, contextId, streamId, i, globalPid, 1, 1 "
-                           f"FROM {KERNEL}, n")
+        connection.execute(
+            f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) "
+            f"INSERT INTO {KERNEL} SELECT start + 10 * i, end + 10 * i, deviceId, contextId, streamId, i, globalPid, 1, 1 "
+            f"FROM {KERNEL}, n"
+        )
     return path
 
 

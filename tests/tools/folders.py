@@ -1,4 +1,6 @@
-"""Exports as folders of tables, made from SQLite exports: what `nsys export -t parquetdir` writes of the same report."""
+"""Exports as folders of tables, made from SQLite exports: what `nsys export -t parquetdir` writes
+of the same report.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,16 @@ WRITERS: dict[str, Callable[[pl.DataFrame, Path], object]] = {
 
 
 def as_folder(report: Path, folder: Path, suffix: str = ".parquet", narrow: bool = True) -> Path:
-    """The report's tables as files of a new folder. narrow: integers in the smallest type that their column knows, some without a sign."""
+    """The report's tables as files of a new folder. narrow: integers in the smallest type that
+    their column knows, some without a sign.
+    """
     folder.mkdir(parents=True)
     with closing(sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)) as connection:
         connection.text_factory = bytes
-        names = [name.decode() for name, in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        names = [
+            name.decode()
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
         for name in names:
             if not name.startswith("sqlite_"):
                 WRITERS[suffix](_frame(connection, name, narrow), folder / f"{name}{suffix}")
@@ -30,9 +37,17 @@ def as_folder(report: Path, folder: Path, suffix: str = ".parquet", narrow: bool
 
 
 def _frame(connection: sqlite3.Connection, table: str, narrow: bool) -> pl.DataFrame:
-    declared = [(row[1].decode(), row[2].decode().upper()) for row in connection.execute(f'PRAGMA table_info("{table}")')]
+    declared = [
+        (row[1].decode(), row[2].decode().upper())
+        for row in connection.execute(f'PRAGMA table_info("{table}")')
+    ]
     rows = connection.execute(f'SELECT * FROM "{table}"').fetchall()
-    return pl.DataFrame([_column(name, kind, [row[index] for row in rows], narrow) for index, (name, kind) in enumerate(declared)])
+    return pl.DataFrame(
+        [
+            _column(name, kind, [row[index] for row in rows], narrow)
+            for index, (name, kind) in enumerate(declared)
+        ]
+    )
 
 
 def _column(name: str, declared: str, values: list, narrow: bool) -> pl.Series:
@@ -49,7 +64,10 @@ def _column(name: str, declared: str, values: list, narrow: bool) -> pl.Series:
     if kinds == {float, int} or kinds == {float} or (declared == "REAL" and kinds <= {float}):
         return pl.Series(name, values, pl.Float64, strict=False)
     if bytes in kinds or declared in ("TEXT", "BLOB"):
-        texts = [value if value is None or isinstance(value, bytes) else str(value).encode() for value in values]
+        texts = [
+            value if value is None or isinstance(value, bytes) else str(value).encode()
+            for value in values
+        ]
         try:
             if declared != "BLOB":
                 return pl.Series(name, texts, pl.Binary).cast(pl.String)

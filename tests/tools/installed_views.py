@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, load
-from nsys2prv.views import copy_to, folder
+from nsys2prv.paraver.views import copy_to, folder
 
 VIEWS = load(folder() / FILE)
 BY_PATH = {view.path: view for view in VIEWS}

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, RUNTIME, Row, call, global_pid, global_tid, kernel, make_export, strings
+from tools.exports import (
+    KERNEL,
+    RUNTIME,
+    Row,
+    call,
+    global_pid,
+    global_tid,
+    kernel,
+    make_export,
+    strings,
+)
 from tools.trace import Trace
 
 from nsys2prv import Summary
@@ -24,8 +34,12 @@ class Rank:
 
     pid: int = 4242
     host: str = "node0"
-    names: tuple[str, ...] = ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)", "cudaLaunchKernel_v7000",
-                              "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)", "cudaGraphLaunch_v10000")
+    names: tuple[str, ...] = (
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)",
+        "cudaLaunchKernel_v7000",
+        "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)",
+        "cudaGraphLaunch_v10000",
+    )
     nvtx: list[Row] = field(default_factory=list)
     calls: list[Row] = field(default_factory=list)
     kernels: list[Row] = field(default_factory=list)
@@ -37,38 +51,83 @@ class Rank:
 
     def range(self, start: int, end: int | None, text: str, **more: object) -> Rank:
         """An NVTX row of the NCCL domain on the main thread."""
-        self.nvtx.append({"start": start, "end": end, "eventType": 59, "text": text, "globalTid": global_tid(self.pid, self.pid),
-                          "domainId": DOMAIN, **more})
+        self.nvtx.append(
+            {
+                "start": start,
+                "end": end,
+                "eventType": 59,
+                "text": text,
+                "globalTid": global_tid(self.pid, self.pid),
+                "domainId": DOMAIN,
+                **more,
+            }
+        )
         return self
 
     def work(self, launch: int, begin: int, end: int, name: int = 1, **more: object) -> Rank:
         """A launching call at `launch`, and its kernel."""
         self.correlation += 1
-        self.calls.append(call(launch, launch + 5, self.correlation, globalTid=global_tid(self.pid, self.pid)))
-        self.kernels.append(kernel(begin, end, correlationId=self.correlation, globalPid=global_pid(self.pid), demangledName=name,
-                                   shortName=name, **more))
+        self.calls.append(
+            call(launch, launch + 5, self.correlation, globalTid=global_tid(self.pid, self.pid))
+        )
+        self.kernels.append(
+            kernel(
+                begin,
+                end,
+                correlationId=self.correlation,
+                globalPid=global_pid(self.pid),
+                demangledName=name,
+                shortName=name,
+                **more,
+            )
+        )
         return self
 
-    def collective(self, start: int, begin: int, end: int, said: str | None = None, text: str = "ncclAllReduce", **more: object) -> Rank:
+    def collective(
+        self,
+        start: int,
+        begin: int,
+        end: int,
+        said: str | None = None,
+        text: str = "ncclAllReduce",
+        **more: object,
+    ) -> Rank:
         """A call that takes 20 ns, and its kernel."""
-        return self.range(start, start + 20, text, jsonText=said, **more).work(start + 8, begin, end)
+        return self.range(start, start + 20, text, jsonText=said, **more).work(
+            start + 8, begin, end
+        )
 
     def write(self, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return make_export(path, {
-            NVTX: self.nvtx, RUNTIME: self.calls, KERNEL: self.kernels, "StringIds": strings(*self.names), **self.more,
-            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": self.host}],
-            "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 1_780_000_000_000_000_000, "systemClockNs": 1_000_000}]})
+        return make_export(
+            path,
+            {
+                NVTX: self.nvtx,
+                RUNTIME: self.calls,
+                KERNEL: self.kernels,
+                "StringIds": strings(*self.names),
+                **self.more,
+                "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": self.host}],
+                "TARGET_INFO_SESSION_START_TIME": [
+                    {"utcEpochNs": 1_780_000_000_000_000_000, "systemClockNs": 1_000_000}
+                ],
+            },
+        )
 
 
 def converted(folder: Path, *ranks: Rank, **options: object) -> tuple[Trace, Summary]:
     """The trace of these ranks, without violations, and its summary."""
-    reports = [rank.write(folder / f"r{number}" / f"rank{number}.sqlite") for number, rank in enumerate(ranks)]
+    reports = [
+        rank.write(folder / f"r{number}" / f"rank{number}.sqlite")
+        for number, rank in enumerate(ranks)
+    ]
     return convert_and_read(reports, folder / "o.prv", **options)
 
 
 def group_on_two_gpus() -> Rank:
-    """One process that calls AllReduce for each of its two GPUs in one group, and the kernels of both."""
+    """One process that calls AllReduce for each of its two GPUs in one group, and the kernels of
+    both.
+    """
     rank = Rank().range(90, 92, "ncclGroupStart")
     for number in range(2):
         rank.range(100 + 10 * number, 105 + 10 * number, "ncclAllReduce", jsonText=said(7, 100))
@@ -78,7 +137,14 @@ def group_on_two_gpus() -> Rank:
 def said(communicator: int, size: int, **more: object) -> str:
     """A payload as NCCL's own ranges have it."""
     pairs = {COMM: communicator, SIZE: size, **more}
-    return "{" + ",".join(f'"{name}":' + (f'"{value}"' if isinstance(value, str) else str(value)) for name, value in pairs.items()) + "}"
+    return (
+        "{"
+        + ",".join(
+            f'"{name}":' + (f'"{value}"' if isinstance(value, str) else str(value))
+            for name, value in pairs.items()
+        )
+        + "}"
+    )
 
 
 def binary(schema: int, layout: str, *values: int, domain: int = DOMAIN) -> bytes:
@@ -89,5 +155,14 @@ def binary(schema: int, layout: str, *values: int, domain: int = DOMAIN) -> byte
 
 def entries(schema: int, *fields: tuple[str, int, int]) -> list[Row]:
     """Schema rows: (name, entry type, offset in bytes)."""
-    return [{"domainId": DOMAIN, "schemaId": schema, "idx": index, "type": kind, "name": name, "offset": offset or None}
-            for index, (name, kind, offset) in enumerate(fields)]
+    return [
+        {
+            "domainId": DOMAIN,
+            "schemaId": schema,
+            "idx": index,
+            "type": kind,
+            "name": name,
+            "offset": offset or None,
+        }
+        for index, (name, kind, offset) in enumerate(fields)
+    ]

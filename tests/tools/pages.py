@@ -10,15 +10,30 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 #: A browser that looks for nothing outside.
-ALONE = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--enable-logging=stderr", "--v=0")
+ALONE = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--enable-logging=stderr",
+    "--v=0",
+)
 
 
 @dataclass
 class Shown:
-    """A table of a page. rows: per row its cells, numbers where they have a figure, texts otherwise; depths: of a tree's rows."""
+    """A table of a page. rows: per row its cells, numbers where they have a figure, texts
+    otherwise; depths: of a tree's rows.
+    """
 
     columns: list[str] = field(default_factory=list)
     rows: list[list[object]] = field(default_factory=list)
@@ -26,7 +41,9 @@ class Shown:
 
 
 class Page(HTMLParser):
-    """tables: by source. tags: all that were opened, with their attributes. text: everything that is no script and no style."""
+    """tables: by source. tags: all that were opened, with their attributes. text: everything that
+    is no script and no style.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -70,7 +87,9 @@ class Page(HTMLParser):
 
 
 def references(text: str) -> Iterator[str]:
-    """What a page would have to fetch: values of attributes and style that point elsewhere than into itself."""
+    """What a page would have to fetch: values of attributes and style that point elsewhere than
+    into itself.
+    """
     for tag, attributes in Page(text).tags:
         for name in ("src", "href", "xlink:href", "srcset", "action", "poster", "data"):
             value = attributes.get(name)
@@ -81,7 +100,22 @@ def references(text: str) -> Iterator[str]:
 
 def browse(folder: Path, page: Path, *options: str) -> tuple[str, list[str]]:
     """What Chromium makes of a page, its scripts run, as HTML; and what it says on its console."""
-    done = subprocess.run([str(CHROMIUM), *ALONE, f"--user-data-dir={folder / 'browser'}", *options, "--dump-dom", page.as_uri()],
-                          capture_output=True, text=True, errors="replace", timeout=240, check=False)
+    done = subprocess.run(
+        [
+            str(CHROMIUM),
+            *ALONE,
+            f"--user-data-dir={folder / 'browser'}",
+            *options,
+            "--dump-dom",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line or "Uncaught" in line]
+    return done.stdout, [
+        line for line in done.stderr.splitlines() if "CONSOLE" in line or "Uncaught" in line
+    ]

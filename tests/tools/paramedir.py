@@ -33,15 +33,26 @@ def need_paramedir() -> None:
 
 
 def run_paramedir(folder: Path, *arguments: object) -> tuple[str, str]:
-    """What became of it (`done`, `refused`, `unrecognised`, `crashed` or `endless`), and all it said; it may write so much and no more."""
+    """What became of it (`done`, `refused`, `unrecognised`, `crashed` or `endless`), and all it
+    said; it may write so much and no more.
+    """
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_OUTPUT, MOST_OUTPUT))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     try:
-        run = subprocess.run([str(PARAMEDIR), *map(str, arguments)], cwd=folder, env={**os.environ, "HOME": str(folder)}, text=True,
-                             errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS, preexec_fn=limit)
+        run = subprocess.run(
+            [str(PARAMEDIR), *map(str, arguments)],
+            cwd=folder,
+            env={**os.environ, "HOME": str(folder)},
+            text=True,
+            errors="replace",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS,
+            preexec_fn=limit,
+        )
     except subprocess.TimeoutExpired:
         return "endless", ""
     if any(path.stat().st_size >= MOST_OUTPUT for path in folder.iterdir() if path.is_file()):
@@ -54,14 +65,18 @@ def run_paramedir(folder: Path, *arguments: object) -> tuple[str, str]:
 
 
 def fate(folder: Path, prv: Path) -> str:
-    """What becomes of a trace: as :func:`run_paramedir` says, or `skips` where a record was not read."""
+    """What becomes of a trace: as :func:`run_paramedir` says, or `skips` where a record was not
+    read.
+    """
     (folder / "view.cfg").write_text(TIMELINE)
     outcome, said = run_paramedir(folder, prv, "view.cfg", "view.out.csv")
     return "skips" if outcome == "done" and re.search("Error reading|Unkwnown", said) else outcome
 
 
 def bursts(folder: Path, prv: Path) -> list[tuple[str, int, int, int]]:
-    """Row, begin, length and value of what the last value of type 10 is over time, where it is not 0 and lasts."""
+    """Row, begin, length and value of what the last value of type 10 is over time, where it is not
+    0 and lasts.
+    """
     assert fate(folder, prv) in ("done", "skips")
     lines = (line.split("\t") for line in (folder / "view.out.csv").read_text().splitlines())
     found = [(row, *(int(float(number)) for number in numbers)) for row, *numbers in lines]

@@ -1,4 +1,6 @@
-"""BSC's pertalde, a reader of Paraver traces that shares nothing with this project: `ptd`, of the package index."""
+"""BSC's pertalde, a reader of Paraver traces that shares nothing with this project: `ptd`, of the
+package index.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,14 @@ needs_pertalde = pytest.mark.skipif(PTD is None, reason="pertalde is not install
 
 def run_ptd(folder: Path, *arguments: object) -> str:
     """What it says, run in a folder, where it writes; fails the test where it does not end well."""
-    run = subprocess.run([str(PTD), *map(str, arguments)], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                         timeout=120)
+    run = subprocess.run(
+        [str(PTD), *map(str, arguments)],
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+    )
     assert run.returncode == 0, run.stdout[-2000:]
     return run.stdout
 
@@ -29,5 +37,9 @@ def complaints(trace: Path) -> str:
 
 def counts(trace: Path) -> dict[str, int]:
     """How many events it finds of the types with the most of them, by the labels of the .pcf."""
-    rows = re.findall(r"^\| Event +\| +(\S.*?) +\| +(\d+) +\|", run_ptd(trace.parent, "comptar", trace.name), re.MULTILINE)
+    rows = re.findall(
+        r"^\| Event +\| +(\S.*?) +\| +(\d+) +\|",
+        run_ptd(trace.parent, "comptar", trace.name),
+        re.MULTILINE,
+    )
     return {label: int(count) for label, count in rows}

@@ -1,4 +1,6 @@
-"""NVTX ranges on the streams that they launched work on, by plain SQL: the definition of nsys's nvtx_gpu_proj_trace, by stream."""
+"""NVTX ranges on the streams that they launched work on, by plain SQL: the definition of nsys's
+nvtx_gpu_proj_trace, by stream.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ GROUP BY number, work.row
 
 
 class Projected(NamedTuple):
-    """A range on a stream (begin, end in trace time), and on its thread (pushed, popped in the export's)."""
+    """A range on a stream (begin, end in trace time), and on its thread (pushed, popped in the
+    export's).
+    """
 
     pid: int
     row: str
@@ -48,13 +52,19 @@ def projected(truth: Truth) -> list[Projected]:
 
 
 def on_top(ranges: Iterable[Projected]) -> Iterator[tuple[tuple[int, str], int, int, str, int]]:
-    """The stretches of each row in which one range is the innermost: row (process id and name), begin, end, name, depth."""
+    """The stretches of each row in which one range is the innermost: row (process id and name),
+    begin, end, name, depth.
+    """
     rows: dict[tuple[int, str], list[Projected]] = defaultdict(list)
     for one in ranges:
         rows[one.pid, one.row].append(one)
     for row, found in rows.items():
         found.sort(key=lambda one: (one.begin, -one.end, one.thread, one.pushed, -one.popped))
-        edges = sorted(edge for place, one in enumerate(found) for edge in ((one.begin, 1, place), (one.end, 0, place)))
+        edges = sorted(
+            edge
+            for place, one in enumerate(found)
+            for edge in ((one.begin, 1, place), (one.end, 0, place))
+        )
         stack: list[int] = []
         last = 0
         for time, begins, place in edges:

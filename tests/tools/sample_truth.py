@@ -1,4 +1,6 @@
-"""A set of sample reports with its truth, its trace read back, and the clocks by which times of one become times of the other."""
+"""A set of sample reports with its truth, its trace read back, and the clocks by which times of one
+become times of the other.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ from typing import Any
 from tools.trace_reader import Interval, Trace, read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.telling.summary import Summary
+from nsys2prv.conversion.summary import Summary
 
 KERNELS = (63000006, 63000007)
 
 
 @dataclass
 class SampleSet:
-    """zero: UTC of the trace's time 0 by the hosts' clocks, ns since 1970. Ranks count from 0, tasks of the trace from 1."""
+    """zero: UTC of the trace's time 0 by the hosts' clocks, ns since 1970. Ranks count from 0,
+    tasks of the trace from 1.
+    """
 
     truth: dict[str, Any]
     trace: Trace
@@ -28,23 +32,44 @@ class SampleSet:
     zero: int = 0
 
     def __post_init__(self) -> None:
-        first = min(export.execute("SELECT min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0] + rank["utcEpochNs"]
-                    for export, rank in zip(self.exports, self.truth["ranks"], strict=True))
-        self.zero = first - min(item.begin for code in KERNELS for item in self.trace.intervals(code))
+        first = min(
+            export.execute("SELECT min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0]
+            + rank["utcEpochNs"]
+            for export, rank in zip(self.exports, self.truth["ranks"], strict=True)
+        )
+        self.zero = first - min(
+            item.begin for code in KERNELS for item in self.trace.intervals(code)
+        )
 
     def host(self, rank: int) -> dict[str, Any]:
-        (found,) = [host for host in self.truth["hosts"] if host["name"] == self.truth["ranks"][rank]["host"]]
+        (found,) = [
+            host
+            for host in self.truth["hosts"]
+            if host["name"] == self.truth["ranks"][rank]["host"]
+        ]
         return found
 
     def seen(self, rank: int, true_ns: int) -> int:
-        """The trace's time of a moment in true time: what the rank's host takes it to be, by the truth's clocks."""
+        """The trace's time of a moment in true time: what the rank's host takes it to be, by the
+        truth's clocks.
+        """
         host = self.host(rank)
-        return self.truth["epoch_utc_ns"] + host["offset_ns"] + true_ns + round(true_ns * (host["drift_ppm"] * 1e-6)) - self.zero
+        return (
+            self.truth["epoch_utc_ns"]
+            + host["offset_ns"]
+            + true_ns
+            + round(true_ns * (host["drift_ppm"] * 1e-6))
+            - self.zero
+        )
 
     def intervals(self, rank: int, *codes: int) -> list[tuple[str, Interval]]:
         """The ranges of a rank with their labels."""
-        return [(self.trace.label(code, item.value), item) for code in codes for item in self.trace.intervals(code)
-                if item.row[0] == rank + 1]
+        return [
+            (self.trace.label(code, item.value), item)
+            for code in codes
+            for item in self.trace.intervals(code)
+            if item.row[0] == rank + 1
+        ]
 
     def totals(self, rank: int, *codes: int) -> dict[str, tuple[int, int]]:
         """Label -> count and total duration."""
@@ -59,10 +84,17 @@ class SampleSet:
 
 
 def open_set(folder: Path, output: Path) -> SampleSet:
-    """Convert the reports of a folder into the trace `output`, all kinds of events and whole names of kernels, and read it back."""
+    """Convert the reports of a folder into the trace `output`, all kinds of events and whole names
+    of kernels, and read it back.
+    """
     truth = json.loads((folder / "truth.json").read_text())
     reports = [folder / rank["report"] for rank in truth["ranks"]]
     summary = convert(reports, output, Options(full_kernel_names=True, align="utc"))
     trace = read_trace(output)
     assert not trace.violations, str(trace.violations)
-    return SampleSet(truth, trace, summary, [sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) for path in reports])
+    return SampleSet(
+        truth,
+        trace,
+        summary,
+        [sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) for path in reports],
+    )

@@ -2,14 +2,16 @@
 
 The rules are those documented for the trace, stated here anew in SQL:
 
-* rows of the API table with event class 67 repeat a call and do not count; API names lose `_v` and four or more digits;
+* rows of the API table with event class 67 repeat a call and do not count; API names lose `_v` and
+  four or more digits;
 * what lasts nothing or less lasts 1 ns; an NVTX range without an end lasts to the end of the trace;
-* a kernel has its demangled name, else its short name; NVTX text is inline, else the registered string;
+* a kernel has its demangled name, else its short name; NVTX text is inline, else the registered
+  string;
 * an id that is NULL counts as 0;
 * NVTX domains are numbered per process and named by their creation event;
 * a device-to-device copy between two devices is a peer-to-peer copy;
-* an operation's line, and a synchronization's thread and type, come from the call of the same process and correlation id,
-  the earliest where there are several.
+* an operation's line, and a synchronization's thread and type, come from the call of the same
+  process and correlation id, the earliest where there are several.
 """
 
 from __future__ import annotations
@@ -48,7 +50,16 @@ COPIES = {
     12: "Unified memory migration Device-to-Host",
     13: "Unified memory migration Device-to-Device",
 }
-MEMORY_KINDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device static", "Managed static", "Unknown")
+MEMORY_KINDS = (
+    "Pageable",
+    "Pinned",
+    "Device",
+    "Array",
+    "Managed",
+    "Device static",
+    "Managed static",
+    "Unknown",
+)
 GEOMETRY = (
     "gridX",
     "gridY",
@@ -145,7 +156,9 @@ FROM NVTX_EVENTS LEFT JOIN StringIds ON StringIds.id = {textId} WHERE eventType 
 
 
 def label(name: str | None) -> str:
-    """A name as a .pcf can hold it: one line, without pairs of brackets, not empty, at most 1000 characters."""
+    """A name as a .pcf can hold it: one line, without pairs of brackets, not empty, at most 1000
+    characters.
+    """
     line = re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029]+", " ", name or "").strip()
     if len(line) > LONGEST_LABEL:
         line = line[: LONGEST_LABEL - 3].rstrip() + "..."
@@ -162,9 +175,13 @@ class Truth:
     def __init__(self, path: Path) -> None:
         self.connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
         self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        self.connection.create_function("api_name", 1, lambda name: re.sub(r"_v\d{4,}$", "", name or ""))
+        self.connection.create_function(
+            "api_name", 1, lambda name: re.sub(r"_v\d{4,}$", "", name or "")
+        )
         self.connection.create_function("label", 1, label)
-        self.connection.create_function("copy_name", 1, lambda kind: COPIES.get(kind, "CUDA memcpy of unknown kind"))
+        self.connection.create_function(
+            "copy_name", 1, lambda kind: COPIES.get(kind, "CUDA memcpy of unknown kind")
+        )
         self.connection.execute(EVENTS)
         self._load()
 
@@ -176,12 +193,16 @@ class Truth:
         return {row[1] for row in self.rows(f"PRAGMA table_info({table})")}
 
     def _load(self) -> None:
-        self.connection.execute("CREATE TEMP TABLE call (process, thread, correlation, name, start, end, result)")
+        self.connection.execute(
+            "CREATE TEMP TABLE call (process, thread, correlation, name, start, end, result)"
+        )
         if self.columns("CUPTI_ACTIVITY_KIND_RUNTIME"):
             self.connection.execute("DROP TABLE call")
             self._insert(CALLS, "CUPTI_ACTIVITY_KIND_RUNTIME")
         self.connection.execute(FIRST_CALLS)
-        self.connection.execute("CREATE INDEX temp.by_correlation ON first_call (correlation, process)")
+        self.connection.execute(
+            "CREATE INDEX temp.by_correlation ON first_call (correlation, process)"
+        )
         self.connection.execute(API)
         for statement, table in (
             (KERNELS, "CUPTI_ACTIVITY_KIND_KERNEL"),
@@ -196,17 +217,29 @@ class Truth:
                 self._insert(statement, table)
         self.connection.execute("UPDATE event SET name = label(name)")
         last = self.rows("SELECT max(coalesce(end, start + 1)) FROM event")[0][0]
-        self.connection.execute("UPDATE event SET end = max(:last, start + 1) WHERE end IS NULL", {"last": last})
+        self.connection.execute(
+            "UPDATE event SET end = max(:last, start + 1) WHERE end IS NULL", {"last": last}
+        )
 
     def _insert(self, statement: str, table: str) -> None:
         """Run a statement in which `{column}` is NULL where the export lacks the column."""
         have = self.columns(table)
-        optional = ("correlationId", "returnValue", "eventClass", "srcDeviceId", "dstDeviceId", "domainId", "textId")
+        optional = (
+            "correlationId",
+            "returnValue",
+            "eventClass",
+            "srcDeviceId",
+            "dstDeviceId",
+            "domainId",
+            "textId",
+        )
         parts = {name: name if name in have else "NULL" for name in optional}
         self.connection.execute(statement.format(row=self._stream(), **parts), {"no_text": NO_TEXT})
 
     def _stream(self) -> str:
-        """SQL for an operation's row name: by GPU number where ordinals are tied to GPUs, else by CUDA ordinal."""
+        """SQL for an operation's row name: by GPU number where ordinals are tied to GPUs, else by
+        CUDA ordinal.
+        """
         device = "deviceId"
         if self.columns("TARGET_INFO_CUDA_DEVICE"):
             device = """coalesce((SELECT gpuId FROM TARGET_INFO_CUDA_DEVICE AS device WHERE device.cudaId = operation.deviceId
@@ -243,11 +276,17 @@ class Truth:
         return Counter(self.rows(sql, kind=kind, base=self.base()))
 
     def bytes_by_operation(self) -> dict[str, int]:
-        return dict(self.rows("SELECT name, sum(bytes) FROM event WHERE kind = 'memory' GROUP BY name"))
+        return dict(
+            self.rows("SELECT name, sum(bytes) FROM event WHERE kind = 'memory' GROUP BY name")
+        )
 
     def lines(self, kind: str) -> Counter[tuple]:
-        """Lines of a kind: process, calling thread and begin of the call, row and begin of the operation, size."""
-        operations = ", ".join(f"'{operation}'" for operation, line in OPERATIONS.items() if line == kind)
+        """Lines of a kind: process, calling thread and begin of the call, row and begin of the
+        operation, size.
+        """
+        operations = ", ".join(
+            f"'{operation}'" for operation, line in OPERATIONS.items() if line == kind
+        )
         sql = f"""SELECT {PID}, 'thread ' || thread, first_call.start - :base, row, event.start - :base, coalesce(bytes, 0)
                   FROM event JOIN first_call USING (process, correlation) WHERE kind IN ({operations})"""
         return Counter(self.rows(sql, base=self.base()))
@@ -262,20 +301,25 @@ class Truth:
         have = self.columns("CUPTI_ACTIVITY_KIND_KERNEL")
         if not have:
             return Counter()
-        chosen = ", ".join(f"max(coalesce({name}, 0), 0)" if name in have else "0" for name in GEOMETRY)
+        chosen = ", ".join(
+            f"max(coalesce({name}, 0), 0)" if name in have else "0" for name in GEOMETRY
+        )
         sql = f"""SELECT label(coalesce(nullif(long.value, ''), short.value, '')), {chosen} FROM CUPTI_ACTIVITY_KIND_KERNEL
                   LEFT JOIN StringIds AS long ON long.id = demangledName LEFT JOIN StringIds AS short ON short.id = shortName
                   WHERE start IS NOT NULL AND end IS NOT NULL"""
         return Counter(self.rows(sql))
 
     def memory_kinds(self) -> Counter[tuple[str, str]]:
-        """Kinds of the memory that copies read and write, empty where the export does not say: how many of each."""
+        """Kinds of the memory that copies read and write, empty where the export does not say: how
+        many of each.
+        """
         if not {"srcKind", "dstKind"} <= self.columns("CUPTI_ACTIVITY_KIND_MEMCPY"):
             return Counter()
         named = dict(enumerate(MEMORY_KINDS))
-        pairs = self.rows("SELECT srcKind, dstKind FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE start IS NOT NULL AND end IS NOT NULL")
+        pairs = self.rows(
+            "SELECT srcKind, dstKind FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE start IS NOT NULL AND end IS NOT NULL"
+        )
         return Counter((named.get(source, ""), named.get(target, "")) for source, target in pairs)
 
     def close(self) -> None:
         self.connection.close()
-

@@ -11,7 +11,9 @@ Row = tuple[int, int]
 
 
 class Interval(NamedTuple):
-    """A range of one event type. `others`: the remaining type -> value pairs of the record that began it."""
+    """A range of one event type. `others`: the remaining type -> value pairs of the record that
+    began it.
+    """
 
     row: Row
     value: int
@@ -58,12 +60,19 @@ class Violations(Counter[str]):
         self.first.setdefault(what, str(where)[:200])
 
     def __str__(self) -> str:
-        return "\n".join(f"{count} x {what}; first: {self.first[what]}" for what, count in self.items()) or "none"
+        return (
+            "\n".join(
+                f"{count} x {what}; first: {self.first[what]}" for what, count in self.items()
+            )
+            or "none"
+        )
 
 
 @dataclass
 class Labels:
-    """The contents of a .pcf: type -> label, type -> value -> label (absent for plain numbers), state -> label, type -> decimals."""
+    """The contents of a .pcf: type -> label, type -> value -> label (absent for plain numbers),
+    state -> label, type -> decimals.
+    """
 
     types: dict[int, str] = field(default_factory=dict)
     values: dict[int, dict[int, str]] = field(default_factory=dict)
@@ -73,9 +82,11 @@ class Labels:
 
 @dataclass
 class Trace:
-    """A trace as read. nodes: CPUs of each. tasks: (threads, node from 1) of each. names: level -> names of its objects.
+    """A trace as read. nodes: CPUs of each. tasks: (threads, node from 1) of each. names: level ->
+    names of its objects.
 
-    deepest: type -> how many ranges of it were open at once on one row. samples: records of nothing but plain numbers.
+    deepest: type -> how many ranges of it were open at once on one row. samples: records of nothing
+    but plain numbers.
     """
 
     duration: int = 0

@@ -1,8 +1,10 @@
-"""An independent reader of Paraver traces: it knows the formats of .prv, .pcf and .row, and nothing of who wrote them.
+"""An independent reader of Paraver traces: it knows the formats of .prv, .pcf and .row, and nothing
+of who wrote them.
 
-It reads events as Paraver's "Stacked Val" does: on each row, a value of a type begins a range within those already open, 0 ends
-the innermost. Of a type of states (HOLDING) a value ends the one before. Types without a list of values are plain numbers. What
-breaks the formats, or what Paraver would accept and then show wrongly, is collected in :attr:`Trace.violations`.
+It reads events as Paraver's "Stacked Val" does: on each row, a value of a type begins a range
+within those already open, 0 ends the innermost. Of a type of states (HOLDING) a value ends the one
+before. Types without a list of values are plain numbers. What breaks the formats, or what Paraver
+would accept and then show wrongly, is collected in :attr:`Trace.violations`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ LAST_EXACT = 2**53
 LAST_OBJECT = 65_535
 DEFAULTS = ("DEFAULT_OPTIONS", "DEFAULT_SEMANTIC")
 SECTIONS = {*DEFAULTS, "STATES", "STATES_COLOR", "EVENT_TYPE", "GRADIENT_COLOR", "GRADIENT_NAMES"}
-HEADER = re.compile(r"#Paraver \(([^)]*)\):(\d+)_ns:(\d+)\(([\d,]+)\):1:(\d+)\(([\d:,]+)\)(?:,(\d+))?")
+HEADER = re.compile(
+    r"#Paraver \(([^)]*)\):(\d+)_ns:(\d+)\(([\d,]+)\):1:(\d+)\(([\d:,]+)\)(?:,(\d+))?"
+)
 RECORD = re.compile(r"-?\d+(?::-?\d+)+")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 FIELDS_OF_STATE, FIELDS_OF_COMM, FIRST_PAIR = 8, 15, 6
@@ -98,7 +102,11 @@ def _read_row(trace: Trace, path: Path) -> None:
         if level in trace.names:
             trace.violations.add("level twice in the .row", level)
         trace.names[level] = names
-        if size != sizes.get(level, size) or len(names) != size or any(name.startswith("LEVEL ") for name in names):
+        if (
+            size != sizes.get(level, size)
+            or len(names) != size
+            or any(name.startswith("LEVEL ") for name in names)
+        ):
             trace.violations.add("wrong SIZE in the .row", line)
         for name in names:
             if not name.strip() or CONTROL.search(name):
@@ -152,7 +160,9 @@ def _read_type(trace: Trace, text: str) -> int:
         trace.violations.add("type beyond what can be labelled", text)
     if str(code).startswith("30000"):
         trace.violations.add("type that begins with 30000, which others take for CPU samples", text)
-    label, zeros, power = re.fullmatch(r"(.*?)(?: \(x 1(0+)\)| \(x 10\^(\d+)\))?", match[3]).groups()
+    label, zeros, power = re.fullmatch(
+        r"(.*?)(?: \(x 1(0+)\)| \(x 10\^(\d+)\))?", match[3]
+    ).groups()
     trace.labels.types[code] = unescaped(label)
     if zeros or power:
         trace.labels.precision[code] = int(power) if power else len(zeros)
@@ -161,7 +171,11 @@ def _read_type(trace: Trace, text: str) -> int:
 
 def unescaped(label: str) -> str:
     """A label with the characters that `\\u00e9` and `\\U0001f600` stand for."""
-    return re.sub(r"\\u([0-9a-f]{4})|\\U([0-9a-f]{8})", lambda found: chr(int(found[1] or found[2], 16)), label)
+    return re.sub(
+        r"\\u([0-9a-f]{4})|\\U([0-9a-f]{8})",
+        lambda found: chr(int(found[1] or found[2], 16)),
+        label,
+    )
 
 
 def _numbered(trace: Trace, text: str) -> tuple[int, str]:
@@ -175,7 +189,9 @@ def _numbered(trace: Trace, text: str) -> tuple[int, str]:
 
 
 def _check_labels(trace: Trace) -> None:
-    """Labels that Paraver cuts, confuses or cannot show; states without their section and the other way round."""
+    """Labels that Paraver cuts, confuses or cannot show; states without their section and the other
+    way round.
+    """
     labels = trace.labels
     for label, count in Counter(labels.types.values()).items():
         if count > 1:
@@ -186,14 +202,19 @@ def _check_labels(trace: Trace) -> None:
         for label, count in Counter(values.values()).items():
             if count > 1:
                 trace.violations.add("label of several values of a type", f"{code} {label}")
-    every = [*labels.types.values(), *(label for values in labels.values.values() for label in values.values())]
+    every = [
+        *labels.types.values(),
+        *(label for values in labels.values.values() for label in values.values()),
+    ]
     for label in every:
         if re.fullmatch(r"\[.*\]", label):
             trace.violations.add("label all in brackets", label)
         if CONTROL.search(label):
             trace.violations.add("label with a tab or control character", repr(label))
     if bool(trace.states) != (labels.states is not None):
-        trace.violations.add("STATES section without states, or states without it", f"{len(trace.states)} states")
+        trace.violations.add(
+            "STATES section without states, or states without it", f"{len(trace.states)} states"
+        )
 
 
 class _Body:
@@ -202,7 +223,9 @@ class _Body:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.complain = trace.violations.add
-        self.stacks: dict[tuple[Row, int], list[tuple[int, int, dict[int, int]]]] = defaultdict(list)
+        self.stacks: dict[tuple[Row, int], list[tuple[int, int, dict[int, int]]]] = defaultdict(
+            list
+        )
         self.numbers: dict[tuple[Row, int], int] = {}
         self.row_of_cpu: dict[int, Row] = {}
         bounds = [0, *accumulate(trace.nodes)]
@@ -238,7 +261,12 @@ class _Body:
 
     def _row(self, fields: list[int], at: int, line: str) -> Row:
         """The row of `cpu:appl:task:thread` at this field, checked."""
-        cpu, application, task, thread = address = (fields[at], fields[at + 1], fields[at + 2], fields[at + 3])
+        cpu, application, task, thread = address = (
+            fields[at],
+            fields[at + 1],
+            fields[at + 2],
+            fields[at + 3],
+        )
         row = (task, thread)
         if address in self.known:
             return row
@@ -302,11 +330,18 @@ class _Body:
 
     def _comm(self, fields: list[int], line: str) -> None:
         sender, receiver = self._row(fields, 1, line), self._row(fields, 7, line)
-        logical_send, physical_send, logical_receive, physical_receive = fields[5], fields[6], fields[11], fields[12]
+        logical_send, physical_send, logical_receive, physical_receive = (
+            fields[5],
+            fields[6],
+            fields[11],
+            fields[12],
+        )
         self._times(line, logical_send, physical_send, logical_receive, physical_receive)
         if physical_send < logical_send:
             self.complain("line sent physically before it is sent logically", line)
-        self.trace.comms.append(Comm(sender, logical_send, receiver, physical_receive, fields[13], fields[14]))
+        self.trace.comms.append(
+            Comm(sender, logical_send, receiver, physical_receive, fields[13], fields[14])
+        )
 
     def _state(self, fields: list[int], line: str) -> None:
         row, begin, end, value = self._row(fields, 1, line), fields[5], fields[6], fields[7]
@@ -320,7 +355,9 @@ class _Body:
     def _close(self) -> None:
         for (row, code), stack in self.stacks.items():
             if stack:
-                self.complain("ranges left open at the end", f"row {row} type {code}: {stack[-1][:2]}")
+                self.complain(
+                    "ranges left open at the end", f"row {row} type {code}: {stack[-1][:2]}"
+                )
         for (row, code), value in self.numbers.items():
             if value:
                 self.complain("number left standing at the end", f"row {row} type {code}: {value}")

@@ -1,9 +1,11 @@
-"""What Paraver's command line program makes of the views on the samples' traces, and the same by other means.
+"""What Paraver's command line program makes of the views on the samples' traces, and the same by
+other means.
 
-What it said is recorded in tests/view_answers/, so that figures can be compared where there is no Paraver: each table with digests of its
-view and of the trace that it is of. A table whose view or trace has changed since counts as unrecorded: without Paraver tests that ask for
-it are skipped, and ``test_every_answer_is_recorded`` lists them. With paramedir on the PATH, ``PYTHONPATH=tests:. python
-tests/tools/view_answers.py`` records all again; it lists what has changed.
+What it said is recorded in tests/view_answers/, so that figures can be compared where there is no
+Paraver: each table with digests of its view and of the trace that it is of. A table whose view or
+trace has changed since counts as unrecorded: without Paraver tests that ask for it are skipped, and
+``test_every_answer_is_recorded`` lists them. With paramedir on the PATH, ``PYTHONPATH=tests:.
+python tests/tools/view_answers.py`` records all again; it lists what has changed.
 """
 
 from __future__ import annotations
@@ -37,10 +39,18 @@ from nsys2prv.paraver.cfg.model import asks
 
 ROOT = Path(__file__).parent.parent.parent
 PARAMEDIR = shutil.which("paramedir")
-SAMPLES = {folder: sorted((ROOT / "sample_reports" / folder).glob("*.sqlite")) for folder in ("training", "graphs", "cluster", "machine")}
-#: Jobs made for a case that no sample has: name -> what writes its exports into a folder, always the same.
-MADE: dict[str, Callable[[Path], list[Path]]] = {"shared_gpus": lambda folder: make_shared_gpus(folder).exports}
-needs_paraver = pytest.mark.skipif(PARAMEDIR is None, reason="paramedir, Paraver's command line program, is not on the PATH")
+SAMPLES = {
+    folder: sorted((ROOT / "sample_reports" / folder).glob("*.sqlite"))
+    for folder in ("training", "graphs", "cluster", "machine")
+}
+#: Jobs made for a case that no sample has: name -> what writes its exports into a folder, always
+#: the same.
+MADE: dict[str, Callable[[Path], list[Path]]] = {
+    "shared_gpus": lambda folder: make_shared_gpus(folder).exports
+}
+needs_paraver = pytest.mark.skipif(
+    PARAMEDIR is None, reason="paramedir, Paraver's command line program, is not on the PATH"
+)
 RECORDS = ROOT / "tests" / "view_answers"
 #: Characters of a timeline that is recorded: those of every event would be most of it.
 LONGEST = 100_000
@@ -48,8 +58,9 @@ _read = cache(read_trace)
 
 
 class Record(NamedTuple):
-    """What paramedir said of one view on one trace. view, trace: their digests. table: text of the table or timeline, "" for a timeline
-    that is too long to be kept."""
+    """What paramedir said of one view on one trace. view, trace: their digests. table: text of the
+    table or timeline, "" for a timeline that is too long to be kept.
+    """
 
     view: str
     trace: str
@@ -59,7 +70,8 @@ class Record(NamedTuple):
 class Tables(Mapping[str, str]):
     """View -> text of its table or timeline. Looking up one that is not recorded skips the test.
 
-    known: those that were said. unrecorded: views that the trace has the events of, but whose answer is not known.
+    known: those that were said. unrecorded: views that the trace has the events of, but whose
+    answer is not known.
     """
 
     def __init__(self, known: Mapping[str, str], unrecorded: Iterable[str] = ()) -> None:
@@ -72,7 +84,9 @@ class Tables(Mapping[str, str]):
         return self.known[view]
 
     def __contains__(self, view: object) -> bool:
-        return isinstance(view, str) and (place_of(view) in self.known or place_of(view) in self.unrecorded)
+        return isinstance(view, str) and (
+            place_of(view) in self.known or place_of(view) in self.unrecorded
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self.known, *self.unrecorded])
@@ -83,7 +97,9 @@ class Tables(Mapping[str, str]):
 
 @dataclass(frozen=True)
 class Answers:
-    """What paramedir said of the views on a sample's trace. path: the trace. tables: view -> text of the table or timeline."""
+    """What paramedir said of the views on a sample's trace. path: the trace. tables: view -> text
+    of the table or timeline.
+    """
 
     path: Path
     exports: list[Path]
@@ -108,32 +124,51 @@ class Answers:
         return [[float(cell) for cell in row.split("\t")[1:] if cell] for row in rows]
 
     def totals(self, view: str) -> dict[str, list[float]]:
-        """Total, Average, Maximum, Minimum, StDev and Avg/Max over the rows of a table: one figure for each column."""
+        """Total, Average, Maximum, Minimum, StDev and Avg/Max over the rows of a table: one figure
+        for each column.
+        """
         lines = (line.split("\t") for line in self.tables[view].split("\n\n")[1].splitlines())
         return {name: [float(cell) for cell in cells if cell] for name, *cells in lines}
 
     def by_row(self, view: str) -> list[dict[str, float]]:
         """Column -> figure of each row of a table, those that are not 0."""
         names = self.tables[view].splitlines()[0].split("\t")[1:]
-        return [{name: cell for name, cell in zip(names, row, strict=False) if cell} for row in self.rows(view)]
+        return [
+            {name: cell for name, cell in zip(names, row, strict=False) if cell}
+            for row in self.rows(view)
+        ]
 
     def bursts(self, view: str) -> list[tuple[float, float]]:
-        """Length and value of each burst of a timeline that has a length; of a timeline of tasks, not of those of hosts' devices."""
+        """Length and value of each burst of a timeline that has a length; of a timeline of tasks,
+        not of those of hosts' devices.
+        """
         lines = (line.split("\t") for line in self.tables[view].splitlines())
-        apart = {f"1.{task}" for task, name in enumerate(self.trace().names["TASK"], 1) if not _is_of_a_process(name)}
-        return [(float(length), float(value)) for row, _, length, value in lines if float(length) and row not in apart]
+        apart = {
+            f"1.{task}"
+            for task, name in enumerate(self.trace().names["TASK"], 1)
+            if not _is_of_a_process(name)
+        }
+        return [
+            (float(length), float(value))
+            for row, _, length, value in lines
+            if float(length) and row not in apart
+        ]
 
     def trace(self) -> Trace:
         """The trace itself, read by other means than Paraver's."""
         return _read(self.path)
 
     def sql(self, query: str) -> list[tuple]:
-        """Rows of the exports, each behind the number of its export; none from an export without the table."""
+        """Rows of the exports, each behind the number of its export; none from an export without
+        the table.
+        """
         found = []
         for number, path in enumerate(self.exports):
             with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
                 table = re.search(r"FROM (\w+)", query)
-                if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table[1],)).fetchone():
+                if connection.execute(
+                    "SELECT 1 FROM sqlite_master WHERE name = ?", (table[1],)
+                ).fetchone():
                     found += [(number, *row) for row in connection.execute(query)]
             connection.close()
         return found
@@ -146,26 +181,39 @@ def _is_of_a_process(row: str) -> bool:
 
 @cache
 def ask(sample: str) -> Answers:
-    """Converts a sample and has paramedir read every view that has its events in it, once a session; or what it said before."""
+    """Converts a sample and has paramedir read every view that has its events in it, once a
+    session; or what it said before.
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"views-{sample}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     exports = SAMPLES[sample] if sample in SAMPLES else MADE[sample](folder)
     trace = folder / "trace.prv"
     convert(exports, trace, Options(jobs=1, align="utc", states=True))
     lines = trace.read_text().splitlines()
-    present = {int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]}
+    present = {
+        int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
+    }
     if PARAMEDIR:
         output, known = said(folder, trace, present)
         tables = Tables(known)
     else:
         output, tables = "", tables_of(recorded(sample), current(trace, present))
-    return Answers(trace, exports, int(lines[0].split(":")[2].removesuffix("_ns")), present, output, tables)
+    return Answers(
+        trace, exports, int(lines[0].split(":")[2].removesuffix("_ns")), present, output, tables
+    )
 
 
 def recorded(sample: str) -> dict[str, Record]:
     """The records of a sample by view."""
     path = RECORDS / f"{sample}.json.xz"
-    return {view: Record(*fields) for view, fields in json.loads(lzma.decompress(path.read_bytes())).items()} if path.exists() else {}
+    return (
+        {
+            view: Record(*fields)
+            for view, fields in json.loads(lzma.decompress(path.read_bytes())).items()
+        }
+        if path.exists()
+        else {}
+    )
 
 
 def served(present: set[int]) -> list[View]:
@@ -175,14 +223,24 @@ def served(present: set[int]) -> list[View]:
 
 def current(trace: Path, present: set[int]) -> dict[str, tuple[str, str]]:
     """View -> digests of itself and of the trace, of the views that the trace has the events of."""
-    whole = _digest(b"".join(trace.with_suffix(suffix).read_bytes() for suffix in (".prv", ".pcf", ".row")))
+    whole = _digest(
+        b"".join(trace.with_suffix(suffix).read_bytes() for suffix in (".prv", ".pcf", ".row"))
+    )
     return {view.path: (_digest(view.text.encode()), whole) for view in served(present)}
 
 
 def tables_of(records: Mapping[str, Record], digests: Mapping[str, tuple[str, str]]) -> Tables:
-    """The recorded tables of views and traces with these digests. A timeline that was too long to be kept is in neither list."""
-    valid = {view: records[view].table for view, digest in digests.items() if view in records and records[view][:2] == digest}
-    return Tables({view: table for view, table in valid.items() if table}, digests.keys() - valid.keys())
+    """The recorded tables of views and traces with these digests. A timeline that was too long to
+    be kept is in neither list.
+    """
+    valid = {
+        view: records[view].table
+        for view, digest in digests.items()
+        if view in records and records[view][:2] == digest
+    }
+    return Tables(
+        {view: table for view, table in valid.items() if table}, digests.keys() - valid.keys()
+    )
 
 
 def _digest(content: bytes) -> str:
@@ -193,16 +251,23 @@ def records_of(answers: Answers) -> dict[str, Record]:
     """What is to be recorded: all tables, and timelines that are not too long."""
     histograms = {view.path for view in VIEWS if view.cfg.histogram}
     digests = current(answers.path, answers.present)
-    return {view: Record(*digests[view], table if view in histograms or len(table) <= LONGEST else "")
-            for view, table in answers.tables.items()}
+    return {
+        view: Record(*digests[view], table if view in histograms or len(table) <= LONGEST else "")
+        for view, table in answers.tables.items()
+    }
 
 
 def record(sample: str) -> list[str]:
     """Writes the records of a sample; returns the views whose tables are others than before."""
     before, now = recorded(sample), records_of(ask(sample))
-    (RECORDS / f"{sample}.json.xz").write_bytes(lzma.compress(json.dumps(now, indent=0).encode(), preset=9))
-    return sorted(view for view in before.keys() | now.keys()
-                  if view not in before or view not in now or before[view].table != now[view].table)
+    (RECORDS / f"{sample}.json.xz").write_bytes(
+        lzma.compress(json.dumps(now, indent=0).encode(), preset=9)
+    )
+    return sorted(
+        view
+        for view in before.keys() | now.keys()
+        if view not in before or view not in now or before[view].table != now[view].table
+    )
 
 
 def said(folder: Path, trace: Path, present: set[int]) -> tuple[str, dict[str, str]]:
@@ -211,8 +276,16 @@ def said(folder: Path, trace: Path, present: set[int]) -> tuple[str, dict[str, s
     command_line = [str(PARAMEDIR), "-npr", str(trace)]
     for number, view in enumerate(chosen):
         command_line += [str(views_folder() / view.path), str(folder / f"view{number:03d}")]
-    run = subprocess.run(command_line, env={**os.environ, "HOME": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                         text=True, errors="replace", timeout=600, check=False)
+    run = subprocess.run(
+        command_line,
+        env={**os.environ, "HOME": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=600,
+        check=False,
+    )
     tables = {}
     for number, view in enumerate(chosen):
         path = folder / (f"view{number:03d}" + ("" if view.cfg.histogram else ".csv"))
@@ -234,13 +307,24 @@ class Work:
 def work_of(answers: Answers) -> list[Work]:
     """All kernels, graph executions and memory operations of the exports."""
     times = "globalPid, start, end"
-    kernels = answers.sql(f"SELECT {times}, (SELECT value FROM StringIds WHERE id = demangledName) FROM CUPTI_ACTIVITY_KIND_KERNEL")
+    kernels = answers.sql(
+        f"SELECT {times}, (SELECT value FROM StringIds WHERE id = demangledName) FROM CUPTI_ACTIVITY_KIND_KERNEL"
+    )
     graphs = answers.sql(f"SELECT {times}, graphExecId FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
     copies = answers.sql(f"SELECT {times}, copyKind FROM CUPTI_ACTIVITY_KIND_MEMCPY")
     sets = answers.sql(f"SELECT {times}, 'set' FROM CUPTI_ACTIVITY_KIND_MEMSET")
-    found = [Work((export, pid), begin, end, name, not name.startswith("nccl")) for export, pid, begin, end, name in kernels]
-    found += [Work((export, pid), begin, end, f"graph {number}", True) for export, pid, begin, end, number in graphs]
-    return found + [Work((export, pid), begin, end, f"memory {kind}", False) for export, pid, begin, end, kind in copies + sets]
+    found = [
+        Work((export, pid), begin, end, name, not name.startswith("nccl"))
+        for export, pid, begin, end, name in kernels
+    ]
+    found += [
+        Work((export, pid), begin, end, f"graph {number}", True)
+        for export, pid, begin, end, number in graphs
+    ]
+    return found + [
+        Work((export, pid), begin, end, f"memory {kind}", False)
+        for export, pid, begin, end, kind in copies + sets
+    ]
 
 
 def union(work: Iterable[Work]) -> list[tuple[int, int]]:

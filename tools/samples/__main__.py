@@ -22,8 +22,11 @@ def _additions(text: str) -> tuple[str, ...]:
 
 def build_parser() -> argparse.ArgumentParser:
     """A parser with an option for every field of :class:`Options`."""
-    parser = argparse.ArgumentParser(prog="python -m tools.samples", formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-                                     description="Generate Nsight Systems exports of an imagined training job, and their truth.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.samples",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description="Generate Nsight Systems exports of an imagined training job, and their truth.",
+    )
     parser.add_argument("outdir", type=Path, help="folder for rank0.sqlite ... and truth.json")
     for one in fields(Options):
         text, choices, flag = (one.metadata[key] for key in ("help", "choices", "flag"))
@@ -33,7 +36,10 @@ def build_parser() -> argparse.ArgumentParser:
         elif choices:
             more["choices"] = choices
         else:
-            several, single = _additions if name == "additions" else _numbers, float if "float" in str(one.type) else int
+            several, single = (
+                _additions if name == "additions" else _numbers,
+                float if "float" in str(one.type) else int,
+            )
             more["type"] = several if "tuple" in str(one.type) else single
             more |= {"nargs": "?", "const": flag} if flag else {}
         parser.add_argument(f"--{name}", **more)
@@ -52,8 +58,12 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(str(error))
     for rank in truth["ranks"]:
         size = (folder / rank["report"]).stat().st_size
-        print(f"{folder / rank['report']}  {rank['host']}  {rank['event_rows']:,} event rows  {size / 1e6:.1f} MB")
-    print(f"{folder / TRUTH}  {truth['collectives_total']:,} collectives, in {time.perf_counter() - begin:.1f} s")
+        print(
+            f"{folder / rank['report']}  {rank['host']}  {rank['event_rows']:,} event rows  {size / 1e6:.1f} MB"
+        )
+    print(
+        f"{folder / TRUTH}  {truth['collectives_total']:,} collectives, in {time.perf_counter() - begin:.1f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""What goes on beside the programs: data loading, NCCL's watchdog, marks and start/end ranges; and calls into the OS runtime in volume.
+"""What goes on beside the programs: data loading, NCCL's watchdog, marks and start/end ranges; and
+calls into the OS runtime in volume.
 
-On a thread, OS calls of one nesting level do not overlap, deeper ones lie within, and all lie within the API or MPI call they were made
-from. As in real exports the functions nsys traces last about a microsecond to seconds (some here less, as with a lowered threshold),
-nested calls appear in few functions, and ``[Unknown]`` rows without a nesting level mark where tracing begins (event class 31) and ends
-(32) in a process.
+On a thread, OS calls of one nesting level do not overlap, deeper ones lie within, and all lie
+within the API or MPI call they were made from. As in real exports the functions nsys traces last
+about a microsecond to seconds (some here less, as with a lowered threshold), nested calls appear in
+few functions, and ``[Unknown]`` rows without a nesting level mark where tracing begins (event class
+31) and ends (32) in a process.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ STEP_GAP_NS = 400_000  # between the last rank's end of a step and the next step
 AHEAD = 2  # batches are fetched so many steps ahead
 POLLS = (0.31, 0.67)  # when in a step NCCL's watchdog asks whether the collectives have ended
 NOT_READY = 600  # cudaErrorNotReady, the answer while the work goes on
-WINDOWS = (("pin batch", 0.05, 0.55), ("copy batch", 0.35, 0.85))  # ranges on one thread that overlap without nesting
+WINDOWS = (
+    ("pin batch", 0.05, 0.55),
+    ("copy batch", 0.35, 0.85),
+)  # ranges on one thread that overlap without nesting
 ROWS_PER_STEP = len(DATA["os_calls"]) + 1 + len(POLLS) + len(WINDOWS) + 3
 
 
@@ -43,15 +48,25 @@ class Background:
 
     def _range(self, start: int, text: str, thread: int, **columns: Any) -> dict[str, Any]:
         self.report.range_id += 1
-        return {"start": start, "eventType": START_END, "rangeId": self.report.range_id - 1, "text": text,
-                "globalTid": self.report.rank.global_tid(thread), **columns}
+        return {
+            "start": start,
+            "eventType": START_END,
+            "rangeId": self.report.range_id - 1,
+            "text": text,
+            "globalTid": self.report.rank.global_tid(thread),
+            **columns,
+        }
 
     def _fetch(self, batch: int, at: int) -> None:
         thread = (Thread.LOADER_0, Thread.LOADER_1)[batch % 2]
-        self._fetched[batch] = self._range(at, "batch in flight", thread, category=2, domainId=int(Domain.JOB))
+        self._fetched[batch] = self._range(
+            at, "batch in flight", thread, category=2, domainId=int(Domain.JOB)
+        )
 
     def write(self, begin: Ints, end: Ints, epochs: Ints, first_step: int) -> None:
-        """Rows of steps from ``begin`` to ``end`` (local ns); ``epochs`` (local ns) are when the first rank could begin."""
+        """Rows of steps from ``begin`` to ``end`` (local ns); ``epochs`` (local ns) are when the
+        first rank could begin.
+        """
         report, length = self.report, end - begin
         self.steps.append(np.stack([begin, end], axis=1))
 
@@ -59,34 +74,84 @@ class Background:
             return begin + (length * share).astype(np.int64)
 
         threads, functions, lows, highs, returned = zip(*DATA["os_calls"], strict=True)
-        report.insert_os_calls(["pthread_cond_wait", *functions], [Thread.MAIN, *(Thread[name] for name in threads)], [0, *returned],
-                               np.stack([epochs - STEP_GAP_NS // 2, *map(at, lows)], axis=1),
-                               np.stack([begin - 20, *map(at, highs)], axis=1))
+        report.insert_os_calls(
+            ["pthread_cond_wait", *functions],
+            [Thread.MAIN, *(Thread[name] for name in threads)],
+            [0, *returned],
+            np.stack([epochs - STEP_GAP_NS // 2, *map(at, lows)], axis=1),
+            np.stack([begin - 20, *map(at, highs)], axis=1),
+        )
         starts = np.stack([at(share) for share in POLLS], axis=1)
         correlations = report.correlation + np.arange(starts.size).reshape(starts.shape)
-        report.insert_calls(["cudaEventQuery_v3020"] * len(POLLS), [Thread.WATCHDOG] * len(POLLS), correlations, starts, starts + 1_450,
-                            NOT_READY)
+        report.insert_calls(
+            ["cudaEventQuery_v3020"] * len(POLLS),
+            [Thread.WATCHDOG] * len(POLLS),
+            correlations,
+            starts,
+            starts + 1_450,
+            NOT_READY,
+        )
         report.correlation += starts.size
-        rows = [row for step, (start, stop) in enumerate(zip(begin.tolist(), end.tolist(), strict=True), first_step)
-                for row in self._step_rows(step, start, stop - start)]
+        rows = [
+            row
+            for step, (start, stop) in enumerate(
+                zip(begin.tolist(), end.tolist(), strict=True), first_step
+            )
+            for row in self._step_rows(step, start, stop - start)
+        ]
         write_points(report, rows, "marks and start/end ranges")
 
     def _step_rows(self, step: int, start: int, length: int) -> list[dict[str, Any]]:
         """A batch that arrives, marks, and ranges that overlap."""
-        main, pin = self.report.rank.global_tid(Thread.MAIN), self.report.rank.global_tid(Thread.PIN_MEMORY)
+        main, pin = (
+            self.report.rank.global_tid(Thread.MAIN),
+            self.report.rank.global_tid(Thread.PIN_MEMORY),
+        )
         self._fetch(step + AHEAD, start + length // 3)
         return [
             {**self._fetched.pop(step), "end": start - 10, "endGlobalTid": main},
-            {"start": start + length - 40, "eventType": MARK, "text": "loss", "globalTid": main, "category": 1, "domainId": int(Domain.JOB),
-             "doubleValue": round(11.0 / (1.0 + 0.05 * step), 4)},
-            {"start": start + length - 20, "eventType": MARK, "text": "step done", "globalTid": main, "domainId": 0, "uint64Value": step},
-            *(self._range(start + int(length * low), text, Thread.PIN_MEMORY, end=start + int(length * high), endGlobalTid=pin, domainId=0)
-              for text, low, high in WINDOWS)]
+            {
+                "start": start + length - 40,
+                "eventType": MARK,
+                "text": "loss",
+                "globalTid": main,
+                "category": 1,
+                "domainId": int(Domain.JOB),
+                "doubleValue": round(11.0 / (1.0 + 0.05 * step), 4),
+            },
+            {
+                "start": start + length - 20,
+                "eventType": MARK,
+                "text": "step done",
+                "globalTid": main,
+                "domainId": 0,
+                "uint64Value": step,
+            },
+            *(
+                self._range(
+                    start + int(length * low),
+                    text,
+                    Thread.PIN_MEMORY,
+                    end=start + int(length * high),
+                    endGlobalTid=pin,
+                    domainId=0,
+                )
+                for text, low, high in WINDOWS
+            ),
+        ]
 
     def finish(self, at: int) -> None:
-        """What the capture's end cuts off: batches nobody took, and a range pushed at local time ``at`` (ns) and never popped."""
+        """What the capture's end cuts off: batches nobody took, and a range pushed at local time
+        ``at`` (ns) and never popped.
+        """
         pin = self.report.rank.global_tid(Thread.PIN_MEMORY)
-        last = {"start": at, "eventType": PUSH_POP, "text": "pin_memory_loop", "globalTid": pin, "domainId": 0}
+        last = {
+            "start": at,
+            "eventType": PUSH_POP,
+            "text": "pin_memory_loop",
+            "globalTid": pin,
+            "domainId": 0,
+        }
         write_points(self.report, [*self._fetched.values(), last], "unfinished ranges")
 
 
@@ -98,14 +163,24 @@ INNER, LOADING = DATA["os_inner"], DATA["os_loading"]
 def _functions(op: Op) -> Sequence[str]:
     """What an API or MPI call does in the OS runtime."""
     if op.kind is Kind.MPI:
-        return ("fwrite", "pwrite64") if "File" in op.mpi.function else ("epoll_wait", "writev", "read", "sched_yield")
+        return (
+            ("fwrite", "pwrite64")
+            if "File" in op.mpi.function
+            else ("epoll_wait", "writev", "read", "sched_yield")
+        )
     if op.kind in (Kind.SYNC_STREAM, Kind.SYNC_EVENT, Kind.SYNC_DEVICE):
         return ("poll", "sched_yield", "ioctl")
-    return ("ioctl", "mmap64", "ioctl", "munmap") if op.api_ns > 50_000 else ("pthread_mutex_lock", "ioctl")
+    return (
+        ("ioctl", "mmap64", "ioctl", "munmap")
+        if op.api_ns > 50_000
+        else ("pthread_mutex_lock", "ioctl")
+    )
 
 
 class OsCalls:
-    """Writes OS runtime calls into one report: inside API and MPI calls, on the data loaders, and on threads that only wait."""
+    """Writes OS runtime calls into one report: inside API and MPI calls, on the data loaders, and
+    on threads that only wait.
+    """
 
     def __init__(self, report: Report) -> None:
         self.report, self.per_step = report, report.options.osrt
@@ -113,7 +188,9 @@ class OsCalls:
         self.chains: dict[str, int] = {}  # of call chains, by function
 
     def begin(self, at: int) -> None:
-        """Before the process's work, which begins at local time ``at`` (ns): tracing begins, threads are made."""
+        """Before the process's work, which begins at local time ``at`` (ns): tracing begins,
+        threads are made.
+        """
         self._mark(31, at - 24_000_000)
         starts = at - 20_000_000 + 1_500_000 * np.arange(7)
         lengths = np.array([310_000, 180_000, 95_000, 240_000, 870_000, 52_000, 640_000])
@@ -123,27 +200,44 @@ class OsCalls:
     def write_in_calls(self, program: Program, block: Block, epochs: Ints, step: bool) -> None:
         """Calls made from API and MPI calls: half of those of a step, else one from each."""
         rank = self.report.rank.rank
-        found = [index for index, op in enumerate(program.ops) if (op.mpi.function_of(rank) if op.mpi else op.api)]
+        found = [
+            index
+            for index, op in enumerate(program.ops)
+            if (op.mpi.function_of(rank) if op.mpi else op.api)
+        ]
         if not found:
             return
         ops = [program.ops[index] for index in found]
         weight = np.sqrt([op.api_ns + (op.work_ns if op.mpi else 0.0) for op in ops])
         total = self.per_step // 2 if step else len(ops)
-        counts = np.diff(np.floor(np.concatenate([[0.0], np.cumsum(weight)]) / weight.sum() * total + 1e-9)).astype(np.int64)
+        counts = np.diff(
+            np.floor(np.concatenate([[0.0], np.cumsum(weight)]) / weight.sum() * total + 1e-9)
+        ).astype(np.int64)
         which = np.repeat(np.arange(len(ops)), counts)
         if not len(which):
             return
         place = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        functions = [_functions(ops[op])[slot % len(_functions(ops[op]))] for op, slot in zip(which, place, strict=True)]
-        begin, end = (self.report.local(epochs, times[:, rank, np.array(found)[which]]) for times in (block.host_begin, block.host_end))
-        low, high = ((place + first + wide * self.rng.random(begin.shape)) / counts[which] for first, wide in ((0.1, 0.2), (0.35, 0.5)))
+        functions = [
+            _functions(ops[op])[slot % len(_functions(ops[op]))]
+            for op, slot in zip(which, place, strict=True)
+        ]
+        begin, end = (
+            self.report.local(epochs, times[:, rank, np.array(found)[which]])
+            for times in (block.host_begin, block.host_end)
+        )
+        low, high = (
+            (place + first + wide * self.rng.random(begin.shape)) / counts[which]
+            for first, wide in ((0.1, 0.2), (0.35, 0.5))
+        )
         edges = (begin + ((end - begin) * share).astype(np.int64) for share in (low, high))
         self._insert(functions, [ops[op].thread for op in which], *edges)
 
     def write_on_loaders(self, begin: Ints, end: Ints) -> None:
         """The data loaders' calls in steps from ``begin`` to ``end`` (local ns)."""
         count = (self.per_step - self.per_step // 2) // 2
-        for thread, low, high in ((Thread.LOADER_0, 0.35, 0.98), (Thread.LOADER_1, 0.01, 0.19)) if count else ():
+        for thread, low, high in (
+            ((Thread.LOADER_0, 0.35, 0.98), (Thread.LOADER_1, 0.01, 0.19)) if count else ()
+        ):
             passed = np.cumsum(0.05 + self.rng.lognormal(0.0, 1.6, (len(begin), 2 * count)), axis=1)
             edges = passed / passed[:, -1:] * ((end - begin)[:, None] * (high - low))
             times = (begin + (end - begin) * low)[:, None].astype(np.int64) + edges.astype(np.int64)
@@ -151,16 +245,27 @@ class OsCalls:
             self._insert(names, [thread] * count, times[:, 0::2], times[:, 1::2])
 
     def finish(self, first: int, duration: int) -> None:
-        """Threads that wait from local time ``first`` to the capture's end, and that end; then the call chains."""
+        """Threads that wait from local time ``first`` to the capture's end, and that end; then the
+        call chains.
+        """
         last = duration - 4_000_000  # the longest call lasts about nine tenths of the capture
-        for thread, function, length, pause in ((EVENT_HANDLER, "poll", 100_210_000, 90_000),
-                                                (WORKER, "pthread_cond_timedwait", 500_080_000, 40_000)):
+        for thread, function, length, pause in (
+            (EVENT_HANDLER, "poll", 100_210_000, 90_000),
+            (WORKER, "pthread_cond_timedwait", 500_080_000, 40_000),
+        ):
             count = max(0, (last - first) // (length + pause))
             starts = first + 2_000_000 + (length + pause) * np.arange(count)[None, :]
             if count:
-                self._insert([function] * count, [thread] * count, starts, np.minimum(starts + length, last))
+                self._insert(
+                    [function] * count, [thread] * count, starts, np.minimum(starts + length, last)
+                )
         most = first + 1_100_000 + (last - first) * 9 // 10
-        self._insert(["accept"] * 2, [STORE] * 2, np.array([[first + 1_000_000, most + 100_000]]), np.array([[most, last]]))
+        self._insert(
+            ["accept"] * 2,
+            [STORE] * 2,
+            np.array([[first + 1_000_000, most + 100_000]]),
+            np.array([[most, last]]),
+        )
         for at in (duration - 3_000_000, duration - 2_995_000):
             self._mark(32, at)
         if self.chains:
@@ -169,14 +274,34 @@ class OsCalls:
     def _mark(self, kind: int, at: int) -> None:
         """A row of no length that says that tracing begins or ends in the process."""
         name = self.report.export.string("[Unknown]")
-        self.report.insert("OSRT_API", ["[Unknown]"], {"eventClass": kind, "globalTid": self.report.rank.global_pid, "nameId": name,
-                                                       "returnValue": 0, "callchainId": 0, "argumentsId": 0}, *[np.array([[at]])] * 2)
+        self.report.insert(
+            "OSRT_API",
+            ["[Unknown]"],
+            {
+                "eventClass": kind,
+                "globalTid": self.report.rank.global_pid,
+                "nameId": name,
+                "returnValue": 0,
+                "callchainId": 0,
+                "argumentsId": 0,
+            },
+            *[np.array([[at]])] * 2,
+        )
 
-    def _insert(self, functions: Sequence[str], threads: Sequence[int], begin: Ints, end: Ints, level: int = 0) -> None:
+    def _insert(
+        self,
+        functions: Sequence[str],
+        threads: Sequence[int],
+        begin: Ints,
+        end: Ints,
+        level: int = 0,
+    ) -> None:
         """Calls with the axes (run, call), and what they call in turn."""
         chained: Any = 0
         if self.report.options.osrt_callchains:
-            numbers = [self.chains.setdefault(function, len(self.chains) + 1) for function in functions]
+            numbers = [
+                self.chains.setdefault(function, len(self.chains) + 1) for function in functions
+            ]
             chained = np.where(end - begin >= CHAINED_FROM_NS, numbers, 0)
         returned = [DATA["os_returned"].get(function, 0) for function in functions]
         self.report.insert_os_calls(functions, threads, returned, begin, end, chained, level)
@@ -184,15 +309,37 @@ class OsCalls:
             outer = [index for index, name in enumerate(functions) if name == function]
             inner, start, length = INNER[function], begin[:, outer], (end - begin)[:, outer]
             for place, name in enumerate(inner):
-                low, high = (start + length * (8 * place + eighth) // (8 * len(inner)) for eighth in (1, 6))
-                self._insert([name] * len(outer), [threads[index] for index in outer], low, high, level + 1)
+                low, high = (
+                    start + length * (8 * place + eighth) // (8 * len(inner)) for eighth in (1, 6)
+                )
+                self._insert(
+                    [name] * len(outer), [threads[index] for index in outer], low, high, level + 1
+                )
 
     def _write_chains(self) -> None:
         string, rows = self.report.export.string, []
         for function, chain in self.chains.items():
-            frames = (("libc.so.6", f"{function}@@GLIBC_2.2.5"), *DATA["os_callers"].get(function, (("python3", None),)))
+            frames = (
+                ("libc.so.6", f"{function}@@GLIBC_2.2.5"),
+                *DATA["os_callers"].get(function, (("python3", None),)),
+            )
             for depth, (module, symbol) in enumerate(frames):
                 address = 0x7F00_0000_0000 + 0x10_0000 * chain + 0x1234 * depth
                 path = module if module == "python3" else f"/usr/lib/x86_64-linux-gnu/{module}"
-                rows.append((chain, string(symbol or hex(address)), string(path), int(symbol is None), address, depth, 0, 0))
-        self.report.add("OSRT_CALLCHAINS", "id symbol module unresolved originalIP stackDepth kernelMode thumbCode", rows)
+                rows.append(
+                    (
+                        chain,
+                        string(symbol or hex(address)),
+                        string(path),
+                        int(symbol is None),
+                        address,
+                        depth,
+                        0,
+                        0,
+                    )
+                )
+        self.report.add(
+            "OSRT_CALLCHAINS",
+            "id symbol module unresolved originalIP stackDepth kernelMode thumbCode",
+            rows,
+        )

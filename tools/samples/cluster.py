@@ -1,8 +1,11 @@
-"""The machine the job runs on: hosts with wrong clocks, GPUs, processes with threads and streams, NCCL communicators.
+"""The machine the job runs on: hosts with wrong clocks, GPUs, processes with threads and streams,
+NCCL communicators.
 
-*True time* is ns since the job's beginning on a perfect clock. What a report says is true time seen through its host's clock:
+*True time* is ns since the job's beginning on a perfect clock. What a report says is true time seen
+through its host's clock:
 
-* system clock = uptime + t + drift * t; at the capture start it is TARGET_INFO_SESSION_START_TIME.systemClockNs;
+* system clock = uptime + t + drift * t; at the capture start it is
+  TARGET_INFO_SESSION_START_TIME.systemClockNs;
 * UTC clock = EPOCH_NS + offset + t + drift * t; at the capture start it is utcEpochNs;
 * event times = system clock now - system clock at the report's own capture start.
 """
@@ -20,7 +23,9 @@ from .options import Options
 
 Ints = NDArray[np.int64]
 EPOCH_NS = 1_780_000_000_000_000_000  # true UTC at true time 0, ns since 1970
-VM_ID = 1 << 48  # HW id 0, VM id 1: the upper bytes of globalPid and globalTid (HW 8 bits, VM 8, pid 24, tid 24)
+VM_ID = (
+    1 << 48
+)  # HW id 0, VM id 1: the upper bytes of globalPid and globalTid (HW 8 bits, VM 8, pid 24, tid 24)
 DEVICE = "Local (CLI)"  # what reports call the machine
 
 
@@ -36,8 +41,17 @@ class Thread(IntEnum):
 
 
 THREAD_NAMES = {  # by distance from the pid, as the OS knows them (at most 15 characters)
-    0: "python3", 1: "[NSys]", 2: "[NSys Comms]", 5: "cuda-EvtHandlr", 6: "CUPTI worker th", 9: "pt_autograd_0", 12: "pt_tcpstore_uv",
-    14: "pt_nccl_watchdg", 17: "pt_data_pin", 20: "pt_data_worker", 21: "pt_data_worker",
+    0: "python3",
+    1: "[NSys]",
+    2: "[NSys Comms]",
+    5: "cuda-EvtHandlr",
+    6: "CUPTI worker th",
+    9: "pt_autograd_0",
+    12: "pt_tcpstore_uv",
+    14: "pt_nccl_watchdg",
+    17: "pt_data_pin",
+    20: "pt_data_worker",
+    21: "pt_data_worker",
 }
 
 
@@ -59,7 +73,11 @@ class Group(IntEnum):
     WORLD = 2
 
 
-STREAM_OF = {Group.SHARD: Stream.NCCL_SHARD, Group.REPLICA: Stream.NCCL_REPLICA, Group.WORLD: Stream.NCCL_WORLD}
+STREAM_OF = {
+    Group.SHARD: Stream.NCCL_SHARD,
+    Group.REPLICA: Stream.NCCL_REPLICA,
+    Group.WORLD: Stream.NCCL_WORLD,
+}
 
 
 @dataclass(frozen=True)
@@ -110,7 +128,9 @@ class Rank:
 
     @property
     def context(self) -> int:
-        """A process that uses device d has touched device 0 before, as PyTorch does; hence context d + 1."""
+        """A process that uses device d has touched device 0 before, as PyTorch does; hence context
+        d + 1.
+        """
         return self.device + 1
 
     def stream(self, stream: Stream) -> int:
@@ -127,7 +147,9 @@ class Rank:
         return self.start_clock + self.host.utc_minus_system
 
     def local(self, true_ns: Ints) -> Ints:
-        """Event times (ns since this report's capture start, on this host's clock) of moments in true time."""
+        """Event times (ns since this report's capture start, on this host's clock) of moments in
+        true time.
+        """
         return self.host.system_clock(true_ns) - self.start_clock
 
 
@@ -156,8 +178,12 @@ class Cluster:
         return next(comm for comm in self.all_of(group) if rank in comm.ranks)
 
     def sizes(self) -> dict[Group, int]:
-        """Number of ranks in a communicator of each kind (the largest); a kind that is absent has 1."""
-        return {group: max([1, *(len(comm.ranks) for comm in self.all_of(group))]) for group in Group}
+        """Number of ranks in a communicator of each kind (the largest); a kind that is absent has
+        1.
+        """
+        return {
+            group: max([1, *(len(comm.ranks) for comm in self.all_of(group))]) for group in Group
+        }
 
 
 def uuid_of(rng: np.random.Generator) -> str:
@@ -167,51 +193,94 @@ def uuid_of(rng: np.random.Generator) -> str:
 
 
 def build_cluster(options: Options) -> Cluster:
-    """Lay ranks out block by block over the hosts and draw clocks, GPUs and communicator ids from the seed."""
+    """Lay ranks out block by block over the hosts and draw clocks, GPUs and communicator ids from
+    the seed.
+    """
     rng = np.random.default_rng([options.seed, 0])
     per_host, hosts = options.gpus_per_host, []
     clocks = []  # of offsets (ms) and drifts (ppm): the range, and those given
-    for wide, given, default in ((options.clock_offset_range_ms, options.clock_offsets_ms, 8.0),
-                                 (options.clock_drift_range_ppm, options.clock_drifts_ppm, 25.0)):
+    for wide, given, default in (
+        (options.clock_offset_range_ms, options.clock_offsets_ms, 8.0),
+        (options.clock_drift_range_ppm, options.clock_drifts_ppm, 25.0),
+    ):
         clocks.append((default, given) if wide is None else (wide, ()))
     for index in range(options.hosts):
         drawn = [(rng.uniform(-wide, wide), given) for wide, given in clocks]
         offset, drift = (given[index] if index < len(given) else value for value, given in drawn)
-        uptime = int(rng.integers(3_600, 9_000_000)) * 1_000_000_000 + int(rng.integers(1_000_000_000))
-        gpus = tuple(Gpu(uuid_of(rng), f"0000:{0x1B + 0x10 * gpu & 0xFF:02x}:00.0") for gpu in range(per_host))
+        uptime = int(rng.integers(3_600, 9_000_000)) * 1_000_000_000 + int(
+            rng.integers(1_000_000_000)
+        )
+        gpus = tuple(
+            Gpu(uuid_of(rng), f"0000:{0x1B + 0x10 * gpu & 0xFF:02x}:00.0")
+            for gpu in range(per_host)
+        )
         name = "container" if options.same_host_name else f"node{index + 1:02d}"
         hosts.append(Host(name, round(offset * 1e6), round(drift, 6), uptime, gpus))
     ranks = []
     for rank in range(options.ranks):
         host, gpu = divmod(rank, per_host)
         pid = 4242 + 64 * gpu  # the same on every host, as in containers
-        ranks.append(Rank(rank, hosts[host], host, gpu, gpu if options.visible == "all" else 0, pid, int(rng.integers(0, 400_000_000))))
+        ranks.append(
+            Rank(
+                rank,
+                hosts[host],
+                host,
+                gpu,
+                gpu if options.visible == "all" else 0,
+                pid,
+                int(rng.integers(0, 400_000_000)),
+            )
+        )
     communicators = _build_communicators(options, rng) if options.nccl else []
     return Cluster(tuple(hosts), tuple(ranks), tuple(communicators), options.lonely_ranks)
 
 
 def _build_communicators(options: Options, rng: np.random.Generator) -> list[Communicator]:
-    """One of all ranks, one for each host, one for each local rank; where one is as large as the world, or has one rank, there is none."""
+    """One of all ranks, one for each host, one for each local rank; where one is as large as the
+    world, or has one rank, there is none.
+    """
     per_host, everyone = options.gpus_per_host, range(options.ranks)
-    hosts = [(Group.SHARD, tuple(everyone[first : first + per_host])) for first in everyone[::per_host]]
+    hosts = [
+        (Group.SHARD, tuple(everyone[first : first + per_host])) for first in everyone[::per_host]
+    ]
     if options.lonely_host:
         return _build_lonely_communicators(options, rng, hosts)
-    wanted = [(Group.WORLD, tuple(everyone)), *hosts, *((Group.REPLICA, tuple(everyone[local::per_host])) for local in range(per_host))]
+    wanted = [
+        (Group.WORLD, tuple(everyone)),
+        *hosts,
+        *((Group.REPLICA, tuple(everyone[local::per_host])) for local in range(per_host)),
+    ]
     found = []
     for group, ranks in wanted:
-        number = int(rng.integers(1 << 62, 1 << 63)) * 2 + 1 if group is Group.WORLD else int(rng.integers(1 << 60, 1 << 62))
+        number = (
+            int(rng.integers(1 << 62, 1 << 63)) * 2 + 1
+            if group is Group.WORLD
+            else int(rng.integers(1 << 60, 1 << 62))
+        )
         if len(ranks) > 1 and (group is Group.WORLD or len(ranks) < options.ranks):
             found.append(Communicator(number, group, ranks))
     return found
 
 
-def _build_lonely_communicators(options: Options, rng: np.random.Generator,
-                                hosts: list[tuple[Group, tuple[int, ...]]]) -> list[Communicator]:
-    """Communicators where the last host's ranks are alone: of every kind that the others have, theirs is their host."""
-    per_host, others, alone = options.gpus_per_host, range(options.ranks - options.gpus_per_host), hosts[-1][1]
+def _build_lonely_communicators(
+    options: Options, rng: np.random.Generator, hosts: list[tuple[Group, tuple[int, ...]]]
+) -> list[Communicator]:
+    """Communicators where the last host's ranks are alone: of every kind that the others have,
+    theirs is their host.
+    """
+    per_host, others, alone = (
+        options.gpus_per_host,
+        range(options.ranks - options.gpus_per_host),
+        hosts[-1][1],
+    )
     if len(others) == 1:
         return []
     wanted = [(Group.WORLD, tuple(others)), (Group.WORLD, alone), *(hosts if per_host > 1 else [])]
     if 1 < per_host < len(others):
-        wanted += [*((Group.REPLICA, tuple(others[local::per_host])) for local in range(per_host)), (Group.REPLICA, alone)]
-    return [Communicator(int(rng.integers(1 << 60, 1 << 62)), group, ranks) for group, ranks in wanted]
+        wanted += [
+            *((Group.REPLICA, tuple(others[local::per_host])) for local in range(per_host)),
+            (Group.REPLICA, alone),
+        ]
+    return [
+        Communicator(int(rng.integers(1 << 60, 1 << 62)), group, ranks) for group, ranks in wanted
+    ]

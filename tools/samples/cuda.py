@@ -1,8 +1,10 @@
-"""Rows of CUDA in one rank's report: calls of the API, kernels, copies, events, synchronisation, graphs.
+"""Rows of CUDA in one rank's report: calls of the API, kernels, copies, events, synchronisation,
+graphs.
 
-No public export holds the rows that CUDA graphs leave when they are made. Their tables follow NVIDIA's schema reference. Known from users'
-reports: node events are named "Graph Node Creation" and come after the capture's end; kernels name clones, which point to the captured
-nodes by ``originalGraphNodeId``. The other names are inferred.
+No public export holds the rows that CUDA graphs leave when they are made. Their tables follow
+NVIDIA's schema reference. Known from users' reports: node events are named "Graph Node Creation"
+and come after the capture's end; kernels name clones, which point to the captured nodes by
+``originalGraphNodeId``. The other names are inferred.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ NODE, EXECUTABLE, GRAPH = 77, 94, 95  # event classes
 def blocks_of(op: Op, options: Options) -> int:
     """The first dimension of a kernel's grid; of an NCCL kernel its channels."""
     grid = KERNELS[op.kernel].grid[0]
-    return min(grid, options.nccl_channels) if op.kind is Kind.COLLECTIVE and options.nccl_channels else grid
+    return (
+        min(grid, options.nccl_channels)
+        if op.kind is Kind.COLLECTIVE and options.nccl_channels
+        else grid
+    )
 
 
 def graph_id(graph: int) -> int:
@@ -38,7 +44,9 @@ def graph_id(graph: int) -> int:
 
 
 def node_id(graph: int, node: int, original: bool = False) -> int:
-    """Graph node ids carry the id of their graph in the upper half; a replayed kernel names the executable graph's clone."""
+    """Graph node ids carry the id of their graph in the upper half; a replayed kernel names the
+    executable graph's clone.
+    """
     return graph_id(graph) + (not original) << 32 | node + 1
 
 
@@ -56,7 +64,10 @@ class CudaRows:
             self.correlations[nodes] = self.correlations[nodes[0] - 1]
         self.api = np.array([index for index, op in enumerate(ops) if op.api], dtype=np.int64)
         kernels = program.all_of(Kind.KERNEL, Kind.COLLECTIVE)
-        self.kernels = np.array([index for index in kernels if not (self.graph_level and ops[index].graph >= 0)], dtype=np.int64)
+        self.kernels = np.array(
+            [index for index in kernels if not (self.graph_level and ops[index].graph >= 0)],
+            dtype=np.int64,
+        )
         self.kernel_columns = self._kernel_columns()
 
     def _each(self, which: Ints, value: Callable[[Op], Any], dtype: Any = np.int64) -> NDArray[Any]:
@@ -64,28 +75,56 @@ class CudaRows:
 
     def _placed(self, which: Ints) -> dict[str, Column]:
         rank = self.report.rank
-        return {"deviceId": rank.device, "contextId": rank.context, "greenContextId": 0, "globalPid": rank.global_pid,
-                "streamId": self._each(which, lambda op: rank.stream(op.stream))}
+        return {
+            "deviceId": rank.device,
+            "contextId": rank.context,
+            "greenContextId": 0,
+            "globalPid": rank.global_pid,
+            "streamId": self._each(which, lambda op: rank.stream(op.stream)),
+        }
 
     def _kernel_columns(self) -> dict[str, Column]:
         string = self.report.export.string
         shapes = [KERNELS[self.program.ops[index].kernel] for index in self.kernels]
         values: dict[str, Callable[[Kernel], int]] = {
-            **{f"{name}Name": lambda k, name=name: string(getattr(k, name)) for name in ("demangled", "short", "mangled")},
-            "cacheConfig": lambda k: 2 if k.cluster[0] else 1, "registersPerThread": lambda k: k.registers,
-            **{f"{what}{axis}": lambda k, what=what, place=place: getattr(k, what)[place] for what in ("grid", "block", "cluster")
-               for place, axis in enumerate("XYZ")},
-            "staticSharedMemory": lambda k: k.static_shared, "dynamicSharedMemory": lambda k: k.dynamic_shared,
-            "sharedMemoryExecuted": lambda k: k.shared_executed, "sharedMemoryLimitConfig": lambda k: int(k.dynamic_shared > 48 * 1024),
-            "maxPotentialClusterSize": lambda k: 8 if k.cluster[0] else 0, "maxActiveClusters": lambda k: 66 if k.cluster[0] else 0}
-        columns = self._placed(self.kernels) | {name: np.array([value(k) for k in shapes], np.int64) for name, value in values.items()}
-        columns |= {"gridX": self._each(self.kernels, lambda op: blocks_of(op, self.report.options)), "launchType": 1,
-                    "localMemoryPerThread": 0, "localMemoryTotal": 250_871_808, "clusterSchedulingPolicy": 1,
-                    "tensorSizeMinusOneElements": "[]"}
+            **{
+                f"{name}Name": lambda k, name=name: string(getattr(k, name))
+                for name in ("demangled", "short", "mangled")
+            },
+            "cacheConfig": lambda k: 2 if k.cluster[0] else 1,
+            "registersPerThread": lambda k: k.registers,
+            **{
+                f"{what}{axis}": lambda k, what=what, place=place: getattr(k, what)[place]
+                for what in ("grid", "block", "cluster")
+                for place, axis in enumerate("XYZ")
+            },
+            "staticSharedMemory": lambda k: k.static_shared,
+            "dynamicSharedMemory": lambda k: k.dynamic_shared,
+            "sharedMemoryExecuted": lambda k: k.shared_executed,
+            "sharedMemoryLimitConfig": lambda k: int(k.dynamic_shared > 48 * 1024),
+            "maxPotentialClusterSize": lambda k: 8 if k.cluster[0] else 0,
+            "maxActiveClusters": lambda k: 66 if k.cluster[0] else 0,
+        }
+        columns = self._placed(self.kernels) | {
+            name: np.array([value(k) for k in shapes], np.int64) for name, value in values.items()
+        }
+        columns |= {
+            "gridX": self._each(self.kernels, lambda op: blocks_of(op, self.report.options)),
+            "launchType": 1,
+            "localMemoryPerThread": 0,
+            "localMemoryTotal": 250_871_808,
+            "clusterSchedulingPolicy": 1,
+            "tensorSizeMinusOneElements": "[]",
+        }
         ops, graphs = self.program.ops, self.program.graphs
         if any(ops[index].graph >= 0 for index in self.kernels):
             nodes = [(ops[index].graph, index) for index in self.kernels.tolist()]
-            ids = [(node_id(graph, graphs[graph].index(index)), graph_id(graph)) if graph >= 0 else (None, None) for graph, index in nodes]
+            ids = [
+                (node_id(graph, graphs[graph].index(index)), graph_id(graph))
+                if graph >= 0
+                else (None, None)
+                for graph, index in nodes
+            ]
             columns["graphNodeId"], columns["graphId"] = np.array(ids, object).T
         return columns
 
@@ -98,17 +137,29 @@ class CudaRows:
 
         first = report.correlation + self.correlation_span * np.arange(len(epochs))[:, None]
         if len(self.api):
-            self._write_calls(first, local(block.host_begin, self.api), local(block.host_end, self.api))
+            self._write_calls(
+                first, local(block.host_begin, self.api), local(block.host_end, self.api)
+            )
         if len(self.kernels):
             begin = local(block.gpu_begin, self.kernels)
-            report.insert("CUPTI_ACTIVITY_KIND_KERNEL", [KERNELS[self.program.ops[index].kernel].demangled for index in self.kernels], {
-                **self.kernel_columns, "correlationId": first + self.correlations[self.kernels],
-                "gridId": report.grid + np.arange(begin.size).reshape(begin.shape),
-            }, begin, local(block.gpu_end, self.kernels), lost=report.lost_rows("kernel", self.kernels))
+            report.insert(
+                "CUPTI_ACTIVITY_KIND_KERNEL",
+                [KERNELS[self.program.ops[index].kernel].demangled for index in self.kernels],
+                {
+                    **self.kernel_columns,
+                    "correlationId": first + self.correlations[self.kernels],
+                    "gridId": report.grid + np.arange(begin.size).reshape(begin.shape),
+                },
+                begin,
+                local(block.gpu_end, self.kernels),
+                lost=report.lost_rows("kernel", self.kernels),
+            )
             report.grid += begin.size
         for kind in (Kind.COPY, Kind.SET):
             if len(which := np.array(self.program.all_of(kind), dtype=np.int64)):
-                self._write_memory(kind, which, first, local(block.gpu_begin, which), local(block.gpu_end, which))
+                self._write_memory(
+                    kind, which, first, local(block.gpu_begin, which), local(block.gpu_end, which)
+                )
         self._write_events(first, block, local)
         if self.graph_level and self.program.graphs:
             self._write_graphs(first, block, local)
@@ -120,71 +171,167 @@ class CudaRows:
         functions = [op.api for op in ops]
         if report.first_launch is None:
             at = functions.index(LAUNCHES["runtime"])
-            report.first_launch = int(first[0, 0] + self.correlations[self.api[at]]), int(begin[0, at]), int(end[0, at])
-        report.insert_calls(functions, [op.thread for op in ops], first + self.correlations[self.api], begin, end,
-                            lost=report.lost_rows("call", self.api))
+            report.first_launch = (
+                int(first[0, 0] + self.correlations[self.api[at]]),
+                int(begin[0, at]),
+                int(end[0, at]),
+            )
+        report.insert_calls(
+            functions,
+            [op.thread for op in ops],
+            first + self.correlations[self.api],
+            begin,
+            end,
+            lost=report.lost_rows("call", self.api),
+        )
 
     def _write_memory(self, kind: Kind, which: Ints, first: Ints, begin: Ints, end: Ints) -> None:
         sizes = self._each(which, lambda op: op.bytes)
-        columns = {**self._placed(which), "correlationId": first + self.correlations[which], "bytes": sizes}
+        columns = {
+            **self._placed(which),
+            "correlationId": first + self.correlations[which],
+            "bytes": sizes,
+        }
         if kind is Kind.SET:
             labels = ["Memset"] * len(which)
             columns |= {"value": 0, "memKind": 2}
         else:
             kinds = self._each(which, lambda op: op.copy).T
             labels = [enum_label("ENUM_CUDA_MEMCPY_OPER", one) for one in kinds[0].tolist()]
-            columns |= {"copyKind": kinds[0], "srcKind": kinds[1], "dstKind": kinds[2], "copyCount": 1}
-            if (kinds[0] == 10).any():  # a peer copy: from this process's device to the next on the host
+            columns |= {
+                "copyKind": kinds[0],
+                "srcKind": kinds[1],
+                "dstKind": kinds[2],
+                "copyCount": 1,
+            }
+            if (
+                kinds[0] == 10
+            ).any():  # a peer copy: from this process's device to the next on the host
                 rank = self.report.rank
                 other = (rank.device + 1) % self.report.options.gpus_per_host
-                for name, value in (("srcDeviceId", rank.device), ("srcContextId", rank.context), ("dstDeviceId", other),
-                                    ("dstContextId", other + 1)):
+                for name, value in (
+                    ("srcDeviceId", rank.device),
+                    ("srcContextId", rank.context),
+                    ("dstDeviceId", other),
+                    ("dstContextId", other + 1),
+                ):
                     columns[name] = np.where(kinds[0] == 10, value, None)
         table = "CUPTI_ACTIVITY_KIND_MEMSET" if kind is Kind.SET else "CUPTI_ACTIVITY_KIND_MEMCPY"
         self.report.insert(table, labels, columns, begin, end, sizes)
 
-    def _write_events(self, first: Ints, block: Block, local: Callable[[Floats, Ints], Ints]) -> None:
-        """CUDA events, and SYNCHRONIZATION rows: the middle of the API call (its deviceId is 0 in real exports, whatever the device)."""
+    def _write_events(
+        self, first: Ints, block: Block, local: Callable[[Floats, Ints], Ints]
+    ) -> None:
+        """CUDA events, and SYNCHRONIZATION rows: the middle of the API call (its deviceId is 0 in
+        real exports, whatever the device).
+        """
         report, rank = self.report, self.report.rank
         recorded = report.event_sync + self.program.events * np.arange(len(first))[:, None]
         if len(which := np.array(self.program.all_of(Kind.RECORD), dtype=np.int64)):
             events = self._each(which, lambda op: op.event)
-            report.insert("CUPTI_ACTIVITY_KIND_CUDA_EVENT", ["CUDA event"] * len(events), {
-                "timestamp": 0, **self._placed(which), "correlationId": first + self.correlations[which], "eventId": events + FIRST_EVENT,
-                "eventSyncId": recorded + events}, local(block.host_begin, which), None)
+            report.insert(
+                "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
+                ["CUDA event"] * len(events),
+                {
+                    "timestamp": 0,
+                    **self._placed(which),
+                    "correlationId": first + self.correlations[which],
+                    "eventId": events + FIRST_EVENT,
+                    "eventSyncId": recorded + events,
+                },
+                local(block.host_begin, which),
+                None,
+            )
         if len(which := np.array(self.program.all_of(*SYNC_TYPES), dtype=np.int64)):
-            events, types = self._each(which, lambda op: op.event), self._each(which, lambda op: SYNC_TYPES[op.kind])
+            events, types = (
+                self._each(which, lambda op: op.event),
+                self._each(which, lambda op: SYNC_TYPES[op.kind]),
+            )
             begin, end = local(block.host_begin, which), local(block.host_end, which)
             inset = (end - begin) // 8
-            report.insert("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", [enum_label("ENUM_CUPTI_SYNC_TYPE", one) for one in types.tolist()], {
-                "deviceId": 0, "contextId": rank.context, "globalPid": rank.global_pid, "correlationId": first + self.correlations[which],
-                "streamId": self._each(which, lambda op: rank.stream(op.stream) if op.kind in (Kind.WAIT, Kind.SYNC_STREAM) else NO_ID),
-                "syncType": types, "eventId": np.where(events < 0, NO_ID, events + FIRST_EVENT),
-                "eventSyncId": np.where(events < 0, 0, recorded + events)}, begin + inset, end - inset)
+            report.insert(
+                "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+                [enum_label("ENUM_CUPTI_SYNC_TYPE", one) for one in types.tolist()],
+                {
+                    "deviceId": 0,
+                    "contextId": rank.context,
+                    "globalPid": rank.global_pid,
+                    "correlationId": first + self.correlations[which],
+                    "streamId": self._each(
+                        which,
+                        lambda op: (
+                            rank.stream(op.stream)
+                            if op.kind in (Kind.WAIT, Kind.SYNC_STREAM)
+                            else NO_ID
+                        ),
+                    ),
+                    "syncType": types,
+                    "eventId": np.where(events < 0, NO_ID, events + FIRST_EVENT),
+                    "eventSyncId": np.where(events < 0, 0, recorded + events),
+                },
+                begin + inset,
+                end - inset,
+            )
 
-    def _write_graphs(self, first: Ints, block: Block, local: Callable[[Floats, Ints], Ints]) -> None:
+    def _write_graphs(
+        self, first: Ints, block: Block, local: Callable[[Floats, Ints], Ints]
+    ) -> None:
         """One GRAPH_TRACE row per launch, from its first kernel's begin to its last one's end."""
         graphs = sorted(self.program.graphs)
-        heads, tails = (np.array([self.program.graphs[graph][place] for graph in graphs]) for place in (0, -1))
+        heads, tails = (
+            np.array([self.program.graphs[graph][place] for graph in graphs]) for place in (0, -1)
+        )
         ids = np.array([graph_id(graph) for graph in graphs])
-        self.report.insert("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", [f"graph {one}" for one in ids.tolist()], {
-            **self._placed(heads), "correlationId": first + self.correlations[heads], "graphId": ids, "graphExecId": ids + 1,
-        }, local(block.gpu_begin, heads), local(block.gpu_end, tails))
+        self.report.insert(
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+            [f"graph {one}" for one in ids.tolist()],
+            {
+                **self._placed(heads),
+                "correlationId": first + self.correlations[heads],
+                "graphId": ids,
+                "graphExecId": ids + 1,
+            },
+            local(block.gpu_begin, heads),
+            local(block.gpu_end, tails),
+        )
 
 
 def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Report) -> None:
-    """Rows for the graphs captured by the initial program, which ran once at ``epoch`` (true time, ns)."""
+    """Rows for the graphs captured by the initial program, which ran once at ``epoch`` (true time,
+    ns).
+    """
     rank, ops = report.rank, program.ops
-    begins, ends = (report.local(epoch, times[:, rank.rank]).tolist()[0] for times in (block.host_begin, block.host_end))
+    begins, ends = (
+        report.local(epoch, times[:, rank.rank]).tolist()[0]
+        for times in (block.host_begin, block.host_end)
+    )
     main, string = rank.global_tid(0), report.export.string
     graphs: list[tuple[int | None, ...]] = []
     nodes: list[tuple[int, int, int, int, int | None]] = []
     for index in (index for index, op in enumerate(ops) if op.api == GRAPH_INSTANTIATE):
         begin = max(one for one in range(index) if ops[one].api == GRAPH_BEGIN)
-        graph, count, captured, made, done = ops[index].launches, index - begin - 2, ends[index - 1], begins[index], ends[index]
+        graph, count, captured, made, done = (
+            ops[index].launches,
+            index - begin - 2,
+            ends[index - 1],
+            begins[index],
+            ends[index],
+        )
         created = begins[begin] + 200
-        graphs.append((created, created + 90, GRAPH, main, string("Graph Creation"), graph_id(graph), None))
-        graphs.append((made + 300, done - 300, EXECUTABLE, main, string("Graph Exec Creation"), graph_id(graph), graph_id(graph) + 1))
+        graphs.append(
+            (created, created + 90, GRAPH, main, string("Graph Creation"), graph_id(graph), None)
+        )
+        graphs.append(
+            (
+                made + 300,
+                done - 300,
+                EXECUTABLE,
+                main,
+                string("Graph Exec Creation"),
+                graph_id(graph),
+                graph_id(graph) + 1,
+            )
+        )
         step = max(1, (done - made) // (2 * count + 2))
         for node in range(count):
             original = node_id(graph, node, original=True)
@@ -192,11 +339,23 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
             nodes.append((made + step * (node + 1), NODE, main, node_id(graph, node), original))
     if not graphs:
         return
-    report.add("CUDA_GRAPH_EVENTS", "start end eventClass globalTid nameId graphId graphExecId", graphs)
-    report.count("CUDA_GRAPH_EVENTS", ["all"] * len(graphs), np.array([[row[1] - row[0] for row in graphs]]))
+    report.add(
+        "CUDA_GRAPH_EVENTS", "start end eventClass globalTid nameId graphId graphExecId", graphs
+    )
+    report.count(
+        "CUDA_GRAPH_EVENTS", ["all"] * len(graphs), np.array([[row[1] - row[0] for row in graphs]])
+    )
     if report.options.graph_level(rank.rank) == "node":
         nodes.sort()
         name = string("Graph Node Creation")
-        report.add("CUDA_GRAPH_NODE_EVENTS", "start end eventClass globalTid nameId graphNodeId originalGraphNodeId",
-                   [(start, start, kind, tid, name, node, original) for start, kind, tid, node, original in nodes])
-        report.count("CUDA_GRAPH_NODE_EVENTS", ["all"] * len(nodes), np.zeros((1, len(nodes)), np.int64))
+        report.add(
+            "CUDA_GRAPH_NODE_EVENTS",
+            "start end eventClass globalTid nameId graphNodeId originalGraphNodeId",
+            [
+                (start, start, kind, tid, name, node, original)
+                for start, kind, tid, node, original in nodes
+            ],
+        )
+        report.count(
+            "CUDA_GRAPH_NODE_EVENTS", ["all"] * len(nodes), np.zeros((1, len(nodes)), np.int64)
+        )

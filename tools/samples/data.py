@@ -1,4 +1,6 @@
-"""The files of data beside the modules: ``data.yaml``, tables with tabs between columns, and the kernels of ``kernels.tsv``."""
+"""The files of data beside the modules: ``data.yaml``, tables with tabs between columns, and the
+kernels of ``kernels.tsv``.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,15 @@ def as_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-DATA: dict[str, Any] = yaml.load(read_text("data.yaml"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-LAUNCHES = {"runtime": "cudaLaunchKernel_v7000", "runtime_ex": "cudaLaunchKernelExC_v11060", "driver": "cuLaunchKernel",
-            "driver_ex": "cuLaunchKernelEx"}
+DATA: dict[str, Any] = yaml.load(
+    read_text("data.yaml"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+)
+LAUNCHES = {
+    "runtime": "cudaLaunchKernel_v7000",
+    "runtime_ex": "cudaLaunchKernelExC_v11060",
+    "driver": "cuLaunchKernel",
+    "driver_ex": "cuLaunchKernelEx",
+}
 
 
 @dataclass(frozen=True)
@@ -53,14 +61,19 @@ class Kernel:
 def _read_kernels() -> dict[str, Kernel]:
     """The kernels of the job by the key the programs use.
 
-    Names, grids, registers and shared memory of the GEMM (nvjet, XMMA), elementwise, softmax, reduce and cat kernels were seen in public
-    exports of H100 and H200 runs; those of flash attention, CUTLASS, layer norm, Adam, embedding, Triton and NCCL follow the same style.
+    Names, grids, registers and shared memory of the GEMM (nvjet, XMMA), elementwise, softmax,
+    reduce and cat kernels were seen in public exports of H100 and H200 runs; those of flash
+    attention, CUTLASS, layer norm, Adam, embedding, Triton and NCCL follow the same style.
     """
     found = {}
-    for key, short, grid, block, *numbers, cluster, mean, api, demangled, mangled in read_rows("kernels.tsv")[1:]:
+    for key, short, grid, block, *numbers, cluster, mean, api, demangled, mangled in read_rows(
+        "kernels.tsv"
+    )[1:]:
         grid, block, cluster = (tuple(map(int, one.split("x"))) for one in (grid, block, cluster))
         names = (short if name == "=" else name for name in (demangled, mangled))
-        found[key] = Kernel(short, grid, block, *map(int, numbers), cluster, float(mean), LAUNCHES[api], *names)
+        found[key] = Kernel(
+            short, grid, block, *map(int, numbers), cluster, float(mean), LAUNCHES[api], *names
+        )
     return found
 
 

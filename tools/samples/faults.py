@@ -1,4 +1,6 @@
-"""What is wrong in reports: rows of collectives that get lost, collectives that only one report has, a report that is cut."""
+"""What is wrong in reports: rows of collectives that get lost, collectives that only one report
+has, a report that is cut.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,16 @@ PAUSE_NS = 20_000  # between the end of what was before and an extra collective
 
 
 def cut_report(options: Options, report: Report, epochs: Ints, lengths: Ints, first: int) -> None:
-    """Cut a report if it is to be cut within these steps, which begin at ``epochs`` and last ``lengths`` (true ns) and are not written yet;
-    the first is step ``first``.
+    """Cut a report if it is to be cut within these steps, which begin at ``epochs`` and last
+    ``lengths`` (true ns) and are not written yet; the first is step ``first``.
     """
     place = options.cut_at * options.steps
     run = int(place) - first
-    if options.cut_report == "none" or options.cut_rank != report.rank.rank or not 0 <= run < len(epochs):
+    if (
+        options.cut_report == "none"
+        or options.cut_rank != report.rank.rank
+        or not 0 <= run < len(epochs)
+    ):
         return
     at = int(epochs[run]) + int(lengths[run] * (place - int(place)))
     local = int(report.rank.local(np.asarray(at)))
@@ -44,7 +50,9 @@ def hide_beginning(options: Options, report: Report) -> None:
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective of a step: its operation, who takes part, and its place among those of one communicator."""
+    """A collective of a step: its operation, who takes part, and its place among those of one
+    communicator.
+    """
 
     library: str
     operation: int
@@ -56,25 +64,35 @@ class Collective:
 
 
 def list_collectives(step: Program, before: Program, cluster: Cluster) -> list[Collective]:
-    """All of NCCL and MPI in a step; ``before`` is what ran before the first. Collectives of one group (one kernel) count once for each
-    call in it, as the reports' ranges do, but are listed once.
+    """All of NCCL and MPI in a step; ``before`` is what ran before the first. Collectives of one
+    group (one kernel) count once for each call in it, as the reports' ranges do, but are listed
+    once.
     """
     grid = build_grid(len(cluster.ranks), cluster.lonely)
 
     def of_mpi(program: Program) -> list[tuple[int, str, int, tuple[int, ...], int]]:
         calls = [(index, program.ops[index].mpi) for index in program.all_of(Kind.MPI)]
-        return [(index, call.function, uid(ranks, call.team), ranks, 1) for index, call in calls if call.table is Table.COLLECTIVES
-                for ranks in grid.teams[call.team]]
+        return [
+            (index, call.function, uid(ranks, call.team), ranks, 1)
+            for index, call in calls
+            if call.table is Table.COLLECTIVES
+            for ranks in grid.teams[call.team]
+        ]
 
     of_nccl = []
     for index in step.all_of(Kind.COLLECTIVE):
         op = step.ops[index]
         count = len(op.calls) if op.payload.function == "Group" else 1
-        of_nccl += [(index, op.payload.function, comm.hash, comm.ranks, count) for comm in cluster.all_of(op.payload.group)]
+        of_nccl += [
+            (index, op.payload.function, comm.hash, comm.ranks, count)
+            for comm in cluster.all_of(op.payload.group)
+        ]
     found = []
     for library, listed, earlier in (("NCCL", of_nccl, []), ("MPI", of_mpi(step), of_mpi(before))):
         for place, (operation, function, number, ranks, _) in enumerate(listed):
-            ordinal, per_step = (sum(one[4] for one in some if one[2] == number) for some in (listed[:place], listed))
+            ordinal, per_step = (
+                sum(one[4] for one in some if one[2] == number) for some in (listed[:place], listed)
+            )
             ordinal += sum(one[2:4] == (number, ranks) for one in earlier)
             found.append(Collective(library, operation, function, number, ranks, ordinal, per_step))
     return found
@@ -94,26 +112,48 @@ class Losses:
             report.lost = {}
         for run in range(len(epochs)) if self.known else ():
             for one, rank, parts in self._draw_step(first + run):
-                begin, end = (int(epochs[run] + round(float(edge[run, rank, one.operation])))
-                              for edge in block.edges(self.program.ops[one.operation].kind))
-                self.found.append({"library": one.library, "step": first + run, "rank": rank, "function": one.function,
-                                   "communicator": one.communicator, "ordinal": one.ordinal + one.per_step * (first + run),
-                                   "rows": list(parts), "begin": begin, "end": end})
+                begin, end = (
+                    int(epochs[run] + round(float(edge[run, rank, one.operation])))
+                    for edge in block.edges(self.program.ops[one.operation].kind)
+                )
+                self.found.append(
+                    {
+                        "library": one.library,
+                        "step": first + run,
+                        "rank": rank,
+                        "function": one.function,
+                        "communicator": one.communicator,
+                        "ordinal": one.ordinal + one.per_step * (first + run),
+                        "rows": list(parts),
+                        "begin": begin,
+                        "end": end,
+                    }
+                )
                 for part in parts:
                     shape = (len(epochs), len(self.program.ops))
-                    reports[rank].lost.setdefault(part, np.zeros(shape, np.bool_))[run, one.operation] = True
+                    reports[rank].lost.setdefault(part, np.zeros(shape, np.bool_))[
+                        run, one.operation
+                    ] = True
 
     def _draw_step(self, step: int) -> Iterator[tuple[Collective, int, tuple[str, ...]]]:
         """The losses of one step: half of NCCL's are of all rows, the others of one kind of row."""
-        coins, members, kinds = np.random.default_rng([self.options.seed, 17, step]).random((3, len(self.known)))
+        coins, members, kinds = np.random.default_rng([self.options.seed, 17, step]).random(
+            (3, len(self.known))
+        )
         for place in np.flatnonzero(coins < self.options.lost_collectives).tolist():
             one = self.known[place]
             parts = NCCL_PARTS if kinds[place] < 0.5 else (NCCL_PARTS[int(kinds[place] * 6) % 3],)
-            yield one, one.ranks[int(members[place] * len(one.ranks))], ("mpi",) if one.library == "MPI" else parts
+            yield (
+                one,
+                one.ranks[int(members[place] * len(one.ranks))],
+                ("mpi",) if one.library == "MPI" else parts,
+            )
 
 
 def extra_programs(step: Program, advanced: bool) -> list[Program]:
-    """A program of one collective for each kind of collective in a step, to be run by one rank alone."""
+    """A program of one collective for each kind of collective in a step, to be run by one rank
+    alone.
+    """
     kinds: dict[Any, Op] = {}
     for op in step.ops:
         if op.kind is Kind.COLLECTIVE and op.payload.function != "Group":
@@ -133,7 +173,9 @@ def extra_programs(step: Program, advanced: bool) -> list[Program]:
 
 
 class Extras:
-    """Draws collectives that only one rank's report has, behind steps. Each step takes the time of all, drawn or not."""
+    """Draws collectives that only one rank's report has, behind steps. Each step takes the time of
+    all, drawn or not.
+    """
 
     def __init__(self, options: Options, cluster: Cluster, timelines: Sequence[Timeline]) -> None:
         self.options, self.cluster, self.timelines = options, cluster, timelines
@@ -145,19 +187,31 @@ class Extras:
     def run(self, first: int, runs: int) -> int:
         """Simulate those of steps from ``first`` on; how long all of one step last, ns."""
         rng = np.random.default_rng([self.options.seed, 23, first])
-        self.blocks = [timeline.run(rng, np.zeros((runs, self.options.ranks))) for timeline in self.timelines]
+        self.blocks = [
+            timeline.run(rng, np.zeros((runs, self.options.ranks))) for timeline in self.timelines
+        ]
         self.lengths = [PAUSE_NS + int(np.ceil(block.ends().max())) for block in self.blocks]
         return sum(self.lengths)
 
-    def write(self, write: Callable[[int, int, Block, Ints, int], None], epochs: Ints, ends: Floats, first: int) -> None:
-        """Write them behind steps that begin at ``epochs`` and end ``ends`` later (run, rank), with a function that takes program, rank, a
-        run of it, its epoch and the step.
+    def write(
+        self,
+        write: Callable[[int, int, Block, Ints, int], None],
+        epochs: Ints,
+        ends: Floats,
+        first: int,
+    ) -> None:
+        """Write them behind steps that begin at ``epochs`` and end ``ends`` later (run, rank), with
+        a function that takes program, rank, a run of it, its epoch and the step.
         """
         drawn = []
         for step in range(first, first + len(epochs)):
-            coins, ranks = np.random.default_rng([self.options.seed, 29, step]).random((2, len(self.timelines)))
-            drawn += [(number, step, int(ranks[number] * self.options.ranks))
-                      for number in np.flatnonzero(coins < self.options.extra_collectives).tolist()]
+            coins, ranks = np.random.default_rng([self.options.seed, 29, step]).random(
+                (2, len(self.timelines))
+            )
+            drawn += [
+                (number, step, int(ranks[number] * self.options.ranks))
+                for number in np.flatnonzero(coins < self.options.extra_collectives).tolist()
+            ]
         after = np.cumsum([0, *self.lengths]) + PAUSE_NS
         for number, step, rank in sorted(drawn, key=lambda one: one[0]):
             run = step - first
@@ -170,7 +224,24 @@ class Extras:
         program = self.timelines[number].program
         index = program.all_of(Kind.COLLECTIVE, Kind.MPI)[0]
         op = program.ops[index]
-        begin, end = (at + round(float(edge[run, rank, index])) for edge in self.blocks[number].edges(op.kind))
-        library, function, comm = ("MPI", op.mpi.function, uid(self.grid.members(op.mpi.team, rank), op.mpi.team)) if op.mpi else (
-            "NCCL", op.payload.function, self.cluster.communicator(op.payload.group, rank).hash)
-        return {"library": library, "step": step, "rank": rank, "function": function, "communicator": comm, "begin": begin, "end": end}
+        begin, end = (
+            at + round(float(edge[run, rank, index])) for edge in self.blocks[number].edges(op.kind)
+        )
+        library, function, comm = (
+            ("MPI", op.mpi.function, uid(self.grid.members(op.mpi.team, rank), op.mpi.team))
+            if op.mpi
+            else (
+                "NCCL",
+                op.payload.function,
+                self.cluster.communicator(op.payload.group, rank).hash,
+            )
+        )
+        return {
+            "library": library,
+            "step": step,
+            "rank": rank,
+            "function": function,
+            "communicator": comm,
+            "begin": begin,
+            "end": end,
+        }

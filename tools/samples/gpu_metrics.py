@@ -1,8 +1,10 @@
 """GPU models, and GPU metrics: what kernels and copies do to a GPU, sampled.
 
-A metric belongs to the GPU, not to the report that holds its samples. All reports of a host that sample a GPU have the same samples of it,
-as far as their captures overlap; the first few come before a capture's start. Values are integers: mostly percent, of which some are
-slightly below 0; clocks are in Hz, as in real exports, although the names say "[MHz]". The name of the event type is made up.
+A metric belongs to the GPU, not to the report that holds its samples. All reports of a host that
+sample a GPU have the same samples of it, as far as their captures overlap; the first few come
+before a capture's start. Values are integers: mostly percent, of which some are slightly below 0;
+clocks are in Hz, as in real exports, although the names say "[MHz]". The name of the event type is
+made up.
 """
 
 from __future__ import annotations
@@ -21,8 +23,22 @@ from .report import Report
 from .sampling import SIGNED, Intervals, Series, define_events, source_id
 from .timeline import Block, Floats
 
-CHANNELS = ("gr", "compute", "sm", "issue", "tensor", "warps", "dram_read", "dram_write", "nvlink_rx", "nvlink_tx", "pcie_rx", "pcie_tx",
-            "copy_in", "copy_out")  # what is integrated: shares of the time, or of the peak rate
+CHANNELS = (
+    "gr",
+    "compute",
+    "sm",
+    "issue",
+    "tensor",
+    "warps",
+    "dram_read",
+    "dram_write",
+    "nvlink_rx",
+    "nvlink_tx",
+    "pcie_rx",
+    "pcie_tx",
+    "copy_in",
+    "copy_out",
+)  # what is integrated: shares of the time, or of the peak rate
 SOURCE, SOURCE_NAME = 1, "GPU Metrics"
 BEFORE_SAMPLES = 2.5  # so many periods before a capture's start its samples begin
 NEGATIVE = 0.004  # share of the samples of an idle GPU below 0
@@ -61,7 +77,9 @@ class Metric:
 def metrics_of(column: int) -> tuple[Metric, ...]:
     """The metric set of a model, by number."""
     rows = read_rows("gpu_metrics.tsv")
-    found = [Metric(int(row[column]), *row[:3], float(row[3])) for row in rows if row[column] != "-"]
+    found = [
+        Metric(int(row[column]), *row[:3], float(row[3])) for row in rows if row[column] != "-"
+    ]
     return tuple(sorted(found, key=lambda metric: metric.number))
 
 
@@ -72,8 +90,13 @@ def _load(op: Op, cluster: Cluster, rank: int) -> dict[str, float]:
         return loads[f"copy {op.copy[0]}" if op.copy else "memset"]
     load = loads.get(op.kernel) or loads.get(op.kernel[:4], loads["other"])
     if op.kind is Kind.COLLECTIVE:
-        hosts = {cluster.ranks[member].host_index for member in cluster.communicator(op.payload.group, rank).ranks}
-        load = load | dict.fromkeys(("nvlink_rx", "nvlink_tx") if len(hosts) == 1 else ("pcie_rx", "pcie_tx"), 0.55)
+        hosts = {
+            cluster.ranks[member].host_index
+            for member in cluster.communicator(op.payload.group, rank).ranks
+        }
+        load = load | dict.fromkeys(
+            ("nvlink_rx", "nvlink_tx") if len(hosts) == 1 else ("pcie_rx", "pcie_tx"), 0.55
+        )
     return load
 
 
@@ -86,11 +109,21 @@ class GpuMetrics:
         self.series: list[Series] = []  # by rank, whose GPU is meant
         self.random: list[np.random.Generator] = []
         for rank in cluster.ranks:
-            phase = np.random.default_rng([options.seed, 17, rank.host_index, rank.gpu]).uniform(0, self.period)
-            self.series.append(Series(int(phase - np.ceil(BEFORE_SAMPLES + 1) * self.period), self.period, len(CHANNELS)))
+            phase = np.random.default_rng([options.seed, 17, rank.host_index, rank.gpu]).uniform(
+                0, self.period
+            )
+            self.series.append(
+                Series(
+                    int(phase - np.ceil(BEFORE_SAMPLES + 1) * self.period),
+                    self.period,
+                    len(CHANNELS),
+                )
+            )
             self.random.append(np.random.default_rng([options.seed, 19, rank.host_index, rank.gpu]))
         self.totals: dict[int, list[Any]] = {}  # samples and sums of a GPU in any report, by rank
-        self.seen: dict[tuple[int, int], dict[str, Any]] = {}  # by rank of the report and of the GPU
+        self.seen: dict[
+            tuple[int, int], dict[str, Any]
+        ] = {}  # by rank of the report and of the GPU
 
     def _sampled_by(self, rank: int) -> list[int]:
         """The ranks whose GPUs are sampled in the report of ``rank``."""
@@ -111,8 +144,10 @@ class GpuMetrics:
             for place, index in enumerate(works):
                 for name, share in _load(program.ops[index], self.cluster, rank).items():
                     rates[place, CHANNELS.index(name)] = share
-            begin, end = ((epochs[:, None] + np.rint(times[:, rank, works]).astype(np.int64)).ravel()
-                          for times in (block.gpu_begin, block.gpu_end))
+            begin, end = (
+                (epochs[:, None] + np.rint(times[:, rank, works]).astype(np.int64)).ravel()
+                for times in (block.gpu_begin, block.gpu_end)
+            )
             self._sample(rank, [Intervals(begin, end, np.tile(rates, (len(epochs), 1)))], until)
 
     def finish(self, stop: int) -> None:
@@ -124,10 +159,18 @@ class GpuMetrics:
             metrics = metrics_of(model_of(self.options, report.rank.host_index).column)
             devices = [self.cluster.ranks[rank].gpu for rank in sampled]
             fields = [(metric.name, SIGNED) for metric in metrics]
-            define_events(report, SOURCE, SOURCE_NAME, [(gpu, SOURCE_NAME, fields) for gpu in devices])
-            report.add("TARGET_INFO_GPU_METRICS", "typeId sourceId typeName metricId metricName", [
-                (source_id(SOURCE) | gpu, source_id(SOURCE), SOURCE_NAME, place, metric.name)
-                for gpu in devices for place, metric in enumerate(metrics)])
+            define_events(
+                report, SOURCE, SOURCE_NAME, [(gpu, SOURCE_NAME, fields) for gpu in devices]
+            )
+            report.add(
+                "TARGET_INFO_GPU_METRICS",
+                "typeId sourceId typeName metricId metricName",
+                [
+                    (source_id(SOURCE) | gpu, source_id(SOURCE), SOURCE_NAME, place, metric.name)
+                    for gpu in devices
+                    for place, metric in enumerate(metrics)
+                ],
+            )
             report.facts["gpu_metrics"] = [self.seen[report.rank.rank, rank] for rank in sampled]
 
     def _sample(self, rank: int, new: list[Intervals], until: int) -> None:
@@ -148,41 +191,83 @@ class GpuMetrics:
                 seen = times >= self._since(report.rank.rank)
                 self._write(report, rank, metrics, times[seen], values[seen])
 
-    def _values(self, random: np.random.Generator, metrics: tuple[Metric, ...], shares: Floats, processors: int) -> Ints:
+    def _values(
+        self,
+        random: np.random.Generator,
+        metrics: tuple[Metric, ...],
+        shares: Floats,
+        processors: int,
+    ) -> Ints:
         """Values (sample, metric) that follow from shares (sample, channel)."""
-        noise, odd = random.standard_normal((len(shares), len(metrics))), random.random((len(shares), len(metrics)))
-        known = dict(zip(CHANNELS, shares.T, strict=True)) | {"sync": np.zeros(len(shares)), "one": np.ones(len(shares))}
+        noise, odd = (
+            random.standard_normal((len(shares), len(metrics))),
+            random.random((len(shares), len(metrics))),
+        )
+        known = dict(zip(CHANNELS, shares.T, strict=True)) | {
+            "sync": np.zeros(len(shares)),
+            "one": np.ones(len(shares)),
+        }
         values = np.zeros(noise.shape)
         for place, metric in enumerate(metrics):
             first, _, less = metric.channel.partition("-")
             if metric.kind == "clock":
                 busy = known["gr"] - 0.08 * known["tensor"]
-                values[:, place] = np.rint(metric.factor * (0.86 + 0.14 * busy) * (1.0 + 0.004 * noise[:, place]) * 1e6)
+                values[:, place] = np.rint(
+                    metric.factor * (0.86 + 0.14 * busy) * (1.0 + 0.004 * noise[:, place]) * 1e6
+                )
                 continue
-            amount = np.clip((known[first] - (known[less] if less else 0.0)) * metric.factor, 0.0, 1e9)
+            amount = np.clip(
+                (known[first] - (known[less] if less else 0.0)) * metric.factor, 0.0, 1e9
+            )
             if metric.kind == "percent":
-                value = np.clip(np.rint(100.0 * amount + 0.8 * noise[:, place] * (amount > 0.02)), 0.0, 100.0)
+                value = np.clip(
+                    np.rint(100.0 * amount + 0.8 * noise[:, place] * (amount > 0.02)), 0.0, 100.0
+                )
                 low = (value == 0.0) & (odd[:, place] < NEGATIVE) & (metric.channel in CHANNELS)
-                values[:, place] = np.where(low, np.where(odd[:, place] < NEGATIVE / 4, -2.0, -1.0), value)
+                values[:, place] = np.where(
+                    low, np.where(odd[:, place] < NEGATIVE / 4, -2.0, -1.0), value
+                )
             elif metric.kind == "count":
                 values[:, place] = np.rint(amount * self.period / 1e6 + (odd[:, place] < 0.05))
             else:
-                values[:, place] = np.rint(64.0 * amount * (processors if metric.kind == "all" else 1))
+                values[:, place] = np.rint(
+                    64.0 * amount * (processors if metric.kind == "all" else 1)
+                )
         return values.astype(np.int64)
 
-    def _write(self, report: Report, rank: int, metrics: tuple[Metric, ...], times: Ints, values: Ints) -> None:
+    def _write(
+        self, report: Report, rank: int, metrics: tuple[Metric, ...], times: Ints, values: Ints
+    ) -> None:
         gpu = self.cluster.ranks[rank].gpu
         number, names = source_id(SOURCE) | gpu, [metric.name for metric in metrics]
-        entry = self.seen.setdefault((report.rank.rank, rank), {"uuid": report.rank.host.gpus[gpu].uuid, "type_id": number, "samples": 0,
-                                                                "sums": dict.fromkeys(names, 0)})
+        entry = self.seen.setdefault(
+            (report.rank.rank, rank),
+            {
+                "uuid": report.rank.host.gpus[gpu].uuid,
+                "type_id": number,
+                "samples": 0,
+                "sums": dict.fromkeys(names, 0),
+            },
+        )
         entry["samples"] += len(times)
         for name, total in zip(names, values.sum(axis=0).tolist(), strict=True):
             entry["sums"][name] += total
         if len(times):
-            local, ids = np.repeat(report.rank.local(times), len(metrics)), np.array([metric.number for metric in metrics])
-            report.export.insert("GPU_METRICS", {
-                "rawTimestamp": local + report.rank.start_clock, "timestamp": local, "typeId": number,
-                "metricId": np.tile(ids, len(times)), "value": values.ravel()}, report.order(local))
+            local, ids = (
+                np.repeat(report.rank.local(times), len(metrics)),
+                np.array([metric.number for metric in metrics]),
+            )
+            report.export.insert(
+                "GPU_METRICS",
+                {
+                    "rawTimestamp": local + report.rank.start_clock,
+                    "timestamp": local,
+                    "typeId": number,
+                    "metricId": np.tile(ids, len(times)),
+                    "value": values.ravel(),
+                },
+                report.order(local),
+            )
             report.count("GPU_METRICS", names, np.zeros(values.shape, np.int64))
 
     def truth(self) -> dict[str, Any]:
@@ -191,8 +276,18 @@ class GpuMetrics:
         for rank, (samples, sums) in self.totals.items():
             one = self.cluster.ranks[rank]
             model = model_of(self.options, one.host_index)
-            total = dict(zip((metric.name for metric in metrics_of(model.column)), sums.tolist(), strict=True))
+            total = dict(
+                zip(
+                    (metric.name for metric in metrics_of(model.column)), sums.tolist(), strict=True
+                )
+            )
             found[one.host.gpus[one.gpu].uuid] = {
-                "host": one.host.name, "gpu_index_on_host": one.gpu, "model": model.name, "samples": samples, "period_ns": self.period,
-                "sums": total, "means": {name: round(value / max(1, samples), 6) for name, value in total.items()}}
+                "host": one.host.name,
+                "gpu_index_on_host": one.gpu,
+                "model": model.name,
+                "samples": samples,
+                "period_ns": self.period,
+                "sums": total,
+                "means": {name: round(value / max(1, samples), 6) for name, value in total.items()},
+            }
         return {"gpus": found}

@@ -1,7 +1,8 @@
-"""The modelled job: training of a transformer language model with sharded data parallelism, as three programs.
+"""The modelled job: training of a transformer language model with sharded data parallelism, as
+three programs.
 
-Parameters are gathered and gradients scattered within a host, gradients are summed across hosts, and the loss and the gradient norm over
-all ranks.
+Parameters are gathered and gradients scattered within a host, gradients are summed across hosts,
+and the loss and the gradient norm over all ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from .program import (
 SUM, AVG = 0, 4  # ncclRedOp_t
 CATEGORIES = {1: "phase", 2: "data", 3: "communication"}  # NVTX categories of the job's own domain
 PHASE, LOADING = (1, 0xFF76B900), (2, 0xFF2196F3)  # category and color
-BUFFERS_ROOT, METRIC_ROOT = 1, 2  # whose buffers the others of its communicator get, and who gets the metric
+BUFFERS_ROOT, METRIC_ROOT = (
+    1,
+    2,
+)  # whose buffers the others of its communicator get, and who gets the metric
 LAYER_BYTES = 25_165_824  # parameters of one layer (bf16)
 ENGINE = "autograd::engine::evaluate_function: "
 
@@ -49,7 +53,11 @@ class Job:
         self.groups = [group for group in Group if sizes[group] > 1]
         self.peers = options.visible == "all" and options.gpus_per_host > 1
         self.mpi = MpiJob(build_grid(options.ranks, options.lonely_ranks)) if options.mpi else None
-        self.advanced, self.grouped, self.rooted = options.advanced, options.nccl_groups, options.nccl_rooted
+        self.advanced, self.grouped, self.rooted = (
+            options.advanced,
+            options.nccl_groups,
+            options.nccl_rooted,
+        )
 
     def initial(self) -> Program:
         """Start of the process: CUDA, NCCL, the model, capture of graphs."""
@@ -91,7 +99,11 @@ class Job:
 
     def _nccl(self, b: Builder, function: str, payload: Payload) -> AbstractContextManager[None]:
         """NCCL's range around what makes and ends communicators; the advanced trace has none."""
-        return nullcontext() if self.advanced else b.range(function, Style.REGISTERED, Domain.NCCL, payload=payload)
+        return (
+            nullcontext()
+            if self.advanced
+            else b.range(function, Style.REGISTERED, Domain.NCCL, payload=payload)
+        )
 
     def step(self) -> Program:
         """One training step."""
@@ -160,13 +172,19 @@ class Job:
                 b.aten(*stack, kernel=kernel)
 
     def _gather(self, b: Builder) -> int:
-        """Ask for a layer's parameters from all shards; the event of their arrival (-1 with a single rank)."""
+        """Ask for a layer's parameters from all shards; the event of their arrival (-1 with a
+        single rank).
+        """
         if self.world == 1:
             return -1
-        return b.collective(Payload("AllGather", self.shard, LAYER_BYTES // self.shard_size), "nccl_all_gather")
+        return b.collective(
+            Payload("AllGather", self.shard, LAYER_BYTES // self.shard_size), "nccl_all_gather"
+        )
 
     def _next_parameters(self, b: Builder, ready: int, more: bool) -> int:
-        """Wait for the parameters of this layer, having asked for the next one's: those travel while this one computes."""
+        """Wait for the parameters of this layer, having asked for the next one's: those travel
+        while this one computes.
+        """
         following = self._gather(b) if more else -1
         if ready >= 0:
             b.wait(Stream.COMPUTE, ready)
@@ -174,9 +192,21 @@ class Job:
 
     def _backward(self, b: Builder) -> None:
         with b.on(Thread.AUTOGRAD):
-            b.aten(f"{ENGINE}NllLossBackward0", "NllLossBackward0", "aten::nll_loss_backward", kernel="mul")
-            b.aten(f"{ENGINE}LogSoftmaxBackward0", "LogSoftmaxBackward0", "aten::_log_softmax_backward_data", kernel="softmax_bwd")
-            b.aten(f"{ENGINE}MmBackward0", "MmBackward0", "aten::mm", kernel="gemm_wgrad", times=1.7)
+            b.aten(
+                f"{ENGINE}NllLossBackward0",
+                "NllLossBackward0",
+                "aten::nll_loss_backward",
+                kernel="mul",
+            )
+            b.aten(
+                f"{ENGINE}LogSoftmaxBackward0",
+                "LogSoftmaxBackward0",
+                "aten::_log_softmax_backward_data",
+                kernel="softmax_bwd",
+            )
+            b.aten(
+                f"{ENGINE}MmBackward0", "MmBackward0", "aten::mm", kernel="gemm_wgrad", times=1.7
+            )
             pending = []
             ready = self._gather(b)
             for layer in reversed(range(self.layers)):
@@ -184,7 +214,12 @@ class Job:
                 with b.range(f"layer_{layer:02d}.backward"):
                     self._layer(b, self.layers + layer, DATA["backward"])
                 pending += self._reduce(b)
-            b.aten(f"{ENGINE}EmbeddingBackward0", "EmbeddingBackward0", "aten::embedding_dense_backward", kernel="embedding_bwd")
+            b.aten(
+                f"{ENGINE}EmbeddingBackward0",
+                "EmbeddingBackward0",
+                "aten::embedding_dense_backward",
+                kernel="embedding_bwd",
+            )
             b.copy(D2D, LAYER_BYTES // 4)
         for event in pending:
             b.wait(Stream.COMPUTE, event)
@@ -193,10 +228,15 @@ class Job:
         """Sum of a layer's gradients, overlapping with the next layer; the events to wait for."""
         if self.world == 1:
             return []
-        done = b.collective(Payload("ReduceScatter", self.shard, LAYER_BYTES // self.shard_size, reduction=AVG), "nccl_reduce_scatter")
+        done = b.collective(
+            Payload("ReduceScatter", self.shard, LAYER_BYTES // self.shard_size, reduction=AVG),
+            "nccl_reduce_scatter",
+        )
         if self.replicas > 1:
             b.wait(Stream.NCCL_REPLICA, done)
-            across = Payload("AllReduce", Group.REPLICA, LAYER_BYTES // self.shard_size, reduction=AVG)
+            across = Payload(
+                "AllReduce", Group.REPLICA, LAYER_BYTES // self.shard_size, reduction=AVG
+            )
             done = b.collective(across, "nccl_all_reduce")
         return [done]
 
@@ -206,18 +246,30 @@ class Job:
 
         if self.world > 1:
             b.aten("pack_gradients", kernel="pack")
-            after(b.collective(Payload("SendRecv", Group.WORLD, 4_194_304, peer=1), "nccl_send_recv"))
+            after(
+                b.collective(Payload("SendRecv", Group.WORLD, 4_194_304, peer=1), "nccl_send_recv")
+            )
             if self.grouped:
-                parts = [Payload("AllReduce", Group.WORLD, size, reduction=SUM) for size in (6_291_456, 2_097_152)]
+                parts = [
+                    Payload("AllReduce", Group.WORLD, size, reduction=SUM)
+                    for size in (6_291_456, 2_097_152)
+                ]
                 after(b.collective_group(parts, "nccl_all_reduce", times=0.6))
         with b.range("clip_grad_norm_"):
             b.aten("aten::_foreach_norm", kernel="norm")
             b.aten("aten::mean", kernel="mean")
             if self.world > 1:
-                after(b.collective(Payload("AllReduce", Group.WORLD, 4, reduction=SUM, four_byte=True), "nccl_all_reduce_f32"))
+                after(
+                    b.collective(
+                        Payload("AllReduce", Group.WORLD, 4, reduction=SUM, four_byte=True),
+                        "nccl_all_reduce_f32",
+                    )
+                )
             b.aten("aten::_foreach_mul_", kernel="mul")
         if self.rooted and self.world > 1:
-            metric = Payload("Reduce", Group.WORLD, 8_192, reduction=SUM, four_byte=True, root=METRIC_ROOT)
+            metric = Payload(
+                "Reduce", Group.WORLD, 8_192, reduction=SUM, four_byte=True, root=METRIC_ROOT
+            )
             after(b.collective(metric, "nccl_reduce"))
         with b.range("Optimizer.step#AdamW.step"):
             for part in range(1 + self.layers // 4):

@@ -1,4 +1,6 @@
-"""Further tables of the machine: scheduling of threads, CPU samples and counters, file accesses, GPU contexts, memory, the profiler."""
+"""Further tables of the machine: scheduling of threads, CPU samples and counters, file accesses,
+GPU contexts, memory, the profiler.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from .cluster import VM_ID, Ints, Thread
 from .data import DATA
 from .report import Scene, Truth, totals
 
-TURNS = {Thread.MAIN: 40, Thread.AUTOGRAD: 30, Thread.WATCHDOG: 12, Thread.LOADER_0: 25, Thread.LOADER_1: 25}  # on a CPU, per thread
+TURNS = {
+    Thread.MAIN: 40,
+    Thread.AUTOGRAD: 30,
+    Thread.WATCHDOG: 12,
+    Thread.LOADER_0: 25,
+    Thread.LOADER_1: 25,
+}  # on a CPU, per thread
 ENDING = (Thread.LOADER_0, Thread.LOADER_1)  # threads whose end is recorded
 CPUS, SAMPLES = 8, 30  # SAMPLES: of each thread
 OTHER_PID, OTHER_NAME, OTHER_TURNS = 1_777, "irqbalance", 7
@@ -19,21 +27,27 @@ RUNNING, INTERRUPTIBLE, UNINTERRUPTIBLE, TERMINATED = 1, 2, 3, 5  # states of th
 BLOCKS = np.array([0, 6, 7])  # not blocked, mutex, condition variable
 LIBRARY = "/usr/lib/x86_64-linux-gnu/"
 CORES, INTERVALS = 4, 25
-METRICS = {11: ("CPU_CYCLES", "cycles", "CPU Cycles"), 12: ("INST_RETIRED", "instructions", "Instructions Retired"),
-           31: ("IPC", "instructions per cycle", "Instructions per Cycle")}  # name, unit, name for people
+METRICS = {
+    11: ("CPU_CYCLES", "cycles", "CPU Cycles"),
+    12: ("INST_RETIRED", "instructions", "Instructions Retired"),
+    31: ("IPC", "instructions per cycle", "Instructions per Cycle"),
+}  # name, unit, name for people
 
 
 def add_cpu(scene: Scene) -> Truth:
-    """Threads put on CPUs and taken off, samples of what they do there, and counters, which the first rank of each host records.
+    """Threads put on CPUs and taken off, samples of what they do there, and counters, which the
+    first rank of each host records.
 
-    As in real exports rows of the scheduler are almost in order of time, and functions without a symbol have their address for a name.
-    Truth: by thread id; by component and metric.
+    As in real exports rows of the scheduler are almost in order of time, and functions without a
+    symbol have their address for a name. Truth: by thread id; by component and metric.
     """
     truth: Truth = {"threads": {}, "others": OTHER_TURNS * 2}
     turns = {}
     for thread, number in TURNS.items():
         moments = np.arange(int(scene.steps[0, 0]) + 1, scene.duration - 1, 3)
-        turns[thread] = np.sort(scene.random.choice(moments, 2 * number, replace=False)).reshape(number, 2)
+        turns[thread] = np.sort(scene.random.choice(moments, 2 * number, replace=False)).reshape(
+            number, 2
+        )
     _add_scheduling(scene, turns, truth["threads"])
     _add_samples(scene, turns, truth["threads"])
     if scene.report.rank.gpu == 0:
@@ -46,26 +60,46 @@ def _counted(values: Any) -> dict[str, int]:
 
 
 def _add_scheduling(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> None:
-    """Ranks of odd number record why their threads are off the CPU, as some systems do; a running one is only out of turn."""
+    """Ranks of odd number record why their threads are off the CPU, as some systems do; a running
+    one is only out of turn.
+    """
     rank, random = scene.report.rank, scene.random
     reasons = rank.rank % 2 == 1
     rows: list[tuple[Any, ...]] = []
     for thread, edges in turns.items():
         tid, size = rank.global_tid(thread), len(edges)
         cpus = random.integers(0, CPUS, size).tolist()
-        states = random.choice(np.array([INTERRUPTIBLE, UNINTERRUPTIBLE, RUNNING]), size).tolist() if reasons else [0] * size
+        states = (
+            random.choice(np.array([INTERRUPTIBLE, UNINTERRUPTIBLE, RUNNING]), size).tolist()
+            if reasons
+            else [0] * size
+        )
         blocks = random.choice(BLOCKS, size).tolist() if reasons else [None] * size
         if thread in ENDING:
             states[-1] = TERMINATED
-        for (begin, end), cpu, state, block in zip(edges.tolist(), cpus, states, blocks, strict=True):
-            rows += [(begin, cpu, 1, tid, 0, 0 if reasons else None), (end, cpu, 0, tid, state, block)]
+        for (begin, end), cpu, state, block in zip(
+            edges.tolist(), cpus, states, blocks, strict=True
+        ):
+            rows += [
+                (begin, cpu, 1, tid, 0, 0 if reasons else None),
+                (end, cpu, 0, tid, state, block),
+            ]
         truth[str(rank.pid + thread)] = {
-            "turns": size, "running_ns": int((edges[:, 1] - edges[:, 0]).sum()), "ends": thread in ENDING, "off_by_state": _counted(states),
-            "off_by_reason": _counted(blocks) if reasons else {}, "on_cpu": _counted(cpus)}
+            "turns": size,
+            "running_ns": int((edges[:, 1] - edges[:, 0]).sum()),
+            "ends": thread in ENDING,
+            "off_by_state": _counted(states),
+            "off_by_reason": _counted(blocks) if reasons else {},
+            "on_cpu": _counted(cpus),
+        }
     other = VM_ID | OTHER_PID << 24 | OTHER_PID
     for at in turns[Thread.MAIN][:OTHER_TURNS, 0].tolist():
         rows += [(at + 1, 0, 1, other, 0, None), (at + 2, 0, 0, other, 0, None)]
-    scene.report.add("ThreadNames", "nameId priority globalTid", [(scene.report.export.string(OTHER_NAME), 10, other)])
+    scene.report.add(
+        "ThreadNames",
+        "nameId priority globalTid",
+        [(scene.report.export.string(OTHER_NAME), 10, other)],
+    )
     rows.sort()
     for place in range(10, len(rows) - 1, 37):
         rows[place], rows[place + 1] = rows[place + 1], rows[place]
@@ -79,31 +113,67 @@ def _add_samples(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> None:
     frames: list[tuple[int, ...]] = []
     for thread, edges in turns.items():
         chosen = edges[np.sort(random.integers(0, len(edges), SAMPLES))]
-        times = chosen[:, 0] + ((chosen[:, 1] - chosen[:, 0]) * ((np.arange(SAMPLES) % 7 + 1) / 9)).astype(np.int64)
+        times = chosen[:, 0] + (
+            (chosen[:, 1] - chosen[:, 0]) * ((np.arange(SAMPLES) % 7 + 1) / 9)
+        ).astype(np.int64)
         stacks = random.integers(0, len(DATA["cpu_stacks"]), SAMPLES).tolist()
         seen: dict[str, list[str]] = {"functions": [], "callers": [], "modules": []}
         for at, number in zip(np.unique(times).tolist(), stacks, strict=False):
-            samples.append((len(samples) + 1, at, int(random.integers(0, CPUS)), rank.global_tid(thread), RUNNING, 1))
+            samples.append(
+                (
+                    len(samples) + 1,
+                    at,
+                    int(random.integers(0, CPUS)),
+                    rank.global_tid(thread),
+                    RUNNING,
+                    1,
+                )
+            )
             for depth, (function, module) in enumerate(DATA["cpu_stacks"][number]):
-                address = 0x7F00_0000_0000 + 0x10_0000 * number + 0x1234 * depth + 16 * int(random.integers(0, 50))
+                address = (
+                    0x7F00_0000_0000
+                    + 0x10_0000 * number
+                    + 0x1234 * depth
+                    + 16 * int(random.integers(0, 50))
+                )
                 path = module if module.startswith("[") or module == "python3" else LIBRARY + module
-                frames.append((len(samples), string(function or hex(address)), string(path), int(module == "[kernel.kallsyms]"),
-                               int(function is None), int(bool(function) and function[0] == "["), address, depth, 0, 1))
+                frames.append(
+                    (
+                        len(samples),
+                        string(function or hex(address)),
+                        string(path),
+                        int(module == "[kernel.kallsyms]"),
+                        int(function is None),
+                        int(bool(function) and function[0] == "["),
+                        address,
+                        depth,
+                        0,
+                        1,
+                    )
+                )
                 if depth < 2:
-                    seen["callers" if depth else "functions"].append(function or f"unresolved in {module}")
+                    seen["callers" if depth else "functions"].append(
+                        function or f"unresolved in {module}"
+                    )
             seen["modules"].append(DATA["cpu_stacks"][number][0][1])
-        truth[str(rank.pid + thread)]["samples"] = {name: _counted(values) for name, values in seen.items()}
+        truth[str(rank.pid + thread)]["samples"] = {
+            name: _counted(values) for name, values in seen.items()
+        }
     scene.report.add("COMPOSITE_EVENTS", "id start cpu globalTid threadState cpuCycles", samples)
     names = "id symbol module kernelMode unresolved specialEntry originalIP stackDepth thumbCode unwindMethod"
     scene.report.add("SAMPLING_CALLCHAINS", names, frames)
 
 
 def _add_counters(scene: Scene) -> Truth:
-    """Counters in intervals that follow each other, but for one that is left out. Truth: component -> metric -> samples and sum."""
+    """Counters in intervals that follow each other, but for one that is left out. Truth: component
+    -> metric -> samples and sum.
+    """
     report, random = scene.report, scene.random
     components = [(1, "Socket", 0, None), *((100 + core, "Core", core, 1) for core in range(CORES))]
     report.add("TARGET_INFO_COMPONENT", "componentId name instance parentId", components)
-    described = [(number, name, "of a core", unit, shown) for number, (name, unit, shown) in METRICS.items()]
+    described = [
+        (number, name, "of a core", unit, shown) for number, (name, unit, shown) in METRICS.items()
+    ]
     report.add("TARGET_INFO_PERF_METRIC", "id name description unit displayName", described)
     edges = np.linspace(0, scene.duration, INTERVALS + 2).astype(np.int64)
     kept = np.delete(np.arange(INTERVALS), INTERVALS // 2)
@@ -111,19 +181,33 @@ def _add_counters(scene: Scene) -> Truth:
     for core in range(CORES):
         cycles = random.integers(10_000_000, 30_000_000, len(kept))
         instructions = (cycles * random.uniform(0.5, 3.0, len(kept))).astype(np.int64)
-        for number, values in zip(METRICS, (cycles, instructions, instructions / cycles), strict=True):
+        for number, values in zip(
+            METRICS, (cycles, instructions, instructions / cycles), strict=True
+        ):
             table, named = "RAW_EVENT", {"eventId": number, "count": values}
             if values.dtype != np.int64:
                 table, named = "METRIC_EVENT", {"metricId": number, "value": values}
-            scene.insert(f"PERF_EVENT_SOC_OR_CPU_{table}", edges[kept], edges[kept + 1], vmId=VM_ID, componentId=100 + core, **named)
+            scene.insert(
+                f"PERF_EVENT_SOC_OR_CPU_{table}",
+                edges[kept],
+                edges[kept + 1],
+                vmId=VM_ID,
+                componentId=100 + core,
+                **named,
+            )
             _, unit, shown = METRICS[number]
-            truth.setdefault(f"CPU Socket 0 Core {core}", {})[f"{shown} [{unit}]"] = {"samples": len(kept), "sum": values.sum().item()}
+            truth.setdefault(f"CPU Socket 0 Core {core}", {})[f"{shown} [{unit}]"] = {
+                "samples": len(kept),
+                "sum": values.sum().item(),
+            }
     return truth
 
 
 OPEN, CLOSE, READ, WRITE = 1, 2, 3, 4
-FILES = (("/data/train/shard-0000{step}.bin", Thread.LOADER_0, "open64", "read", READ, 1 << 20),
-         ("/scratch/checkpoint.pt", Thread.LOADER_1, "fopen", "fwrite", WRITE, 4096))
+FILES = (
+    ("/data/train/shard-0000{step}.bin", Thread.LOADER_0, "open64", "read", READ, 1 << 20),
+    ("/scratch/checkpoint.pt", Thread.LOADER_1, "fopen", "fwrite", WRITE, 4096),
+)
 REQUEST, SAVE_END, RESTORE_START, CONTEXT_START = 1, 7, 8, 9
 SWITCH_NS = 30_000  # from a step's begin to the switch to another process's context
 
@@ -143,22 +227,32 @@ def _add_files(scene: Scene) -> Truth:
     for step, begin in enumerate(scene.steps[:, 0].tolist()):
         for path, thread, opens, moves, action, size in FILES:
             name, at = path.format(step=step), begin + 1_000 * int(thread)
-            for call, kind, bytes_ in ((opens, OPEN, 0), (moves, action, size), (moves, action, size // 2), ("close", CLOSE, 0)):
+            for call, kind, bytes_ in (
+                (opens, OPEN, 0),
+                (moves, action, size),
+                (moves, action, size // 2),
+                ("close", CLOSE, 0),
+            ):
                 end = at + 20_000 + int(scene.random.integers(5_000))
-                events.append((len(files), rank.pid + thread, at, end, kind, text(call), bytes_, ""))
+                events.append(
+                    (len(files), rank.pid + thread, at, end, kind, text(call), bytes_, "")
+                )
                 found.append((str(int(thread)), call, at, end))
                 moved[name] = moved.get(name, 0) + bytes_
                 at = end + 5_000
             files.append((len(files), rank.pid, begin, at, name))
     names = "fileAccessId threadId startedAt endedAt eventType apiCallId bytesProcessed context"
     scene.report.add("OSRT_FILE_ACCESS_EVENTS", names, events)
-    scene.report.add("OSRT_FILE_ACCESS_DESCRIPTORS", "fileAccessId processId openedAt closedAt filePath", files)
+    scene.report.add(
+        "OSRT_FILE_ACCESS_DESCRIPTORS", "fileAccessId processId openedAt closedAt filePath", files
+    )
     return {"by_thread": totals(found), "bytes_by_file": moved}
 
 
 def _add_contexts(scene: Scene) -> Truth:
-    """A second process (bash) has the GPU for a while in every step. The first switch out has no switch in (that was before the capture),
-    one switch out is lost, and the last context stays on the GPU.
+    """A second process (bash) has the GPU for a while in every step. The first switch out has no
+    switch in (that was before the capture), one switch out is lost, and the last context stays on
+    the GPU.
     """
     rank = scene.report.rank
     own, other = (rank.global_pid, 1), (VM_ID | rank.pid - 2 << 24, 2)
@@ -167,50 +261,109 @@ def _add_contexts(scene: Scene) -> Truth:
     since = None
     for step, (begin, end) in enumerate(scene.steps.tolist()):
         out, back = begin + SWITCH_NS, (begin + end) // 2
-        switches = [(REQUEST, own, out - 500), (SAVE_END, own, out), (RESTORE_START, other, out + 10), (CONTEXT_START, other, out + 700),
-                    *([(SAVE_END, other, back)] if step else []), (RESTORE_START, own, back + 10)]
-        rows += [(tag, 1, len(rows) + place, who[1], at, who[0], rank.gpu) for place, (tag, who, at) in enumerate(switches)]
+        switches = [
+            (REQUEST, own, out - 500),
+            (SAVE_END, own, out),
+            (RESTORE_START, other, out + 10),
+            (CONTEXT_START, other, out + 700),
+            *([(SAVE_END, other, back)] if step else []),
+            (RESTORE_START, own, back + 10),
+        ]
+        rows += [
+            (tag, 1, len(rows) + place, who[1], at, who[0], rank.gpu)
+            for place, (tag, who, at) in enumerate(switches)
+        ]
         if since is not None:
             held.append(("GPU", str(rank.pid), since, out))
         held.append(("GPU", str(rank.pid - 2), out + 10, back if step else back + 10))
         since = back + 10
-    scene.report.add("GPU_CONTEXT_SWITCH_EVENTS", "tag vmId seqNo contextId timestamp globalPid gpuId", rows)
-    return {"by_process": totals(held)["GPU"], "before": 1, "lost": 1, "open": {str(rank.pid): since}}
+    scene.report.add(
+        "GPU_CONTEXT_SWITCH_EVENTS", "tag vmId seqNo contextId timestamp globalPid gpuId", rows
+    )
+    return {
+        "by_process": totals(held)["GPU"],
+        "before": 1,
+        "lost": 1,
+        "open": {str(rank.pid): since},
+    }
 
 
 def add_profiler(scene: Scene) -> Truth:
-    """Messages in which Nsight Systems says that it lost something, fell back to another way, or could not do what it was asked for."""
+    """Messages in which Nsight Systems says that it lost something, fell back to another way, or
+    could not do what it was asked for.
+    """
     end, process = scene.duration - 2_000_000, scene.report.rank.global_pid
-    rows = [(end + 1_000 * place, clock, source, severity, text, VM_ID if source == 2 else process)
-            for place, (severity, source, clock, _, text) in enumerate(DATA["profiler_messages"])]
-    scene.report.add("DIAGNOSTIC_EVENT", "timestamp timestampType source severity text globalPid", rows)
-    return {"messages": [{"severity": severity, "begins": text.split("\t")[0].split("\n")[0].split("/")[0], "tells": tells}
-                         for severity, _, _, tells, text in DATA["profiler_messages"]]}
+    rows = [
+        (end + 1_000 * place, clock, source, severity, text, VM_ID if source == 2 else process)
+        for place, (severity, source, clock, _, text) in enumerate(DATA["profiler_messages"])
+    ]
+    scene.report.add(
+        "DIAGNOSTIC_EVENT", "timestamp timestampType source severity text globalPid", rows
+    )
+    return {
+        "messages": [
+            {
+                "severity": severity,
+                "begins": text.split("\t")[0].split("\n")[0].split("/")[0],
+                "tells": tells,
+            }
+            for severity, _, _, tells, text in DATA["profiler_messages"]
+        ]
+    }
 
 
-KINDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device static", "Managed static", "Unknown")  # ENUM_CUDA_MEM_KIND
+KINDS = (
+    "Pageable",
+    "Pinned",
+    "Device",
+    "Array",
+    "Managed",
+    "Device static",
+    "Managed static",
+    "Unknown",
+)  # ENUM_CUDA_MEM_KIND
 PINNED, DEVICE, MANAGED, STATIC = 1, 2, 4, 5
 ONCE = (0, 3, 6, 7)  # kinds of memory that are allocated once
 ALLOCATED, FREED = 0, 1
-CALLS = {(DEVICE, ALLOCATED): "cudaMalloc", (DEVICE, FREED): "cudaFree", (PINNED, ALLOCATED): "cudaMallocHost",
-         (PINNED, FREED): "cudaFreeHost"}
+CALLS = {
+    (DEVICE, ALLOCATED): "cudaMalloc",
+    (DEVICE, FREED): "cudaFree",
+    (PINNED, ALLOCATED): "cudaMallocHost",
+    (PINNED, FREED): "cudaFreeHost",
+}
 BASE, MIB = 0x7F40_0000_0000, 1 << 20
 
 
 def add_memory(scene: Scene) -> Truth:
-    """In every step a data loader takes and returns device memory (at one address, of changing size) and pinned memory. What is taken
-    at the beginning stays; one release is of memory from before the capture, and one release is missing.
+    """In every step a data loader takes and returns device memory (at one address, of changing
+    size) and pinned memory. What is taken at the beginning stays; one release is of memory from
+    before the capture, and one release is missing.
 
     Truth: bytes allocated and freed by kind, as rows say; most bytes in use by kind; page faults.
     """
     early, size = scene.steps[:1, 0] // 2, (1 + np.arange(len(scene.steps)) % 5) * 16 * MIB
     length = scene.steps[:, 1] - scene.steps[:, 0]
     first, eighth, tenth, quarter, third, half, late = (
-        scene.steps[:, 0] + part for part in (0, length // 8, length // 10, length // 4, length // 3, length // 2, length * 3 // 4))
-    events: list[tuple[Ints, int, Any, int, int, dict[str, Any]]] = [  # times, address, bytes, kind, operation, more
+        scene.steps[:, 0] + part
+        for part in (
+            0,
+            length // 8,
+            length // 10,
+            length // 4,
+            length // 3,
+            length // 2,
+            length * 3 // 4,
+        )
+    )
+    events: list[
+        tuple[Ints, int, Any, int, int, dict[str, Any]]
+    ] = [  # times, address, bytes, kind, operation, more
         (early, 0x100, 64 * MIB, STATIC, ALLOCATED, {"name": "lookup_table"}),
         (early + 10, 0x200, 512 * MIB, MANAGED, ALLOCATED, {}),
-        *((early + 10 + number, 0x200 + number, number * 4096, kind, ALLOCATED, {}) for number, kind in enumerate(ONCE, 1)),
+        *(
+            (early + 10 + number, 0x200 + number, number * 4096, kind, ALLOCATED, {})
+            for number, kind in enumerate(ONCE, 1)
+        ),
         (early + 20, 0x300, 3 * MIB, DEVICE, FREED, {}),  # from before the capture
         (early + 30, 0x400, 8 * MIB, DEVICE, ALLOCATED, {}),
         (tenth, 0x1000, size, DEVICE, ALLOCATED, {"call": True}),
@@ -218,70 +371,172 @@ def add_memory(scene: Scene) -> Truth:
         (quarter, 0x3000, 2 * MIB, DEVICE, ALLOCATED, {"pool": True}),
         (third, 0x3000, 2 * MIB, DEVICE, FREED, {"pool": True}),
         (half, 0x2000, MIB, PINNED, FREED, {"call": True}),
-        (late[:-1], 0x1000, size[:-1], DEVICE, FREED, {"call": True}),  # the last step's release is lost,
-        (late[-1:], 0x1000, 4 * MIB, DEVICE, ALLOCATED, {}),  # and its address is taken again after all
+        (
+            late[:-1],
+            0x1000,
+            size[:-1],
+            DEVICE,
+            FREED,
+            {"call": True},
+        ),  # the last step's release is lost,
+        (
+            late[-1:],
+            0x1000,
+            4 * MIB,
+            DEVICE,
+            ALLOCATED,
+            {},
+        ),  # and its address is taken again after all
     ]
-    bytes_of: tuple[dict[str, int], dict[str, int]] = {}, {}  # allocated and freed, by kind of memory
+    bytes_of: tuple[dict[str, int], dict[str, int]] = (
+        {},
+        {},
+    )  # allocated and freed, by kind of memory
     for start, address, size_, kind, operation, more in events:
-        total = _add_usage(scene, start, address, np.broadcast_to(np.asarray(size_), len(start)), kind, operation, **more)
+        total = _add_usage(
+            scene,
+            start,
+            address,
+            np.broadcast_to(np.asarray(size_), len(start)),
+            kind,
+            operation,
+            **more,
+        )
         bytes_of[operation][KINDS[kind]] = bytes_of[operation].get(KINDS[kind], 0) + total
     most = {KINDS[kind]: number * 4096 for number, kind in enumerate(ONCE, 1)}
-    most |= {"Pinned": MIB, "Device": 8 * MIB + int(size.max()) + 2 * MIB, "Managed": 512 * MIB, "Device static": 64 * MIB}
-    return {"allocated": bytes_of[ALLOCATED], "freed": bytes_of[FREED], "unknown_releases": 1, "missing_releases": 1, "most_in_use": most,
-            "pool": _add_pool(scene), "cpu_faults": _add_cpu_faults(scene), "gpu_faults": _add_gpu_faults(scene, first)}
+    most |= {
+        "Pinned": MIB,
+        "Device": 8 * MIB + int(size.max()) + 2 * MIB,
+        "Managed": 512 * MIB,
+        "Device static": 64 * MIB,
+    }
+    return {
+        "allocated": bytes_of[ALLOCATED],
+        "freed": bytes_of[FREED],
+        "unknown_releases": 1,
+        "missing_releases": 1,
+        "most_in_use": most,
+        "pool": _add_pool(scene),
+        "cpu_faults": _add_cpu_faults(scene),
+        "gpu_faults": _add_gpu_faults(scene, first),
+    }
 
 
-def _add_usage(scene: Scene, start: Ints, address: int, size: Ints, kind: int, operation: int, name: str | None = None, call: bool = False,
-               pool: bool = False) -> int:
-    """Allocations or releases, with the calls of CUDA's API behind them if asked for; returns their bytes."""
+def _add_usage(
+    scene: Scene,
+    start: Ints,
+    address: int,
+    size: Ints,
+    kind: int,
+    operation: int,
+    name: str | None = None,
+    call: bool = False,
+    pool: bool = False,
+) -> int:
+    """Allocations or releases, with the calls of CUDA's API behind them if asked for; returns their
+    bytes.
+    """
     rank = scene.report.rank
     correlation: Any = 0
     if call:
         correlation = scene.report.correlation + 1 + np.arange(len(start))
         scene.report.correlation += len(start) + 1
         around = [start[:, None] + shift for shift in (-2_000, 3_000)]
-        scene.report.insert_calls([CALLS[kind, operation]], [Thread.LOADER_0], correlation[:, None], *around)
-    more = {"localMemoryPoolAddress": BASE, "localMemoryPoolReleaseThreshold": 0, "localMemoryPoolSize": 32 * MIB,
-            "localMemoryPoolUtilizedSize": np.where(operation == ALLOCATED, size, 0)} if pool else {}
-    scene.report.export.insert("CUDA_GPU_MEMORY_USAGE_EVENTS", {
-        "start": start, "globalPid": rank.global_pid, "deviceId": rank.device, "contextId": rank.context, "address": BASE + address,
-        "pc": 0, "bytes": size, "memKind": kind, "memoryOperationType": operation, "name": name, "correlationId": correlation,
-        "streamId": 7, **more})
+        scene.report.insert_calls(
+            [CALLS[kind, operation]], [Thread.LOADER_0], correlation[:, None], *around
+        )
+    more = (
+        {
+            "localMemoryPoolAddress": BASE,
+            "localMemoryPoolReleaseThreshold": 0,
+            "localMemoryPoolSize": 32 * MIB,
+            "localMemoryPoolUtilizedSize": np.where(operation == ALLOCATED, size, 0),
+        }
+        if pool
+        else {}
+    )
+    scene.report.export.insert(
+        "CUDA_GPU_MEMORY_USAGE_EVENTS",
+        {
+            "start": start,
+            "globalPid": rank.global_pid,
+            "deviceId": rank.device,
+            "contextId": rank.context,
+            "address": BASE + address,
+            "pc": 0,
+            "bytes": size,
+            "memKind": kind,
+            "memoryOperationType": operation,
+            "name": name,
+            "correlationId": correlation,
+            "streamId": 7,
+            **more,
+        },
+    )
     return int(size.sum())
 
 
 def _add_pool(scene: Scene) -> Truth:
     """A pool that is created, trimmed and destroyed."""
     begin, end, rank = int(scene.steps[0, 0]) // 3, int(scene.steps[-1, 1]), scene.report.rank
-    rows = [(start, rank.global_pid, rank.device, BASE, operation, 1, 0, keep, 0, size, 0)
-            for start, operation, keep, size in ((begin, 1, 0, 0), (end, 3, MIB, 32 * MIB), (end + 500, 2, 0, 0))]
-    scene.report.add("CUDA_GPU_MEMORY_POOL_EVENTS", "start globalPid deviceId address operationType poolType correlationId minBytesToKeep "
-                     "localMemoryPoolReleaseThreshold localMemoryPoolSize localMemoryPoolUtilizedSize", rows)
+    rows = [
+        (start, rank.global_pid, rank.device, BASE, operation, 1, 0, keep, 0, size, 0)
+        for start, operation, keep, size in (
+            (begin, 1, 0, 0),
+            (end, 3, MIB, 32 * MIB),
+            (end + 500, 2, 0, 0),
+        )
+    ]
+    scene.report.add(
+        "CUDA_GPU_MEMORY_POOL_EVENTS",
+        "start globalPid deviceId address operationType poolType correlationId minBytesToKeep "
+        "localMemoryPoolReleaseThreshold localMemoryPoolSize localMemoryPoolUtilizedSize",
+        rows,
+    )
     return {"Created": 1, "Trimmed": 1, "Destroyed": 1}
 
 
 def _add_cpu_faults(scene: Scene) -> Truth:
     """Truth: number by function; the second one has no source."""
     string, process = scene.report.export.string, scene.report.rank.global_pid
-    times = np.sort(scene.random.integers(int(scene.steps[0, 0]), int(scene.steps[-1, 1]), 12)).tolist()
-    source, names = string("/home/user/app/field.cpp"), [string(name) for name in ("fill_field", "check_result")]
+    times = np.sort(
+        scene.random.integers(int(scene.steps[0, 0]), int(scene.steps[-1, 1]), 12)
+    ).tolist()
+    source, names = (
+        string("/home/user/app/field.cpp"),
+        [string(name) for name in ("fill_field", "check_result")],
+    )
     module = string("/home/user/app/solver")
     rows = []
     for number, at in enumerate(times):
         name, where = (names[1], (None, None)) if number % 3 == 2 else (names[0], (source, 17))
         rows.append((at, process, BASE + 0x200 + 4096 * number, 0x401000, name, module, 0, *where))
-    scene.report.add("CUDA_UM_CPU_PAGE_FAULT_EVENTS",
-                     "start globalPid address originalFaultPc CpuInstruction module unresolvedFaultPc sourceFile sourceLine", rows)
+    scene.report.add(
+        "CUDA_UM_CPU_PAGE_FAULT_EVENTS",
+        "start globalPid address originalFaultPc CpuInstruction module unresolvedFaultPc sourceFile sourceLine",
+        rows,
+    )
     return {"fill_field": 8, "check_result": 4}
 
 
 def _add_gpu_faults(scene: Scene, first: Ints) -> Truth:
     """Truth: of each access rows, ns and faults."""
     rank, truth = scene.report.rank, {}
-    for access, label, offset, length, faults in ((1, "Read", 0, 20_000, 3), (2, "Write", 30_000, 15_000, 8),
-                                                  (3, "Atomic", 35_000, 5_000, 1)):
+    for access, label, offset, length, faults in (
+        (1, "Read", 0, 20_000, 3),
+        (2, "Write", 30_000, 15_000, 8),
+        (3, "Atomic", 35_000, 5_000, 1),
+    ):
         begin = first + 1_000 + offset
-        rows, ns = scene.insert("CUDA_UM_GPU_PAGE_FAULT_EVENTS", begin, begin + length, globalPid=rank.global_pid, deviceId=rank.device,
-                                address=BASE + 0x200, numberOfPageFaults=faults, faultAccessType=access)
+        rows, ns = scene.insert(
+            "CUDA_UM_GPU_PAGE_FAULT_EVENTS",
+            begin,
+            begin + length,
+            globalPid=rank.global_pid,
+            deviceId=rank.device,
+            address=BASE + 0x200,
+            numberOfPageFaults=faults,
+            faultAccessType=access,
+        )
         truth[label] = {"rows": rows, "ns": ns, "faults": faults * rows}
     return truth

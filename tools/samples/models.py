@@ -1,5 +1,5 @@
-"""Further tables of programming models, libraries and frameworks: OpenACC, OpenMP, cuBLAS and cuDNN, graphics, ranges as PyTorch makes
-them.
+"""Further tables of programming models, libraries and frameworks: OpenACC, OpenMP, cuBLAS and
+cuDNN, graphics, ranges as PyTorch makes them.
 
 Most is declared: what happens in every step, and where in the step (shares from 0 to 1).
 """
@@ -22,16 +22,32 @@ def add_libraries(scene: Scene) -> Truth:
     """Truth: table, or NVTX domain -> function, or text -> rows and ns."""
     truth: Truth = {}
     for table, event_class, function, low, high in DATA["library_calls"]:
-        added = scene.insert(table, scene.at(low), scene.at(high), 0, eventClass=event_class, nameId=function)
+        added = scene.insert(
+            table, scene.at(low), scene.at(high), 0, eventClass=event_class, nameId=function
+        )
         count(truth.setdefault(table, {}), function, *added)
     first = scene.steps[:1, 0] // 2
     for name, event_class in (("cuDNN", 33), ("cuBLAS", 35)):
-        scene.insert(f"{name.upper()}_EVENTS", first, first, eventClass=event_class, globalTid=scene.report.rank.global_pid,
-                     nameId=f"{name} profiling started")
+        scene.insert(
+            f"{name.upper()}_EVENTS",
+            first,
+            first,
+            eventClass=event_class,
+            globalTid=scene.report.rank.global_pid,
+            nameId=f"{name} profiling started",
+        )
     for number, (domain, ranges) in enumerate(DATA["library_ranges"].items(), FIRST_DOMAIN):
         scene.insert("NVTX_EVENTS", first, None, 0, eventType=75, textId=domain, domainId=number)
         for text, low, high in ranges:
-            added = scene.insert("NVTX_EVENTS", scene.at(low), scene.at(high), 0, eventType=59, textId=text, domainId=number)
+            added = scene.insert(
+                "NVTX_EVENTS",
+                scene.at(low),
+                scene.at(high),
+                0,
+                eventType=59,
+                textId=text,
+                domainId=number,
+            )
             count(truth.setdefault(domain, {}), text, *added)
     return truth
 
@@ -40,26 +56,50 @@ SOURCE, FUNCTION = "/home/user/app/solver.f90", "relax"
 
 
 def add_openacc(scene: Scene) -> Truth:
-    """Truth: end of the table's name -> by_source (`name@file:line`) and by_construct -> rows, ns and bytes."""
+    """Truth: end of the table's name -> by_source (`name@file:line`) and by_construct -> rows, ns
+    and bytes.
+    """
     truth: Truth = {}
     rank = scene.report.rank
     for table, kind, name, line, low, high, columns in DATA["openacc"]:
         steps, known = slice(None if line else 1), line > 0
-        texts = {key: scene.report.export.string(value) if isinstance(value, str) else value for key, value in columns.items()}
+        texts = {
+            key: scene.report.export.string(value) if isinstance(value, str) else value
+            for key, value in columns.items()
+        }
         added = scene.insert(
-            f"CUPTI_ACTIVITY_KIND_OPENACC_{table}", scene.at(low)[steps], scene.at(high)[steps], 0, nameId=name, eventKind=kind,
-            DeviceType=4 if known else 2, lineNo=line, cuDeviceId=rank.device, cuContextId=rank.context, cuStreamId=7,
-            srcFile=SOURCE if known else None, funcName=FUNCTION if known else None, **texts)
+            f"CUPTI_ACTIVITY_KIND_OPENACC_{table}",
+            scene.at(low)[steps],
+            scene.at(high)[steps],
+            0,
+            nameId=name,
+            eventKind=kind,
+            DeviceType=4 if known else 2,
+            lineNo=line,
+            cuDeviceId=rank.device,
+            cuContextId=rank.context,
+            cuStreamId=7,
+            srcFile=SOURCE if known else None,
+            funcName=FUNCTION if known else None,
+            **texts,
+        )
         found = truth.setdefault(table, {"by_source": {}, "by_construct": {}})
         source = f"{name}@{SOURCE}:{line}" if known else name
-        for way, label in (("by_source", source), ("by_construct", enum_label("ENUM_OPENACC_EVENT_KIND", kind))):
+        for way, label in (
+            ("by_source", source),
+            ("by_construct", enum_label("ENUM_OPENACC_EVENT_KIND", kind)),
+        ):
             entry = count(found[way], label, *added)
             entry["bytes"] = entry.get("bytes", 0) + added[0] * (columns.get("bytes") or 0)
     return truth
 
 
 OPENMP = 78  # event class
-WORKERS = (40, 41, 42)  # distances of thread ids from the pid; the main thread is the fourth of a team
+WORKERS = (
+    40,
+    41,
+    42,
+)  # distances of thread ids from the pid; the main thread is the fourth of a team
 REGION = (0.10, 0.80)  # where in the step the parallel region is
 
 
@@ -70,8 +110,17 @@ class _Team:
         self.scene, self.truth = scene, {}
         self.number = np.arange(1, len(scene.steps) + 1)  # of each step's region
 
-    def write(self, layout: str, value: int, table: str, low: float, high: float | None, thread: int, lost: int | None = None,
-              **columns: Any) -> None:
+    def write(
+        self,
+        layout: str,
+        value: int,
+        table: str,
+        low: float,
+        high: float | None,
+        thread: int,
+        lost: int | None = None,
+        **columns: Any,
+    ) -> None:
         """One event of every step on a thread; `high` None: a point in time.
 
         lost: what stands for the end of the last step's, which then ends with its region.
@@ -82,13 +131,22 @@ class _Team:
         if lost is not None:
             end[-1], length[-1] = lost, self.scene.at(REGION[1])[-1] - begin[-1]
         name = f"OpenMP {table.replace('_', ' ').lower()}"
-        self.scene.insert(f"OPENMP_EVENT_KIND_{table}", begin, end, thread, eventClass=OPENMP, nameId=name, **columns)
+        self.scene.insert(
+            f"OPENMP_EVENT_KIND_{table}",
+            begin,
+            end,
+            thread,
+            eventClass=OPENMP,
+            nameId=name,
+            **columns,
+        )
         count(self.truth.setdefault(layout, {}), str(value), len(begin), int(length.sum()))
 
 
 def add_openmp(scene: Scene) -> Truth:
-    """A parallel region of four threads in every step, with every kind of event; a last region stays unfinished, and of the last finished
-    one two workers' events are not: their ends are of another clock, or 0.
+    """A parallel region of four threads in every step, with every kind of event; a last region
+    stays unfinished, and of the last finished one two workers' events are not: their ends are of
+    another clock, or 0.
 
     Truth: closed: record layout -> value -> rows and ns; open: begins of what never ends.
     """
@@ -97,7 +155,11 @@ def add_openmp(scene: Scene) -> Truth:
     write("openmp_parallel", 28, "PARALLEL", *REGION, 0, **region, parentTaskId=1)
     other_clock = scene.report.rank.start_clock + int(scene.steps[-1, 1])
     for number, thread in enumerate((0, *WORKERS)):
-        own, late, lost = {**region, "taskId": 4 * team.number + number}, number / 200, {3: other_clock, 2: 0}.get(number)
+        own, late, lost = (
+            {**region, "taskId": 4 * team.number + number},
+            number / 200,
+            {3: other_clock, 2: 0}.get(number),
+        )
         write("openmp_implicit_task", 2, "TASK", 0.11 + late, 0.79, thread, lost, **own, kind=2)
         write("openmp_workshare", 1, "WORKSHARE", 0.14, 0.40, thread, **own, kind=1, count=1 << 12)
         write("openmp_dispatch", 1, "DISPATCH", 0.15 + late, None, thread, **own, kind=1)
@@ -108,12 +170,41 @@ def add_openmp(scene: Scene) -> Truth:
     write("openmp_master", 32, "MASTER", 0.46, 0.48, 0, **own)
     write("openmp_reduction", 33, "REDUCTION", 0.49, 0.50, 0, **own)
     write("openmp_workshare", 3, "WORKSHARE", 0.51, 0.60, 0, **own, kind=3, count=1)
-    write("openmp_task_create", 15, "TASK_CREATE", 0.52, None, 0, parentTaskId=4 * team.number, newTaskId=task)
+    write(
+        "openmp_task_create",
+        15,
+        "TASK_CREATE",
+        0.52,
+        None,
+        0,
+        parentTaskId=4 * team.number,
+        newTaskId=task,
+    )
     write("openmp_sync_region", 5, "SYNC_REGION", 0.53, 0.59, 0, **own, kind=5)
-    write("openmp_task_schedule", 7, "TASK_SCHEDULE", 0.53, None, WORKERS[0], **region, priorTaskStatus=7, priorTaskId=4 * team.number + 1,
-          nextTaskId=task)
+    write(
+        "openmp_task_schedule",
+        7,
+        "TASK_SCHEDULE",
+        0.53,
+        None,
+        WORKERS[0],
+        **region,
+        priorTaskStatus=7,
+        priorTaskId=4 * team.number + 1,
+        nextTaskId=task,
+    )
     write("openmp_task", 4, "TASK", 0.531, 0.58, WORKERS[0], **region, taskId=task, kind=4)
-    write("openmp_task", 4, "TASK", 0.54, 0.55, WORKERS[1], **region, taskId=1000 + task, kind=4 | 1 << 27)
+    write(
+        "openmp_task",
+        4,
+        "TASK",
+        0.54,
+        0.55,
+        WORKERS[1],
+        **region,
+        taskId=1000 + task,
+        kind=4 | 1 << 27,
+    )
     write("openmp_cancel", 17, "CANCEL", 0.56, None, WORKERS[1], taskId=1000 + task)
     write("openmp_flush", 26, "FLUSH", 0.57, None, WORKERS[2], threadId=4)
     lock = {"kind": 1, "waitId": 0x7F00_0000_1000}
@@ -124,20 +215,50 @@ def add_openmp(scene: Scene) -> Truth:
     for number, thread in enumerate((0, *WORKERS)):
         share, critical = 0.65 + number / 50, {"kind": 5, "waitId": lock["waitId"] + 64}
         write("openmp_mutex_wait", 5, "MUTEX_WAIT", 0.645, share, thread, **critical, taskId=4)
-        write("openmp_critical_section", 5, "CRITICAL_SECTION", share, share + 0.019, thread, **critical)
+        write(
+            "openmp_critical_section",
+            5,
+            "CRITICAL_SECTION",
+            share,
+            share + 0.019,
+            thread,
+            **critical,
+        )
     begin, last = scene.steps[-1:, 1], int(team.number[-1]) + 1
     for table, at, end, thread, columns in (
         ("PARALLEL", begin, 0 * begin, 0, {"nameId": "OpenMP parallel", "parallelId": last}),
-        ("TASK", begin + 1000, 0 * begin, WORKERS[0], {"nameId": "OpenMP parallel", "parallelId": last, "taskId": 10_000, "kind": 2}),
-        ("THREAD", begin // 2, begin, WORKERS[0], {"nameId": "OpenMP thread", "threadId": 2, "threadType": 2}),
+        (
+            "TASK",
+            begin + 1000,
+            0 * begin,
+            WORKERS[0],
+            {"nameId": "OpenMP parallel", "parallelId": last, "taskId": 10_000, "kind": 2},
+        ),
+        (
+            "THREAD",
+            begin // 2,
+            begin,
+            WORKERS[0],
+            {"nameId": "OpenMP thread", "threadId": 2, "threadType": 2},
+        ),
     ):
         scene.insert(f"OPENMP_EVENT_KIND_{table}", at, end, thread, eventClass=OPENMP, **columns)
     closed = int(begin[0])
     team.truth["openmp_thread"] = {"2": {"rows": 1, "ns": closed - closed // 2}}
-    return {"closed": team.truth, "open": {"openmp_parallel": closed, "openmp_implicit_task": closed + 1000}}
+    return {
+        "closed": team.truth,
+        "open": {"openmp_parallel": closed, "openmp_implicit_task": closed + 1000},
+    }
 
 
-GL, GL_WORKLOAD, GL_DEBUG, VULKAN, VULKAN_WORKLOAD, VULKAN_DEBUG = 2, 5, 4, 53, 54, 66  # event classes
+GL, GL_WORKLOAD, GL_DEBUG, VULKAN, VULKAN_WORKLOAD, VULKAN_DEBUG = (
+    2,
+    5,
+    4,
+    53,
+    54,
+    66,
+)  # event classes
 FRAMES = 3  # of a step
 CALL_NS, FRAME_NS = 40_000, 1_000_000
 OPENGL = ("glClear", "glDrawElements", "glDrawElements", "eglSwapBuffers")
@@ -145,23 +266,39 @@ VULKAN_CALLS = ("vkBeginCommandBuffer", "vkQueueSubmit", "vkQueuePresentKHR")
 
 
 def add_graphics(scene: Scene) -> Truth:
-    """Every step draws a few frames, encodes and decodes. OpenGL's rows are as nsys 2024.2 writes them: one context, frames counted from 1,
-    workloads from the first to the last call they serve. Truth: table -> thread (distance from the pid) or queue -> name -> rows and ns.
+    """Every step draws a few frames, encodes and decodes. OpenGL's rows are as nsys 2024.2 writes
+    them: one context, frames counted from 1, workloads from the first to the last call they serve.
+    Truth: table -> thread (distance from the pid) or queue -> name -> rows and ns.
     """
-    begins = [begin + frame * FRAME_NS for begin in scene.steps[:, 0].tolist() for frame in range(FRAMES)]
+    begins = [
+        begin + frame * FRAME_NS for begin in scene.steps[:, 0].tolist() for frame in range(FRAMES)
+    ]
     drawing = _Drawing(scene)
     for frame, at in enumerate(begins, 1):
         drawing.draw_opengl(frame, at + int(scene.random.integers(10_000)))
         drawing.draw_vulkan(at + 500_000 + int(scene.random.integers(10_000)))
     for at in begins[::FRAMES]:
-        for table, kind, thread, place, name in (("DECODER", 86, Thread.LOADER_0, 0, "cuvidDecodePicture"),
-                                                 ("DECODER", 86, Thread.LOADER_0, 1, "cuvidMapVideoFrame64"),
-                                                 ("ENCODER", 83, Thread.LOADER_1, 0, "nvEncEncodePicture")):
+        for table, kind, thread, place, name in (
+            ("DECODER", 86, Thread.LOADER_0, 0, "cuvidDecodePicture"),
+            ("DECODER", 86, Thread.LOADER_0, 1, "cuvidMapVideoFrame64"),
+            ("ENCODER", 83, Thread.LOADER_1, 0, "nvEncEncodePicture"),
+        ):
             begin = at + place * 3 * CALL_NS
-            drawing.add(f"NVVIDEO_{table}_API", thread, name, begin, begin + 2 * CALL_NS + place, eventClass=kind, nameId=name)
+            drawing.add(
+                f"NVVIDEO_{table}_API",
+                thread,
+                name,
+                begin,
+                begin + 2 * CALL_NS + place,
+                eventClass=kind,
+                nameId=name,
+            )
     for table, rows in drawing.rows.items():
         scene.insert_rows(table, rows)
-    return {"tables": {table: totals(found) for table, found in sorted(drawing.found.items())}, "frames": len(begins)}
+    return {
+        "tables": {table: totals(found) for table, found in sorted(drawing.found.items())},
+        "frames": len(begins),
+    }
 
 
 class _Drawing:
@@ -170,45 +307,143 @@ class _Drawing:
     def __init__(self, scene: Scene) -> None:
         self.report = scene.report
         self.rows: dict[str, list[dict[str, Any]]] = {}
-        self.found: dict[str, list[tuple[str, str, int, int]]] = {}  # by table: place, name, begin, end
+        self.found: dict[
+            str, list[tuple[str, str, int, int]]
+        ] = {}  # by table: place, name, begin, end
         self.calls = 0
 
-    def add(self, table: str, thread: int, name: str, begin: int, end: int | None, queue: str = "", **columns: Any) -> None:
+    def add(
+        self,
+        table: str,
+        thread: int,
+        name: str,
+        begin: int,
+        end: int | None,
+        queue: str = "",
+        **columns: Any,
+    ) -> None:
         """One row, told of under its queue, or its thread. Text in columns is put into StringIds."""
-        texts = {key: self.report.export.string(value) if isinstance(value, str) else value for key, value in columns.items()}
-        self.rows.setdefault(table, []).append({"start": begin, "end": end, "globalTid": self.report.rank.global_tid(thread), **texts})
-        self.found.setdefault(table, []).append((queue or str(int(thread)), name, begin, begin + 1 if end is None else end))
+        texts = {
+            key: self.report.export.string(value) if isinstance(value, str) else value
+            for key, value in columns.items()
+        }
+        self.rows.setdefault(table, []).append(
+            {"start": begin, "end": end, "globalTid": self.report.rank.global_tid(thread), **texts}
+        )
+        self.found.setdefault(table, []).append(
+            (queue or str(int(thread)), name, begin, begin + 1 if end is None else end)
+        )
 
     def draw_opengl(self, frame: int, at: int) -> None:
         """A frame from `at` on: calls, their work on the GPU, and groups of debug output."""
         thread = Thread.LOADER_1
-        common = {"endGlobalTid": None, "endNameId": None, "returnValue": 0, "contextId": 1, "gpu": self.report.rank.gpu, "display": None}
+        common = {
+            "endGlobalTid": None,
+            "endNameId": None,
+            "returnValue": 0,
+            "contextId": 1,
+            "gpu": self.report.rank.gpu,
+            "display": None,
+        }
         for place, name in enumerate(OPENGL):
             self.calls += 1
             begin = at + place * 2 * CALL_NS
-            self.add("OPENGL_API", thread, name, begin, begin + CALL_NS + place, eventClass=GL, correlationId=self.calls,
-                     endCorrelationId=None, nameId=name, frameId=frame, **common)
-        self.add("OPENGL_WORKLOAD", thread, "glClear", at + CALL_NS, at + 9 * CALL_NS, "OpenGL", eventClass=GL_WORKLOAD,
-                 correlationId=self.calls - 3, endCorrelationId=self.calls, nameId="glClear", frameId=None,
-                 **{**common, "endNameId": "eglSwapBuffers"})
+            self.add(
+                "OPENGL_API",
+                thread,
+                name,
+                begin,
+                begin + CALL_NS + place,
+                eventClass=GL,
+                correlationId=self.calls,
+                endCorrelationId=None,
+                nameId=name,
+                frameId=frame,
+                **common,
+            )
+        self.add(
+            "OPENGL_WORKLOAD",
+            thread,
+            "glClear",
+            at + CALL_NS,
+            at + 9 * CALL_NS,
+            "OpenGL",
+            eventClass=GL_WORKLOAD,
+            correlationId=self.calls - 3,
+            endCorrelationId=self.calls,
+            nameId="glClear",
+            frameId=None,
+            **{**common, "endNameId": "eglSwapBuffers"},
+        )
         for name, begin, end in (("frame", at - 100, at + 8 * CALL_NS), ("swap", at + 50, None)):
-            self.add("KHR_DEBUG_EVENTS", thread, name, begin, end, textId=name, eventClass=GL_DEBUG, source=33354, khrdType=33385, id=0,
-                     severity=33387, correlationId=None, context=1)
+            self.add(
+                "KHR_DEBUG_EVENTS",
+                thread,
+                name,
+                begin,
+                end,
+                textId=name,
+                eventClass=GL_DEBUG,
+                source=33354,
+                khrdType=33385,
+                id=0,
+                severity=33387,
+                correlationId=None,
+                context=1,
+            )
 
     def draw_vulkan(self, at: int) -> None:
-        """Calls, a label, and two command buffers at work at the same time, of which the report names one."""
+        """Calls, a label, and two command buffers at work at the same time, of which the report
+        names one.
+        """
         thread = Thread.LOADER_1
         for place, name in enumerate(VULKAN_CALLS):
             self.calls += 1
             begin = at + place * 2 * CALL_NS
-            self.add("VULKAN_API", thread, name, begin, begin + CALL_NS, id=self.calls, eventClass=VULKAN, correlationId=self.calls,
-                     endCorrelationId=None, nameId=name, contextId=7)
-        common: dict[str, Any] = {"correlationId": self.calls, "endCorrelationId": None, "contextId": 7, "color": None}
+            self.add(
+                "VULKAN_API",
+                thread,
+                name,
+                begin,
+                begin + CALL_NS,
+                id=self.calls,
+                eventClass=VULKAN,
+                correlationId=self.calls,
+                endCorrelationId=None,
+                nameId=name,
+                contextId=7,
+            )
+        common: dict[str, Any] = {
+            "correlationId": self.calls,
+            "endCorrelationId": None,
+            "contextId": 7,
+            "color": None,
+        }
         for name, shift, label in (("vkQueueSubmit", 0, None), ("shadows", CALL_NS, "shadows")):
-            self.add("VULKAN_WORKLOAD", thread, name, at + 3 * CALL_NS + shift, at + 6 * CALL_NS + shift, "Vulkan",
-                     eventClass=VULKAN_WORKLOAD, nameId="vkQueueSubmit", gpu=self.report.rank.gpu, textId=label, **common)
-        self.add("VULKAN_DEBUG_API", thread, "shadows", at - 50, at + 7 * CALL_NS, eventClass=VULKAN_DEBUG,
-                 nameId="vkCmdBeginDebugUtilsLabelEXT", textId="shadows", **common)
+            self.add(
+                "VULKAN_WORKLOAD",
+                thread,
+                name,
+                at + 3 * CALL_NS + shift,
+                at + 6 * CALL_NS + shift,
+                "Vulkan",
+                eventClass=VULKAN_WORKLOAD,
+                nameId="vkQueueSubmit",
+                gpu=self.report.rank.gpu,
+                textId=label,
+                **common,
+            )
+        self.add(
+            "VULKAN_DEBUG_API",
+            thread,
+            "shadows",
+            at - 50,
+            at + 7 * CALL_NS,
+            eventClass=VULKAN_DEBUG,
+            nameId="vkCmdBeginDebugUtilsLabelEXT",
+            textId="shadows",
+            **common,
+        )
 
 
 DEPTH, OPERATORS, STREAM = 24, 4, 31
@@ -230,13 +465,30 @@ class _Range(NamedTuple):
 
 
 def _ranges() -> list[_Range]:
-    found = [_Range(f"Module.{level}", "", FORWARD, 10 * level, SPAN_NS - 10 * level, None if level else 1) for level in range(DEPTH)]
+    found = [
+        _Range(
+            f"Module.{level}", "", FORWARD, 10 * level, SPAN_NS - 10 * level, None if level else 1
+        )
+        for level in range(DEPTH)
+    ]
     found.append(_Range("backward", "", BACKWARD, 0, SPAN_NS))
     for at in _turns():
         found += [
             _Range("aten::addmm", ", seq = {seq}, op_id = {op}", FORWARD, at, at + 3_000),
-            _Range("aten::mm", ", op_id = {op}, sizes = [[8, 16], [16, 32]], input_op_ids = [(1,0)]", FORWARD, at + 500, at + 2_500),
-            _Range("autograd::engine::evaluate_function: AddmmBackward0", ", op_id = {op}", BACKWARD, at, at + 3_000),
+            _Range(
+                "aten::mm",
+                ", op_id = {op}, sizes = [[8, 16], [16, 32]], input_op_ids = [(1,0)]",
+                FORWARD,
+                at + 500,
+                at + 2_500,
+            ),
+            _Range(
+                "autograd::engine::evaluate_function: AddmmBackward0",
+                ", op_id = {op}",
+                BACKWARD,
+                at,
+                at + 3_000,
+            ),
             _Range("AddmmBackward0", ", seq = {seq}, op_id = {op}", BACKWARD, at + 500, at + 2_500),
         ]
     return found
@@ -247,27 +499,60 @@ def _turns() -> range:
 
 
 def add_pytorch_ranges(scene: Scene) -> Truth:
-    """After every step a thread runs an operator four times within modules that lie DEPTH deep, and another thread runs what belongs to it
-    in the backward pass; all their kernels go to one stream, by turns.
+    """After every step a thread runs an operator four times within modules that lie DEPTH deep, and
+    another thread runs what belongs to it in the backward pass; all their kernels go to one stream,
+    by turns.
     """
     report, epochs, made = scene.report, scene.steps[:, 1] + LEAD_NS, _ranges()
     steps, whole = len(epochs), KERNEL_NS + (2 * OPERATORS - 2) * PACE_NS
     texts, numbers = _texts(steps, made)
     payload = np.array([one.payload for one in made], object)
-    report.insert("NVTX_EVENTS", [f"pytorch/{one.name}" for one in made], {
-        "eventType": PUSH_POP, "globalTid": report.tids([one.thread for one in made]), "domainId": 0, "text": texts, "int64Value": payload,
-    }, *(epochs[:, None] + np.array([getattr(one, edge) for one in made]) for edge in ("begin", "end")))
+    report.insert(
+        "NVTX_EVENTS",
+        [f"pytorch/{one.name}" for one in made],
+        {
+            "eventType": PUSH_POP,
+            "globalTid": report.tids([one.thread for one in made]),
+            "domainId": 0,
+            "text": texts,
+            "int64Value": payload,
+        },
+        *(
+            epochs[:, None] + np.array([getattr(one, edge) for one in made])
+            for edge in ("begin", "end")
+        ),
+    )
     _add_kernels(report, epochs)
-    report.insert("NVTX_EVENTS", ["pytorch/loss"], {"eventType": MARK, "globalTid": report.rank.global_tid(FORWARD), "domainId": 0,
-                                                    "text": "loss", "floatValue": np.full(1, 0.5)}, epochs[:, None] + SPAN_NS + 500, None)
+    report.insert(
+        "NVTX_EVENTS",
+        ["pytorch/loss"],
+        {
+            "eventType": MARK,
+            "globalTid": report.rank.global_tid(FORWARD),
+            "domainId": 0,
+            "text": "loss",
+            "floatValue": np.full(1, 0.5),
+        },
+        epochs[:, None] + SPAN_NS + 500,
+        None,
+    )
     host: dict[str, list[int]] = {}
     for one in made:
         count, total = host.get(one.name, (0, 0))
         host[one.name] = [count + steps, total + steps * (one.end - one.begin)]
     inner = [OPERATORS * steps, OPERATORS * steps * KERNEL_NS]
-    on_gpu = {one.name: inner if "::" in one.name or "Addmm" in one.name else [steps, steps * whole] for one in made}
-    return {"host": host, "sequence_numbers": numbers, "on_gpu": on_gpu, "stream": STREAM,
-            "threads": [report.rank.pid + FORWARD, report.rank.pid + BACKWARD], "payloads": {"int64Value": steps, "floatValue": steps}}
+    on_gpu = {
+        one.name: inner if "::" in one.name or "Addmm" in one.name else [steps, steps * whole]
+        for one in made
+    }
+    return {
+        "host": host,
+        "sequence_numbers": numbers,
+        "on_gpu": on_gpu,
+        "stream": STREAM,
+        "threads": [report.rank.pid + FORWARD, report.rank.pid + BACKWARD],
+        "payloads": {"int64Value": steps, "floatValue": steps},
+    }
 
 
 def _texts(steps: int, made: list[_Range]) -> tuple[Any, list[int]]:
@@ -280,7 +565,9 @@ def _texts(steps: int, made: list[_Range]) -> tuple[Any, list[int]]:
             if "{seq}" in one.tail:
                 seen[one.thread] += 1
                 used.append(sequence)
-            texts[step, place] = one.name + one.tail.format(seq=sequence, op=1 + step * len(made) + place)
+            texts[step, place] = one.name + one.tail.format(
+                seq=sequence, op=1 + step * len(made) + place
+            )
     return texts, sorted(used)
 
 
@@ -293,9 +580,30 @@ def _add_kernels(report: Report, epochs: Ints) -> None:
     report.insert_calls([LAUNCH] * len(threads), threads, correlation, called, called + 400)
     names = ["addmm_forward" if thread == FORWARD else "addmm_backward" for thread in threads]
     named = report.strings(names)
-    zeros = dict.fromkeys(("staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread", "localMemoryTotal"), 0)
+    zeros = dict.fromkeys(
+        ("staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread", "localMemoryTotal"), 0
+    )
     ones = dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), 1)
-    report.insert("CUPTI_ACTIVITY_KIND_KERNEL", names, {
-        "deviceId": rank.device, "contextId": rank.context, "greenContextId": 0, "globalPid": rank.global_pid, "streamId": STREAM,
-        "correlationId": correlation, "demangledName": named, "shortName": named, "mangledName": named, "registersPerThread": 32,
-        "blockX": 128, **zeros, **ones, "gridId": correlation, "tensorSizeMinusOneElements": "[]"}, begun, begun + KERNEL_NS)
+    report.insert(
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        names,
+        {
+            "deviceId": rank.device,
+            "contextId": rank.context,
+            "greenContextId": 0,
+            "globalPid": rank.global_pid,
+            "streamId": STREAM,
+            "correlationId": correlation,
+            "demangledName": named,
+            "shortName": named,
+            "mangledName": named,
+            "registersPerThread": 32,
+            "blockX": 128,
+            **zeros,
+            **ones,
+            "gridId": correlation,
+            "tensorSizeMinusOneElements": "[]",
+        },
+        begun,
+        begun + KERNEL_NS,
+    )

@@ -1,9 +1,10 @@
 """MPI: communicators, calls and messages. Sizes are in bytes.
 
-Handles are like MPICH's: the predefined ones are the same in every process, the others count up in each process for itself, and the number
-of a freed communicator is used again. Odd ranks have one communicator more (their own copy of MPI_COMM_SELF), so that one and the same
-handle is the row's communicator in some processes and the column's in others. With a lonely host the world is split first, into its ranks
-and the others; all else happens in these parts.
+Handles are like MPICH's: the predefined ones are the same in every process, the others count up in
+each process for itself, and the number of a freed communicator is used again. Odd ranks have one
+communicator more (their own copy of MPI_COMM_SELF), so that one and the same handle is the row's
+communicator in some processes and the column's in others. With a lonely host the world is split
+first, into its ranks and the others; all else happens in these parts.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import math
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-LEAKED = 64  # the number of a request that is never waited for: every instance has a handle of its own
+LEAKED = (
+    64  # the number of a request that is never waited for: every instance has a handle of its own
+)
 WORLD_HANDLE, SELF_HANDLE, FIRST_HANDLE = 0x4400_0000, 0x4400_0001, 0x8400_0000
 
 
 class Team(IntEnum):
-    """Kinds of communicators; every rank belongs to one of each kind. The value is also its number at its root."""
+    """Kinds of communicators; every rank belongs to one of each kind. The value is also its number
+    at its root.
+    """
 
     WORLD = 1
     SELF = 2
@@ -58,9 +63,13 @@ class MpiCall:
     received: int | None = None  # bytes a rank takes, likewise
     root: int = -1  # the root's rank in the communicator
     request: int = -1  # number of the request it starts; -1 for a blocking call
-    waits: tuple[int, ...] = ()  # the operations whose requests it ends (or asks about, if it does not wait)
+    waits: tuple[
+        int, ...
+    ] = ()  # the operations whose requests it ends (or asks about, if it does not wait)
     blocks: bool = True  # whether it waits for those
-    by_rank: tuple[str, ...] | None = None  # the function every world rank calls instead, "" for none; None if all call the same
+    by_rank: tuple[str, ...] | None = (
+        None  # the function every world rank calls instead, "" for none; None if all call the same
+    )
     creates: Team | None = None  # the communicator that exists from its end on
 
     def function_of(self, rank: int) -> str:
@@ -70,7 +79,9 @@ class MpiCall:
 
 @dataclass(frozen=True)
 class Message:
-    """A message that every rank sends: by the call that is operation ``send``, received by operation ``receive``."""
+    """A message that every rank sends: by the call that is operation ``send``, received by
+    operation ``receive``.
+    """
 
     send: int
     receive: int  # -1: nobody ever receives it
@@ -87,12 +98,16 @@ class Message:
 
 @dataclass(frozen=True)
 class Grid:
-    """A torus of ``rows`` x ``columns`` processes, numbered row by row; the ``lonely`` ones behind them are a torus of one row."""
+    """A torus of ``rows`` x ``columns`` processes, numbered row by row; the ``lonely`` ones behind
+    them are a torus of one row.
+    """
 
     rows: int
     columns: int
     lonely: int
-    teams: dict[Team, list[tuple[int, ...]]]  # every communicator of each kind: world ranks by their rank in it
+    teams: dict[
+        Team, list[tuple[int, ...]]
+    ]  # every communicator of each kind: world ranks by their rank in it
 
     @property
     def size(self) -> int:
@@ -105,7 +120,9 @@ class Grid:
 
     def parent(self, team: Team) -> Team | None:
         """The communicator one of this kind is made from; None for those that MPI_Init makes."""
-        return {Team.WORLD: None, Team.SELF: None, Team.OWN: Team.SELF, Team.PART: Team.WORLD}.get(team, self.everyone)
+        return {Team.WORLD: None, Team.SELF: None, Team.OWN: Team.SELF, Team.PART: Team.WORLD}.get(
+            team, self.everyone
+        )
 
     def members(self, team: Team, rank: int) -> tuple[int, ...]:
         """The communicator of this kind that ``rank`` belongs to."""
@@ -130,17 +147,34 @@ def build_grid(size: int, lonely: int = 0) -> Grid:
     every, columns = tuple(range(size)), connected // rows
     parts = [part for part in (every[:connected], every[connected:]) if part]
     apart = [(rank,) for rank in every[connected:]]
-    return Grid(rows, columns, lonely, {
-        Team.WORLD: [every], Team.SELF: [(rank,) for rank in every], Team.OWN: [(rank,) for rank in every], Team.TEMPORARY: parts,
-        Team.PART: parts, Team.ROW: [every[first : first + columns] for first in range(0, connected, columns)] + parts[1:],
-        Team.COLUMN: [every[first:connected:columns] for first in range(columns)] + apart})
+    return Grid(
+        rows,
+        columns,
+        lonely,
+        {
+            Team.WORLD: [every],
+            Team.SELF: [(rank,) for rank in every],
+            Team.OWN: [(rank,) for rank in every],
+            Team.TEMPORARY: parts,
+            Team.PART: parts,
+            Team.ROW: [every[first : first + columns] for first in range(0, connected, columns)]
+            + parts[1:],
+            Team.COLUMN: [every[first:connected:columns] for first in range(columns)] + apart,
+        },
+    )
 
 
 def handle(team: Team, rank: int) -> int:
     """What the process ``rank`` calls its communicator of this kind."""
     if team in (Team.WORLD, Team.SELF):
         return WORLD_HANDLE if team is Team.WORLD else SELF_HANDLE
-    places = {Team.OWN: 0, Team.TEMPORARY: rank % 2, Team.ROW: rank % 2 + 1, Team.COLUMN: rank % 2, Team.PART: 3}
+    places = {
+        Team.OWN: 0,
+        Team.TEMPORARY: rank % 2,
+        Team.ROW: rank % 2 + 1,
+        Team.COLUMN: rank % 2,
+        Team.PART: 3,
+    }
     return FIRST_HANDLE + places[team]
 
 

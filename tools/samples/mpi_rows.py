@@ -1,9 +1,11 @@
 """What reports record of a program's MPI calls, and the truth about messages and collectives.
 
-Known of real reports: MPI_Wait*, MPI_Test* have a row for every request, all with the call's times; MPI_Sendrecv has two rows with the same
-times, one if rank, tag and size agree; nothing in a row tells sending from receiving but the function. Inferred: ``remoteRank`` and
-``rootRank`` are ranks in the communicator; sizes of collectives are whole buffers, a Reduce receives only at its root; ``members`` lists
-world ranks by their rank in the communicator, on every rank; handles are unsigned.
+Known of real reports: MPI_Wait*, MPI_Test* have a row for every request, all with the call's times;
+MPI_Sendrecv has two rows with the same times, one if rank, tag and size agree; nothing in a row
+tells sending from receiving but the function. Inferred: ``remoteRank`` and ``rootRank`` are ranks
+in the communicator; sizes of collectives are whole buffers, a Reduce receives only at its root;
+``members`` lists world ranks by their rank in the communicator, on every rank; handles are
+unsigned.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from .report import Report
 from .timeline import Block
 
 FIRST_REQUEST = 0x9800_0000  # handles of requests, as MPICH counts them; one is used again as soon as its request is complete
+
+
 class MpiRows:
     """Writes the MPI calls of one program's runs into one report."""
 
@@ -28,9 +32,20 @@ class MpiRows:
         self.program, self.report, self.rank = program, report, report.rank.rank
         self.grid = build_grid(report.options.ranks, report.options.lonely_ranks)
         own = [(index, program.ops[index].mpi) for index in program.all_of(Kind.MPI)]
-        self.calls = [(index, call, call.function_of(self.rank)) for index, call in own if call.function_of(self.rank)]
-        self.rows = {table: [(index, function, columns) for index, call, function in self.calls if call.table is table
-                             for columns in self._columns(index, call)] for table in Table}
+        self.calls = [
+            (index, call, call.function_of(self.rank))
+            for index, call in own
+            if call.function_of(self.rank)
+        ]
+        self.rows = {
+            table: [
+                (index, function, columns)
+                for index, call, function in self.calls
+                if call.table is table
+                for columns in self._columns(index, call)
+            ]
+            for table in Table
+        }
 
     def _columns(self, index: int, call: MpiCall) -> list[dict[str, Any]]:
         """The columns of the rows that a call leaves."""
@@ -38,12 +53,19 @@ class MpiRows:
         if call.table is Table.OTHER:
             return [{}]
         if call.table is Table.START_WAIT:  # a row for every request; their times are the same
-            return [{"requestHandle": FIRST_REQUEST + self.program.ops[waited].mpi.request} for waited in call.waits]
+            return [
+                {"requestHandle": FIRST_REQUEST + self.program.ops[waited].mpi.request}
+                for waited in call.waits
+            ]
         members = self.grid.members(call.team, self.rank)
         where = {"commHandle": handle(call.team, self.rank), "commUid": self._uid(call.team)}
         if call.table is Table.COLLECTIVES:
             root = call.root % len(members) if call.root >= 0 else None
-            taken = 0 if call.meeting is Meeting.TO_ROOT and members[root or 0] != self.rank else call.received
+            taken = (
+                0
+                if call.meeting is Meeting.TO_ROOT and members[root or 0] != self.rank
+                else call.received
+            )
             return [{**where, "rootRank": root, "size": call.sent, "recvSize": taken, **request}]
         ends = []  # tag, the other's world rank, size, of what the call sends and receives
         for message in self.program.messages:
@@ -51,14 +73,23 @@ class MpiRows:
                 ends.append((message.tag, message.to[self.rank], message.size))
             if message.receive == index and (source := message.sources()[self.rank]) >= 0:
                 ends.append((message.tag, source, message.capacity))
-        return [{**where, "tag": tag, "remoteRank": members.index(other), "size": size, **request}
-                for tag, other, size in dict.fromkeys(ends)]
+        return [
+            {**where, "tag": tag, "remoteRank": members.index(other), "size": size, **request}
+            for tag, other, size in dict.fromkeys(ends)
+        ]
 
     def _uid(self, team: Team) -> int | None:
-        return uid(self.grid.members(team, self.rank), team) if self.report.options.mpi_comm_uids else None
+        return (
+            uid(self.grid.members(team, self.rank), team)
+            if self.report.options.mpi_comm_uids
+            else None
+        )
 
     def _local(self, block: Block, epochs: Ints, which: Any) -> tuple[Ints, Ints]:
-        begin, end = (self.report.local(epochs, times[:, self.rank, which]) for times in (block.host_begin, block.host_end))
+        begin, end = (
+            self.report.local(epochs, times[:, self.rank, which])
+            for times in (block.host_begin, block.host_end)
+        )
         return begin, end
 
     def write(self, block: Block, epochs: Ints) -> None:
@@ -67,7 +98,13 @@ class MpiRows:
         for table, rows in self.rows.items():
             if rows:
                 which, functions, columns = zip(*rows, strict=True)
-                self._write(table, np.array(which), functions, columns, *self._local(block, epochs, np.array(which)))
+                self._write(
+                    table,
+                    np.array(which),
+                    functions,
+                    columns,
+                    *self._local(block, epochs, np.array(which)),
+                )
         totals = report.facts.setdefault("mpi_calls", {})
         for index, _, function in self.calls:
             begin, end = self._local(block, epochs, [index])
@@ -75,14 +112,31 @@ class MpiRows:
             entry = totals.setdefault(function, {"calls": 0, "ns": 0})
             entry["calls"] += begin.size if kept is None else int(kept.sum())
             entry["ns"] += int((end - begin).sum() if kept is None else (end - begin)[kept].sum())
-        created = [(index, call.creates) for index, call, _ in self.calls if call.creates is not None]
+        created = [
+            (index, call.creates) for index, call, _ in self.calls if call.creates is not None
+        ]
         if created:
-            self._write_communicators([(int(self._local(block, epochs, [index])[1][0, 0]), team) for index, team in created])
+            self._write_communicators(
+                [
+                    (int(self._local(block, epochs, [index])[1][0, 0]), team)
+                    for index, team in created
+                ]
+            )
 
-    def _write(self, table: Table, which: Ints, functions: tuple[str, ...], columns: tuple[dict[str, Any], ...], begin: Ints,
-               end: Ints) -> None:
+    def _write(
+        self,
+        table: Table,
+        which: Ints,
+        functions: tuple[str, ...],
+        columns: tuple[dict[str, Any], ...],
+        begin: Ints,
+        end: Ints,
+    ) -> None:
         report = self.report
-        filled: dict[str, Any] = {"globalTid": report.rank.global_tid(0), "textId": report.strings(functions)}
+        filled: dict[str, Any] = {
+            "globalTid": report.rank.global_tid(0),
+            "textId": report.strings(functions),
+        }
         for name in columns[0]:
             filled[name] = np.empty(begin.shape, dtype=object)
             filled[name][:] = [one[name] for one in columns]
@@ -91,7 +145,9 @@ class MpiRows:
             filled["requestHandle"][:, leaked] += report.leaked + np.arange(len(begin))[:, None]
             report.leaked += len(begin)
         sizes = np.array([one.get("size") or 0 for one in columns], dtype=np.int64)
-        report.insert(table.value, functions, filled, begin, end, sizes, report.lost_rows("mpi", which))
+        report.insert(
+            table.value, functions, filled, begin, end, sizes, report.lost_rows("mpi", which)
+        )
 
     def _write_communicators(self, created: list[tuple[int, Team]]) -> None:
         """The communicators, as they came to be (local ns); MPI_COMM_SELF with the world."""
@@ -99,11 +155,25 @@ class MpiRows:
         for at, team in created:
             for one in (Team.WORLD, Team.SELF) if team is Team.WORLD else (team,):
                 members, parent = self.grid.members(one, self.rank), self.grid.parent(one)
-                rows.append((self.rank, at, handle(one, self.rank), None if parent is None else handle(parent, self.rank),
-                             members.index(self.rank), len(members), members[0], int(one), ",".join(map(str, members)), self._uid(one)))
+                rows.append(
+                    (
+                        self.rank,
+                        at,
+                        handle(one, self.rank),
+                        None if parent is None else handle(parent, self.rank),
+                        members.index(self.rank),
+                        len(members),
+                        members[0],
+                        int(one),
+                        ",".join(map(str, members)),
+                        self._uid(one),
+                    )
+                )
         names = "rank timestamp commHandle parentHandle localRank size groupRoot groupRootUid members commUid"
         self.report.add("MPI_COMMUNICATORS", names, rows)
-        self.report.add("MPI_RANKS", "globalTid rank", [(self.report.rank.global_tid(0), self.rank)])
+        self.report.add(
+            "MPI_RANKS", "globalTid rank", [(self.report.rank.global_tid(0), self.rank)]
+        )
 
 
 class MpiTruth:
@@ -113,19 +183,30 @@ class MpiTruth:
         self.options, self.grid = options, build_grid(options.ranks, cluster.lonely)
         self.ordinals: dict[tuple[Any, ...], int] = {}
         self.totals = {"messages": 0, "unmatched": 0, "collectives": 0}
-        self.found: dict[str, list[dict[str, Any]]] = {"messages": [], "unmatched": [], "collectives": []}
+        self.found: dict[str, list[dict[str, Any]]] = {
+            "messages": [],
+            "unmatched": [],
+            "collectives": [],
+        }
 
     def record(self, program: Program, block: Block, epochs: Ints, first_step: int | None) -> None:
         """Runs of a program; ``first_step`` is None for one that is no step."""
         messages = self.options.ranks * max(1, len(program.messages)) * self.options.steps
-        every = 1 if first_step is None else max(1, -(-messages // max(1, self.options.truth_collectives)))
+        every = (
+            1
+            if first_step is None
+            else max(1, -(-messages // max(1, self.options.truth_collectives)))
+        )
         completing = {}  # of every operation that starts a request the one that completes it
         for index in program.all_of(Kind.MPI):
             if program.ops[index].mpi.blocks:
                 completing |= dict.fromkeys(program.ops[index].mpi.waits, index)
         for run, epoch in enumerate(epochs.tolist()):
             step = None if first_step is None else first_step + run
-            times = [epoch + np.rint(np.nan_to_num(one[run])).astype(np.int64) for one in (block.host_begin, block.host_end, block.arrival)]
+            times = [
+                epoch + np.rint(np.nan_to_num(one[run])).astype(np.int64)
+                for one in (block.host_begin, block.host_end, block.arrival)
+            ]
             kept = step is None or step % every == 0
             self._record_messages(program, completing, step, *times, kept)
             self._record_collectives(program, completing, step, *times[:2], kept)
@@ -137,8 +218,16 @@ class MpiTruth:
         self.ordinals[known] = ordinal + 1
         return ordinal
 
-    def _record_messages(self, program: Program, completing: dict[int, int], step: int | None, begin: Ints, end: Ints, arrived: Ints,
-                         kept: bool) -> None:
+    def _record_messages(
+        self,
+        program: Program,
+        completing: dict[int, int],
+        step: int | None,
+        begin: Ints,
+        end: Ints,
+        arrived: Ints,
+        kept: bool,
+    ) -> None:
         for number, message in enumerate(program.messages):
             kind = "unmatched" if message.receive < 0 else "messages"
             for sender, receiver in enumerate(message.to):
@@ -148,37 +237,82 @@ class MpiTruth:
                 ordinal = self._next(kind, communicator, sender, receiver, message.tag)
                 if not kept:
                     continue
-                fields = {"step": step, "sender": sender, "receiver": receiver, "tag": message.tag, "communicator": communicator,
-                        "bytes": message.size, "ordinal": ordinal, "send": [int(edge[sender, message.send]) for edge in (begin, end)]}
+                fields = {
+                    "step": step,
+                    "sender": sender,
+                    "receiver": receiver,
+                    "tag": message.tag,
+                    "communicator": communicator,
+                    "bytes": message.size,
+                    "ordinal": ordinal,
+                    "send": [int(edge[sender, message.send]) for edge in (begin, end)],
+                }
                 if message.receive >= 0:
                     ends = ((message.send, sender), (message.receive, receiver))
                     functions = [program.ops[op].mpi.function_of(rank) for op, rank in ends]
-                    fields |= {"capacity": message.capacity, "functions": functions,
-                             "receive": [int(edge[receiver, message.receive]) for edge in (begin, end)],
-                             "arrived": int(arrived[receiver, number]),
-                             "completed": int(end[receiver, completing.get(message.receive, message.receive)])}
+                    fields |= {
+                        "capacity": message.capacity,
+                        "functions": functions,
+                        "receive": [int(edge[receiver, message.receive]) for edge in (begin, end)],
+                        "arrived": int(arrived[receiver, number]),
+                        "completed": int(
+                            end[receiver, completing.get(message.receive, message.receive)]
+                        ),
+                    }
                 self.found[kind].append(fields)
 
-    def _record_collectives(self, program: Program, completing: dict[int, int], step: int | None, begin: Ints, end: Ints,
-                            kept: bool) -> None:
+    def _record_collectives(
+        self,
+        program: Program,
+        completing: dict[int, int],
+        step: int | None,
+        begin: Ints,
+        end: Ints,
+        kept: bool,
+    ) -> None:
         for index in program.all_of(Kind.MPI):
             call = program.ops[index].mpi
             for members in self.grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
                 communicator, ranks = uid(members, call.team), list(members)
                 ordinal = self._next("collectives", communicator)
                 if kept:
-                    self.found["collectives"].append({
-                        "step": step, "function": call.function, "communicator": communicator, "ordinal": ordinal,
-                        "root": members[call.root % len(members)] if call.root >= 0 else None, "size": call.sent,
-                        "recv_size": call.received, "ranks": ranks, "begin": begin[ranks, index].tolist(),
-                        "end": end[ranks, completing.get(index, index)].tolist()})
+                    self.found["collectives"].append(
+                        {
+                            "step": step,
+                            "function": call.function,
+                            "communicator": communicator,
+                            "ordinal": ordinal,
+                            "root": members[call.root % len(members)] if call.root >= 0 else None,
+                            "size": call.sent,
+                            "recv_size": call.received,
+                            "ranks": ranks,
+                            "begin": begin[ranks, index].tolist(),
+                            "end": end[ranks, completing.get(index, index)].tolist(),
+                        }
+                    )
 
     def summary(self) -> dict[str, Any]:
         """The section of the truth."""
-        teams = [team for team in Team if team is not Team.OWN and (team is not Team.PART or self.grid.lonely)]
+        teams = [
+            team
+            for team in Team
+            if team is not Team.OWN and (team is not Team.PART or self.grid.lonely)
+        ]
         known = [(team, members) for team in teams for members in self.grid.teams[team]]
         known += [(Team.OWN, (rank,)) for rank in range(self.options.ranks) if rank % 2]
-        communicators = [{"uid": uid(members, team), "kind": team.name.lower(), "ranks": list(members),
-                          "handles": [handle(team, rank) for rank in members]} for team, members in known]
-        return {"about": DATA["about"]["mpi"], "grid": [self.grid.rows, self.grid.columns], "communicators": communicators,
-                **{f"{kind}_total": total for kind, total in self.totals.items()}, **self.found}
+        communicators = [
+            {
+                "uid": uid(members, team),
+                "kind": team.name.lower(),
+                "ranks": list(members),
+                "handles": [handle(team, rank) for rank in members],
+            }
+            for team, members in known
+        ]
+        return {
+            "about": DATA["about"]["mpi"],
+            "grid": [self.grid.rows, self.grid.columns],
+            "communicators": communicators,
+            **{f"{kind}_total": total for kind, total in self.totals.items()},
+            **self.found,
+        }

@@ -1,10 +1,13 @@
-"""NCCL: the truth about collectives, and rows of nsys's advanced trace: work on the GPU, the proxy's operations, communicators.
+"""NCCL: the truth about collectives, and rows of nsys's advanced trace: work on the GPU, the
+proxy's operations, communicators.
 
-Operations on the GPU have one range per channel, lasting as long as the kernel does their work; they, and the proxy's operations, overlap,
-so they are start/end ranges, on the communicator's progress thread. Categories are communicators; "CommInit" marks tell of their creation.
+Operations on the GPU have one range per channel, lasting as long as the kernel does their work;
+they, and the proxy's operations, overlap, so they are start/end ranges, on the communicator's
+progress thread. Categories are communicators; "CommInit" marks tell of their creation.
 
-Of real reports only what NVIDIA's user guide says is known: the names of ranges and of some fields. Inferred are the event types, the
-thread of GPU operations, the fields "nRanks", "peer", "root", "channelId", "rank", and the ids' values.
+Of real reports only what NVIDIA's user guide says is known: the names of ranges and of some fields.
+Inferred are the event types, the thread of GPU operations, the fields "nRanks", "peer", "root",
+"channelId", "rank", and the ids' values.
 """
 
 from __future__ import annotations
@@ -17,13 +20,26 @@ import numpy as np
 from .cluster import Cluster, Communicator, Ints
 from .cuda import blocks_of
 from .data import as_json
-from .nvtx import CATEGORY, MARK, PAIRWISE, START_END, THREAD, CallNumbers, category_of, label, write_points
+from .nvtx import (
+    CATEGORY,
+    MARK,
+    PAIRWISE,
+    START_END,
+    THREAD,
+    CallNumbers,
+    category_of,
+    label,
+    write_points,
+)
 from .options import Options
 from .program import Domain, Kind, Op, Payload, Program
 from .report import Bools, Report
 from .timeline import Block, Floats
 
-PROGRESS_THREAD, INIT_THREAD = 30, 29  # distances from the pid; a communicator's progress thread has its kind's number added
+PROGRESS_THREAD, INIT_THREAD = (
+    30,
+    29,
+)  # distances from the pid; a communicator's progress thread has its kind's number added
 PROXY_CHANNELS = 2
 CHANNEL_SPREAD_NS = 700.0
 
@@ -39,29 +55,49 @@ def definitions(report: Report) -> list[dict[str, Any]]:
     rank, rows = report.rank, []
     for comm, thread in communicators(report):
         name = f"NCCL Progress [{comm.ranks.index(rank.rank)}/{len(comm.ranks)}]: {comm.hash:#x}"
-        rows += [{"eventType": CATEGORY, "category": category_of(comm), "text": f"Communicator {comm.hash:#x}",
-                  "globalTid": rank.global_tid(0), "domainId": int(Domain.NCCL)},
-                 {"eventType": THREAD, "text": name, "globalTid": rank.global_tid(thread), "domainId": 0}]
+        rows += [
+            {
+                "eventType": CATEGORY,
+                "category": category_of(comm),
+                "text": f"Communicator {comm.hash:#x}",
+                "globalTid": rank.global_tid(0),
+                "domainId": int(Domain.NCCL),
+            },
+            {
+                "eventType": THREAD,
+                "text": name,
+                "globalTid": rank.global_tid(thread),
+                "domainId": 0,
+            },
+        ]
     return rows
 
 
 def thread_names(report: Report) -> dict[int, str]:
     """NCCL's threads as the OS knows them, by their distance from the pid."""
-    return {INIT_THREAD: "NCCL CommInit"} | {thread: "NCCL Progress" for _, thread in communicators(report)}
+    return {INIT_THREAD: "NCCL CommInit"} | {
+        thread: "NCCL Progress" for _, thread in communicators(report)
+    }
 
 
 class TraceRows:
-    """Writes what the advanced trace has beside the calling threads' ranges, for one program's runs."""
+    """Writes what the advanced trace has beside the calling threads' ranges, for one program's
+    runs.
+    """
 
     def __init__(self, program: Program, report: Report) -> None:
         self.program, self.report = program, report
         self.numbers = CallNumbers(program, report.cluster, report.rank.rank)
 
     def write(self, block: Block, epochs: Ints, first_run: int) -> None:
-        """Write the rows of runs that begin at ``epochs`` (true time, ns); the first is run ``first_run``."""
+        """Write the rows of runs that begin at ``epochs`` (true time, ns); the first is run
+        ``first_run``.
+        """
         self._write_marks(block, epochs)
         for index in self.program.all_of(Kind.COLLECTIVE):
-            begin, end = (times[:, self.report.rank.rank, index] for times in (block.gpu_begin, block.gpu_end))
+            begin, end = (
+                times[:, self.report.rank.rank, index] for times in (block.gpu_begin, block.gpu_end)
+            )
             lost = self.report.lost_rows("range", np.array([index]))
             self._write_operation(self.program.ops[index], begin, end, epochs, first_run, lost)
             if self.report.options.nccl_proxy:
@@ -73,63 +109,139 @@ class TraceRows:
         for index in self.program.all_of(Kind.MEET):
             comm = report.cluster.communicator(self.program.ops[index].payload.group, rank.rank)
             at = report.local(epochs[:1], block.host_end[:1, rank.rank, index])
-            fields = {"commHash": comm.hash, "commRank": comm.ranks.index(rank.rank), "nRanks": len(comm.ranks)}
-            rows.append({"start": int(at[0]), "eventType": MARK, "text": "CommInit", "globalTid": rank.global_tid(INIT_THREAD),
-                         "domainId": int(Domain.NCCL), "category": category_of(comm),
-                         **({"jsonText": as_json(fields)} if report.includes_json else {})})
+            fields = {
+                "commHash": comm.hash,
+                "commRank": comm.ranks.index(rank.rank),
+                "nRanks": len(comm.ranks),
+            }
+            rows.append(
+                {
+                    "start": int(at[0]),
+                    "eventType": MARK,
+                    "text": "CommInit",
+                    "globalTid": rank.global_tid(INIT_THREAD),
+                    "domainId": int(Domain.NCCL),
+                    "category": category_of(comm),
+                    **({"jsonText": as_json(fields)} if report.includes_json else {}),
+                }
+            )
         write_points(report, rows, "NCCL/CommInit")
 
-    def _write_operation(self, op: Op, begin: Floats, end: Floats, epochs: Ints, first_run: int, lost: Bools | None) -> None:
-        """A range per call and channel. Several collectives share the channels one after the other; a send and a receive take half of the
-        channels each.
+    def _write_operation(
+        self, op: Op, begin: Floats, end: Floats, epochs: Ints, first_run: int, lost: Bools | None
+    ) -> None:
+        """A range per call and channel. Several collectives share the channels one after the other;
+        a send and a receive take half of the channels each.
         """
         calls = [self.program.nccl_calls[number] for number in op.calls]
         channels = range(blocks_of(op, self.report.options))
-        rng = np.random.default_rng([self.report.options.seed, 13, self.report.rank.rank, first_run, op.calls[0]])
+        rng = np.random.default_rng(
+            [self.report.options.seed, 13, self.report.rank.rank, first_run, op.calls[0]]
+        )
         if calls[0].function in PAIRWISE:
             half = len(channels) // 2
             parts = [(0.0, 1.0, channels[:half] or channels), (0.0, 1.0, channels[half:])]
         else:
-            edges = (np.cumsum([0.0, *(call.bytes for call in calls)]) / sum(call.bytes for call in calls)).tolist()
+            edges = (
+                np.cumsum([0.0, *(call.bytes for call in calls)])
+                / sum(call.bytes for call in calls)
+            ).tolist()
             parts = [(low, high, channels) for low, high in pairwise(edges)]
         for number, (low, high, where) in zip(op.calls, parts, strict=True):
             late = rng.random((len(begin), len(where), 2)) * CHANNEL_SPREAD_NS
             late[:, 0] = 0.0  # one channel is there from first to last
-            starts, stops = (begin + low * (end - begin))[:, None] + late[..., 0], (begin + high * (end - begin))[:, None] - late[..., 1]
-            self._insert("GPU", self.program.nccl_calls[number].function, number, where, starts, stops, epochs, first_run, lost)
+            starts, stops = (
+                (begin + low * (end - begin))[:, None] + late[..., 0],
+                (begin + high * (end - begin))[:, None] - late[..., 1],
+            )
+            self._insert(
+                "GPU",
+                self.program.nccl_calls[number].function,
+                number,
+                where,
+                starts,
+                stops,
+                epochs,
+                first_run,
+                lost,
+            )
 
-    def _write_proxy(self, op: Op, begin: Floats, end: Floats, epochs: Ints, first_run: int, lost: Bools | None) -> None:
-        """What the proxy sends to and receives from ranks on other hosts, along the communicator's ring."""
+    def _write_proxy(
+        self, op: Op, begin: Floats, end: Floats, epochs: Ints, first_run: int, lost: Bools | None
+    ) -> None:
+        """What the proxy sends to and receives from ranks on other hosts, along the communicator's
+        ring.
+        """
         rank, ranks = self.report.rank, self.report.cluster.ranks
         for number in op.calls:
             call, comm = self.program.nccl_calls[number], self.numbers.comms[number]
             own, size = comm.ranks.index(rank.rank), len(comm.ranks)
             for function, step in (("Send", 1), ("Recv", -1)):
                 peer = (own + step) % size
-                if ((call.function in PAIRWISE and function != call.function) or not call.passes_on(own if step == 1 else peer, size)
-                        or ranks[comm.ranks[peer]].host_index == rank.host_index):
+                if (
+                    (call.function in PAIRWISE and function != call.function)
+                    or not call.passes_on(own if step == 1 else peer, size)
+                    or ranks[comm.ranks[peer]].host_index == rank.host_index
+                ):
                     continue
                 starts = begin[:, None] + 1_500.0 + 400.0 * np.arange(PROXY_CHANNELS)
                 stops = np.maximum(starts + 100.0, end[:, None] - 900.0 + 0.0 * starts)
                 channels = range(PROXY_CHANNELS)
-                self._insert("proxy", f"ProxyOp{function}", number, channels, starts, stops, epochs, first_run, lost, peer=peer)
+                self._insert(
+                    "proxy",
+                    f"ProxyOp{function}",
+                    number,
+                    channels,
+                    starts,
+                    stops,
+                    epochs,
+                    first_run,
+                    lost,
+                    peer=peer,
+                )
 
-    def _insert(self, kind: str, text: str, number: int, channels: range, starts: Floats, stops: Floats, epochs: Ints, first_run: int,
-                lost: Bools | None, **more: int) -> None:
+    def _insert(
+        self,
+        kind: str,
+        text: str,
+        number: int,
+        channels: range,
+        starts: Floats,
+        stops: Floats,
+        epochs: Ints,
+        first_run: int,
+        lost: Bools | None,
+        **more: int,
+    ) -> None:
         """Ranges of a call on channels, with the axes (run, channel)."""
         report, comm = self.report, self.numbers.comms[number]
         begin, end = report.local(epochs, starts), report.local(epochs, stops)
         thread = report.rank.global_tid(PROGRESS_THREAD + int(comm.group))
         columns: dict[str, Any] = {
-            "eventType": START_END, "rangeId": report.range_id + np.arange(begin.size).reshape(begin.shape), "category": category_of(comm),
-            "globalTid": thread, "endGlobalTid": thread, "textId": report.export.string(text), "domainId": int(Domain.NCCL)}
+            "eventType": START_END,
+            "rangeId": report.range_id + np.arange(begin.size).reshape(begin.shape),
+            "category": category_of(comm),
+            "globalTid": thread,
+            "endGlobalTid": thread,
+            "textId": report.export.string(text),
+            "domainId": int(Domain.NCCL),
+        }
         report.range_id += begin.size
         if report.includes_json:
             columns["jsonText"] = np.empty(begin.shape, dtype=object)
             for run in range(len(begin)):
                 fields = self.numbers.call_fields(number, first_run + run) | more
-                columns["jsonText"][run] = [as_json(fields | {"channelId": channel}) for channel in channels]
-        report.insert("NVTX_EVENTS", [label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1], columns, begin, end, lost=lost)
+                columns["jsonText"][run] = [
+                    as_json(fields | {"channelId": channel}) for channel in channels
+                ]
+        report.insert(
+            "NVTX_EVENTS",
+            [label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1],
+            columns,
+            begin,
+            end,
+            lost=lost,
+        )
 
 
 def bus_bytes(payload: Payload, size: int) -> float:
@@ -139,21 +251,40 @@ def bus_bytes(payload: Payload, size: int) -> float:
 
 
 class CollectiveTruth:
-    """Keeps true begin and end of the collectives of every n-th step, so that they stay below a limit."""
+    """Keeps true begin and end of the collectives of every n-th step, so that they stay below a
+    limit.
+    """
 
     def __init__(self, program: Program, cluster: Cluster, options: Options) -> None:
         self.program, self.cluster, self.options = program, cluster, options
-        self.calls: list[tuple[int, Communicator, dict[str, Any]]] = []  # operation; what is the same in every step
+        self.calls: list[
+            tuple[int, Communicator, dict[str, Any]]
+        ] = []  # operation; what is the same in every step
         self.per_step: dict[int, int] = {}  # calls on each communicator
         self.numbers: dict[int, CallNumbers] = {}  # by rank
         for index in program.all_of(Kind.COLLECTIVE):
             op = program.ops[index]
             for comm in cluster.all_of(op.payload.group):
                 ordinal = self.per_step.get(comm.hash, 0)
-                self.per_step[comm.hash] = ordinal + (len(op.calls) if op.payload.function == "Group" else 1)
-                self.calls.append((index, comm, {
-                    "function": op.payload.function, "communicator": comm.hash, "ordinal": ordinal, "bytes": op.bytes,
-                    "ranks": list(comm.ranks), "streams": [cluster.ranks[rank].stream(op.stream) for rank in comm.ranks]}))
+                self.per_step[comm.hash] = ordinal + (
+                    len(op.calls) if op.payload.function == "Group" else 1
+                )
+                self.calls.append(
+                    (
+                        index,
+                        comm,
+                        {
+                            "function": op.payload.function,
+                            "communicator": comm.hash,
+                            "ordinal": ordinal,
+                            "bytes": op.bytes,
+                            "ranks": list(comm.ranks),
+                            "streams": [
+                                cluster.ranks[rank].stream(op.stream) for rank in comm.ranks
+                            ],
+                        },
+                    )
+                )
         self.total = len(self.calls) * options.steps
         self.every = max(1, -(-self.total // max(1, options.truth_collectives)))
         self.found: list[dict[str, Any]] = []
@@ -162,16 +293,30 @@ class CollectiveTruth:
         """Runs that begin at ``epochs``; the first is step ``first``."""
         for run, epoch in enumerate(epochs.tolist()):
             for index, comm, call in self.calls if (first + run) % self.every == 0 else ():
-                begin, end = ((epoch + np.rint(times[run, call["ranks"], index]).astype(np.int64)).tolist()
-                              for times in (block.gpu_begin, block.gpu_end))
+                begin, end = (
+                    (epoch + np.rint(times[run, call["ranks"], index]).astype(np.int64)).tolist()
+                    for times in (block.gpu_begin, block.gpu_end)
+                )
                 ordinal = (first + run) * self.per_step[comm.hash] + call["ordinal"]
-                self.found.append({"step": first + run, **call, "ordinal": ordinal, "begin": begin, "end": end,
-                                   **self._more(self.program.ops[index], comm, first + run, begin, end)})
+                self.found.append(
+                    {
+                        "step": first + run,
+                        **call,
+                        "ordinal": ordinal,
+                        "begin": begin,
+                        "end": end,
+                        **self._more(self.program.ops[index], comm, first + run, begin, end),
+                    }
+                )
 
-    def _more(self, op: Op, comm: Communicator, step: int, begin: list[int], end: list[int]) -> dict[str, Any]:
+    def _more(
+        self, op: Op, comm: Communicator, step: int, begin: list[int], end: list[int]
+    ) -> dict[str, Any]:
         """What is told of a collective only if asked for."""
         calls = [self.program.nccl_calls[number] for number in op.calls]
-        more: dict[str, Any] = {"root": op.payload.root % len(comm.ranks)} if op.payload.root >= 0 else {}
+        more: dict[str, Any] = (
+            {"root": op.payload.root % len(comm.ranks)} if op.payload.root >= 0 else {}
+        )
         if op.payload.function == "Group":
             more["members"] = [{"function": call.function, "bytes": call.bytes} for call in calls]
         if self.options.advanced and op.payload.function != "SendRecv":
@@ -180,23 +325,44 @@ class CollectiveTruth:
             numbers = self.numbers[comm.ranks[0]]
             more["api_ids"] = [numbers.api_id(number, step) for number in op.calls]
             more["sequence_numbers"] = [numbers.sequence(number, step) for number in op.calls]
-        return more | (_costs(op.payload, calls, begin, end) if self.options.bandwidth_truth else {})
+        return more | (
+            _costs(op.payload, calls, begin, end) if self.options.bandwidth_truth else {}
+        )
 
 
-def _costs(whole: Payload, calls: list[Payload], begin: list[int], end: list[int]) -> dict[str, Any]:
-    """Wait, lateness, transfer and bandwidth of one collective, rank by rank in the communicator's order."""
+def _costs(
+    whole: Payload, calls: list[Payload], begin: list[int], end: list[int]
+) -> dict[str, Any]:
+    """Wait, lateness, transfer and bandwidth of one collective, rank by rank in the communicator's
+    order.
+    """
     size, ring = len(begin), whole.function == "SendRecv"
-    last = [max(begin[(rank + step) % size] for step in (-1, 0, 1)) if ring else max(begin) for rank in range(size)]
+    last = [
+        max(begin[(rank + step) % size] for step in (-1, 0, 1)) if ring else max(begin)
+        for rank in range(size)
+    ]
     transfer = [done - ready for done, ready in zip(end, last, strict=True)]
     volume = float(whole.bytes) if ring else sum(bus_bytes(call, size) for call in calls)
     costs: dict[str, Any] = {
-        "late": [own - min(begin) for own in begin], "wait": [ready - own for ready, own in zip(last, begin, strict=True)],
-        "transfer": transfer, "bus_bytes": volume, "bus_gb_per_s": [round(volume / ns, 6) for ns in transfer]}
+        "late": [own - min(begin) for own in begin],
+        "wait": [ready - own for ready, own in zip(last, begin, strict=True)],
+        "transfer": transfer,
+        "bus_bytes": volume,
+        "bus_gb_per_s": [round(volume / ns, 6) for ns in transfer],
+    }
     if ring:
         costs["pairs"] = []
         for sender in range(size):
             receiver = (sender + whole.peer) % size
             ready = max(begin[sender], begin[receiver])
-            costs["pairs"].append({"from": sender, "to": receiver, "bytes": whole.bytes, "ready": ready, "end": end[receiver],
-                                   "gb_per_s": round(whole.bytes / (end[receiver] - ready), 6)})
+            costs["pairs"].append(
+                {
+                    "from": sender,
+                    "to": receiver,
+                    "bytes": whole.bytes,
+                    "ready": ready,
+                    "end": end[receiver],
+                    "gb_per_s": round(whole.bytes / (end[receiver] - ready), 6),
+                }
+            )
     return costs

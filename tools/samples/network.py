@@ -1,8 +1,11 @@
-"""The network between hosts: what crosses it, network interfaces and the InfiniBand switch, sampled, and congestion at the switch.
+"""The network between hosts: what crosses it, network interfaces and the InfiniBand switch,
+sampled, and congestion at the switch.
 
-Every host has an InfiniBand interface per GPU and one for Ethernet. Every report of a host records all of the host's interfaces, each at
-its own moments, so that the same bytes are counted in several reports. Values are rates over the sample's interval (bytes, packets or
-ticks per ms). The first row of every counter is one that real exports have too: value 0, from long before the capture to its first sample.
+Every host has an InfiniBand interface per GPU and one for Ethernet. Every report of a host records
+all of the host's interfaces, each at its own moments, so that the same bytes are counted in several
+reports. Values are rates over the sample's interval (bytes, packets or ticks per ms). The first row
+of every counter is one that real exports have too: value 0, from long before the capture to its
+first sample.
 """
 
 from __future__ import annotations
@@ -55,9 +58,30 @@ def nics_of(options: Options, host: int) -> list[Nic]:
     """The network interfaces of a host, InfiniBand first."""
     base = int(np.random.default_rng([options.seed, 23, host]).integers(1 << 40)) << 20
     count = min(options.gpus_per_host, MOST_NICS)
-    found = [Nic(host, number, f"mlx5_{number}", _signed(0xA088 << 48 | base >> 12 | number * 8), CONNECTX_7, INFINIBAND,
-                 1 + host * count + number) for number in range(count)]
-    return [*found, Nic(host, count, f"mlx5_{count}", _signed(0x5C25 << 48 | base >> 12 | 0x800), CONNECTX_6_DX, ETHERNET, 0)]
+    found = [
+        Nic(
+            host,
+            number,
+            f"mlx5_{number}",
+            _signed(0xA088 << 48 | base >> 12 | number * 8),
+            CONNECTX_7,
+            INFINIBAND,
+            1 + host * count + number,
+        )
+        for number in range(count)
+    ]
+    return [
+        *found,
+        Nic(
+            host,
+            count,
+            f"mlx5_{count}",
+            _signed(0x5C25 << 48 | base >> 12 | 0x800),
+            CONNECTX_6_DX,
+            ETHERNET,
+            0,
+        ),
+    ]
 
 
 SWITCH_NAME, SWITCH_LID = "MF0;ib-leaf01:MQM9700/U1", 1
@@ -70,8 +94,17 @@ def switch_guid(options: Options) -> int:
 
 def nics_as_json(report: Report) -> str:
     """What the report says of the interfaces among the facts about its system."""
-    nics = [{"Id": nic.number, "Name": nic.name, "DeviceId": nic.device, "VendorId": VENDOR, "LinkLayer": nic.link, "GUID": str(nic.guid)}
-            for nic in nics_of(report.options, report.rank.host_index)]
+    nics = [
+        {
+            "Id": nic.number,
+            "Name": nic.name,
+            "DeviceId": nic.device,
+            "VendorId": VENDOR,
+            "LinkLayer": nic.link,
+            "GUID": str(nic.guid),
+        }
+        for nic in nics_of(report.options, report.rank.host_index)
+    ]
     return as_json({"Nics": nics} if report.options.nic_metrics else {})
 
 
@@ -82,7 +115,9 @@ def _signed(number: int) -> int:
 
 @dataclass(frozen=True)
 class Flow:
-    """Data that go from one interface to another, evenly from ``begin`` to ``end`` (true ns), which have an entry for every run."""
+    """Data that go from one interface to another, evenly from ``begin`` to ``end`` (true ns), which
+    have an entry for every run.
+    """
 
     source: Nic
     target: Nic
@@ -100,7 +135,9 @@ class Network:
         self.ports = [nic for nics in self.nics for nic in nics if nic.link == INFINIBAND]
         self.moved = {nic: [0.0, 0.0] for nic in self.ports}  # bytes received and sent
         self.congestion: dict[str, int] = {}
-        self.watched: dict[int, list[tuple[Nic, Series, bool]]] = {}  # by rank: interface, samples, whether at the switch
+        self.watched: dict[
+            int, list[tuple[Nic, Series, bool]]
+        ] = {}  # by rank: interface, samples, whether at the switch
         self.seen: dict[int, dict[str, Any]] = {report.rank.rank: {} for report in reports}
         for report in reports:
             rank, found = report.rank, []
@@ -121,8 +158,8 @@ class Network:
         return self.nics[one.host_index][one.gpu % min(self.options.gpus_per_host, MOST_NICS)]
 
     def _flows(self, program: Program, block: Block, epochs: Ints) -> list[Flow]:
-        """What crosses the network in runs of a program: every rank of a collective that passes anything on sends its bus bytes to the
-        next, once all have begun; messages of MPI.
+        """What crosses the network in runs of a program: every rank of a collective that passes
+        anything on sends its bus bytes to the next, once all have begun; messages of MPI.
         """
         found: list[tuple[int, int, Ints, Ints, float]] = []  # ranks, begin, end, bytes
         for index in program.all_of(Kind.COLLECTIVE):
@@ -131,17 +168,38 @@ class Network:
             for comm in self.cluster.all_of(op.payload.group):
                 ranks, size = list(comm.ranks), len(comm.ranks)
                 volume = sum(bus_bytes(program.nccl_calls[number], size) for number in calls)
-                begin = epochs + np.rint(block.gpu_begin[:, ranks, index].max(axis=1)).astype(np.int64)
+                begin = epochs + np.rint(block.gpu_begin[:, ranks, index].max(axis=1)).astype(
+                    np.int64
+                )
                 for own, rank in enumerate(ranks):
                     if op.payload.passes_on(own, size):
                         end = epochs + np.rint(block.gpu_end[:, rank, index]).astype(np.int64)
-                        found.append((rank, ranks[(own + 1) % size], begin, np.maximum(end, begin + 1), volume))
+                        found.append(
+                            (
+                                rank,
+                                ranks[(own + 1) % size],
+                                begin,
+                                np.maximum(end, begin + 1),
+                                volume,
+                            )
+                        )
         for number, message in enumerate(program.messages):
             for sender, receiver in enumerate(message.to):
                 if receiver >= 0 and message.receive >= 0:
                     end = epochs + np.rint(block.arrival[:, receiver, number]).astype(np.int64)
-                    found.append((sender, receiver, end - max(1, round(message.size / BANDWIDTH[1])), end, float(message.size)))
-        flows = [Flow(self._nic_of(sender), self._nic_of(receiver), *rest) for sender, receiver, *rest in found]
+                    found.append(
+                        (
+                            sender,
+                            receiver,
+                            end - max(1, round(message.size / BANDWIDTH[1])),
+                            end,
+                            float(message.size),
+                        )
+                    )
+        flows = [
+            Flow(self._nic_of(sender), self._nic_of(receiver), *rest)
+            for sender, receiver, *rest in found
+        ]
         return [flow for flow in flows if flow.source.host != flow.target.host]
 
     def watch(self, program: Program, block: Block, epochs: Ints, until: int) -> None:
@@ -151,7 +209,11 @@ class Network:
             if self.options.switch_congestion:
                 self._report_congestion(flow)
             for nic, channel in ((flow.target, 0), (flow.source, 1)):
-                arrived.setdefault(nic, []).append(Intervals.of(flow.begin, flow.end, channel, 2, flow.size / (flow.end - flow.begin)))
+                arrived.setdefault(nic, []).append(
+                    Intervals.of(
+                        flow.begin, flow.end, channel, 2, flow.size / (flow.end - flow.begin)
+                    )
+                )
                 self.moved[nic][channel] += flow.size * len(epochs)
         for report in self.reports:
             self._sample(report, arrived, until)
@@ -162,16 +224,31 @@ class Network:
             self._sample(report, {}, stop)
             nics = self.nics[report.rank.host_index]
             if self.options.nic_metrics:
-                report.add("TARGET_INFO_NIC_INFO", "GUID stateName nicId name deviceId vendorId linkLayer",
-                           [(nic.guid, DEVICE, nic.number, nic.name, nic.device, VENDOR, nic.link) for nic in nics])
-                report.add("NIC_ID_MAP", "nicId globalId", [(nic.number, nic.global_id) for nic in nics])
+                report.add(
+                    "TARGET_INFO_NIC_INFO",
+                    "GUID stateName nicId name deviceId vendorId linkLayer",
+                    [
+                        (nic.guid, DEVICE, nic.number, nic.name, nic.device, VENDOR, nic.link)
+                        for nic in nics
+                    ],
+                )
+                report.add(
+                    "NIC_ID_MAP", "nicId globalId", [(nic.number, nic.global_id) for nic in nics]
+                )
             if self.options.switch_metrics or self.options.switch_congestion:
                 self._write_switch(report)
             if self.options.nic_metrics or self.options.switch_metrics:
                 rows = [(0, *counter) for counter in COUNTERS] if self.options.nic_metrics else []
-                rows += [(1, number, name, text.replace("NIC port", "switch port"), unit) for number, name, text, unit in COUNTERS
-                         if self.options.switch_metrics and name.startswith("IB")]
-                report.add("TARGET_INFO_NETWORK_METRICS", "metricsListId metricsIdx name description unit", rows)
+                rows += [
+                    (1, number, name, text.replace("NIC port", "switch port"), unit)
+                    for number, name, text, unit in COUNTERS
+                    if self.options.switch_metrics and name.startswith("IB")
+                ]
+                report.add(
+                    "TARGET_INFO_NETWORK_METRICS",
+                    "metricsListId metricsIdx name description unit",
+                    rows,
+                )
             report.facts["network"] = self.seen[report.rank.rank]
 
     def _sample(self, report: Report, arrived: dict[Nic, list[Intervals]], until: int) -> None:
@@ -191,30 +268,73 @@ class Network:
                     column[0] = 0
             numbers, shape = sorted(values), (len(begin), len(values))
             begin, end = (np.broadcast_to(edge[:, None], shape) for edge in (begin, end))
-            table, name = ("NET_IB_SWITCH_METRIC", f"switch port {nic.port}") if at_switch else ("NET_NIC_METRIC", nic.name)
-            report.export.insert(table, {
-                "start": begin.ravel(), "end": end.ravel(), "globalId": switch_guid(self.options) if at_switch else nic.global_id,
-                "portId": nic.port if at_switch else 0, "metricsListId": int(at_switch), "metricsIdx": np.tile(np.array(numbers), shape[0]),
-                "value": np.stack([values[number] for number in numbers], axis=1).ravel()}, report.order(begin.ravel()))
+            table, name = (
+                ("NET_IB_SWITCH_METRIC", f"switch port {nic.port}")
+                if at_switch
+                else ("NET_NIC_METRIC", nic.name)
+            )
+            report.export.insert(
+                table,
+                {
+                    "start": begin.ravel(),
+                    "end": end.ravel(),
+                    "globalId": switch_guid(self.options) if at_switch else nic.global_id,
+                    "portId": nic.port if at_switch else 0,
+                    "metricsListId": int(at_switch),
+                    "metricsIdx": np.tile(np.array(numbers), shape[0]),
+                    "value": np.stack([values[number] for number in numbers], axis=1).ravel(),
+                },
+                report.order(begin.ravel()),
+            )
             report.count(table, [f"{name} {number}" for number in numbers], end - begin)
             entry = self.seen[report.rank.rank].setdefault(name, {})
-            for key, total in [*((COUNTER_NAMES[number], int(column.sum())) for number, column in values.items()), ("samples", len(end))]:
+            for key, total in [
+                *((COUNTER_NAMES[number], int(column.sum())) for number, column in values.items()),
+                ("samples", len(end)),
+            ]:
                 entry[key] = entry.get(key, 0) + total
 
     def _write_switch(self, report: Report) -> None:
         """The InfiniBand network as ibdiagnet tells it: the switch, its ports, the NICs on them."""
         switch, lid = switch_guid(self.options), SWITCH_LID
-        report.add("NET_IB_DEVICE_INFO", "networkId guid name des lid", [
-            (1, switch, SWITCH_NAME, "Quantum-2 Mellanox Technologies", lid),
-            *((1, nic.guid, self._name(nic), "MT4129 ConnectX7 Mellanox Technologies", lid + nic.port) for nic in self.ports)])
-        report.add("NET_IB_DEVICE_PORT_INFO", "guid portNumber portLabel portLid", [
-            *((switch, nic.port, f"{1 + nic.port // 2}/{1 + nic.port % 2}", lid) for nic in self.ports),
-            *((nic.guid, 1, "1", lid + nic.port) for nic in self.ports)])
-        report.add("NET_IB_DEVICE_TYPE_MAP", "guid deviceType", [(switch, 2), *((nic.guid, 1) for nic in self.ports)])
+        report.add(
+            "NET_IB_DEVICE_INFO",
+            "networkId guid name des lid",
+            [
+                (1, switch, SWITCH_NAME, "Quantum-2 Mellanox Technologies", lid),
+                *(
+                    (
+                        1,
+                        nic.guid,
+                        self._name(nic),
+                        "MT4129 ConnectX7 Mellanox Technologies",
+                        lid + nic.port,
+                    )
+                    for nic in self.ports
+                ),
+            ],
+        )
+        report.add(
+            "NET_IB_DEVICE_PORT_INFO",
+            "guid portNumber portLabel portLid",
+            [
+                *(
+                    (switch, nic.port, f"{1 + nic.port // 2}/{1 + nic.port % 2}", lid)
+                    for nic in self.ports
+                ),
+                *((nic.guid, 1, "1", lid + nic.port) for nic in self.ports),
+            ],
+        )
+        report.add(
+            "NET_IB_DEVICE_TYPE_MAP",
+            "guid deviceType",
+            [(switch, 2), *((nic.guid, 1) for nic in self.ports)],
+        )
 
     def _report_congestion(self, flow: Flow) -> None:
-        """A flow that comes faster than its egress port can send fills that port's queue; once it is over the threshold, the switch
-        reports a packet of it. Every report has all events of its capture. Operation code and queue pairs are plausible, not more.
+        """A flow that comes faster than its egress port can send fills that port's queue; once it
+        is over the threshold, the switch reports a packet of it. Every report has all events of its
+        capture. Operation code and queue pairs are plausible, not more.
         """
         excess = flow.size / (flow.end - flow.begin) - LINE_RATE
         full = flow.begin + np.rint(QUEUE_BYTES / np.maximum(excess, 1e-9)).astype(np.int64)
@@ -224,21 +344,47 @@ class Network:
         name = f"{self._name(flow.source)} -> {self._name(flow.target)}"
         self.congestion[name] = self.congestion.get(name, 0) + len(times)
         source, target = flow.source.port, flow.target.port
-        columns = {"globalId": switch_guid(self.options), "congestionType": 1, "packetSLID": SWITCH_LID + source,
-                   "packetDLID": SWITCH_LID + target, "packetSL": 0, "packetOpCode": 7, "packetSourceQP": 256 + target,
-                   "packetDestinationQP": 256 + source, "switchIngressPort": source, "switchEgressPort": target}
+        columns = {
+            "globalId": switch_guid(self.options),
+            "congestionType": 1,
+            "packetSLID": SWITCH_LID + source,
+            "packetDLID": SWITCH_LID + target,
+            "packetSL": 0,
+            "packetOpCode": 7,
+            "packetSourceQP": 256 + target,
+            "packetDestinationQP": 256 + source,
+            "switchIngressPort": source,
+            "switchEgressPort": target,
+        }
         for report in self.reports:
             seen = times[times >= report.rank.capture_start_ns][:, None]
             if len(seen):
-                report.insert("NET_IB_SWITCH_CONGESTION_EVENT", [f"switch port {target}"], columns, report.rank.local(seen), None)
+                report.insert(
+                    "NET_IB_SWITCH_CONGESTION_EVENT",
+                    [f"switch port {target}"],
+                    columns,
+                    report.rank.local(seen),
+                    None,
+                )
             counts = report.facts.setdefault("congestion", {})
             counts[name] = counts.get(name, 0) + len(seen)
 
     def truth(self) -> dict[str, Any]:
         """Bytes between hosts over the whole job; reports see those of their captures."""
-        nics = {self._name(nic): {"guid": nic.guid, "bytes_received": round(received), "bytes_sent": round(sent)}
-                for nic, (received, sent) in self.moved.items()}
-        switch = {SWITCH_NAME: {"guid": switch_guid(self.options), "congestion": dict(sorted(self.congestion.items()))}}
+        nics = {
+            self._name(nic): {
+                "guid": nic.guid,
+                "bytes_received": round(received),
+                "bytes_sent": round(sent),
+            }
+            for nic, (received, sent) in self.moved.items()
+        }
+        switch = {
+            SWITCH_NAME: {
+                "guid": switch_guid(self.options),
+                "congestion": dict(sorted(self.congestion.items())),
+            }
+        }
         return {"nics": nics} | ({"switches": switch} if self.options.switch_congestion else {})
 
 
@@ -246,7 +392,9 @@ def _counter_values(nic: Nic, sums: Floats, length: Floats) -> dict[int, Ints]:
     """Counters from bytes received and sent per sample, as rates per ms."""
     received, sent = np.rint(sums[:, 0] / length), np.rint(sums[:, 1] / length)
     columns = (received, sent, np.ceil(received / PACKET_BYTES), np.ceil(sent / PACKET_BYTES))
-    values = dict(zip((5, 6, 7, 8) if nic.link == INFINIBAND else (0, 1, 2, 3), columns, strict=True))
+    values = dict(
+        zip((5, 6, 7, 8) if nic.link == INFINIBAND else (0, 1, 2, 3), columns, strict=True)
+    )
     if nic.link == INFINIBAND:
         values[10] = np.rint(np.maximum(sent / 1e6 / LINE_RATE - FREE_SHARE, 0.0) * 400_000.0)
     return {number: column.astype(np.int64) for number, column in values.items()}

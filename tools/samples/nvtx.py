@@ -1,18 +1,23 @@
-"""NVTX rows of one report: push/pop ranges of programs, definitions, and the payloads of NCCL's ranges.
+"""NVTX rows of one report: push/pop ranges of programs, definitions, and the payloads of NCCL's
+ranges.
 
-Payload schemas' ids are 2**24 plus NCCL's number for the function, the reduction is an enumeration of its own (ids as in NCCL 2.29);
-offsets and entry types are those of real exports. ``binaryData`` is a header of four little-endian 64-bit numbers (domain id, schema id,
-payload size, payload offset) and then the payload.
+Payload schemas' ids are 2**24 plus NCCL's number for the function, the reduction is an enumeration
+of its own (ids as in NCCL 2.29); offsets and entry types are those of real exports. ``binaryData``
+is a header of four little-endian 64-bit numbers (domain id, schema id, payload size, payload
+offset) and then the payload.
 
-``nsys export --dynamic-tables=all`` (2026.4, schema 3.28.1) writes payloads into a table for each schema, with a column for each entry:
-NVTX_EVENTS then has a primary key, ``eventId``; NVTX_EVENTS_PAYLOAD_SCHEMAS says which schema an event's payload is of. Unsigned numbers
-are stored as signed ones. Names of columns are sanitized and NVTX_EXPORT_TRANSLATION tells from what; how is not documented: here
-everything but letters and digits becomes an underscore. The value of an enumeration is its number (inferred).
+``nsys export --dynamic-tables=all`` (2026.4, schema 3.28.1) writes payloads into a table for each
+schema, with a column for each entry: NVTX_EVENTS then has a primary key, ``eventId``;
+NVTX_EVENTS_PAYLOAD_SCHEMAS says which schema an event's payload is of. Unsigned numbers are stored
+as signed ones. Names of columns are sanitized and NVTX_EXPORT_TRANSLATION tells from what; how is
+not documented: here everything but letters and digits becomes an underscore. The value of an
+enumeration is its number (inferred).
 
-nsys's advanced NCCL trace (2025.6 and later) has other ranges, with JSON. NCCL counts the calls of each function on a communicator
-("seqNumber"). nsys gives every call an "apiId" - the same on all ranks for a collective, one of the rank's own for a send or receive - and
-every group an "apiGroupId" of its thread. How nsys makes these ids is not documented; here they follow from the communicator, or the rank,
-and a count.
+nsys's advanced NCCL trace (2025.6 and later) has other ranges, with JSON. NCCL counts the calls of
+each function on a communicator ("seqNumber"). nsys gives every call an "apiId" - the same on all
+ranks for a collective, one of the rank's own for a send or receive - and every group an
+"apiGroupId" of its thread. How nsys makes these ids is not documented; here they follow from the
+communicator, or the rank, and a count.
 """
 
 from __future__ import annotations
@@ -38,10 +43,16 @@ DOMAIN_NAMES = {Domain.DEFAULT: "default", Domain.NCCL: "NCCL", Domain.JOB: "tra
 FIRST_SCHEMA = 1 << 24
 REDUCTION = FIRST_SCHEMA + 24
 REDUCTIONS = ("Sum", "Product", "Max", "Min", "Avg")
-ENTRIES = {key: (name, REDUCTION if kind == 24 else kind, offset) for key, (name, kind, offset) in DATA["payload_entries"].items()}
-SCHEMAS: dict[str, tuple[int, int, list[tuple[str, int, int]]]] = {  # function -> id, bytes, entries (name, type or schema, offset)
+ENTRIES = {
+    key: (name, REDUCTION if kind == 24 else kind, offset)
+    for key, (name, kind, offset) in DATA["payload_entries"].items()
+}
+SCHEMAS: dict[
+    str, tuple[int, int, list[tuple[str, int, int]]]
+] = {  # function -> id, bytes, entries (name, type or schema, offset)
     function: (FIRST_SCHEMA + number, size, [ENTRIES[key] for key in keys])
-    for function, (number, size, keys) in DATA["payload_schemas"].items()}
+    for function, (number, size, keys) in DATA["payload_schemas"].items()
+}
 
 
 def label(domain: Domain, text: str) -> str:
@@ -53,15 +64,26 @@ def payload_values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, 
     """What one rank's NCCL call says, by entry name."""
     comm = cluster.communicator(payload.group, rank.rank)
     size, own = len(comm.ranks), comm.ranks.index(rank.rank)
-    fields = {"NCCL communicator ID": comm.hash, "Message size [bytes]": payload.bytes, "No. of ranks": size, "Rank": own,
-            "CUDA device": rank.device, "Reduction operation": payload.reduction, "Peer rank": (own + payload.peer) % size,
-            "Root": payload.root % size}
+    fields = {
+        "NCCL communicator ID": comm.hash,
+        "Message size [bytes]": payload.bytes,
+        "No. of ranks": size,
+        "Rank": own,
+        "CUDA device": rank.device,
+        "Reduction operation": payload.reduction,
+        "Peer rank": (own + payload.peer) % size,
+        "Root": payload.root % size,
+    }
     return {name: fields[name] for name, _, _ in SCHEMAS[payload.function][2]}
 
 
 def payload_json(values: dict[str, int]) -> str:
     """A flat object; the reduction by its name."""
-    named = {"Reduction operation": REDUCTIONS[values["Reduction operation"]]} if "Reduction operation" in values else {}
+    named = (
+        {"Reduction operation": REDUCTIONS[values["Reduction operation"]]}
+        if "Reduction operation" in values
+        else {}
+    )
     return as_json(values | named)
 
 
@@ -90,8 +112,12 @@ class CallNumbers:
         self.program, self.rank = program, rank
         self.calls = program.nccl_calls
         self.comms = [cluster.communicator(call.group, rank) for call in self.calls]
-        self._by_function = [(comm.hash, call.function) for comm, call in zip(self.comms, self.calls, strict=True)]
-        self._by_kind = [-1 if function in PAIRWISE else comm for comm, function in self._by_function]
+        self._by_function = [
+            (comm.hash, call.function) for comm, call in zip(self.comms, self.calls, strict=True)
+        ]
+        self._by_kind = [
+            -1 if function in PAIRWISE else comm for comm, function in self._by_function
+        ]
 
     @staticmethod
     def _count(keys: list[Any], call: int, run: int) -> int:
@@ -114,22 +140,39 @@ class CallNumbers:
         call, comm = self.calls[number], self.comms[number]
         size, kind = ELEMENTS[call.four_byte]
         own = comm.ranks.index(self.rank)
-        fields: dict[str, Any] = {"commHash": comm.hash, "commRank": own, "nRanks": len(comm.ranks), "count": call.bytes // size,
-                                "dataType": kind, "apiId": self.api_id(number, run)}
+        fields: dict[str, Any] = {
+            "commHash": comm.hash,
+            "commRank": own,
+            "nRanks": len(comm.ranks),
+            "count": call.bytes // size,
+            "dataType": kind,
+            "apiId": self.api_id(number, run),
+        }
         if call.function in PAIRWISE:
             return fields | {"peer": (own + call.peer) % len(comm.ranks)}
         root = {"root": call.root % len(comm.ranks)} if call.root >= 0 else {}
         return fields | root | {"seqNumber": self.sequence(number, run)}
 
 
-def range_json(text: str, group: int, calls: tuple[int, ...], numbers: CallNumbers, run: int) -> str:
-    """The JSON of a push/pop range of the advanced trace: of a group, of one of its stages, or of a call."""
+def range_json(
+    text: str, group: int, calls: tuple[int, ...], numbers: CallNumbers, run: int
+) -> str:
+    """The JSON of a push/pop range of the advanced trace: of a group, of one of its stages, or of a
+    call.
+    """
     number = 1 + run * numbers.program.nccl_groups + group
     if text == "API Group":
         return as_json({"apiGroupId": number})
     if text in ("GroupLaunch", "GroupRuntime", "KernelLaunch"):
         comm = numbers.comms[calls[0]]
-        return as_json({"commHash": comm.hash, "commRank": comm.ranks.index(numbers.rank), "apiGroupId": number, "group": number})
+        return as_json(
+            {
+                "commHash": comm.hash,
+                "commRank": comm.ranks.index(numbers.rank),
+                "apiGroupId": number,
+                "group": number,
+            }
+        )
     fields = numbers.call_fields(calls[0], run)
     return as_json(fields | {"apiGroupId": number, "rank": fields["commRank"]})
 
@@ -149,27 +192,57 @@ class RangeRows:
 
     def __init__(self, program: Program, report: Report) -> None:
         self.program, self.ranges, self.report = program, program.ranges, report
-        self.first, self.last, lead, trail = np.array([(one.first, one.last, one.lead, one.trail) for one in self.ranges]).T
+        self.first, self.last, lead, trail = np.array(
+            [(one.first, one.last, one.lead, one.trail) for one in self.ranges]
+        ).T
         self.lead, self.trail = lead * float(PAD_NS), trail * float(PAD_NS)
-        self.operators, self.numbered = ([index for index, one in enumerate(self.ranges) if one.style is style]
-                                         for style in (Style.OP_ID, Style.NUMBERED))
+        self.operators, self.numbered = (
+            [index for index, one in enumerate(self.ranges) if one.style is style]
+            for style in (Style.OP_ID, Style.NUMBERED)
+        )
         works = program.all_of(Kind.COLLECTIVE)
-        of_nccl = [one.domain is Domain.NCCL and bool(one.payload or one.trace or one.text.startswith("ncclGroup")) for one in self.ranges]
-        self.collectives = np.array([next((work for work in works if work >= one.last), -1) if found else -1
-                                     for one, found in zip(self.ranges, of_nccl, strict=True)], dtype=np.int64)
+        of_nccl = [
+            one.domain is Domain.NCCL
+            and bool(one.payload or one.trace or one.text.startswith("ncclGroup"))
+            for one in self.ranges
+        ]
+        self.collectives = np.array(
+            [
+                next((work for work in works if work >= one.last), -1) if found else -1
+                for one, found in zip(self.ranges, of_nccl, strict=True)
+            ],
+            dtype=np.int64,
+        )
         self.numbers = CallNumbers(program, report.cluster, report.rank.rank)
-        self.payloads = [one.payload and payload_values(one.payload, report.rank, report.cluster) for one in self.ranges]
+        self.payloads = [
+            one.payload and payload_values(one.payload, report.rank, report.cluster)
+            for one in self.ranges
+        ]
         self.columns: dict[str, Column] = {
-            "eventType": PUSH_POP, "category": _objects([self._category(one) for one in self.ranges]),
-            "color": _objects([one.color for one in self.ranges]), "globalTid": report.tids([one.thread for one in self.ranges]),
-            "textId": _objects([report.export.string(one.text) if one.style is Style.REGISTERED else None for one in self.ranges]),
-            "domainId": np.array([int(one.domain) for one in self.ranges])}
+            "eventType": PUSH_POP,
+            "category": _objects([self._category(one) for one in self.ranges]),
+            "color": _objects([one.color for one in self.ranges]),
+            "globalTid": report.tids([one.thread for one in self.ranges]),
+            "textId": _objects(
+                [
+                    report.export.string(one.text) if one.style is Style.REGISTERED else None
+                    for one in self.ranges
+                ]
+            ),
+            "domainId": np.array([int(one.domain) for one in self.ranges]),
+        }
         if any(self.payloads):
             if report.includes_json:
-                self.columns["jsonText"] = _objects([fields and payload_json(fields) for fields in self.payloads])
+                self.columns["jsonText"] = _objects(
+                    [fields and payload_json(fields) for fields in self.payloads]
+                )
             if report.payload in ("both", "binary"):
-                self.columns["binaryData"] = _objects([fields and payload_bytes(one.payload.function, fields)
-                                                       for one, fields in zip(self.ranges, self.payloads, strict=True)])
+                self.columns["binaryData"] = _objects(
+                    [
+                        fields and payload_bytes(one.payload.function, fields)
+                        for one, fields in zip(self.ranges, self.payloads, strict=True)
+                    ]
+                )
 
     def _category(self, one: Range) -> int | None:
         """That of the range, or the communicator's for those of the advanced NCCL trace."""
@@ -177,7 +250,9 @@ class RangeRows:
 
     def _texts(self, runs: int, first_run: int) -> NDArray[Any]:
         texts = np.empty((runs, len(self.ranges)), dtype=object)
-        texts[:] = _objects([None if one.style is Style.REGISTERED else one.text for one in self.ranges])
+        texts[:] = _objects(
+            [None if one.style is Style.REGISTERED else one.text for one in self.ranges]
+        )
         for run, row in enumerate(texts, first_run):
             for index in self.operators:
                 row[index] = f"{row[index]}, op_id = {self.report.operator}"
@@ -187,26 +262,41 @@ class RangeRows:
         return texts
 
     def write(self, block: Block, epochs: Ints, first_run: int) -> None:
-        """Write the ranges of runs that begin at ``epochs`` (true time, ns); the first is run number ``first_run``."""
+        """Write the ranges of runs that begin at ``epochs`` (true time, ns); the first is run
+        number ``first_run``.
+        """
         report, rank = self.report, self.report.rank.rank
         begin = report.local(epochs, block.host_begin[:, rank, self.first] - self.lead)
         end = report.local(epochs, block.host_end[:, rank, self.last] + self.trail)
         columns = {**self.columns, "text": self._texts(len(epochs), first_run)}
-        if report.includes_json and any(one.trace for one in self.ranges):  # differs from run to run
+        if report.includes_json and any(
+            one.trace for one in self.ranges
+        ):  # differs from run to run
             columns["jsonText"] = texts = np.empty(begin.shape, dtype=object)
             for index, one in enumerate(self.ranges):
                 if one.trace:
-                    texts[:, index] = [range_json(one.text, *one.trace, self.numbers, first_run + run) for run in range(len(epochs))]
+                    texts[:, index] = [
+                        range_json(one.text, *one.trace, self.numbers, first_run + run)
+                        for run in range(len(epochs))
+                    ]
         if report.payload == "dynamic":
             columns["eventId"] = ids = self._next_ids(begin)
             self._write_payload_tables(ids)
-        report.insert("NVTX_EVENTS", [label(one.domain, one.text) for one in self.ranges], columns, begin, end,
-                      lost=report.lost_rows("range", self.collectives))
+        report.insert(
+            "NVTX_EVENTS",
+            [label(one.domain, one.text) for one in self.ranges],
+            columns,
+            begin,
+            end,
+            lost=report.lost_rows("range", self.collectives),
+        )
 
     def _next_ids(self, begin: Ints) -> Ints:
         """The ``eventId`` of rows about to be added: in the order in which they will lie."""
         ids = np.empty(begin.size, np.int64)
-        ids[self.report.order(begin.ravel())] = self.report.export.rows["NVTX_EVENTS"] + 1 + np.arange(begin.size)
+        ids[self.report.order(begin.ravel())] = (
+            self.report.export.rows["NVTX_EVENTS"] + 1 + np.arange(begin.size)
+        )
         return ids.reshape(begin.shape)
 
     def _write_payload_tables(self, ids: Ints) -> None:
@@ -214,69 +304,163 @@ class RangeRows:
         export, process = self.report.export, self.report.rank.global_pid
         for function in sorted({one.payload.function for one in self.ranges if one.payload}):
             number, _, entries = SCHEMAS[function]
-            which = [index for index, one in enumerate(self.ranges) if one.payload and one.payload.function == function]
+            which = [
+                index
+                for index, one in enumerate(self.ranges)
+                if one.payload and one.payload.function == function
+            ]
             table = f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{process}_{int(Domain.NCCL)}_{number}"
             columns = "".join(f",\n    {_sanitized(name):<27} INTEGER" for name, _, _ in entries)
-            export.create(table, f"CREATE TABLE {table} (\n    eventId                     INTEGER   NOT NULL{columns}\n)")
-            signed = {name: np.array([self.payloads[index][name] for index in which], np.uint64).astype(np.int64) for name, _, _ in entries}
+            export.create(
+                table,
+                f"CREATE TABLE {table} (\n    eventId                     INTEGER   NOT NULL{columns}\n)",
+            )
+            signed = {
+                name: np.array([self.payloads[index][name] for index in which], np.uint64).astype(
+                    np.int64
+                )
+                for name, _, _ in entries
+            }
             events = ids[:, which].ravel()
-            export.insert(table, {"eventId": events, **{_sanitized(name): np.tile(values, len(ids)) for name, values in signed.items()}})
-            export.insert("NVTX_EVENTS_PAYLOAD_SCHEMAS", {"eventId": events, "globalPid": process, "domainId": int(Domain.NCCL),
-                                                          "payloadSchemaID": number})
+            export.insert(
+                table,
+                {
+                    "eventId": events,
+                    **{
+                        _sanitized(name): np.tile(values, len(ids))
+                        for name, values in signed.items()
+                    },
+                },
+            )
+            export.insert(
+                "NVTX_EVENTS_PAYLOAD_SCHEMAS",
+                {
+                    "eventId": events,
+                    "globalPid": process,
+                    "domainId": int(Domain.NCCL),
+                    "payloadSchemaID": number,
+                },
+            )
 
 
 def write_points(report: Report, rows: list[dict[str, Any]], name: str) -> None:
-    """Add NVTX rows given one by one (marks, definitions, start/end ranges), tallied together as ``name``; without those beyond the
-    report's cut. Definitions are in a report wherever it is cut.
+    """Add NVTX rows given one by one (marks, definitions, start/end ranges), tallied together as
+    ``name``; without those beyond the report's cut. Definitions are in a report wherever it is cut.
     """
     if name != DEFINITIONS:
         rows = [row for row in rows if report.first <= row["start"] <= report.last]
         rows = [row | {"end": None} if (row.get("end") or 0) > report.last else row for row in rows]
     if rows:
         keys = sorted({key for row in rows for key in row})
-        begin, end = (np.array([edges], dtype=np.int64) for edges in zip(*((row["start"], row.get("end") or row["start"]) for row in rows),
-                                                                         strict=True))
-        report.export.insert("NVTX_EVENTS", {key: [row.get(key) for row in rows] for key in keys}, report.order(begin.ravel()))
+        begin, end = (
+            np.array([edges], dtype=np.int64)
+            for edges in zip(
+                *((row["start"], row.get("end") or row["start"]) for row in rows), strict=True
+            )
+        )
+        report.export.insert(
+            "NVTX_EVENTS",
+            {key: [row.get(key) for row in rows] for key in keys},
+            report.order(begin.ravel()),
+        )
         report.count("NVTX_EVENTS", [name] * len(rows), end - begin)
 
 
 def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]]) -> None:
-    """Domains, categories and thread names, created at local time ``at`` (ns), ``more`` of them behind; and the payload schemas of NCCL.
+    """Domains, categories and thread names, created at local time ``at`` (ns), ``more`` of them
+    behind; and the payload schemas of NCCL.
 
-    The job's domain is named through a registered string and is created on two threads; NCCL's by inline text.
+    The job's domain is named through a registered string and is created on two threads; NCCL's by
+    inline text.
     """
     tid, job, nccl = report.rank.global_tid, int(Domain.JOB), int(Domain.NCCL)
     if report.payload == "dynamic":
         last = "binaryData                  TEXT"
         columns = tables()["NVTX_EVENTS"].replace(f"{last} ", f"{last},").removesuffix(")")
-        report.export.create("NVTX_EVENTS", f"{columns}    eventId                     INTEGER   NOT NULL   PRIMARY KEY       "
-                                            "-- Unique NVTX event row identifier.\n)")
+        report.export.create(
+            "NVTX_EVENTS",
+            f"{columns}    eventId                     INTEGER   NOT NULL   PRIMARY KEY       "
+            "-- Unique NVTX event row identifier.\n)",
+        )
     name = report.export.string(DOMAIN_NAMES[Domain.JOB])
     rows: list[dict[str, Any]] = [
-        {"eventType": DOMAIN, "text": DOMAIN_NAMES[Domain.NCCL], "globalTid": tid(Thread.MAIN), "domainId": nccl},
-        *({"eventType": DOMAIN, "textId": name, "globalTid": tid(thread), "domainId": job} for thread in (Thread.MAIN, Thread.AUTOGRAD)),
-        *({"eventType": CATEGORY, "category": number, "text": text, "globalTid": tid(Thread.MAIN), "domainId": job}
-          for number, text in CATEGORIES.items()),
-        *({"eventType": THREAD, "text": text, "globalTid": tid(thread), "domainId": 0}
-          for thread, text in ((Thread.MAIN, "trainer"), (Thread.LOADER_0, "data loader 0"), (Thread.LOADER_1, "data loader 1"))),
-        *more]
-    write_points(report, [row | {"start": at + 2_000 * index} for index, row in enumerate(rows)], DEFINITIONS)
+        {
+            "eventType": DOMAIN,
+            "text": DOMAIN_NAMES[Domain.NCCL],
+            "globalTid": tid(Thread.MAIN),
+            "domainId": nccl,
+        },
+        *(
+            {"eventType": DOMAIN, "textId": name, "globalTid": tid(thread), "domainId": job}
+            for thread in (Thread.MAIN, Thread.AUTOGRAD)
+        ),
+        *(
+            {
+                "eventType": CATEGORY,
+                "category": number,
+                "text": text,
+                "globalTid": tid(Thread.MAIN),
+                "domainId": job,
+            }
+            for number, text in CATEGORIES.items()
+        ),
+        *(
+            {"eventType": THREAD, "text": text, "globalTid": tid(thread), "domainId": 0}
+            for thread, text in (
+                (Thread.MAIN, "trainer"),
+                (Thread.LOADER_0, "data loader 0"),
+                (Thread.LOADER_1, "data loader 1"),
+            )
+        ),
+        *more,
+    ]
+    write_points(
+        report, [row | {"start": at + 2_000 * index} for index, row in enumerate(rows)], DEFINITIONS
+    )
     if report.payload != "none" and report.cluster.communicators and not report.options.advanced:
         _write_schemas(report)
 
 
 def _write_schemas(report: Report) -> None:
-    """Schema and enumeration rows as real exports have them: zero offsets, flags and names are NULL."""
+    """Schema and enumeration rows as real exports have them: zero offsets, flags and names are
+    NULL.
+    """
     domain = int(Domain.NCCL)
-    shapes = [shape for function, shape in SCHEMAS.items() if report.options.nccl_rooted or function not in ("Broadcast", "Reduce")]
+    shapes = [
+        shape
+        for function, shape in SCHEMAS.items()
+        if report.options.nccl_rooted or function not in ("Broadcast", "Reduce")
+    ]
     if report.payload == "dynamic":
-        names = sorted({name for _, _, entries in shapes for name, _, _ in entries if _sanitized(name) != name})
-        report.add("NVTX_EXPORT_TRANSLATION", "originalName sanitizedName", [(name, _sanitized(name)) for name in names])
-    report.add("NVTX_PAYLOAD_SCHEMAS", "domainId schemaId type numEntries payloadSize",
-               [(domain, number, 1, len(entries), size) for number, size, entries in shapes])
-    report.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId schemaId idx type name offset",
-               [(domain, number, index, kind, name, offset or None) for number, _, entries in shapes
-                for index, (name, kind, offset) in enumerate(entries)])
-    report.add("NVTX_PAYLOAD_ENUMS", "domainId schemaId numEntries size", [(domain, REDUCTION, len(REDUCTIONS), 4)])
-    report.add("NVTX_PAYLOAD_ENUM_ENTRIES", "domainId schemaId idx name value",
-               [(domain, REDUCTION, index, name, index) for index, name in enumerate(REDUCTIONS)])
+        names = sorted(
+            {name for _, _, entries in shapes for name, _, _ in entries if _sanitized(name) != name}
+        )
+        report.add(
+            "NVTX_EXPORT_TRANSLATION",
+            "originalName sanitizedName",
+            [(name, _sanitized(name)) for name in names],
+        )
+    report.add(
+        "NVTX_PAYLOAD_SCHEMAS",
+        "domainId schemaId type numEntries payloadSize",
+        [(domain, number, 1, len(entries), size) for number, size, entries in shapes],
+    )
+    report.add(
+        "NVTX_PAYLOAD_SCHEMA_ENTRIES",
+        "domainId schemaId idx type name offset",
+        [
+            (domain, number, index, kind, name, offset or None)
+            for number, _, entries in shapes
+            for index, (name, kind, offset) in enumerate(entries)
+        ],
+    )
+    report.add(
+        "NVTX_PAYLOAD_ENUMS",
+        "domainId schemaId numEntries size",
+        [(domain, REDUCTION, len(REDUCTIONS), 4)],
+    )
+    report.add(
+        "NVTX_PAYLOAD_ENUM_ENTRIES",
+        "domainId schemaId idx name value",
+        [(domain, REDUCTION, index, name, index) for index, name in enumerate(REDUCTIONS)],
+    )

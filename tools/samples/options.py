@@ -1,4 +1,6 @@
-"""Options of a generated job. Each field is an option of the command line too, under its name; its help stands beside it."""
+"""Options of a generated job. Each field is an option of the command line too, under its name; its
+help stands beside it.
+"""
 
 from __future__ import annotations
 
@@ -20,76 +22,185 @@ class Options:
     steps: int = option(4, "training steps")
     layers: int = option(4, "transformer layers of the model")
     seed: int = option(1, "everything random follows from it")
-    graphs: str = option("none", "CUDA graphs: traced as graphs, as nodes, or mixed (even ranks graph, odd ranks node)",
-                         "none", "graph", "node", "mixed")
-    visible: str = option("isolated", "what a process sees: its GPU as device 0, or all GPUs of the host", "isolated", "all")
-    payload: str = option("both", "how NCCL's NVTX payloads are exported: JSON, bytes, both, a table for each schema (dynamic), or not; "
-                          "mixed: even ranks both, odd ranks dynamic", "both", "json", "binary", "dynamic", "none", "mixed")
+    graphs: str = option(
+        "none",
+        "CUDA graphs: traced as graphs, as nodes, or mixed (even ranks graph, odd ranks node)",
+        "none",
+        "graph",
+        "node",
+        "mixed",
+    )
+    visible: str = option(
+        "isolated",
+        "what a process sees: its GPU as device 0, or all GPUs of the host",
+        "isolated",
+        "all",
+    )
+    payload: str = option(
+        "both",
+        "how NCCL's NVTX payloads are exported: JSON, bytes, both, a table for each schema (dynamic), or not; "
+        "mixed: even ranks both, odd ranks dynamic",
+        "both",
+        "json",
+        "binary",
+        "dynamic",
+        "none",
+        "mixed",
+    )
     row_order: str = option("time", "order of the rows in the tables", "time", "shuffled")
-    events_per_rank: int | None = option(None, "as many steps (or, if one is too much, fewer layers) as give about so many rows per report")
-    clock_offsets_ms: tuple[float, ...] = option((0.0, 3.7), "clock error of each host at the beginning; others get one by the seed")
-    clock_drifts_ppm: tuple[float, ...] = option((0.0, 12.5), "by how much each host's clock runs fast; likewise")
+    events_per_rank: int | None = option(
+        None,
+        "as many steps (or, if one is too much, fewer layers) as give about so many rows per report",
+    )
+    clock_offsets_ms: tuple[float, ...] = option(
+        (0.0, 3.7), "clock error of each host at the beginning; others get one by the seed"
+    )
+    clock_drifts_ppm: tuple[float, ...] = option(
+        (0.0, 12.5), "by how much each host's clock runs fast; likewise"
+    )
     skew_us: float = option(250.0, "mean lateness of a rank at a step's beginning")
-    truth_collectives: int = option(20_000, "at most so many collectives in the truth (then those of every n-th step)")
-    page_size: int = option(4096, "bytes of a page of the SQLite files; small pages make small sets smaller")
+    truth_collectives: int = option(
+        20_000, "at most so many collectives in the truth (then those of every n-th step)"
+    )
+    page_size: int = option(
+        4096, "bytes of a page of the SQLite files; small pages make small sets smaller"
+    )
     nccl: bool = option(True, "the job uses NCCL; without, hosts meet in MPI calls only")
-    clock_offset_range_ms: float | None = option(None, "clock error of every host by the seed, within so much to both sides")
+    clock_offset_range_ms: float | None = option(
+        None, "clock error of every host by the seed, within so much to both sides"
+    )
     clock_drift_range_ppm: float | None = option(None, "drift of every host's clock, likewise")
     pace_ms: float = option(0.0, "idle time between steps")
-    end_jitter_us: float | None = option(None, "ranks leave a collective later by up to so much (by default 2.5 in NCCL, 0.9 in MPI)")
-    waited_us: tuple[float, ...] | None = option(None, "those who waited for others later still by (one of) this (by default 4 in NCCL)")
+    end_jitter_us: float | None = option(
+        None, "ranks leave a collective later by up to so much (by default 2.5 in NCCL, 0.9 in MPI)"
+    )
+    waited_us: tuple[float, ...] | None = option(
+        None, "those who waited for others later still by (one of) this (by default 4 in NCCL)"
+    )
     gpu_lag_us: float = option(0.0, "a constant lag of each GPU, up to so much")
-    lost_collectives: float = option(0.0, "share of the collectives of which one report lacks rows: all, or one kind of them")
-    extra_collectives: float = option(0.0, "share of steps, for each kind of collective, after which one report has one more")
-    cut_report: str = option("none", "one report lacks all rows before or after a moment", "none", "begin", "end")
+    lost_collectives: float = option(
+        0.0, "share of the collectives of which one report lacks rows: all, or one kind of them"
+    )
+    extra_collectives: float = option(
+        0.0, "share of steps, for each kind of collective, after which one report has one more"
+    )
+    cut_report: str = option(
+        "none", "one report lacks all rows before or after a moment", "none", "begin", "end"
+    )
     cut_rank: int = option(0, "whose report that is")
     cut_at: float = option(0.5, "the moment, as a share of the steps")
     lonely_host: bool = option(False, "ranks of the last host communicate only among themselves")
-    same_host_name: bool = option(False, "all hosts have one name; only their clocks tell them apart")
-    mpi: bool = option(False, "the job uses MPI too: halo exchange, messages and collectives on several communicators")
-    mpi_comm_uids: bool = option(True, "MPI rows name their communicator by commUid; else by its handle alone, as in older exports")
-    osrt: int = option(0, "so many more OS runtime calls per step and process, on several threads, some nested")
+    same_host_name: bool = option(
+        False, "all hosts have one name; only their clocks tell them apart"
+    )
+    mpi: bool = option(
+        False,
+        "the job uses MPI too: halo exchange, messages and collectives on several communicators",
+    )
+    mpi_comm_uids: bool = option(
+        True,
+        "MPI rows name their communicator by commUid; else by its handle alone, as in older exports",
+    )
+    osrt: int = option(
+        0, "so many more OS runtime calls per step and process, on several threads, some nested"
+    )
     osrt_callchains: bool = option(False, "OS runtime calls of more than 80 us have call chains")
     gpu_metrics: float = option(0.0, "samples of GPU metrics per second", flag=1000.0)
-    gpu_metric_devices: str = option("own", "whose GPUs a report samples: its process's, or all of its host's", "own", "host")
-    gpu_models: str = option("same", "mixed: hosts of odd number have another model, with other metrics", "same", "mixed")
-    nic_metrics: float = option(0.0, "samples of network interfaces per second, in every report of a host", flag=1000.0)
-    switch_metrics: float = option(0.0, "samples of an InfiniBand switch per second, in every report", flag=1000.0)
+    gpu_metric_devices: str = option(
+        "own", "whose GPUs a report samples: its process's, or all of its host's", "own", "host"
+    )
+    gpu_models: str = option(
+        "same", "mixed: hosts of odd number have another model, with other metrics", "same", "mixed"
+    )
+    nic_metrics: float = option(
+        0.0, "samples of network interfaces per second, in every report of a host", flag=1000.0
+    )
+    switch_metrics: float = option(
+        0.0, "samples of an InfiniBand switch per second, in every report", flag=1000.0
+    )
     switch_congestion: bool = option(False, "the switch reports congestion, in every report")
-    storage_metrics: float = option(0.0, "samples of storage volumes per second (generic events)", flag=1000.0)
-    efa_metrics: float = option(0.0, "samples of EFA devices per second (generic events)", flag=1000.0)
-    nccl_trace: str = option("legacy", "NCCL's own NVTX ranges, or those of nsys's advanced NCCL trace", "legacy", "advanced")
-    nccl_groups: bool = option(False, "steps also have two collectives in one NCCL group, hence one kernel")
-    nccl_rooted: bool = option(False, "steps also have a broadcast within hosts and a reduction to one rank")
+    storage_metrics: float = option(
+        0.0, "samples of storage volumes per second (generic events)", flag=1000.0
+    )
+    efa_metrics: float = option(
+        0.0, "samples of EFA devices per second (generic events)", flag=1000.0
+    )
+    nccl_trace: str = option(
+        "legacy",
+        "NCCL's own NVTX ranges, or those of nsys's advanced NCCL trace",
+        "legacy",
+        "advanced",
+    )
+    nccl_groups: bool = option(
+        False, "steps also have two collectives in one NCCL group, hence one kernel"
+    )
+    nccl_rooted: bool = option(
+        False, "steps also have a broadcast within hosts and a reduction to one rank"
+    )
     nccl_channels: int = option(0, "NCCL uses at most so many channels (0: as many as it likes)")
     nccl_proxy: bool = option(False, "the advanced NCCL trace has the proxy's operations too")
-    bandwidth_truth: bool = option(False, "waits, transfers and bus bandwidths of NCCL's collectives in the truth")
+    bandwidth_truth: bool = option(
+        False, "waits, transfers and bus bandwidths of NCCL's collectives in the truth"
+    )
     additions: tuple[str, ...] = option((), "families of further tables, by name; or all")
 
     def __post_init__(self) -> None:
-        sampled = self.nic_metrics or self.switch_metrics or self.storage_metrics or self.efa_metrics
+        sampled = (
+            self.nic_metrics or self.switch_metrics or self.storage_metrics or self.efa_metrics
+        )
         faulty = self.lost_collectives or self.extra_collectives or self.cut_report != "none"
         refused = [
-            *((getattr(self, name) < 1, f"{name} must be at least 1") for name in ("ranks", "hosts", "steps", "layers")),
-            *((_below_0(getattr(self, one.name)), f"{one.name} must not be negative") for one in fields(self)
-              if one.name not in ("clock_offsets_ms", "clock_drifts_ppm")),
-            *((getattr(self, name) > 1, f"{name} must be from 0 to 1") for name in ("lost_collectives", "extra_collectives", "cut_at")),
+            *(
+                (getattr(self, name) < 1, f"{name} must be at least 1")
+                for name in ("ranks", "hosts", "steps", "layers")
+            ),
+            *(
+                (_below_0(getattr(self, one.name)), f"{one.name} must not be negative")
+                for one in fields(self)
+                if one.name not in ("clock_offsets_ms", "clock_drifts_ppm")
+            ),
+            *(
+                (getattr(self, name) > 1, f"{name} must be from 0 to 1")
+                for name in ("lost_collectives", "extra_collectives", "cut_at")
+            ),
             (self.ranks % max(1, self.hosts), "ranks must be a multiple of hosts"),
             (self.events_per_rank == 0, "events_per_rank must be at least 1"),
             (self.waited_us == (), "waited_us must be one or more numbers"),
             (self.cut_rank >= self.ranks, "cut_rank must be one of the ranks"),
-            ((self.clock_offset_range_ms is not None and self.clock_offsets_ms != (0.0, 3.7))
-             or (self.clock_drift_range_ppm is not None and self.clock_drifts_ppm != (0.0, 12.5)),
-             "clocks by number and clocks from a range exclude each other"),
-            (self.cut_report != "none" and (self.gpu_metrics or sampled or self.graphs != "none"),
-             "a report with sampled metrics or CUDA graphs cannot be cut"),
-            (self.same_host_name and sampled, "the truth about network and storage needs hosts with names of their own"),
+            (
+                (self.clock_offset_range_ms is not None and self.clock_offsets_ms != (0.0, 3.7))
+                or (
+                    self.clock_drift_range_ppm is not None and self.clock_drifts_ppm != (0.0, 12.5)
+                ),
+                "clocks by number and clocks from a range exclude each other",
+            ),
+            (
+                self.cut_report != "none"
+                and (self.gpu_metrics or sampled or self.graphs != "none"),
+                "a report with sampled metrics or CUDA graphs cannot be cut",
+            ),
+            (
+                self.same_host_name and sampled,
+                "the truth about network and storage needs hosts with names of their own",
+            ),
             (self.lonely_host and self.hosts < 2, "a host can be lonely only beside others"),
-            (self.lonely_host and self.nccl_rooted, "collectives with a root are over all hosts, which a lonely host has no part in"),
-            (not self.nccl and (self.nccl_trace != "legacy" or self.nccl_groups or self.nccl_rooted),
-             "a job without NCCL has no NCCL trace, no NCCL groups and no collectives of it"),
-            (self.payload in ("dynamic", "mixed") and faulty, "rows beside their payload's tables cannot be lost, cut or added"),
-            (self.nccl_proxy and self.nccl_trace != "advanced", "the proxy's operations are part of the advanced NCCL trace"),
+            (
+                self.lonely_host and self.nccl_rooted,
+                "collectives with a root are over all hosts, which a lonely host has no part in",
+            ),
+            (
+                not self.nccl
+                and (self.nccl_trace != "legacy" or self.nccl_groups or self.nccl_rooted),
+                "a job without NCCL has no NCCL trace, no NCCL groups and no collectives of it",
+            ),
+            (
+                self.payload in ("dynamic", "mixed") and faulty,
+                "rows beside their payload's tables cannot be lost, cut or added",
+            ),
+            (
+                self.nccl_proxy and self.nccl_trace != "advanced",
+                "the proxy's operations are part of the advanced NCCL trace",
+            ),
             (self.osrt_callchains and not self.osrt, "call chains need OS runtime calls (osrt)"),
         ]
         for wrong, message in refused:
@@ -118,10 +229,14 @@ class Options:
         return ("node" if rank % 2 else "graph") if self.graphs == "mixed" else self.graphs
 
     def described(self) -> dict[str, object]:
-        """For the truth: the options up to `truth_collectives`, and of the others those that are not at their default."""
+        """For the truth: the options up to `truth_collectives`, and of the others those that are
+        not at their default.
+        """
         names = [one.name for one in fields(self)]
         first = names.index("page_size")
-        changed = [one.name for one in fields(self)[first:] if getattr(self, one.name) != one.default]
+        changed = [
+            one.name for one in fields(self)[first:] if getattr(self, one.name) != one.default
+        ]
         return {name: getattr(self, name) for name in (*names[:first], *changed)}
 
 

@@ -1,8 +1,10 @@
-"""A program: the fixed sequence of host operations a rank performs in one phase of the job, with their NVTX ranges.
+"""A program: the fixed sequence of host operations a rank performs in one phase of the job, with
+their NVTX ranges.
 
-All ranks run the same program; :mod:`timeline` gives its operations times. Control passes from thread to thread (the main thread waits
-while autograd's works), so that one sequence is enough. Durations and gaps are typical ones in ns. API functions are spelled as the
-RUNTIME table spells them: runtime calls with a version suffix, driver calls without.
+All ranks run the same program; :mod:`timeline` gives its operations times. Control passes from
+thread to thread (the main thread waits while autograd's works), so that one sequence is enough.
+Durations and gaps are typical ones in ns. API functions are spelled as the RUNTIME table spells
+them: runtime calls with a version suffix, driver calls without.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ class Payload:
     root: int = -1  # a rank in the communicator, modulo its size; -1: the function has none
 
     def passes_on(self, rank: int, size: int) -> bool:
-        """Whether a rank of a communicator of ``size`` sends to the next in the ring: a broadcast ends before its root, a reduction at it.
+        """Whether a rank of a communicator of ``size`` sends to the next in the ring: a broadcast
+        ends before its root, a reduction at it.
         """
         last = {"Broadcast": self.root - 1, "Reduce": self.root}.get(self.function)
         return last is None or rank != last % size
@@ -104,7 +107,9 @@ class Op:
 
 @dataclass
 class Range:
-    """A push/pop range around operations ``first`` to ``last``; ``lead`` and ``trail`` count edges between it and them."""
+    """A push/pop range around operations ``first`` to ``last``; ``lead`` and ``trail`` count edges
+    between it and them.
+    """
 
     thread: Thread
     text: str
@@ -114,7 +119,9 @@ class Range:
     category: int | None = None
     color: int | None = None
     payload: Payload | None = None
-    trace: tuple[int, tuple[int, ...]] | None = None  # of the advanced NCCL trace: number of its group, numbers of the calls
+    trace: tuple[int, tuple[int, ...]] | None = (
+        None  # of the advanced NCCL trace: number of its group, numbers of the calls
+    )
     last: int = -1
     lead: int = 0
     trail: int = 0
@@ -127,7 +134,9 @@ class Program:
     ops: list[Op] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
     events: int = 0
-    graphs: dict[int, list[int]] = field(default_factory=dict)  # the kernel nodes of each graph launched here, as indices into ``ops``
+    graphs: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # the kernel nodes of each graph launched here, as indices into ``ops``
     nccl_calls: list[Payload] = field(default_factory=list)
     nccl_groups: int = 0
     messages: list[Message] = field(default_factory=list)
@@ -139,12 +148,17 @@ class Program:
     def rows(self, graph_level: bool) -> int:
         """Number of event rows that one run of the program leaves in a report."""
         api = sum(bool(op.api) for op in self.ops)
-        gpu = sum(op.kind not in (Kind.HOST, Kind.MEET) and not (graph_level and op.graph >= 0) for op in self.ops)
+        gpu = sum(
+            op.kind not in (Kind.HOST, Kind.MEET) and not (graph_level and op.graph >= 0)
+            for op in self.ops
+        )
         return api + gpu + len(self.ranges) + (len(self.graphs) if graph_level else 0)
 
 
 class Builder:
-    """Writes a :class:`Program`; ``advanced``: with the ranges of the advanced NCCL trace, not NCCL's own."""
+    """Writes a :class:`Program`; ``advanced``: with the ranges of the advanced NCCL trace, not
+    NCCL's own.
+    """
 
     def __init__(self, advanced: bool = False) -> None:
         self.program, self.thread, self.advanced = Program(), Thread.MAIN, advanced
@@ -169,10 +183,20 @@ class Builder:
         self.thread = before
 
     @contextmanager
-    def range(self, text: str, style: Style = Style.INLINE, domain: Domain = Domain.DEFAULT, category: int | None = None,
-              color: int | None = None, payload: Payload | None = None, trace: tuple[int, tuple[int, ...]] | None = None) -> Iterator[None]:
+    def range(
+        self,
+        text: str,
+        style: Style = Style.INLINE,
+        domain: Domain = Domain.DEFAULT,
+        category: int | None = None,
+        color: int | None = None,
+        payload: Payload | None = None,
+        trace: tuple[int, tuple[int, ...]] | None = None,
+    ) -> Iterator[None]:
         """A push/pop range around the operations written inside (at least one)."""
-        opened = Range(self.thread, text, style, domain, len(self.program.ops), category, color, payload, trace)
+        opened = Range(
+            self.thread, text, style, domain, len(self.program.ops), category, color, payload, trace
+        )
         self._opening.append(opened)
         self.program.ranges.append(opened)
         yield
@@ -200,7 +224,9 @@ class Builder:
         self._add(Op(Kind.HOST, self.thread, "", ns, 0))
 
     def meet(self, group: Group, ns: float) -> None:
-        """Host work that ends on all ranks of a communicator together, ``ns`` after the last has begun it."""
+        """Host work that ends on all ranks of a communicator together, ``ns`` after the last has
+        begun it.
+        """
         self._add(Op(Kind.MEET, self.thread, "", ns, payload=Payload("Init", group)))
 
     def call(self, api: str, ns: float, launches: int = -1) -> None:
@@ -208,20 +234,33 @@ class Builder:
         self._add(Op(Kind.HOST, self.thread, api, ns, launches=launches))
 
     def mpi(self, call: MpiCall, ns: float, cost_ns: float = 0.0) -> int:
-        """An MPI call that takes ``ns``, and ``cost_ns`` from the moment those it waits for are there."""
-        return self._add(Op(Kind.MPI, self.thread, "", ns, work_ns=cost_ns, bytes=call.sent or 0, mpi=call))
+        """An MPI call that takes ``ns``, and ``cost_ns`` from the moment those it waits for are
+        there.
+        """
+        return self._add(
+            Op(Kind.MPI, self.thread, "", ns, work_ns=cost_ns, bytes=call.sent or 0, mpi=call)
+        )
 
     def kernel(self, key: str, times: float = 1.0) -> None:
         """A kernel that lasts ``times`` its mean."""
         shape = KERNELS[key]
         node = Op(Kind.KERNEL, self.thread, "", 0, 0, 0, kernel=key, graph=self._graph)
         if self._graph < 0:
-            node = Op(Kind.KERNEL, self.thread, shape.api, 5_600 if shape.api == LAUNCHES["runtime"] else 4_400, 2_600, kernel=key)
+            node = Op(
+                Kind.KERNEL,
+                self.thread,
+                shape.api,
+                5_600 if shape.api == LAUNCHES["runtime"] else 4_400,
+                2_600,
+                kernel=key,
+            )
         node.work_ns = shape.mean_ns * times
         self._add(node)
 
     def aten(self, *stack: str, kernel: str, times: float = 1.0) -> None:
-        """PyTorch operators, one inside the other, and the kernel the innermost launches; a replayed graph runs no operators."""
+        """PyTorch operators, one inside the other, and the kernel the innermost launches; a
+        replayed graph runs no operators.
+        """
         if not stack or self._graph >= 0:
             self.kernel(kernel, times)
         else:
@@ -231,49 +270,116 @@ class Builder:
     def copy(self, kind: tuple[int, int, int], size: int, stream: Stream = Stream.COMPUTE) -> None:
         api = "cudaMemcpyPeerAsync_v4000" if kind is P2P else "cudaMemcpyAsync_v3020"
         work_ns = 1_300 + size / BYTES_PER_NS[kind[0]]
-        self._add(Op(Kind.COPY, self.thread, api, 7_200, stream=stream, work_ns=work_ns, bytes=size, copy=kind))
+        self._add(
+            Op(
+                Kind.COPY,
+                self.thread,
+                api,
+                7_200,
+                stream=stream,
+                work_ns=work_ns,
+                bytes=size,
+                copy=kind,
+            )
+        )
 
     def memset(self, size: int) -> None:
-        self._add(Op(Kind.SET, self.thread, "cudaMemsetAsync_v3020", 6_100, work_ns=1_100 + size / 2_500, bytes=size))
+        self._add(
+            Op(
+                Kind.SET,
+                self.thread,
+                "cudaMemsetAsync_v3020",
+                6_100,
+                work_ns=1_100 + size / 2_500,
+                bytes=size,
+            )
+        )
 
     def record(self, stream: Stream) -> int:
         """Record an event; returns its number."""
         self.program.events += 1
         event = self.program.events - 1
-        self._add(Op(Kind.RECORD, self.thread, "cudaEventRecordWithFlags_v11010", 2_400, stream=stream, event=event))
+        self._add(
+            Op(
+                Kind.RECORD,
+                self.thread,
+                "cudaEventRecordWithFlags_v11010",
+                2_400,
+                stream=stream,
+                event=event,
+            )
+        )
         return event
 
     def wait(self, stream: Stream, event: int) -> None:
-        self._add(Op(Kind.WAIT, self.thread, "cudaStreamWaitEvent_v3020", 1_900, stream=stream, event=event))
+        self._add(
+            Op(
+                Kind.WAIT,
+                self.thread,
+                "cudaStreamWaitEvent_v3020",
+                1_900,
+                stream=stream,
+                event=event,
+            )
+        )
 
     def sync(self, stream: Stream) -> None:
-        self._add(Op(Kind.SYNC_STREAM, self.thread, "cudaStreamSynchronize_v3020", 4_900, stream=stream))
+        self._add(
+            Op(Kind.SYNC_STREAM, self.thread, "cudaStreamSynchronize_v3020", 4_900, stream=stream)
+        )
 
     def sync_event(self, event: int) -> None:
-        self._add(Op(Kind.SYNC_EVENT, self.thread, "cudaEventSynchronize_v3020", 3_900, event=event))
+        self._add(
+            Op(Kind.SYNC_EVENT, self.thread, "cudaEventSynchronize_v3020", 3_900, event=event)
+        )
 
     def sync_device(self) -> None:
         self._add(Op(Kind.SYNC_DEVICE, self.thread, "cudaDeviceSynchronize_v3020", 5_200))
 
     def collective(self, payload: Payload, kernel: str) -> int:
-        """An NCCL call on its communicator's stream, after what the compute stream has to do so far; returns the event that tells its end.
+        """An NCCL call on its communicator's stream, after what the compute stream has to do so
+        far; returns the event that tells its end.
 
-        ``SendRecv`` is a group of ncclSend and ncclRecv: its kernel is launched by ncclGroupEnd, which has no payload.
+        ``SendRecv`` is a group of ncclSend and ncclRecv: its kernel is launched by ncclGroupEnd,
+        which has no payload.
         """
         if payload.function != "SendRecv":
             return self._launch([payload], payload, kernel)
-        ends = [Payload(name, payload.group, payload.bytes, peer) for name, peer in (("Send", payload.peer), ("Recv", -payload.peer))]
+        ends = [
+            Payload(name, payload.group, payload.bytes, peer)
+            for name, peer in (("Send", payload.peer), ("Recv", -payload.peer))
+        ]
         return self._launch(ends, payload, kernel)
 
     def collective_group(self, payloads: list[Payload], kernel: str, times: float) -> int:
-        """Several collectives of one communicator in a group, done by one kernel one after the other."""
-        return self._launch(payloads, Payload("Group", payloads[0].group, sum(payload.bytes for payload in payloads)), kernel, times)
+        """Several collectives of one communicator in a group, done by one kernel one after the
+        other.
+        """
+        return self._launch(
+            payloads,
+            Payload("Group", payloads[0].group, sum(payload.bytes for payload in payloads)),
+            kernel,
+            times,
+        )
 
     def _launch(self, calls: list[Payload], whole: Payload, kernel: str, times: float = 1.0) -> int:
-        """Calls in a group (an explicit one if it is more than one call), and the kernel that does them."""
+        """Calls in a group (an explicit one if it is more than one call), and the kernel that does
+        them.
+        """
         where, shape, first = STREAM_OF[whole.group], KERNELS[kernel], len(self.program.nccl_calls)
-        launch = Op(Kind.COLLECTIVE, self.thread, shape.api, 7_800, 3_100, stream=where, kernel=kernel, payload=whole, bytes=whole.bytes,
-                    work_ns=shape.mean_ns * times, calls=tuple(range(first, first + len(calls))))
+        launch = Op(
+            Kind.COLLECTIVE,
+            self.thread,
+            shape.api,
+            7_800,
+            3_100,
+            stream=where,
+            kernel=kernel,
+            payload=whole,
+            bytes=whole.bytes,
+            work_ns=shape.mean_ns * times,
+            calls=tuple(range(first, first + len(calls))),
+        )
         self.program.nccl_calls += calls
         self.program.nccl_groups += 1
         self.call("cudaEventCreateWithFlags_v3020", 1_700)
@@ -285,8 +391,12 @@ class Builder:
                 self._add_plain(calls, launch)
         return self.record(where)
 
-    def _nccl(self, text: str, payload: Payload | None = None,
-              trace: tuple[int, tuple[int, ...]] | None = None) -> AbstractContextManager[None]:
+    def _nccl(
+        self,
+        text: str,
+        payload: Payload | None = None,
+        trace: tuple[int, tuple[int, ...]] | None = None,
+    ) -> AbstractContextManager[None]:
         return self.range(text, Style.REGISTERED, Domain.NCCL, payload=payload, trace=trace)
 
     def _add_plain(self, calls: list[Payload], launch: Op) -> None:
@@ -317,5 +427,12 @@ class Builder:
                     self._add(launch)
 
 
-TORCH_NAMES = {"AllGather": "_all_gather_base", "ReduceScatter": "_reduce_scatter_base", "AllReduce": "all_reduce",
-               "Broadcast": "broadcast", "Reduce": "reduce", "SendRecv": "coalesced", "Group": "allreduce_coalesced"}
+TORCH_NAMES = {
+    "AllGather": "_all_gather_base",
+    "ReduceScatter": "_reduce_scatter_base",
+    "AllReduce": "all_reduce",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "SendRecv": "coalesced",
+    "Group": "allreduce_coalesced",
+}

@@ -1,7 +1,9 @@
-"""One rank's report while it is written: tables in SQLite, strings once, a tally of all rows, and what the report lacks.
+"""One rank's report while it is written: tables in SQLite, strings once, a tally of all rows, and
+what the report lacks.
 
-The tables are data: ``schema.sql`` has a CREATE TABLE statement for each, ``enums.tsv`` the rows of the ``ENUM_*`` tables. A table comes
-into being with its first row, as in a real (lazy) export. A :class:`Scene` is what functions get that add a family of further tables.
+The tables are data: ``schema.sql`` has a CREATE TABLE statement for each, ``enums.tsv`` the rows of
+the ``ENUM_*`` tables. A table comes into being with its first row, as in a real (lazy) export. A
+:class:`Scene` is what functions get that add a family of further tables.
 """
 
 from __future__ import annotations
@@ -40,12 +42,17 @@ ENUM_STATEMENT = """CREATE TABLE {table} (
 def tables() -> dict[str, str]:
     """CREATE TABLE statements by table name (the ENUM_* tables apart)."""
     text = read_text("schema.sql")
-    return {found[1]: found[0] for found in re.finditer(r"^CREATE TABLE (\w+) \(\n.*?^\)$", text, re.M | re.S)}
+    return {
+        found[1]: found[0]
+        for found in re.finditer(r"^CREATE TABLE (\w+) \(\n.*?^\)$", text, re.M | re.S)
+    }
 
 
 @cache
 def enums() -> dict[str, tuple[str, list[tuple[int, str, str]], str]]:
-    """The ENUM_* tables by name: statement, rows (id, name, label), and the table beside which it stands ("": every export has it)."""
+    """The ENUM_* tables by name: statement, rows (id, name, label), and the table beside which it
+    stands ("": every export has it).
+    """
     found: dict[str, tuple[str, list[tuple[int, str, str]], str]] = {}
     for line in read_text("enums.tsv").splitlines():
         if line.startswith("> "):
@@ -69,7 +76,12 @@ class Export:
     def __init__(self, path: Path, page_size: int) -> None:
         path.unlink(missing_ok=True)
         self.database = sqlite3.connect(path, isolation_level=None)
-        for pragma in (f"page_size = {page_size}", "journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
+        for pragma in (
+            f"page_size = {page_size}",
+            "journal_mode = OFF",
+            "synchronous = OFF",
+            "locking_mode = EXCLUSIVE",
+        ):
             self.database.execute(f"PRAGMA {pragma}")
         self.database.execute("BEGIN")
         self.strings: dict[str, int] = {}
@@ -77,7 +89,9 @@ class Export:
         self.create("StringIds")
 
     def create(self, table: str, statement: str = "") -> None:
-        """Create a table unless it exists; by ``statement`` if the schema does not have it, or not so."""
+        """Create a table unless it exists; by ``statement`` if the schema does not have it, or not
+        so.
+        """
         if table not in self.rows:
             self.database.execute(statement or tables()[table])
             self.rows[table] = 0
@@ -87,14 +101,20 @@ class Export:
         return self.strings.setdefault(text, len(self.strings))
 
     def insert(self, table: str, columns: dict[str, Column], order: Ints | None = None) -> None:
-        """Add rows. Columns left out, or None, are NULL. ``order`` is the order in which the rows are to lie."""
+        """Add rows. Columns left out, or None, are NULL. ``order`` is the order in which the rows
+        are to lie.
+        """
         self.create(table)
         given = {name: column for name, column in columns.items() if column is not None}
         marks = [str(column) if isinstance(column, int) else "?" for column in given.values()]
-        values = [_values(column, order) for column in given.values() if not isinstance(column, int)]
+        values = [
+            _values(column, order) for column in given.values() if not isinstance(column, int)
+        ]
         names = ", ".join(f'"{name}"' for name in given)
         statement = f"INSERT INTO {table} ({names}) VALUES ({', '.join(marks)})"
-        self.rows[table] += self.database.executemany(statement, zip(*values, strict=False)).rowcount
+        self.rows[table] += self.database.executemany(
+            statement, zip(*values, strict=False)
+        ).rowcount
 
     def close(self) -> None:
         """Write the enumerations and the strings, and finish the file."""
@@ -132,12 +152,20 @@ class Report:
     range_id: int = 1
     generic_event: int = 1
     leaked: int = 0  # MPI requests that were started and never waited for
-    first_launch: tuple[int, int, int] | None = None  # correlation id, begin and end (local ns) of the first kernel launch
-    tally: dict[str, dict[str, list[int]]] = field(default_factory=dict)  # table -> name or kind -> rows, ns, bytes
-    facts: dict[str, Any] = field(default_factory=dict)  # what the truth says of this report beside the tally
+    first_launch: tuple[int, int, int] | None = (
+        None  # correlation id, begin and end (local ns) of the first kernel launch
+    )
+    tally: dict[str, dict[str, list[int]]] = field(
+        default_factory=dict
+    )  # table -> name or kind -> rows, ns, bytes
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # what the truth says of this report beside the tally
     first: int = LONG_AGO  # what begins before (local ns) the report lacks,
     last: int = NEVER  # and what ends after
-    lost: dict[str, Bools] = field(default_factory=dict)  # and of the runs being written these rows, by part; axes (run, operation)
+    lost: dict[str, Bools] = field(
+        default_factory=dict
+    )  # and of the runs being written these rows, by part; axes (run, operation)
 
     @property
     def payload(self) -> str:
@@ -164,12 +192,18 @@ class Report:
 
     def local(self, epochs: Ints, times: Any) -> Ints:
         """Local ns of true times since runs' epochs; the first axis of ``times`` is the run."""
-        return self.rank.local(epochs.reshape(-1, *[1] * (times.ndim - 1)) + np.rint(times).astype(np.int64))
+        return self.rank.local(
+            epochs.reshape(-1, *[1] * (times.ndim - 1)) + np.rint(times).astype(np.int64)
+        )
 
     def lost_rows(self, part: str, operations: Ints) -> Bools | None:
-        """Which rows of operations get lost (-1: belongs to none); axes (run, row); None for no row at all."""
+        """Which rows of operations get lost (-1: belongs to none); axes (run, row); None for no row
+        at all.
+        """
         lost = self.lost.get(part)
-        return None if lost is None or not len(operations) else lost[:, operations] & (operations >= 0)
+        return (
+            None if lost is None or not len(operations) else lost[:, operations] & (operations >= 0)
+        )
 
     def kept(self, begin: Ints, end: Ints, lost: Bools | None = None) -> Bools | None:
         """Which rows the report has; None for all."""
@@ -178,39 +212,80 @@ class Report:
         kept: Bools = (begin >= self.first) & (end <= self.last)
         return kept if lost is None else kept & ~lost
 
-    def count(self, table: str, labels: Sequence[str], durations: Ints, sizes: Ints | None = None, kept: Bools | None = None) -> None:
-        """Tally rows with the axes (run, label); only those ``kept``. ``sizes`` are bytes per label."""
-        counts = np.full(durations.shape[1], durations.shape[0]) if kept is None else kept.sum(axis=0)
+    def count(
+        self,
+        table: str,
+        labels: Sequence[str],
+        durations: Ints,
+        sizes: Ints | None = None,
+        kept: Bools | None = None,
+    ) -> None:
+        """Tally rows with the axes (run, label); only those ``kept``. ``sizes`` are bytes per
+        label.
+        """
+        counts = (
+            np.full(durations.shape[1], durations.shape[0]) if kept is None else kept.sum(axis=0)
+        )
         totals = (durations if kept is None else durations * kept).sum(axis=0).tolist()
         volumes = repeat(0) if sizes is None else (sizes * counts).tolist()
         found = self.tally.setdefault(table, {})
         for name, *added in zip(labels, counts.tolist(), totals, volumes, strict=False):
             if kept is None or added[0]:
-                found[name] = [old + new for old, new in zip(found.get(name, (0, 0, 0)), added, strict=True)]
+                found[name] = [
+                    old + new for old, new in zip(found.get(name, (0, 0, 0)), added, strict=True)
+                ]
 
     def summary(self) -> dict[str, Any]:
         """The tally as the truth has it."""
         keys = ("rows", "ns", "bytes")
-        return {table: {**{key: sum(entry[place] for entry in names.values()) for place, key in enumerate(keys)},
-                        "by_name": {name: dict(zip(keys, names[name], strict=True)) for name in sorted(names)}}
-                for table, names in sorted(self.tally.items())}
+        return {
+            table: {
+                **{
+                    key: sum(entry[place] for entry in names.values())
+                    for place, key in enumerate(keys)
+                },
+                "by_name": {
+                    name: dict(zip(keys, names[name], strict=True)) for name in sorted(names)
+                },
+            }
+            for table, names in sorted(self.tally.items())
+        }
 
     def add(self, table: str, names: str, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows given one by one; ``names`` of the columns, with spaces between."""
-        self.export.insert(table, {name: list(values) for name, values in zip(names.split(), zip(*rows, strict=True), strict=True)})
+        self.export.insert(
+            table,
+            {
+                name: list(values)
+                for name, values in zip(names.split(), zip(*rows, strict=True), strict=True)
+            },
+        )
 
-    def insert(self, table: str, labels: Sequence[str], columns: dict[str, Column], begin: Ints, end: Ints | None,
-               sizes: Ints | None = None, lost: Bools | None = None) -> None:
-        """Add and tally rows with the axes (run, label): ``begin`` and ``end`` in ns; other columns for every row or, per label, repeated.
+    def insert(
+        self,
+        table: str,
+        labels: Sequence[str],
+        columns: dict[str, Column],
+        begin: Ints,
+        end: Ints | None,
+        sizes: Ints | None = None,
+        lost: Bools | None = None,
+    ) -> None:
+        """Add and tally rows with the axes (run, label): ``begin`` and ``end`` in ns; other columns
+        for every row or, per label, repeated.
 
-        Rows that are ``lost`` or beyond the report's cut are left out. NVTX ranges that are open at the cut have no end; calls and work on
-        the GPU have no row.
+        Rows that are ``lost`` or beyond the report's cut are left out. NVTX ranges that are open at
+        the cut have no end; calls and work on the GPU have no row.
         """
         flat: dict[str, Column] = {} if "timestamp" in columns else {"start": begin.ravel()}
         if end is not None and "timestamp" not in columns:
             flat["end"] = end.ravel()
         for name, column in columns.items():
-            flat[name] = np.broadcast_to(column, begin.shape).ravel() if isinstance(column, np.ndarray) else column
+            flat[name] = (
+                np.broadcast_to(column, begin.shape).ravel()
+                if isinstance(column, np.ndarray)
+                else column
+            )
         until = begin if end is None else end
         kept = self.kept(begin, begin if table == "NVTX_EVENTS" else until, lost)
         if end is not None and table == "NVTX_EVENTS" and self.last != NEVER:
@@ -224,20 +299,63 @@ class Report:
             self.export.insert(table, flat, self.order(starts))
             self.count(table, labels, until - begin, sizes, kept)
 
-    def insert_calls(self, functions: Sequence[str], threads: Sequence[int], correlations: Ints, begin: Ints, end: Ints,
-                     returned: int = 0, lost: Bools | None = None) -> None:
+    def insert_calls(
+        self,
+        functions: Sequence[str],
+        threads: Sequence[int],
+        correlations: Ints,
+        begin: Ints,
+        end: Ints,
+        returned: int = 0,
+        lost: Bools | None = None,
+    ) -> None:
         """Add calls of CUDA's API, with the axes (run, function)."""
-        classes = np.array([int(name.startswith(("cuLaunch", "cuModule", "cuGraph"))) for name in functions])
-        self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", functions, {
-            "eventClass": classes, "globalTid": self.tids(threads), "correlationId": correlations, "nameId": self.strings(functions),
-            "returnValue": returned}, begin, end, lost=lost)
+        classes = np.array(
+            [int(name.startswith(("cuLaunch", "cuModule", "cuGraph"))) for name in functions]
+        )
+        self.insert(
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            functions,
+            {
+                "eventClass": classes,
+                "globalTid": self.tids(threads),
+                "correlationId": correlations,
+                "nameId": self.strings(functions),
+                "returnValue": returned,
+            },
+            begin,
+            end,
+            lost=lost,
+        )
 
-    def insert_os_calls(self, functions: Sequence[str], threads: Sequence[int], returned: Sequence[int], begin: Ints, end: Ints,
-                        chains: Column = 0, level: int = 0) -> None:
-        """Add calls into the OS runtime, with the axes (run, function). chains: call chains; level: of nesting."""
-        self.insert("OSRT_API", functions, {
-            "eventClass": 27, "globalTid": self.tids(threads), "nameId": self.strings(functions), "returnValue": np.array(returned),
-            "nestingLevel": level, "callchainId": chains, "argumentsId": 0}, begin, end)
+    def insert_os_calls(
+        self,
+        functions: Sequence[str],
+        threads: Sequence[int],
+        returned: Sequence[int],
+        begin: Ints,
+        end: Ints,
+        chains: Column = 0,
+        level: int = 0,
+    ) -> None:
+        """Add calls into the OS runtime, with the axes (run, function). chains: call chains; level:
+        of nesting.
+        """
+        self.insert(
+            "OSRT_API",
+            functions,
+            {
+                "eventClass": 27,
+                "globalTid": self.tids(threads),
+                "nameId": self.strings(functions),
+                "returnValue": np.array(returned),
+                "nestingLevel": level,
+                "callchainId": chains,
+                "argumentsId": 0,
+            },
+            begin,
+            end,
+        )
 
 
 def _only(column: Column, which: Bools) -> Column:
@@ -257,19 +375,27 @@ class Scene:
     report: Report
     steps: Ints  # begin and end of each step (step, edge), ns on the report's clock
     duration: int  # of the capture, ns
-    random: np.random.Generator  # of this addition alone: the job's own random numbers stay as they are
+    random: (
+        np.random.Generator
+    )  # of this addition alone: the job's own random numbers stay as they are
 
     def at(self, share: float) -> Ints:
         """The moment of every step at which so much of it has passed (0 to 1)."""
         begin, end = self.steps.T
         return begin + ((end - begin) * share).astype(np.int64)
 
-    def insert(self, table: str, begin: Any, end: Any = None, thread: int | None = None, **columns: Any) -> tuple[int, int]:
-        """Add rows with these begins and ends (ns; None: the table has no end) on a thread (distance from the pid); returns their number
-        and their ns. Text in other columns is put into StringIds.
+    def insert(
+        self, table: str, begin: Any, end: Any = None, thread: int | None = None, **columns: Any
+    ) -> tuple[int, int]:
+        """Add rows with these begins and ends (ns; None: the table has no end) on a thread
+        (distance from the pid); returns their number and their ns. Text in other columns is put
+        into StringIds.
         """
         string = self.report.export.string
-        given: dict[str, Any] = {name: string(value) if isinstance(value, str) else value for name, value in columns.items()}
+        given: dict[str, Any] = {
+            name: string(value) if isinstance(value, str) else value
+            for name, value in columns.items()
+        }
         given |= {} if end is None else {"end": end}
         given |= {} if thread is None else {"globalTid": self.report.rank.global_tid(thread)}
         self.report.export.insert(table, {"start": begin, **given})

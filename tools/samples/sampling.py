@@ -1,7 +1,9 @@
-"""Sampling: how much of something happened between two samples; and what nsys's plugins sample, as generic events: storage, EFA devices.
+"""Sampling: how much of something happened between two samples; and what nsys's plugins sample, as
+generic events: storage, EFA devices.
 
-What samples the job has the methods ``watch`` (runs of a program that begin at ``epochs``; nothing later begins before ``until``, true ns),
-``finish`` (the captures end) and ``truth`` (what is true of devices, by kind and name).
+What samples the job has the methods ``watch`` (runs of a program that begin at ``epochs``; nothing
+later begins before ``until``, true ns), ``finish`` (the captures end) and ``truth`` (what is true
+of devices, by kind and name).
 """
 
 from __future__ import annotations
@@ -32,7 +34,12 @@ class Intervals:
     def joined(parts: list[Intervals], channels: int) -> Intervals:
         """All of them, none if there is none."""
         none = Intervals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, channels)))
-        return Intervals(*(np.concatenate([getattr(part, name) for part in (none, *parts)]) for name in ("begin", "end", "rates")))
+        return Intervals(
+            *(
+                np.concatenate([getattr(part, name) for part in (none, *parts)])
+                for name in ("begin", "end", "rates")
+            )
+        )
 
     @staticmethod
     def of(begin: Ints, end: Ints, channel: int, channels: int, rate: Any) -> Intervals:
@@ -42,14 +49,18 @@ class Intervals:
         return Intervals(begin, end, rates)
 
     def until(self, times: Ints, base: int) -> Floats:
-        """The integral from the beginning to each of ``times``; axes (time, channel). ``base`` is near them."""
+        """The integral from the beginning to each of ``times``; axes (time, channel). ``base`` is
+        near them.
+        """
         at = (times - base).astype(np.float64)
         total = np.zeros((len(at), self.rates.shape[1]))
         for edges, sign in ((self.begin, 1.0), (self.end, -1.0)):
             order = np.argsort(edges, kind="stable")
             offset = (edges[order] - base).astype(np.float64)
-            rates, weighted = (np.concatenate([np.zeros((1, self.rates.shape[1])), np.cumsum(values, axis=0)])
-                               for values in (self.rates[order], self.rates[order] * offset[:, None]))
+            rates, weighted = (
+                np.concatenate([np.zeros((1, self.rates.shape[1])), np.cumsum(values, axis=0)])
+                for values in (self.rates[order], self.rates[order] * offset[:, None])
+            )
             passed = np.searchsorted(offset, at, side="right")
             total += sign * (at[:, None] * rates[passed] - weighted[passed])
         return total
@@ -64,18 +75,22 @@ class Series:
         self.pending = Intervals.joined([], channels)
 
     def advance(self, new: list[Intervals], until: int) -> tuple[Ints, Ints, Floats]:
-        """The samples up to true time ``until``, by when all activity is known: begin and end of what they cover, and the integral over it
-        (sample, channel).
+        """The samples up to true time ``until``, by when all activity is known: begin and end of
+        what they cover, and the integral over it (sample, channel).
         """
         self.pending = Intervals.joined([self.pending, *new], self.channels)
         last = int(np.floor((until - self.first) / self.period))
         if last < self.next:
             return np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, self.channels))
-        edges = self.first + np.rint(np.arange(self.next - 1, last + 1) * self.period).astype(np.int64)
+        edges = self.first + np.rint(np.arange(self.next - 1, last + 1) * self.period).astype(
+            np.int64
+        )
         sums = np.diff(self.pending.until(edges, int(edges[0])), axis=0)
         self.next = last + 1
         left = self.pending.end > edges[-1]
-        self.pending = Intervals(self.pending.begin[left], self.pending.end[left], self.pending.rates[left])
+        self.pending = Intervals(
+            self.pending.begin[left], self.pending.end[left], self.pending.rates[left]
+        )
         return edges[:-1], edges[1:], np.maximum(sums, 0.0)
 
 
@@ -85,53 +100,122 @@ Fields = Sequence[tuple[str, int]]  # name and kind
 
 
 def source_id(number: int) -> int:
-    """A typeId is HW id 8 bits, VM id 8, source 16, type 32; the lowest 8 bits of the type number the device."""
+    """A typeId is HW id 8 bits, VM id 8, source 16, type 32; the lowest 8 bits of the type number
+    the device.
+    """
     return VM_ID | number << 32
 
 
-def define_events(report: Report, number: int, source: str, types: Sequence[tuple[int, str, Fields]]) -> None:
+def define_events(
+    report: Report, number: int, source: str, types: Sequence[tuple[int, str, Fields]]
+) -> None:
     """Rows for a source and its types: device number, name, fields."""
     string, known = report.export.string, source_id(number)
 
     def data(value: Any) -> str | None:
         return as_json(value) if report.includes_json else None
 
-    report.add("GENERIC_EVENT_SOURCES", "sourceId nameId timeSourceId sourceGroupId data",
-               [(known, string(source), 1, 0, data({"Name": source, "TimeSource": "ClockMonotonicRaw", "SourceGroup": "Unknown"}))])
-    report.add("GENERIC_EVENT_TYPES", "typeId sourceId nameId data", [
-        (known | device, known, string(name),
-         data({"Name": name, "Fields": [{"Name": field, "Prefix": "", "Suffix": ""} for field, _ in fields]}))
-        for device, name, fields in types])
-    report.add("GENERIC_EVENT_TYPE_FIELDS", "typeId fieldIdx fieldNameId offset size type", [
-        (known | device, place, string(field), 8 * place, 4 if kind == FLOAT else 8, kind)
-        for device, _, fields in types for place, (field, kind) in enumerate(fields)])
+    report.add(
+        "GENERIC_EVENT_SOURCES",
+        "sourceId nameId timeSourceId sourceGroupId data",
+        [
+            (
+                known,
+                string(source),
+                1,
+                0,
+                data({"Name": source, "TimeSource": "ClockMonotonicRaw", "SourceGroup": "Unknown"}),
+            )
+        ],
+    )
+    report.add(
+        "GENERIC_EVENT_TYPES",
+        "typeId sourceId nameId data",
+        [
+            (
+                known | device,
+                known,
+                string(name),
+                data(
+                    {
+                        "Name": name,
+                        "Fields": [
+                            {"Name": field, "Prefix": "", "Suffix": ""} for field, _ in fields
+                        ],
+                    }
+                ),
+            )
+            for device, name, fields in types
+        ],
+    )
+    report.add(
+        "GENERIC_EVENT_TYPE_FIELDS",
+        "typeId fieldIdx fieldNameId offset size type",
+        [
+            (known | device, place, string(field), 8 * place, 4 if kind == FLOAT else 8, kind)
+            for device, _, fields in types
+            for place, (field, kind) in enumerate(fields)
+        ],
+    )
 
 
-def write_events(report: Report, number: int, device: int, fields: Fields, times: Ints, values: Any) -> None:
-    """Events of one type at ``times`` (local ns) with ``values`` (event, field), as rows and, if asked for, as JSON."""
+def write_events(
+    report: Report, number: int, device: int, fields: Fields, times: Ints, values: Any
+) -> None:
+    """Events of one type at ``times`` (local ns) with ``values`` (event, field), as rows and, if
+    asked for, as JSON.
+    """
     ids = report.generic_event + np.arange(len(times))
     report.generic_event += len(times)
-    columns: dict[str, Any] = {"genericEventId": ids, "rawTimestamp": times + report.rank.start_clock, "timestamp": times,
-                               "typeId": source_id(number) | device}
+    columns: dict[str, Any] = {
+        "genericEventId": ids,
+        "rawTimestamp": times + report.rank.start_clock,
+        "timestamp": times,
+        "typeId": source_id(number) | device,
+    }
     if report.includes_json:
-        columns["data"] = [as_json({name: str(value if kind in (FLOAT, DOUBLE) else round(value))
-                                  for (name, kind), value in zip(fields, row, strict=True)}) for row in values.tolist()]
+        columns["data"] = [
+            as_json(
+                {
+                    name: str(value if kind in (FLOAT, DOUBLE) else round(value))
+                    for (name, kind), value in zip(fields, row, strict=True)
+                }
+            )
+            for row in values.tolist()
+        ]
     report.export.insert("GENERIC_EVENTS", columns, report.order(times))
-    report.count("GENERIC_EVENTS", [f"source {number} device {device}"], np.zeros((len(times), 1), np.int64))
+    report.count(
+        "GENERIC_EVENTS", [f"source {number} device {device}"], np.zeros((len(times), 1), np.int64)
+    )
     for kind, column in enumerate(VALUE_COLUMNS):
         places = [place for place, (_, one) in enumerate(fields) if one == kind]
         if places:
             found = values[:, places].astype(np.int64 if kind in (SIGNED, UNSIGNED) else np.float64)
-            report.export.insert("GENERIC_EVENT_DATA", {"genericEventId": np.repeat(ids, len(places)),
-                                                        "fieldIdx": np.tile(np.array(places), len(ids)), column: found.ravel()})
+            report.export.insert(
+                "GENERIC_EVENT_DATA",
+                {
+                    "genericEventId": np.repeat(ids, len(places)),
+                    "fieldIdx": np.tile(np.array(places), len(ids)),
+                    column: found.ravel(),
+                },
+            )
 
 
 STORAGE, EFA = 2, 3  # numbers of the sources
 BATCH_BYTES, LOAD_NS, WRITE_BYTES = 786_432.0, 900_000, 65_536.0
 CHANNELS = 3  # bytes the application reads, bytes it writes, bytes the driver reads
-VOLUME_FIELDS = (("Application Read Bytes", UNSIGNED), ("Application Write Bytes", UNSIGNED), ("Driver Read Throughput", DOUBLE),
-                 ("Driver Write Throughput", DOUBLE), ("Read Latency", FLOAT), ("Queue Depth Change", SIGNED))
-EFA_FIELDS = tuple((f"rdma_{what}_bytes per second", UNSIGNED) for what in ("read", "read_resp", "write", "write_recv"))
+VOLUME_FIELDS = (
+    ("Application Read Bytes", UNSIGNED),
+    ("Application Write Bytes", UNSIGNED),
+    ("Driver Read Throughput", DOUBLE),
+    ("Driver Write Throughput", DOUBLE),
+    ("Read Latency", FLOAT),
+    ("Queue Depth Change", SIGNED),
+)
+EFA_FIELDS = tuple(
+    (f"rdma_{what}_bytes per second", UNSIGNED)
+    for what in ("read", "read_resp", "write", "write_recv")
+)
 
 
 class Device(NamedTuple):
@@ -144,15 +228,20 @@ class Device(NamedTuple):
     share: float  # of the host's reading
 
 
-VOLUMES = (Device(STORAGE, 0, "nfs: /home", VOLUME_FIELDS, 0.2), Device(STORAGE, 1, "lustre: /scratch", VOLUME_FIELDS, 0.8))
+VOLUMES = (
+    Device(STORAGE, 0, "nfs: /home", VOLUME_FIELDS, 0.2),
+    Device(STORAGE, 1, "lustre: /scratch", VOLUME_FIELDS, 0.8),
+)
 ADAPTERS = tuple(Device(EFA, number, f"rdmap{number}s0", EFA_FIELDS, 0.5) for number in range(2))
 
 
 class Plugins:
-    """Samples storage volumes and EFA devices of the reports' hosts, and writes them into every report of the host.
+    """Samples storage volumes and EFA devices of the reports' hosts, and writes them into every
+    report of the host.
 
-    Volumes: an NFS one and a Lustre one. Applications read a batch in every step, all at once in one sample; the drivers move it over a
-    while. Names of types and of storage fields are not documented; those of EFA are in NVIDIA's recipes.
+    Volumes: an NFS one and a Lustre one. Applications read a batch in every step, all at once in
+    one sample; the drivers move it over a while. Names of types and of storage fields are not
+    documented; those of EFA are in NVIDIA's recipes.
     """
 
     def __init__(self, options: Options, cluster: Cluster, reports: list[Report]) -> None:
@@ -162,16 +251,29 @@ class Plugins:
         self.seen: dict[int, dict[str, Any]] = {report.rank.rank: {} for report in reports}
         for report in reports:
             random, found = np.random.default_rng([options.seed, 37, report.rank.rank]), []
-            for devices, rate in ((VOLUMES, options.storage_metrics), (ADAPTERS, options.efa_metrics)):
+            for devices, rate in (
+                (VOLUMES, options.storage_metrics),
+                (ADAPTERS, options.efa_metrics),
+            ):
                 if rate:
                     first = report.rank.capture_start_ns + int(random.uniform(0, 1e9 / rate))
                     found += [(device, Series(first, 1e9 / rate, CHANNELS)) for device in devices]
             self.series[report.rank.rank] = found
 
     def watch(self, program: Program, block: Block, epochs: Ints, until: int) -> None:
-        """A batch is read where a step copies one to the GPU; files are written where MPI's file calls are."""
-        reads = [(index, 0, BATCH_BYTES) for index in program.all_of(Kind.COPY) if program.ops[index].copy == H2D_PINNED][:1]
-        writes = [(index, 1, WRITE_BYTES) for index in program.all_of(Kind.MPI) if "write" in program.ops[index].mpi.function]
+        """A batch is read where a step copies one to the GPU; files are written where MPI's file
+        calls are.
+        """
+        reads = [
+            (index, 0, BATCH_BYTES)
+            for index in program.all_of(Kind.COPY)
+            if program.ops[index].copy == H2D_PINNED
+        ][:1]
+        writes = [
+            (index, 1, WRITE_BYTES)
+            for index in program.all_of(Kind.MPI)
+            if "write" in program.ops[index].mpi.function
+        ]
         by_host: dict[int, list[Intervals]] = {}
         for rank in self.cluster.ranks:
             parts = by_host.setdefault(rank.host_index, [])
@@ -189,9 +291,16 @@ class Plugins:
         for report in self.reports:
             self._sample(report, [], stop)
             for source, name in ((STORAGE, "storage_metrics"), (EFA, "efa_metrics")):
-                devices = [device for device, _ in self.series[report.rank.rank] if device.source == source]
+                devices = [
+                    device for device, _ in self.series[report.rank.rank] if device.source == source
+                ]
                 if devices:
-                    define_events(report, source, name, [(device.number, device.name, device.fields) for device in devices])
+                    define_events(
+                        report,
+                        source,
+                        name,
+                        [(device.number, device.name, device.fields) for device in devices],
+                    )
             report.facts["generic_events"] = self.seen[report.rank.rank]
 
     def _sample(self, report: Report, new: list[Intervals], until: int) -> None:
@@ -203,7 +312,9 @@ class Plugins:
             values = _field_values(device.source, sums, end - begin)
             whole = [kind in (SIGNED, UNSIGNED) for _, kind in device.fields]
             values[:, whole] = np.rint(values[:, whole])
-            write_events(report, device.source, device.number, device.fields, report.rank.local(end), values)
+            write_events(
+                report, device.source, device.number, device.fields, report.rank.local(end), values
+            )
             entry = self.seen[report.rank.rank].setdefault(device.name, {"events": 0, "sums": {}})
             entry["events"] += len(end)
             for (name, _), total in zip(device.fields, values.sum(axis=0).tolist(), strict=True):
@@ -211,17 +322,32 @@ class Plugins:
 
     def truth(self) -> dict[str, Any]:
         """Bytes read and written on each host."""
-        return {"storage": {host.name: {"bytes_read": round(read), "bytes_written": round(written)}
-                            for host, (read, written, _) in zip(self.cluster.hosts, self.moved.tolist(), strict=True)}}
+        return {
+            "storage": {
+                host.name: {"bytes_read": round(read), "bytes_written": round(written)}
+                for host, (read, written, _) in zip(
+                    self.cluster.hosts, self.moved.tolist(), strict=True
+                )
+            }
+        }
 
 
 def _field_values(source: int, sums: Floats, length: Ints) -> Floats:
-    """Values (sample, field): of a volume bytes by applications, bytes per second by the driver, latency in ms, a change; of an adapter
-    bytes per second.
+    """Values (sample, field): of a volume bytes by applications, bytes per second by the driver,
+    latency in ms, a change; of an adapter bytes per second.
     """
     rate = sums[:, 2] / length * 1e9
     if source == EFA:
         return np.stack([rate, np.zeros(len(rate)), 0.1 * rate, np.zeros(len(rate))], axis=1)
     depth = np.rint(sums[:, 2] / 131_072.0)
-    return np.stack([sums[:, 0], sums[:, 1], np.round(rate, 1), sums[:, 1] / length * 1e9, 0.25 + 0.5 * (depth > 0),
-                     np.diff(depth, prepend=0.0)], axis=1)
+    return np.stack(
+        [
+            sums[:, 0],
+            sums[:, 1],
+            np.round(rate, 1),
+            sums[:, 1] / length * 1e9,
+            0.25 + 0.5 * (depth > 0),
+            np.diff(depth, prepend=0.0),
+        ],
+        axis=1,
+    )

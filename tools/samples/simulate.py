@@ -1,4 +1,6 @@
-"""Runs the job block of steps by block of steps, has the reports written, and writes ``truth.json``."""
+"""Runs the job block of steps by block of steps, has the reports written, and writes
+``truth.json``.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,15 @@ from .timeline import Block, Timeline, build_noise
 
 TRUTH = "truth.json"
 ADDITIONS: dict[str, Callable[[Scene], Truth]] = {
-    "cpu": machine.add_cpu, "graphics": models.add_graphics, "libraries": models.add_libraries, "memory": machine.add_memory,
-    "openacc": models.add_openacc, "openmp": models.add_openmp, "profiler": machine.add_profiler,
-    "pytorch_ranges": models.add_pytorch_ranges, "system": machine.add_system,
+    "cpu": machine.add_cpu,
+    "graphics": models.add_graphics,
+    "libraries": models.add_libraries,
+    "memory": machine.add_memory,
+    "openacc": models.add_openacc,
+    "openmp": models.add_openmp,
+    "profiler": machine.add_profiler,
+    "pytorch_ranges": models.add_pytorch_ranges,
+    "system": machine.add_system,
 }
 """Families of further tables, by the name with which they are asked for."""
 
@@ -37,14 +45,21 @@ FIRST_EPOCH_NS = 600_000_000  # true time at which processes begin; every captur
 AFTER_INIT_NS, CLOSING_NS, INIT_SPREAD_NS = 5_000_000, 60_000_000, 30_000_000
 HELPERS_START_NS = 145_000_000  # since a capture's start: when the process has its helper threads
 OPERATIONS_PER_BLOCK = 40_000
-def generate(folder: str | os.PathLike[str], options: Options | None = None, **changes: Any) -> dict[str, Any]:
+
+
+def generate(
+    folder: str | os.PathLike[str], options: Options | None = None, **changes: Any
+) -> dict[str, Any]:
     """Write a set of reports and their truth into ``folder`` (made if absent); returns the truth.
 
-    Options can be given as an object or as keyword arguments, such as ``generate("out", ranks=2, hosts=1)``.
+    Options can be given as an object or as keyword arguments, such as ``generate("out", ranks=2,
+    hosts=1)``.
     """
     options = _planned(options or Options(**changes))
     if unknown := set(options.additions) - ADDITIONS.keys():
-        raise ValueError(f"no such additions: {', '.join(sorted(unknown))}; there are {', '.join(ADDITIONS)}")
+        raise ValueError(
+            f"no such additions: {', '.join(sorted(unknown))}; there are {', '.join(ADDITIONS)}"
+        )
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     truth = _Simulation(options, target).run()
@@ -53,11 +68,16 @@ def generate(folder: str | os.PathLike[str], options: Options | None = None, **c
 
 
 def _planned(options: Options) -> Options:
-    """Options with ``events_per_rank`` turned into steps (and fewer layers, if even one step is too much)."""
+    """Options with ``events_per_rank`` turned into steps (and fewer layers, if even one step is too
+    much).
+    """
     while options.events_per_rank is not None:
         job, whole = Job(options, build_cluster(options)), options.graph_level(0) == "graph"
         fixed = sum(program.rows(whole) for program in (job.initial(), job.final()))
-        steps = round((options.events_per_rank - fixed) / (job.step().rows(whole) + ROWS_PER_STEP + options.osrt))
+        steps = round(
+            (options.events_per_rank - fixed)
+            / (job.step().rows(whole) + ROWS_PER_STEP + options.osrt)
+        )
         if steps >= 1 or options.layers == 1:
             return replace(options, steps=max(1, steps))
         options = replace(options, layers=max(1, options.layers // 2))
@@ -69,13 +89,25 @@ class _Simulation:
 
     def __init__(self, options: Options, folder: Path) -> None:
         self.options, self.cluster = options, build_cluster(options)
-        self.reports = [Report(rank, self.cluster, options, Export(folder / f"rank{rank.rank}.sqlite", options.page_size))
-                        for rank in self.cluster.ranks]
+        self.reports = [
+            Report(
+                rank,
+                self.cluster,
+                options,
+                Export(folder / f"rank{rank.rank}.sqlite", options.page_size),
+            )
+            for rank in self.cluster.ranks
+        ]
         self.noise = build_noise(options)
         self.background = [Background(report) for report in self.reports]
-        sampled = ((GpuMetrics, options.gpu_metrics), (Network, options.nic_metrics or options.switch_metrics or options.switch_congestion),
-                   (sampling.Plugins, options.storage_metrics or options.efa_metrics))
-        self.samplers = [kind(options, self.cluster, self.reports) for kind, wanted in sampled if wanted]
+        sampled = (
+            (GpuMetrics, options.gpu_metrics),
+            (Network, options.nic_metrics or options.switch_metrics or options.switch_congestion),
+            (sampling.Plugins, options.storage_metrics or options.efa_metrics),
+        )
+        self.samplers = [
+            kind(options, self.cluster, self.reports) for kind, wanted in sampled if wanted
+        ]
         self.os_calls = [OsCalls(report) for report in self.reports] if options.osrt else []
         self.mpi = MpiTruth(options, self.cluster) if options.mpi else None
 
@@ -86,8 +118,11 @@ class _Simulation:
         epoch = np.array([FIRST_EPOCH_NS])
         for report in self.reports:
             faults.hide_beginning(options, report)
-            nvtx.write_definitions(report, self._local(report, FIRST_EPOCH_NS) - 200_000,
-                                   nccl.definitions(report) if options.advanced else ())
+            nvtx.write_definitions(
+                report,
+                self._local(report, FIRST_EPOCH_NS) - 200_000,
+                nccl.definitions(report) if options.advanced else (),
+            )
         for calls in self.os_calls:
             calls.begin(self._local(calls.report, FIRST_EPOCH_NS))
         block = initial.timeline.run(rng, rng.uniform(0, INIT_SPREAD_NS, (1, options.ranks)))
@@ -99,17 +134,28 @@ class _Simulation:
 
         step = _Phase(job.step(), self)
         losses = faults.Losses(step.program, initial.program, self.cluster, options)
-        programs = faults.extra_programs(step.program, options.advanced) if options.extra_collectives else []
+        programs = (
+            faults.extra_programs(step.program, options.advanced)
+            if options.extra_collectives
+            else []
+        )
         extra_phases = [_Phase(program, self) for program in programs]
         extras = faults.Extras(options, self.cluster, [phase.timeline for phase in extra_phases])
         collectives = nccl.CollectiveTruth(step.program, self.cluster, options)
         size = max(1, OPERATIONS_PER_BLOCK // len(step.program.ops))
         for first in range(0, options.steps, size):
             runs = min(size, options.steps - first)
-            begin = np.minimum(rng.exponential(options.skew_us * 1e3, (runs, options.ranks)), options.skew_us * 8e3)
+            begin = np.minimum(
+                rng.exponential(options.skew_us * 1e3, (runs, options.ranks)), options.skew_us * 8e3
+            )
             block = step.timeline.run(rng, begin)
             ends = block.ends()
-            lengths = np.ceil(ends.max(axis=1)).astype(np.int64) + STEP_GAP_NS + round(options.pace_ms * 1e6) + extras.run(first, runs)
+            lengths = (
+                np.ceil(ends.max(axis=1)).astype(np.int64)
+                + STEP_GAP_NS
+                + round(options.pace_ms * 1e6)
+                + extras.run(first, runs)
+            )
             epochs = now + np.concatenate([[0], np.cumsum(lengths)[:-1]])
             now += int(lengths.sum())
             for report in self.reports:
@@ -118,7 +164,9 @@ class _Simulation:
             step.write(block, epochs, now, first)
             for report in self.reports:
                 report.lost = {}
-            extras.write(lambda program, *one: extra_phases[program].write_report(*one), epochs, ends, first)
+            extras.write(
+                lambda program, *one: extra_phases[program].write_report(*one), epochs, ends, first
+            )
             for rank, report in enumerate(self.reports):
                 edges = [report.local(epochs, edge[:, rank]) for edge in (begin, ends)]
                 self.background[rank].write(*edges, report.rank.local(epochs), first)
@@ -144,45 +192,98 @@ class _Simulation:
             sampler.finish(stop)
         for calls, duration in zip(self.os_calls, durations, strict=False):
             calls.finish(HELPERS_START_NS, duration)
-        for report, background, duration in zip(self.reports, self.background, durations, strict=True):
+        for report, background, duration in zip(
+            self.reports, self.background, durations, strict=True
+        ):
             background.finish(self._local(report, FIRST_EPOCH_NS) + 1_000_000)
             for name in self.options.additions:
-                random = np.random.default_rng([self.options.seed, report.rank.rank, *name.encode()])
-                truth = ADDITIONS[name](Scene(report, np.concatenate(background.steps), duration, random))
+                random = np.random.default_rng(
+                    [self.options.seed, report.rank.rank, *name.encode()]
+                )
+                truth = ADDITIONS[name](
+                    Scene(report, np.concatenate(background.steps), duration, random)
+                )
                 report.facts.setdefault("additions", {})[name] = truth
             system.write_system(report, duration)
             report.export.close()
 
-    def _truth(self, stop: int, collectives: nccl.CollectiveTruth, losses: faults.Losses, extras: faults.Extras) -> dict[str, Any]:
+    def _truth(
+        self,
+        stop: int,
+        collectives: nccl.CollectiveTruth,
+        losses: faults.Losses,
+        extras: faults.Extras,
+    ) -> dict[str, Any]:
         options, cluster = self.options, self.cluster
-        hosts = [{"name": host.name, "offset_ns": host.offset_ns, "drift_ppm": host.drift_ppm,
-                  "utc_minus_system_clock_ns": host.utc_minus_system, "gpus": [vars(gpu) for gpu in host.gpus]} for host in cluster.hosts]
-        sampled = {section: dict(sorted(content.items())) for sampler in self.samplers for section, content in sampler.truth().items()}
+        hosts = [
+            {
+                "name": host.name,
+                "offset_ns": host.offset_ns,
+                "drift_ppm": host.drift_ppm,
+                "utc_minus_system_clock_ns": host.utc_minus_system,
+                "gpus": [vars(gpu) for gpu in host.gpus],
+            }
+            for host in cluster.hosts
+        ]
+        sampled = {
+            section: dict(sorted(content.items()))
+            for sampler in self.samplers
+            for section, content in sampler.truth().items()
+        }
         faulty = options.lost_collectives or options.extra_collectives
         return {
-            "about": DATA["about"]["job"], "options": options.described(), "epoch_utc_ns": EPOCH_NS, "hosts": hosts,
-            "communicators": [{"id": comm.hash, "kind": comm.group.name.lower(), "ranks": list(comm.ranks)}
-                              for comm in cluster.communicators],
+            "about": DATA["about"]["job"],
+            "options": options.described(),
+            "epoch_utc_ns": EPOCH_NS,
+            "hosts": hosts,
+            "communicators": [
+                {"id": comm.hash, "kind": comm.group.name.lower(), "ranks": list(comm.ranks)}
+                for comm in cluster.communicators
+            ],
             "ranks": [self._rank_truth(report, stop) for report in self.reports],
-            "collectives_total": collectives.total, "collectives_of_every_nth_step": collectives.every, "collectives": collectives.found,
+            "collectives_total": collectives.total,
+            "collectives_of_every_nth_step": collectives.every,
+            "collectives": collectives.found,
             **({"about_bandwidth": DATA["about"]["bandwidth"]} if options.bandwidth_truth else {}),
             **({"about_metrics": DATA["about"]["metrics"]} if sampled else {}),
-            **({"mpi": self.mpi.summary()} if self.mpi else {}), **sampled,
-            **({"faults": {"about": DATA["about"]["faults"], "lost": losses.found, "extra": extras.found}} if faulty else {}),
+            **({"mpi": self.mpi.summary()} if self.mpi else {}),
+            **sampled,
+            **(
+                {
+                    "faults": {
+                        "about": DATA["about"]["faults"],
+                        "lost": losses.found,
+                        "extra": extras.found,
+                    }
+                }
+                if faulty
+                else {}
+            ),
         }
 
     def _rank_truth(self, report: Report, stop: int) -> dict[str, Any]:
         rank, options = report.rank, self.options
         gpu, tables, cut = rank.host.gpus[rank.gpu], report.summary(), report.facts.get("cut", {})
         return {
-            "rank": rank.rank, "report": f"rank{rank.rank}.sqlite", "host": rank.host.name, "pid": rank.pid, "global_pid": rank.global_pid,
-            "device": rank.device, "gpu_index_on_host": rank.gpu, "gpu_uuid": gpu.uuid, "gpu_bus": gpu.bus,
+            "rank": rank.rank,
+            "report": f"rank{rank.rank}.sqlite",
+            "host": rank.host.name,
+            "pid": rank.pid,
+            "global_pid": rank.global_pid,
+            "device": rank.device,
+            "gpu_index_on_host": rank.gpu,
+            "gpu_uuid": gpu.uuid,
+            "gpu_bus": gpu.bus,
             "capture_start_true_ns": rank.capture_start_ns,
-            "capture_end_true_ns": cut["true_ns"] if cut.get("lacks") == "end" else stop, "utcEpochNs": rank.start_utc,
-            "systemClockNs": rank.start_clock, "cuda_graphs": options.graph_level(rank.rank),
+            "capture_end_true_ns": cut["true_ns"] if cut.get("lacks") == "end" else stop,
+            "utcEpochNs": rank.start_utc,
+            "systemClockNs": rank.start_clock,
+            "cuda_graphs": options.graph_level(rank.rank),
             "event_rows": sum(table["rows"] for table in tables.values()),
             **({"gpu_lag_ns": self.noise.gpu_lag_ns[rank.rank]} if options.gpu_lag_us else {}),
-            **({"host_index": rank.host_index} if options.same_host_name else {}), **report.facts, "tables": tables,
+            **({"host_index": rank.host_index} if options.same_host_name else {}),
+            **report.facts,
+            "tables": tables,
         }
 
 
@@ -192,13 +293,17 @@ class _Phase:
     def __init__(self, program: Program, job: _Simulation) -> None:
         self.program, self.job, options = program, job, job.options
         self.timeline = Timeline(program, job.cluster, options.seed, job.noise)
-        self.writers = [(CudaRows(program, report), nvtx.RangeRows(program, report)) for report in job.reports]
+        self.writers = [
+            (CudaRows(program, report), nvtx.RangeRows(program, report)) for report in job.reports
+        ]
         self.mpi = [MpiRows(program, report) for report in job.reports] if options.mpi else []
-        self.traces = [nccl.TraceRows(program, report) for report in job.reports] if options.advanced else []
+        self.traces = (
+            [nccl.TraceRows(program, report) for report in job.reports] if options.advanced else []
+        )
 
     def write(self, block: Block, epochs: Ints, until: int, first_step: int | None = None) -> None:
-        """Write runs that begin at ``epochs``; nothing later begins before ``until`` (true times, ns). The first is step ``first_step``,
-        or no step at all.
+        """Write runs that begin at ``epochs``; nothing later begins before ``until`` (true times,
+        ns). The first is step ``first_step``, or no step at all.
         """
         for rank in range(len(self.writers)):
             self.write_report(rank, block, epochs, first_step or 0)
@@ -227,7 +332,10 @@ def _as_text(value: Any, indent: str = "") -> str:
         return flat
     inner = indent + " "
     if isinstance(value, dict):
-        parts, (begin, end) = [f"{json.dumps(name)}: {_as_text(part, inner)}" for name, part in value.items()], "{}"
+        parts, (begin, end) = (
+            [f"{json.dumps(name)}: {_as_text(part, inner)}" for name, part in value.items()],
+            "{}",
+        )
     else:
         parts, (begin, end) = [_as_text(part, inner) for part in value], "[]"
     return f"{begin}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{end}"

@@ -1,4 +1,6 @@
-"""The tables that say where, when and how a report was made: environment, GPUs, processes, messages, the capture and the export."""
+"""The tables that say where, when and how a report was made: environment, GPUs, processes,
+messages, the capture and the export.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,19 @@ SECRET = "planted-secret-do-not-leak"
 
 SESSION_PID = -144_115_188_075_855_872  # the process of messages that belong to none
 
-USUAL, DYNAMIC = ("3.25.0", "2026.2.1.210", "2026.2"), ("3.28.1", "2026.4.1.0", "2026.4")  # schema, product, its date; with dynamic tables
+USUAL, DYNAMIC = (
+    ("3.25.0", "2026.2.1.210", "2026.2"),
+    ("3.28.1", "2026.4.1.0", "2026.4"),
+)  # schema, product, its date; with dynamic tables
 
 
 def _rows_of(table: str, facts: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Number, name and value of the rows of one table."""
-    return [(number, name, value.format_map(facts)) for one, need, number, name, value in read_rows("system.tsv")
-            if one == table and (need == "-" or facts[need])]
+    return [
+        (number, name, value.format_map(facts))
+        for one, need, number, name, value in read_rows("system.tsv")
+        if one == table and (need == "-" or facts[need])
+    ]
 
 
 def write_system(report: Report, duration: int) -> None:
@@ -33,16 +41,25 @@ def write_system(report: Report, duration: int) -> None:
     facts = _facts(report, duration)
     _write_session(report, duration, facts)
     rows = _rows_of("TARGET_INFO_SYSTEM_ENV", facts)
-    report.add("TARGET_INFO_SYSTEM_ENV", "globalVid devStateName nameEnum name value",
-               [(VM_ID, DEVICE, int(number), name, value) for number, name, value in rows])
+    report.add(
+        "TARGET_INFO_SYSTEM_ENV",
+        "globalVid devStateName nameEnum name value",
+        [(VM_ID, DEVICE, int(number), name, value) for number, name, value in rows],
+    )
     _write_gpus(report)
     _write_processes(report)
     _write_messages(report, duration)
     if report.first == LONG_AGO:
         _write_overhead(report)
     for table in ("META_DATA_CAPTURE", "META_DATA_EXPORT"):
-        filled = [(name, value) for _, name, value in _rows_of(table, facts | {"each variable": "*"})]
-        each = [(name, one) for name, value in filled for one in (facts["variables"] if value == "*" else [value])]
+        filled = [
+            (name, value) for _, name, value in _rows_of(table, facts | {"each variable": "*"})
+        ]
+        each = [
+            (name, one)
+            for name, value in filled
+            for one in (facts["variables"] if value == "*" else [value])
+        ]
         report.add(table, "name value", each)
 
 
@@ -50,22 +67,54 @@ def _facts(report: Report, duration: int) -> dict[str, Any]:
     """What is filled into the rows of ``system.tsv``."""
     rank, options = report.rank, report.options
     model, gpus = model_of(options, rank.host_index), rank.host.gpus
-    listed = [{"Id": gpu, "Name": model.name, "BusLocation": gpus[gpu].bus, "IsDiscrete": True, "Uuid": gpus[gpu].uuid,
-             "ChipName": model.chip, "SmCount": model.numbers["smCount"], "TotalMemory": str(model.numbers["totalMemory"])}
-            for gpu, _ in listed_gpus(report)]
+    listed = [
+        {
+            "Id": gpu,
+            "Name": model.name,
+            "BusLocation": gpus[gpu].bus,
+            "IsDiscrete": True,
+            "Uuid": gpus[gpu].uuid,
+            "ChipName": model.chip,
+            "SmCount": model.numbers["smCount"],
+            "TotalMemory": str(model.numbers["totalMemory"]),
+        }
+        for gpu, _ in listed_gpus(report)
+    ]
     version, product, date = DYNAMIC if report.payload == "dynamic" else USUAL
-    facts = vars(options) | dict(zip(("major", "minor", "micro"), version.split("."), strict=True)) | {
-        "rank": rank.rank, "gpu": rank.gpu, "host": rank.host.name, "host_index": rank.host_index, "secret": SECRET, "device": DEVICE,
-        "first_host": report.cluster.hosts[0].name, "gpus_per_host": options.gpus_per_host,
-        "visible": ",".join(str(gpu) for gpu, ordinal in listed_gpus(report) if ordinal is not None),
-        "gpu_info": as_json({"Gpus": listed}), "nic_info": nics_as_json(report),
-        "graph_mode": "Node" if options.graph_level(rank.rank) == "node" else "Graph", "duration_ms": duration // 1_000_000,
-        "session": uuid_of(np.random.default_rng([options.seed, 3, rank.rank])), "usual": version == USUAL[0], "version": version,
-        "product": product, "date": date, "exported": _utc(rank.start_utc + duration + 5_000_000_000),
-        "json": str(report.includes_json).lower(), "blobs": str(report.payload in ("both", "binary")).lower()}
+    facts = (
+        vars(options)
+        | dict(zip(("major", "minor", "micro"), version.split("."), strict=True))
+        | {
+            "rank": rank.rank,
+            "gpu": rank.gpu,
+            "host": rank.host.name,
+            "host_index": rank.host_index,
+            "secret": SECRET,
+            "device": DEVICE,
+            "first_host": report.cluster.hosts[0].name,
+            "gpus_per_host": options.gpus_per_host,
+            "visible": ",".join(
+                str(gpu) for gpu, ordinal in listed_gpus(report) if ordinal is not None
+            ),
+            "gpu_info": as_json({"Gpus": listed}),
+            "nic_info": nics_as_json(report),
+            "graph_mode": "Node" if options.graph_level(rank.rank) == "node" else "Graph",
+            "duration_ms": duration // 1_000_000,
+            "session": uuid_of(np.random.default_rng([options.seed, 3, rank.rank])),
+            "usual": version == USUAL[0],
+            "version": version,
+            "product": product,
+            "date": date,
+            "exported": _utc(rank.start_utc + duration + 5_000_000_000),
+            "json": str(report.includes_json).lower(),
+            "blobs": str(report.payload in ("both", "binary")).lower(),
+        }
+    )
     variables = [(name, value) for _, name, value in _rows_of("ENVIRONMENT", facts)]
-    return facts | {"environment": "\n".join(f"{name}={value}" for name, value in variables),
-                    "variables": [f'{name}="{value}"' for name, value in variables]}
+    return facts | {
+        "environment": "\n".join(f"{name}={value}" for name, value in variables),
+        "variables": [f'{name}="{value}"' for name, value in variables],
+    }
 
 
 def _utc(ns: int) -> str:
@@ -75,76 +124,185 @@ def _utc(ns: int) -> str:
 def _write_session(report: Report, duration: int, facts: dict[str, Any]) -> None:
     rank, string = report.rank, report.export.string
     base = f"/tmp/nvidia/nsight_systems/quadd_session_{rank.pid}/streams/pid_{rank.pid}_"
-    files = [(index, base + kind, string(""), rank.global_pid) for index, kind in enumerate(("stdout.log", "stderr.log"))]
+    files = [
+        (index, base + kind, string(""), rank.global_pid)
+        for index, kind in enumerate(("stdout.log", "stderr.log"))
+    ]
     report.add("ANALYSIS_FILE", "id filename contentId globalPid", files)
-    report.add("ProcessStreams", "globalPid filenameId contentId", [(pid, string(name), content) for _, name, content, pid in files])
+    report.add(
+        "ProcessStreams",
+        "globalPid filenameId contentId",
+        [(pid, string(name), content) for _, name, content, pid in files],
+    )
     string(facts["environment"].replace("\n", "\0"))  # real exports keep a copy here
     when, start = _utc(rank.start_utc), rank.start_clock
-    report.add("TARGET_INFO_SESSION_START_TIME", "utcEpochNs utcTime localTime systemClockNs", [(rank.start_utc, when, when, start)])
-    report.add("ANALYSIS_DETAILS", "globalVid duration startTime stopTime", [(VM_ID, duration, start, start + duration)])
+    report.add(
+        "TARGET_INFO_SESSION_START_TIME",
+        "utcEpochNs utcTime localTime systemClockNs",
+        [(rank.start_utc, when, when, start)],
+    )
+    report.add(
+        "ANALYSIS_DETAILS",
+        "globalVid duration startTime stopTime",
+        [(VM_ID, duration, start, start + duration)],
+    )
 
 
 def listed_gpus(report: Report) -> list[tuple[int, int | None]]:
-    """The GPUs the report knows: index on the host (and id in the report), CUDA ordinal in the process."""
+    """The GPUs the report knows: index on the host (and id in the report), CUDA ordinal in the
+    process.
+    """
     everything = report.options.visible == "all"
-    return [(gpu, gpu if everything else 0 if gpu == report.rank.gpu else None) for gpu in range(report.options.gpus_per_host)]
+    return [
+        (gpu, gpu if everything else 0 if gpu == report.rank.gpu else None)
+        for gpu in range(report.options.gpus_per_host)
+    ]
 
 
 def _write_gpus(report: Report) -> None:
     rank, listed = report.rank, listed_gpus(report)
-    model, gpus, columns = model_of(report.options, rank.host_index), rank.host.gpus, " ".join(MODELS[0].numbers)
-    report.add("TARGET_INFO_GPU", f"vmId id name busLocation pwGpuId uuid luid chipName cuDevice ctxswDevPath ctrlDevPath {columns}",
-               [(VM_ID, gpu, model.name, gpus[gpu].bus, gpu, gpus[gpu].uuid, 0, model.chip, ordinal, "", "",
-                 *(model.numbers[name] for name in columns.split())) for gpu, ordinal in listed])
-    report.add("TARGET_INFO_CUDA_DEVICE", "gpuId cudaId pid uuid numMultiprocessors",
-               [(gpu, ordinal, rank.pid, gpus[gpu].uuid, model.numbers["smCount"]) for gpu, ordinal in listed if ordinal is not None])
-    report.add("TARGET_INFO_CUDA_CONTEXT_INFO",
-               "nullStreamId hwId vmId processId deviceId contextId parentContextId isGreenContext numMultiprocessors",
-               [(rank.stream(Stream.COMPUTE), 0, 1, rank.pid, rank.device, rank.context, 0, 0, 0)])
+    model, gpus, columns = (
+        model_of(report.options, rank.host_index),
+        rank.host.gpus,
+        " ".join(MODELS[0].numbers),
+    )
+    report.add(
+        "TARGET_INFO_GPU",
+        f"vmId id name busLocation pwGpuId uuid luid chipName cuDevice ctxswDevPath ctrlDevPath {columns}",
+        [
+            (
+                VM_ID,
+                gpu,
+                model.name,
+                gpus[gpu].bus,
+                gpu,
+                gpus[gpu].uuid,
+                0,
+                model.chip,
+                ordinal,
+                "",
+                "",
+                *(model.numbers[name] for name in columns.split()),
+            )
+            for gpu, ordinal in listed
+        ],
+    )
+    report.add(
+        "TARGET_INFO_CUDA_DEVICE",
+        "gpuId cudaId pid uuid numMultiprocessors",
+        [
+            (gpu, ordinal, rank.pid, gpus[gpu].uuid, model.numbers["smCount"])
+            for gpu, ordinal in listed
+            if ordinal is not None
+        ],
+    )
+    report.add(
+        "TARGET_INFO_CUDA_CONTEXT_INFO",
+        "nullStreamId hwId vmId processId deviceId contextId parentContextId isGreenContext numMultiprocessors",
+        [(rank.stream(Stream.COMPUTE), 0, 1, rank.pid, rank.device, rank.context, 0, 0, 0)],
+    )
     used = [STREAM_OF[group] for group, size in report.cluster.sizes().items() if size > 1]
     high_priority = 4_294_967_291  # -5, stored unsigned
-    report.add("TARGET_INFO_CUDA_STREAM", "streamId hwId vmId processId contextId priority flag",
-               [(rank.stream(stream), 0, 1, rank.pid, rank.context, priority, 3 if stream is Stream.COMPUTE else 2)
-                for stream, priority in ((Stream.COMPUTE, 0), (Stream.COPY, 0), *((stream, high_priority) for stream in used))])
+    report.add(
+        "TARGET_INFO_CUDA_STREAM",
+        "streamId hwId vmId processId contextId priority flag",
+        [
+            (
+                rank.stream(stream),
+                0,
+                1,
+                rank.pid,
+                rank.context,
+                priority,
+                3 if stream is Stream.COMPUTE else 2,
+            )
+            for stream, priority in (
+                (Stream.COMPUTE, 0),
+                (Stream.COPY, 0),
+                *((stream, high_priority) for stream in used),
+            )
+        ],
+    )
 
 
 def _write_processes(report: Report) -> None:
     rank, string = report.rank, report.export.string
-    others = [(1, "systemd"), (rank.pid - 3, "slurmstepd"), (rank.pid - 2, "bash"), (rank.pid - 1, "nsys"), (rank.pid, "python3")]
-    report.add("PROCESSES", "globalPid pid name", [(VM_ID | pid << 24, pid, name) for pid, name in others])
+    others = [
+        (1, "systemd"),
+        (rank.pid - 3, "slurmstepd"),
+        (rank.pid - 2, "bash"),
+        (rank.pid - 1, "nsys"),
+        (rank.pid, "python3"),
+    ]
+    report.add(
+        "PROCESSES", "globalPid pid name", [(VM_ID | pid << 24, pid, name) for pid, name in others]
+    )
     threads = THREAD_NAMES | (thread_names(report) if report.options.advanced else {})
-    report.add("ThreadNames", "nameId priority globalTid",
-               [(string(name), 20, rank.global_tid(offset)) for offset, name in sorted(threads.items())])
+    report.add(
+        "ThreadNames",
+        "nameId priority globalTid",
+        [(string(name), 20, rank.global_tid(offset)) for offset, name in sorted(threads.items())],
+    )
 
 
 def _write_messages(report: Report, duration: int) -> None:
     own = report.rank.global_pid
     cuda = sum(rows for table, rows in report.export.rows.items() if table.startswith("CUPTI_"))
     nvtx = report.export.rows.get("NVTX_EVENTS", 0)
-    report.add("DIAGNOSTIC_EVENT", "timestamp timestampType source severity text globalPid", [
-        (-45_950_596, 1, 2, 1, "Dwarf backtraces collected.", VM_ID),
-        (0, 1, 3, 1, "Profiling has started.", SESSION_PID),
-        (61_377, 1, 2, 1, "Process was launched by the profiler", own),
-        (95_429_194, 1, 1, 1, "Common injection library initialized successfully.", own),
-        (127_905_171, 1, 1, 1, "CUDA injection initialized successfully.", own),
-        (duration - 900_000, 2, 3, 1, f"Number of CUDA events collected: \t{cuda}.", own),
-        (duration - 800_000, 2, 3, 1, f"Number of NVTX events collected: \t{nvtx}.", own),
-        (duration, 1, 3, 1, "Profiling has stopped.", SESSION_PID)])
+    report.add(
+        "DIAGNOSTIC_EVENT",
+        "timestamp timestampType source severity text globalPid",
+        [
+            (-45_950_596, 1, 2, 1, "Dwarf backtraces collected.", VM_ID),
+            (0, 1, 3, 1, "Profiling has started.", SESSION_PID),
+            (61_377, 1, 2, 1, "Process was launched by the profiler", own),
+            (95_429_194, 1, 1, 1, "Common injection library initialized successfully.", own),
+            (127_905_171, 1, 1, 1, "CUDA injection initialized successfully.", own),
+            (duration - 900_000, 2, 3, 1, f"Number of CUDA events collected: \t{cuda}.", own),
+            (duration - 800_000, 2, 3, 1, f"Number of NVTX events collected: \t{nvtx}.", own),
+            (duration, 1, 3, 1, "Profiling has stopped.", SESSION_PID),
+        ],
+    )
 
 
 def _write_overhead(report: Report) -> None:
-    """What the profiler cost before the process began its work, and what loading the first kernel did."""
-    string, main, worker = report.export.string, report.rank.global_tid(0), report.rank.global_tid(6)
+    """What the profiler cost before the process began its work, and what loading the first kernel
+    did.
+    """
+    string, main, worker = (
+        report.export.string,
+        report.rank.global_tid(0),
+        report.rank.global_tid(6),
+    )
     correlation, first, last = report.first_launch
     middle = (first + last) // 2
-    profiler = [(96_100_000, 127_900_000, main, "CUDA profiling initialization", 0), (97_000_000, 97_300_000, main, "TLS allocation", 0),
-                (131_000_000, 131_120_000, main, "CUPTI Instrumentation", 4),
-                (131_200_000, 133_900_000, main, "CUPTI Resource Management", 5),
-                (140_000_000, 140_250_000, worker, "CUPTI Buffer flush", 3)]
-    cuda = [(first + 400, middle, "Runtime Triggered Module Loading", 6), (middle + 100, last - 100, "Lazy Function Loading", 7)]
-    report.add("PROFILER_OVERHEAD", "start end globalTid nameId overheadType",
-               [(begin, end, thread, string(name), kind) for begin, end, thread, name, kind in profiler])
-    report.add("CUPTI_ACTIVITY_KIND_OVERHEAD", "start end eventClass globalTid correlationId nameId overheadType",
-               [(begin, end, 103, main, correlation, string(name), kind) for begin, end, name, kind in cuda])
+    profiler = [
+        (96_100_000, 127_900_000, main, "CUDA profiling initialization", 0),
+        (97_000_000, 97_300_000, main, "TLS allocation", 0),
+        (131_000_000, 131_120_000, main, "CUPTI Instrumentation", 4),
+        (131_200_000, 133_900_000, main, "CUPTI Resource Management", 5),
+        (140_000_000, 140_250_000, worker, "CUPTI Buffer flush", 3),
+    ]
+    cuda = [
+        (first + 400, middle, "Runtime Triggered Module Loading", 6),
+        (middle + 100, last - 100, "Lazy Function Loading", 7),
+    ]
+    report.add(
+        "PROFILER_OVERHEAD",
+        "start end globalTid nameId overheadType",
+        [(begin, end, thread, string(name), kind) for begin, end, thread, name, kind in profiler],
+    )
+    report.add(
+        "CUPTI_ACTIVITY_KIND_OVERHEAD",
+        "start end eventClass globalTid correlationId nameId overheadType",
+        [
+            (begin, end, 103, main, correlation, string(name), kind)
+            for begin, end, name, kind in cuda
+        ],
+    )
     for table, rows in (("PROFILER_OVERHEAD", profiler), ("CUPTI_ACTIVITY_KIND_OVERHEAD", cuda)):
-        report.count(table, ["all"] * len(rows), np.array([[row[1] - row[0] for row in rows]], dtype=np.int64))
+        report.count(
+            table,
+            ["all"] * len(rows),
+            np.array([[row[1] - row[0] for row in rows]], dtype=np.int64),
+        )

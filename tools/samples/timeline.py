@@ -1,17 +1,20 @@
 """Times for a program: many runs (steps) of it on all ranks at once.
 
-Arrays have the axes (run, rank, operation). Within a run, times are float64 ns since the run's epoch, in true time; host and GPU start
-drained, so runs do not depend on one another. The rules:
+Arrays have the axes (run, rank, operation). Within a run, times are float64 ns since the run's
+epoch, in true time; host and GPU start drained, so runs do not depend on one another. The rules:
 
-* the host performs operations one after the other; a synchronisation lasts until the stream has finished;
-* GPU work begins when its launch has arrived (after the launch call's beginning), what is before it on its stream has finished, and the
-  events its stream waits for have happened;
-* a collective begins on each rank as soon as it can there, and ends on all ranks of its communicator together, a transfer after the last
-  one has begun - but for some microseconds: who has waited ends later, and each GPU has a lag of its own. (Measured on two H100 in one
-  report: the difference of the two ends has two modes about 20 us apart, by which of the two had waited.)
-* a message of at most ``EAGER`` bytes travels as soon as it is sent; a larger one when the receive is posted too, and then its sender
-  waits as well. Data cross the network in latency + size / bandwidth. So no message arrives before it was sent, and no rank leaves a
-  collective before those it needs have come.
+* the host performs operations one after the other; a synchronisation lasts until the stream has
+  finished;
+* GPU work begins when its launch has arrived (after the launch call's beginning), what is before it
+  on its stream has finished, and the events its stream waits for have happened;
+* a collective begins on each rank as soon as it can there, and ends on all ranks of its
+  communicator together, a transfer after the last one has begun - but for some microseconds: who
+  has waited ends later, and each GPU has a lag of its own. (Measured on two H100 in one report: the
+  difference of the two ends has two modes about 20 us apart, by which of the two had waited.)
+* a message of at most ``EAGER`` bytes travels as soon as it is sent; a larger one when the receive
+  is posted too, and then its sender waits as well. Data cross the network in latency + size /
+  bandwidth. So no message arrives before it was sent, and no rank leaves a collective before those
+  it needs have come.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ Random = np.random.Generator
 
 LAUNCH_NS = 5_100  # least time from the beginning of a launch call to the beginning of the work (measured on H100)
 WAKE_NS = 2_600  # from the end of the work to the return of the call that waited for it
-WAITED_FROM_NS = 20_000.0  # a rank has waited if it has begun so much before the last that matters to it
+WAITED_FROM_NS = (
+    20_000.0  # a rank has waited if it has begun so much before the last that matters to it
+)
 EAGER = 8_192  # bytes; larger messages wait for their receiver
 BANDWIDTH = (24.0, 11.5)  # of MPI, bytes per ns within a host and between hosts
 LATENCY = (700.0, 1_900.0)  # likewise, ns
@@ -46,13 +51,21 @@ class Noise:
 
     spread_ns: dict[Kind, float]  # ends are late by up to so much, evenly; by kind of operation
     waited_ns: dict[Kind, tuple[float, ...]]  # of those who waited, by one of these more
-    message_ns: float  # a message's receiver and sender are told of its end later by up to so much, evenly
-    gpu_lag_ns: list[int]  # by how much the work of each rank's GPU begins, and its collectives end, later
+    message_ns: (
+        float  # a message's receiver and sender are told of its end later by up to so much, evenly
+    )
+    gpu_lag_ns: list[
+        int
+    ]  # by how much the work of each rank's GPU begins, and its collectives end, later
 
     def lateness(self, kind: Kind, waited: NDArray[np.bool_], rng: Random) -> Floats:
         """How much later those end who have waited, ns; 0 for the others."""
         times = self.waited_ns[kind]
-        late = times[0] if len(times) == 1 else np.array(times)[rng.integers(0, len(times), waited.shape)]
+        late = (
+            times[0]
+            if len(times) == 1
+            else np.array(times)[rng.integers(0, len(times), waited.shape)]
+        )
         return late * waited
 
 
@@ -60,15 +73,25 @@ def build_noise(options: Options) -> Noise:
     """The noise that the options ask for."""
     waited = None if options.waited_us is None else tuple(us * 1e3 for us in options.waited_us)
     jitter = None if options.end_jitter_us is None else options.end_jitter_us * 1e3
-    lags = np.random.default_rng([options.seed, 19]).uniform(0.0, options.gpu_lag_us * 1e3, options.ranks)
-    return Noise({Kind.COLLECTIVE: 2_500.0 if jitter is None else jitter, Kind.MPI: 900.0 if jitter is None else jitter},
-                 {Kind.COLLECTIVE: waited or (4_000.0,), Kind.MPI: waited or (0.0,)}, jitter or 0.0,
-                 np.rint(lags).astype(np.int64).tolist())
+    lags = np.random.default_rng([options.seed, 19]).uniform(
+        0.0, options.gpu_lag_us * 1e3, options.ranks
+    )
+    return Noise(
+        {
+            Kind.COLLECTIVE: 2_500.0 if jitter is None else jitter,
+            Kind.MPI: 900.0 if jitter is None else jitter,
+        },
+        {Kind.COLLECTIVE: waited or (4_000.0,), Kind.MPI: waited or (0.0,)},
+        jitter or 0.0,
+        np.rint(lags).astype(np.int64).tolist(),
+    )
 
 
 @dataclass
 class Block:
-    """Times of consecutive runs; axes (run, rank, operation). NaN where an operation starts no GPU work."""
+    """Times of consecutive runs; axes (run, rank, operation). NaN where an operation starts no GPU
+    work.
+    """
 
     host_begin: Floats
     host_end: Floats
@@ -79,15 +102,21 @@ class Block:
 
     def ends(self) -> Floats:
         """End of each run on each rank: of the host's last operation and of all work."""
-        return np.maximum(self.host_end[..., -1], np.fmax.reduce(self.gpu_end, axis=-1, initial=0.0))
+        return np.maximum(
+            self.host_end[..., -1], np.fmax.reduce(self.gpu_end, axis=-1, initial=0.0)
+        )
 
     def one_run(self, run: int) -> Block:
         """One run of the block."""
         return Block(*(getattr(self, one.name)[run : run + 1] for one in fields(self)))
 
     def edges(self, kind: Kind) -> tuple[Floats, Floats]:
-        """Begins and ends of what an operation of this kind is about: a call of MPI, else work on the GPU."""
-        return (self.host_begin, self.host_end) if kind is Kind.MPI else (self.gpu_begin, self.gpu_end)
+        """Begins and ends of what an operation of this kind is about: a call of MPI, else work on
+        the GPU.
+        """
+        return (
+            (self.host_begin, self.host_end) if kind is Kind.MPI else (self.gpu_begin, self.gpu_end)
+        )
 
 
 class Timeline:
@@ -106,7 +135,9 @@ class Timeline:
         self.sections = list(_sections(program.ops))
 
     def run(self, rng: Random, begin: Floats) -> Block:
-        """Simulate ``len(begin)`` runs; ``begin`` (run, rank) is when each rank's host begins, ns since the run's epoch."""
+        """Simulate ``len(begin)`` runs; ``begin`` (run, rank) is when each rank's host begins, ns
+        since the run's epoch.
+        """
         run = _Run(self, rng, begin)
         mpi = _MpiTiming(self.program, self.cluster, self.noise, run.block, rng)
         for kind, first, last in self.sections:
@@ -116,33 +147,55 @@ class Timeline:
             elif kind is Kind.COLLECTIVE:
                 run.time_collective(first)
             elif kind is Kind.MPI:
-                run.host = run.block.host_end[..., first] = mpi.end_of(first, run.api[..., first], run.work[..., first])
+                run.host = run.block.host_end[..., first] = mpi.end_of(
+                    first, run.api[..., first], run.work[..., first]
+                )
             else:
                 run.time_order(first)
         return run.block
 
     def transfer_times(self, op: Op, transfer: Floats) -> Floats:
-        """How long an NCCL operation transfers once all have begun (run, rank; ns): as the dice gave it, unless a link is slow."""
+        """How long an NCCL operation transfers once all have begun (run, rank; ns): as the dice
+        gave it, unless a link is slow.
+        """
         return transfer
 
 
 class _Run:
-    """Runs being simulated: durations as the dice gave them (run, rank, operation), and where host and streams stand (run, rank); ns."""
+    """Runs being simulated: durations as the dice gave them (run, rank, operation), and where host
+    and streams stand (run, rank); ns.
+    """
 
     def __init__(self, timeline: Timeline, rng: Random, begin: Floats) -> None:
         self.timeline = timeline
-        self.program, self.cluster, self.noise, self.rng = timeline.program, timeline.cluster, timeline.noise, rng
+        self.program, self.cluster, self.noise, self.rng = (
+            timeline.program,
+            timeline.cluster,
+            timeline.noise,
+            rng,
+        )
         shape = (*begin.shape, len(self.program.ops))
         luck, noise = rng.random(shape), rng.random(shape)
-        latency, self.lag = LAUNCH_NS + 1_400.0 * noise, np.array(timeline.noise.gpu_lag_ns, dtype=np.float64)
-        self.gap = timeline.pads + timeline.gap * (0.85 + 0.4 * luck + 6.0 * luck**40) * timeline.host_speed
+        latency, self.lag = (
+            LAUNCH_NS + 1_400.0 * noise,
+            np.array(timeline.noise.gpu_lag_ns, dtype=np.float64),
+        )
+        self.gap = (
+            timeline.pads
+            + timeline.gap * (0.85 + 0.4 * luck + 6.0 * luck**40) * timeline.host_speed
+        )
         self.api = timeline.api * (0.8 + 0.5 * rng.random(shape)) * timeline.host_speed
         self.work = timeline.work * (0.97 + 0.06 * noise) * timeline.gpu_speed
         self.launch, self.pause = latency + self.lag[None, :, None], 0.18 * latency
         self.host = begin.copy()  # end of its last operation
-        self.tail = {stream: np.zeros(begin.shape) for stream in Stream}  # end of each stream's last work
-        self.block = Block(*(np.full(shape, np.nan) for _ in range(4)), event_time=np.zeros((*begin.shape, max(self.program.events, 1))),
-                           arrival=np.full((*begin.shape, len(self.program.messages)), np.nan))
+        self.tail = {
+            stream: np.zeros(begin.shape) for stream in Stream
+        }  # end of each stream's last work
+        self.block = Block(
+            *(np.full(shape, np.nan) for _ in range(4)),
+            event_time=np.zeros((*begin.shape, max(self.program.events, 1))),
+            arrival=np.full((*begin.shape, len(self.program.messages)), np.nan),
+        )
 
     def time_host(self, span: slice) -> None:
         """Host operations one after the other."""
@@ -152,15 +205,23 @@ class _Run:
         self.host = self.block.host_end[..., span.stop - 1].copy()
 
     def time_launches(self, span: range) -> None:
-        """The i-th work of a stream begins at max(arrival_i, end_{i-1} + pause_i), as a running maximum of sums."""
+        """The i-th work of a stream begins at max(arrival_i, end_{i-1} + pause_i), as a running
+        maximum of sums.
+        """
         work = [index for index in span if self.program.ops[index].kind in GPU_WORK]
         for stream in sorted({self.program.ops[index].stream for index in work}):
             which = np.array([index for index in work if self.program.ops[index].stream is stream])
             arrival = self.block.host_begin[..., which] + self.launch[..., which]
-            before = np.cumsum(self.pause[..., which] + self.work[..., which], axis=-1) - self.work[..., which]
+            before = (
+                np.cumsum(self.pause[..., which] + self.work[..., which], axis=-1)
+                - self.work[..., which]
+            )
             ready = np.maximum.accumulate(arrival - before, axis=-1)
             begin = before + np.maximum(ready, self.tail[stream][..., None])
-            self.block.gpu_begin[..., which], self.block.gpu_end[..., which] = begin, begin + self.work[..., which]
+            self.block.gpu_begin[..., which], self.block.gpu_end[..., which] = (
+                begin,
+                begin + self.work[..., which],
+            )
             self.tail[stream] = self.block.gpu_end[..., which[-1]].copy()
 
     def time_order(self, index: int) -> None:
@@ -174,10 +235,16 @@ class _Run:
         elif op.kind is Kind.MEET:
             for comm in self.cluster.all_of(op.payload.group):
                 ranks = list(comm.ranks)
-                self.host[:, ranks] = self.block.host_begin[:, ranks, index].max(axis=1, keepdims=True) + self.api[:, ranks, index]
+                self.host[:, ranks] = (
+                    self.block.host_begin[:, ranks, index].max(axis=1, keepdims=True)
+                    + self.api[:, ranks, index]
+                )
         else:
-            done = {Kind.SYNC_STREAM: lambda: tail[op.stream], Kind.SYNC_EVENT: lambda: self.block.event_time[..., op.event],
-                    Kind.SYNC_DEVICE: lambda: np.maximum.reduce(list(tail.values()))}[op.kind]()
+            done = {
+                Kind.SYNC_STREAM: lambda: tail[op.stream],
+                Kind.SYNC_EVENT: lambda: self.block.event_time[..., op.event],
+                Kind.SYNC_DEVICE: lambda: np.maximum.reduce(list(tail.values())),
+            }[op.kind]()
             self.host = np.maximum(self.host, done + WAKE_NS)
         self.block.host_end[..., index] = self.host
 
@@ -185,13 +252,21 @@ class _Run:
         """A collective of NCCL on all its communicators."""
         op = self.program.ops[index]
         transfer = self.timeline.transfer_times(op, self.work[..., index])
-        begin = np.maximum(self.tail[op.stream] + 700.0, self.block.host_begin[..., index] + self.launch[..., index])
-        last, end = begin.copy(), begin + transfer  # last: when the last rank that matters has begun
+        begin = np.maximum(
+            self.tail[op.stream] + 700.0,
+            self.block.host_begin[..., index] + self.launch[..., index],
+        )
+        last, end = (
+            begin.copy(),
+            begin + transfer,
+        )  # last: when the last rank that matters has begun
         for comm in self.cluster.all_of(op.payload.group):
             ranks = list(comm.ranks)
             own = begin[:, ranks]
             if op.payload.function == "SendRecv":  # a ring: only the neighbours matter
-                last[:, ranks] = np.maximum(np.maximum(own, np.roll(own, 1, axis=1)), np.roll(own, -1, axis=1))
+                last[:, ranks] = np.maximum(
+                    np.maximum(own, np.roll(own, 1, axis=1)), np.roll(own, -1, axis=1)
+                )
             else:
                 last[:, ranks] = own.max(axis=1, keepdims=True)
             end[:, ranks] = last[:, ranks] + transfer[:, ranks[:1]]
@@ -203,7 +278,9 @@ class _Run:
 
 
 def _sections(ops: list[Op]) -> Iterator[tuple[Kind | None, int, int]]:
-    """Cut a program into stretches of plain launches (None, first, last + 1) and single special operations."""
+    """Cut a program into stretches of plain launches (None, first, last + 1) and single special
+    operations.
+    """
     first = 0
     for index, op in enumerate(ops):
         if op.kind not in (Kind.HOST, *GPU_WORK):
@@ -218,16 +295,24 @@ def _sections(ops: list[Op]) -> Iterator[tuple[Kind | None, int, int]]:
 class _MpiTiming:
     """Ends of the MPI calls of runs of a program; axes are (run, rank)."""
 
-    def __init__(self, program: Program, cluster: Cluster, noise: Noise, block: Block, rng: Random) -> None:
+    def __init__(
+        self, program: Program, cluster: Cluster, noise: Noise, block: Block, rng: Random
+    ) -> None:
         self.program, self.noise, self.block, self.rng = program, noise, block, rng
         self.grid = build_grid(len(cluster.ranks), cluster.lonely)
         hosts = np.array([rank.host_index for rank in cluster.ranks])
         self.far = (hosts[:, None] != hosts[None, :]).astype(np.int64)
-        self.left: dict[int, Floats] = {}  # when the data of a large message have left its sender, by message
-        self.met: dict[int, Floats] = {}  # when a collective that was only started is complete, by operation
+        self.left: dict[
+            int, Floats
+        ] = {}  # when the data of a large message have left its sender, by message
+        self.met: dict[
+            int, Floats
+        ] = {}  # when a collective that was only started is complete, by operation
 
     def end_of(self, index: int, api: Floats, cost: Floats) -> Floats:
-        """When every rank leaves the call that is operation ``index``; ``api`` and ``cost`` are as drawn, in ns."""
+        """When every rank leaves the call that is operation ``index``; ``api`` and ``cost`` are as
+        drawn, in ns.
+        """
         op = self.program.ops[index]
         begin = self.block.host_begin[..., index]
         end = begin + api
@@ -249,10 +334,16 @@ class _MpiTiming:
 
     def _wake(self, end: Floats) -> Floats | float:
         """From the completion of what a call waits for to its end."""
-        return MPI_WAKE_NS + self.rng.random(end.shape) * self.noise.message_ns if self.noise.message_ns else MPI_WAKE_NS
+        return (
+            MPI_WAKE_NS + self.rng.random(end.shape) * self.noise.message_ns
+            if self.noise.message_ns
+            else MPI_WAKE_NS
+        )
 
     def _meet(self, op: Op, begin: Floats, end: Floats, cost: Floats) -> Floats:
-        """Ends of a collective whose calls begin at ``begin`` and, if nobody had to wait, end at ``end``."""
+        """Ends of a collective whose calls begin at ``begin`` and, if nobody had to wait, end at
+        ``end``.
+        """
         spread = self.rng.random(begin.shape) * self.noise.spread_ns[Kind.MPI]
         met, until = end.copy(), begin.copy()  # until: when those a rank waits for have come
         for members in self.grid.teams[op.mpi.team]:
@@ -264,10 +355,15 @@ class _MpiTiming:
                 met[:, ranks], until[:, ranks] = np.maximum(end[:, ranks], last + price), last
             elif op.mpi.meeting is Meeting.FROM_ROOT:
                 others = [rank for rank in ranks if rank != root]
-                met[:, others] = np.maximum(end[:, others], begin[:, [root]] + price[:, : len(others)])
+                met[:, others] = np.maximum(
+                    end[:, others], begin[:, [root]] + price[:, : len(others)]
+                )
                 until[:, others] = begin[:, [root]]
             else:
-                met[:, root], until[:, root] = np.maximum(end[:, root], (last + price).max(axis=1)), last[:, 0]
+                met[:, root], until[:, root] = (
+                    np.maximum(end[:, root], (last + price).max(axis=1)),
+                    last[:, 0],
+                )
         return met + self.noise.lateness(Kind.MPI, until - begin > WAITED_FROM_NS, self.rng)
 
     def _deliver(self, number: int, message: Message) -> None:
@@ -281,18 +377,27 @@ class _MpiTiming:
         way = latency + message.size / bandwidth * (1.0 + 0.08 * self.rng.random(ready.shape))
         arrived = ready + way
         if message.size > EAGER:
-            arrived = np.maximum(ready, self.block.host_begin[:, receivers, message.receive]) + latency + way
+            arrived = (
+                np.maximum(ready, self.block.host_begin[:, receivers, message.receive])
+                + latency
+                + way
+            )
             self.left[number] = np.full(self.block.host_begin.shape[:2], np.nan)
             self.left[number][:, senders] = arrived - latency
         self.block.arrival[:, receivers, number] = arrived
 
     def _complete(self, index: int) -> Floats:
-        """When what operation ``index`` sends and receives is done with; NaN on ranks where nothing is."""
+        """When what operation ``index`` sends and receives is done with; NaN on ranks where nothing
+        is.
+        """
         done = self.met.get(index, np.full(self.block.host_begin.shape[:2], np.nan))
         for number, message in enumerate(self.program.messages):
             if message.receive == index:
                 arrival = self.block.arrival[..., number]
-                taken = np.maximum(arrival, self.block.host_begin[..., index]) + (message.size <= EAGER) * message.size / COPY_BYTES_PER_NS
+                taken = (
+                    np.maximum(arrival, self.block.host_begin[..., index])
+                    + (message.size <= EAGER) * message.size / COPY_BYTES_PER_NS
+                )
                 done = np.fmax(done, np.where(np.isnan(arrival), np.nan, taken))
             if message.send == index and number in self.left:
                 done = np.fmax(done, self.left[number])

@@ -25,31 +25,57 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     steady = context.question.steady
     begin, end = context.question.steady_span(context.duration)
     others = with_waits(found["others"])
-    found = {**found, "devices": found["devices"].with_columns(pl.col("device").cast(pl.Int64))} if found["devices"].height else found
-    people = People.of(context, _parts(found["devices"], others), found["records"], others, end - begin)
-    findings = [*_of_waits(people, steady, (begin, end)), *job_wide(people, found["calls"], context)] if found["devices"].height else []
+    found = (
+        {**found, "devices": found["devices"].with_columns(pl.col("device").cast(pl.Int64))}
+        if found["devices"].height
+        else found
+    )
+    people = People.of(
+        context, _parts(found["devices"], others), found["records"], others, end - begin
+    )
+    findings = (
+        [*_of_waits(people, steady, (begin, end)), *job_wide(people, found["calls"], context)]
+        if found["devices"].height
+        else []
+    )
     findings = sorted(findings, key=lambda finding: -finding.share)[:MOST]
     tables = {}
     if steady:
-        tables["phases"] = Table("Phases", phases(context.book, context.labels["nvtx"], steady),
-                                 "Findings are of the steady state: shares are of its time.")
+        tables["phases"] = Table(
+            "Phases",
+            phases(context.book, context.labels["nvtx"], steady),
+            "Findings are of the steady state: shares are of its time.",
+        )
     return Result("findings", ANALYSIS.title, tables, [], [], findings)
 
 
 def _parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """The parts of devices' time: of NCCL kernels that are not matched and of MPI the waits for other ranks told from the rest."""
+    """The parts of devices' time: of NCCL kernels that are not matched and of MPI the waits for
+    other ranks told from the rest.
+    """
     if not devices.height:
         return devices
     idle = [name for name in devices.columns if name.startswith("idle_")]
     devices = devices.with_columns(idle_unknown=(pl.col("idle") - pl.sum_horizontal(idle)).clip(0))
     nothing = pl.DataFrame(schema={"device": pl.Int64, "name": pl.String, "exposed_wait": pl.Int64})
-    waits = (others if others.height else nothing).group_by("device").agg(
-        nccl=pl.col("exposed_wait").filter(pl.col("name").str.starts_with("NCCL")).sum(),
-        mpi=pl.col("exposed_wait").filter(~pl.col("name").str.starts_with("NCCL")).sum())
+    waits = (
+        (others if others.height else nothing)
+        .group_by("device")
+        .agg(
+            nccl=pl.col("exposed_wait").filter(pl.col("name").str.starts_with("NCCL")).sum(),
+            mpi=pl.col("exposed_wait").filter(~pl.col("name").str.starts_with("NCCL")).sum(),
+        )
+    )
     devices = devices.join(waits, on="device", how="left", maintain_order="left")
-    nccl, mpi = (pl.min_horizontal(pl.col(name).fill_null(0), part) for name, part in (("nccl", "other_nccl"), ("mpi", "idle_mpi")))
-    return devices.with_columns(wait=pl.col("wait") + nccl + mpi, transfer=pl.col("transfer") + pl.col("other_nccl") - nccl,
-                                idle_mpi=pl.col("idle_mpi") - mpi)
+    nccl, mpi = (
+        pl.min_horizontal(pl.col(name).fill_null(0), part)
+        for name, part in (("nccl", "other_nccl"), ("mpi", "idle_mpi"))
+    )
+    return devices.with_columns(
+        wait=pl.col("wait") + nccl + mpi,
+        transfer=pl.col("transfer") + pl.col("other_nccl") - nccl,
+        idle_mpi=pl.col("idle_mpi") - mpi,
+    )
 
 
 def _of_waits(people: People, steady: object, span: tuple[int, int]) -> list[Finding]:
@@ -64,9 +90,17 @@ def _of_waits(people: People, steady: object, span: tuple[int, int]) -> list[Fin
     if culprits:
         told += culprits.cost
         one = of_culprits(people, segments, culprits)
-        same = [finding for finding, link in zip(found, links, strict=True) if set(culprits.tasks) & set(link.tasks)]
+        same = [
+            finding
+            for finding, link in zip(found, links, strict=True)
+            if set(culprits.tasks) & set(link.tasks)
+        ]
         if same and one.kind == "slow_link":
-            one = replace(same[0], share=max(same[0].share, one.share), evidence=(*same[0].evidence, *one.evidence))
+            one = replace(
+                same[0],
+                share=max(same[0].share, one.share),
+                evidence=(*same[0].evidence, *one.evidence),
+            )
         elif same:
             # A slow GPU moves data slowly too.
             one = replace(one, evidence=(*one.evidence, *same[0].evidence))

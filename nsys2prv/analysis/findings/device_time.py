@@ -1,7 +1,8 @@
 """The time of each device in the steady state as a partition: each moment counts once.
 
-In this order: computing (kernels other than NCCL's, graphs), transfer (NCCL after the last rank has begun), wait (NCCL before that), other
-NCCL (kernels of which that is not known), memory operations, idle; idle time by what the host does, and by the call that it is in.
+In this order: computing (kernels other than NCCL's, graphs), transfer (NCCL after the last rank has
+begun), wait (NCCL before that), other NCCL (kernels of which that is not known), memory operations,
+idle; idle time by what the host does, and by the call that it is in.
 """
 
 from __future__ import annotations
@@ -11,66 +12,139 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.collectives import matched_collectives
-from nsys2prv.analysis.hosts import STATES, driving_threads, host_states
 from nsys2prv.analysis.intervals import Spans, clipped, difference, gaps, union, united
-from nsys2prv.analysis.unit import COMPUTE, CONVOLUTION, GEMM, GRAPH, MEMORY, MPI, NCCL, TENSOR_NO, Unit
-from nsys2prv.columns import ABSENT
+from nsys2prv.analysis.unit import (
+    COMPUTE,
+    CONVOLUTION,
+    GEMM,
+    GRAPH,
+    MEMORY,
+    MPI,
+    NCCL,
+    STATES,
+    TENSOR_NO,
+    Unit,
+    driving_threads,
+    host_states,
+)
 
 #: Parts of a device's time that are not idle.
 BUSY = ("compute", "transfer", "wait", "other_nccl", "memory")
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    """devices: a row each, its parts (ns). records: a row for each kernel of a matched collective, with its exposed parts. others: a row
-    for each other NCCL kernel, and each call of MPI with which a device is idle. calls: idle time by device and call."""
+    """devices: a row each, its parts (ns). records: a row for each kernel of a matched collective,
+    with its exposed parts. others: a row for each other NCCL kernel, and each call of MPI with
+    which a device is idle. calls: idle time by device and call.
+    """
     begin, end = unit.question.steady_span(unit.duration)
     found: dict[str, list[pl.DataFrame]] = {"devices": [], "records": [], "others": [], "calls": []}
-    kernels = unit.begins("nccl_kernel", ("operation", "bytes", "communicator", "kernel")) if unit.has("nccl_kernel") else None
+    kernels = (
+        unit.begins("nccl_kernel", ("operation", "bytes", "communicator", "kernel"))
+        if unit.has("nccl_kernel")
+        else None
+    )
     kernels = None if kernels is None else _numbered(unit, kernels, "kernel")
-    matched = matched_collectives(unit, kernels) if kernels is not None and unit.has("nccl_collective") else None
+    matched = (
+        matched_collectives(unit, kernels)
+        if kernels is not None and unit.has("nccl_collective")
+        else None
+    )
     for device in unit.devices:
-        compute, nccl = (clipped(unit.device_spans(device, *what), begin, end) for what in ((COMPUTE, GRAPH), (NCCL,)))
+        compute, nccl = (
+            clipped(unit.device_spans(device, *what), begin, end)
+            for what in ((COMPUTE, GRAPH), (NCCL,))
+        )
         parts = {"compute": compute}
         transfer = wait = other = Spans(*[np.zeros(0, np.int64)] * 2)
         if kernels is not None:
             mine = _of_device(unit, kernels, device, begin, end)
             if matched is not None:
                 known = _of_device(unit, matched, device, begin, end).with_columns(
-                    ready=pl.col("begin") + pl.col("wait"), until=pl.col("begin") + pl.col("wait") + pl.col("transfer"))
-                mine = mine.join(known.select("thread", "begin"), on=["thread", "begin"], how="anti", maintain_order="left")
+                    ready=pl.col("begin") + pl.col("wait"),
+                    until=pl.col("begin") + pl.col("wait") + pl.col("transfer"),
+                )
+                mine = mine.join(
+                    known.select("thread", "begin"),
+                    on=["thread", "begin"],
+                    how="anti",
+                    maintain_order="left",
+                )
                 transfer = difference(_union(known, "ready", "until", begin, end), compute)
-                wait = difference(_union(known, "begin", "ready", begin, end), united([compute, transfer]))
-                found["records"].append(known.with_columns(
-                    exposed_wait=_own_part(known, "begin", "ready", wait), exposed_transfer=_own_part(known, "ready", "until", transfer)))
+                wait = difference(
+                    _union(known, "begin", "ready", begin, end), united([compute, transfer])
+                )
+                found["records"].append(
+                    known.with_columns(
+                        exposed_wait=_own_part(known, "begin", "ready", wait),
+                        exposed_transfer=_own_part(known, "ready", "until", transfer),
+                    )
+                )
             other = difference(nccl, united([compute, transfer, wait]))
-            found["others"].append(_other_rows(unit, mine, other, device, pl.format("NCCL {}", "kernel")))
+            found["others"].append(
+                _other_rows(unit, mine, other, device, pl.format("NCCL {}", "kernel"))
+            )
         parts |= {"transfer": transfer, "wait": wait, "other_nccl": other}
         memory = clipped(unit.device_spans(device, MEMORY), begin, end)
         parts["memory"] = difference(memory, united([compute, nccl]))
         idle = gaps(unit.active(device), begin, end)
-        found["others"] += [_other_rows(unit, calls, idle, device, pl.format(f"{layout} {{}}", "call"))
-                            for layout, calls in _mpi_calls(unit, device, begin, end)]
+        found["others"] += [
+            _other_rows(unit, calls, idle, device, pl.format(f"{layout} {{}}", "call"))
+            for layout, calls in _mpi_calls(unit, device, begin, end)
+        ]
         states = host_states(unit, device)
         task = _task_of(unit, device)
-        work = unit.work.filter((pl.col("device") == device) & pl.col("class").is_in([GEMM, CONVOLUTION])
-                                & (pl.col("tensor") == TENSOR_NO) & (pl.col("begin") >= begin) & (pl.col("begin") < end))
-        found["devices"].append(pl.DataFrame({
-            "device": [device], "task": [task], **{name: [spans.length] for name, spans in parts.items()}, "idle": [idle.length],
-            **{f"idle_{name}": [int(states[name].within(idle.begin, idle.end).sum())] for name in STATES},
-            "without_tensor_cores": [int((work["end"] - work["begin"]).sum())]}))
+        work = unit.work.filter(
+            (pl.col("device") == device)
+            & pl.col("class").is_in([GEMM, CONVOLUTION])
+            & (pl.col("tensor") == TENSOR_NO)
+            & (pl.col("begin") >= begin)
+            & (pl.col("begin") < end)
+        )
+        found["devices"].append(
+            pl.DataFrame(
+                {
+                    "device": [device],
+                    "task": [task],
+                    **{name: [spans.length] for name, spans in parts.items()},
+                    "idle": [idle.length],
+                    **{
+                        f"idle_{name}": [int(states[name].within(idle.begin, idle.end).sum())]
+                        for name in STATES
+                    },
+                    "without_tensor_cores": [int((work["end"] - work["begin"]).sum())],
+                }
+            )
+        )
         if unit.has("cuda_api"):
             found["calls"].append(_idle_in_calls(unit, device, idle))
     return {name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()}
 
 
-def _other_rows(unit: Unit, frame: pl.DataFrame, exposed: Spans, device: int, name: pl.Expr) -> pl.DataFrame:
-    """Rows of `others`: task, device, name, begin, end, operation, bytes, communicator (ABSENT for what is not known), number and total (in
-    the whole job, of this name on its row's device), exposed (ns)."""
-    known = [name if name in frame.columns else pl.lit(ABSENT, pl.Int64).alias(name) for name in ("operation", "bytes", "communicator")]
+def _other_rows(
+    unit: Unit, frame: pl.DataFrame, exposed: Spans, device: int, name: pl.Expr
+) -> pl.DataFrame:
+    """Rows of `others`: task, device, name, begin, end, operation, bytes, communicator (ABSENT for
+    what is not known), number and total (in the whole job, of this name on its row's device),
+    exposed (ns).
+    """
+    known = [
+        name if name in frame.columns else pl.lit(ABSENT, pl.Int64).alias(name)
+        for name in ("operation", "bytes", "communicator")
+    ]
     return frame.select(
-        pl.Series("task", unit.task_of[frame["thread"].to_numpy()], dtype=pl.Int64), pl.lit(device, pl.Int64).alias("device"),
-        name.alias("name"), "begin", "end", "number", "total", *known, _own_part(frame, "begin", "end", exposed).alias("exposed"))
+        pl.Series("task", unit.task_of[frame["thread"].to_numpy()], dtype=pl.Int64),
+        pl.lit(device, pl.Int64).alias("device"),
+        name.alias("name"),
+        "begin",
+        "end",
+        "number",
+        "total",
+        *known,
+        _own_part(frame, "begin", "end", exposed).alias("exposed"),
+    )
 
 
 def _mpi_calls(unit: Unit, device: int, begin: int, end: int) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -79,15 +153,21 @@ def _mpi_calls(unit: Unit, device: int, begin: int, end: int) -> Iterator[tuple[
     for layout in MPI:
         if unit.has(layout):
             calls = unit.begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
-            calls = calls.with_columns(number=pl.int_range(pl.len()).over("call"), total=pl.len().over("call"))
+            calls = calls.with_columns(
+                number=pl.int_range(pl.len()).over("call"), total=pl.len().over("call")
+            )
             yield layout, calls.filter((pl.col("begin") >= begin) & (pl.col("begin") < end))
 
 
 def _numbered(unit: Unit, frame: pl.DataFrame, name: str) -> pl.DataFrame:
-    """The rows, by begin, with their `number` among those of the same name on their device, and how many there are, `total`."""
+    """The rows, by begin, with their `number` among those of the same name on their device, and how
+    many there are, `total`.
+    """
     frame = frame.sort("begin", maintain_order=True)
     device = pl.Series("device", unit.device_of[frame["thread"].to_numpy()])
-    return frame.with_columns(device).with_columns(number=pl.int_range(pl.len()).over("device", name), total=pl.len().over("device", name))
+    return frame.with_columns(device).with_columns(
+        number=pl.int_range(pl.len()).over("device", name), total=pl.len().over("device", name)
+    )
 
 
 def _task_of(unit: Unit, device: int) -> int:
@@ -99,7 +179,9 @@ def _task_of(unit: Unit, device: int) -> int:
 def _of_device(unit: Unit, frame: pl.DataFrame, device: int, begin: int, end: int) -> pl.DataFrame:
     """The rows of a device that begin in the steady state."""
     here = unit.device_of[frame["thread"].to_numpy()] == device
-    return frame.filter(pl.Series(here, dtype=pl.Boolean) & (pl.col("begin") >= begin) & (pl.col("begin") < end)).sort("begin")
+    return frame.filter(
+        pl.Series(here, dtype=pl.Boolean) & (pl.col("begin") >= begin) & (pl.col("begin") < end)
+    ).sort("begin")
 
 
 def _union(frame: pl.DataFrame, since: str, until: str, begin: int, end: int) -> Spans:
@@ -107,20 +189,35 @@ def _union(frame: pl.DataFrame, since: str, until: str, begin: int, end: int) ->
 
 
 def _own_part(frame: pl.DataFrame, since: str, until: str, exposed: Spans) -> pl.Series:
-    """How much of a set of times each row accounts for; what several rows cover counts for the first."""
+    """How much of a set of times each row accounts for; what several rows cover counts for the
+    first.
+    """
     begin, end = frame[since].to_numpy(), frame[until].to_numpy()
     order = np.argsort(begin, kind="stable")
     reached = np.concatenate([[0], np.maximum.accumulate(end[order])[:-1]]) if len(end) else end
     own = np.zeros(len(begin), np.int64)
-    own[order] = exposed.within(np.minimum(np.maximum(begin[order], reached), end[order]), end[order])
+    own[order] = exposed.within(
+        np.minimum(np.maximum(begin[order], reached), end[order]), end[order]
+    )
     return pl.Series(own, dtype=pl.Int64)
 
 
 def _idle_in_calls(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
-    """The idle time of a device by the call that the threads driving it are in: device, call (value), synchronises, count, time."""
+    """The idle time of a device by the call that the threads driving it are in: device, call
+    (value), synchronises, count, time.
+    """
     calls = unit.api.filter(pl.col("thread").is_in(driving_threads(unit, device)))
     time = idle.within(calls["begin"].to_numpy(), calls["end"].to_numpy())
     calls = calls.with_columns(time=pl.Series(time, dtype=pl.Int64)).filter(pl.col("time") > 0)
-    return calls.group_by("call").agg(count=pl.len().cast(pl.Int64), time=pl.col("time").sum()).sort("call").select(
-        pl.lit(device, pl.Int64).alias("device"), "call", pl.col("call").is_in(list(unit.question.synchronising)).alias("synchronises"),
-        "count", "time")
+    return (
+        calls.group_by("call")
+        .agg(count=pl.len().cast(pl.Int64), time=pl.col("time").sum())
+        .sort("call")
+        .select(
+            pl.lit(device, pl.Int64).alias("device"),
+            "call",
+            pl.col("call").is_in(list(unit.question.synchronising)).alias("synchronises"),
+            "count",
+            "time",
+        )
+    )

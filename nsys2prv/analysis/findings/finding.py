@@ -31,7 +31,8 @@ class Finding:
     kind: str
     # one sentence: who and what
     title: str
-    # of the job's time (its steady state, where one was found), at most gained if the cause vanished
+    # of the job's time (its steady state, where one was found), at most gained if the cause
+    # vanished
     share: float
     # whose fault it is, the culprit first; empty where it is nobody's
     ranks: tuple[int, ...] = ()
@@ -46,9 +47,17 @@ class Finding:
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
 
     @classmethod
     def of(cls, found: dict[str, object]) -> Finding:
         """What :meth:`as_dict` gave."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+        return cls(
+            **{
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in found.items()
+            }
+        )

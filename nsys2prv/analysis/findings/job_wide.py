@@ -12,25 +12,40 @@ from nsys2prv.analysis.findings.people import People
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.text import cell, duration
 from nsys2prv.analysis.unit import labels_of
-from nsys2prv.naming.calls import COPYING
+from nsys2prv.events.names.calls import COPYING
 
 #: What hosts do while devices are idle, for people, and what helps.
 HOSTS = {
     "host_mpi": ("in MPI", "look at who is late in MPI, or overlap MPI with work of the GPU"),
-    "host_nccl": ("in calls of NCCL", "create communicators before the loop, and let calls of NCCL return at once"),
+    "host_nccl": (
+        "in calls of NCCL",
+        "create communicators before the loop, and let calls of NCCL return at once",
+    ),
     "host_io": ("in file or network I/O", "load data ahead, in other threads or processes"),
-    "blocked_by_call": ("waiting in {call}", "synchronise later or not at all: what follows is launched only after the wait"),
-    "launch_bound": ("in CUDA calls, most of it in {call}", "launch less often: CUDA graphs, fused kernels, larger batches"),
-    "host_work": ("in no call that was recorded: it computes", "profile the host's CPU (nsys --sample), and move its work out of the loop "
-                  "or ahead of it"),
+    "blocked_by_call": (
+        "waiting in {call}",
+        "synchronise later or not at all: what follows is launched only after the wait",
+    ),
+    "launch_bound": (
+        "in CUDA calls, most of it in {call}",
+        "launch less often: CUDA graphs, fused kernels, larger batches",
+    ),
+    "host_work": (
+        "in no call that was recorded: it computes",
+        "profile the host's CPU (nsys --sample), and move its work out of the loop or ahead of it",
+    ),
 }
 #: Calls, by what their names contain -> what helps.
-CALLS = {"Malloc": "allocate once, or by a caching allocator", "Free": "free outside of the loop, or use a caching allocator",
-         "Module": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
-         "HostAlloc": "allocate pinned memory once", "HostRegister": "register memory once",
-         "DeviceSynchronize": "wait for events or streams rather than for the whole device",
-         "StreamSynchronize": "read results of the GPU (.item(), .cpu()) less often, or a step later",
-         "EventSynchronize": "wait for the event later, once it is needed"}
+CALLS = {
+    "Malloc": "allocate once, or by a caching allocator",
+    "Free": "free outside of the loop, or use a caching allocator",
+    "Module": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
+    "HostAlloc": "allocate pinned memory once",
+    "HostRegister": "register memory once",
+    "DeviceSynchronize": "wait for events or streams rather than for the whole device",
+    "StreamSynchronize": "read results of the GPU (.item(), .cpu()) less often, or a step later",
+    "EventSynchronize": "wait for the event later, once it is needed",
+}
 
 
 def job_wide(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
@@ -45,30 +60,54 @@ def _exposed(people: People) -> Iterator[Finding]:
     share = people.share("transfer")
     if share < LEAST["exposed_communication"]:
         return
-    evidence = [f"{duration(float(people.devices['transfer'].mean()))} of each GPU in the mean, waits for late ranks not counted"]
+    evidence = [
+        f"{duration(float(people.devices['transfer'].mean()))} of each GPU in the mean, waits for late ranks not counted"
+    ]
     if people.records.height:
         labels = labels_of("nccl_operation")
-        groups = people.records.group_by("operation", "bytes").agg(
-            pl.col("exposed_transfer").sum(), pl.col("transfer").median(), count=pl.col("collective").n_unique(),
-            speed=pl.col("bus_bandwidth").median()).sort(["exposed_transfer", "operation", "bytes"], descending=[True, False, False])
+        groups = (
+            people.records.group_by("operation", "bytes")
+            .agg(
+                pl.col("exposed_transfer").sum(),
+                pl.col("transfer").median(),
+                count=pl.col("collective").n_unique(),
+                speed=pl.col("bus_bandwidth").median(),
+            )
+            .sort(["exposed_transfer", "operation", "bytes"], descending=[True, False, False])
+        )
         total = max(float(people.devices["transfer"].sum()), 1.0)
         for row in groups.head(2).iter_rows(named=True):
             size = f" of {cell('bytes', row['bytes'])}" if row["bytes"] >= 0 else ""
             speed = f", {row['speed'] / 1e9:.1f} GB/s on the bus" if row["speed"] else ""
-            evidence.append(f"{row['exposed_transfer'] / total:.0%} of it: {labels.get(row['operation'], 'NCCL')}{size}, {row['count']:,} "
-                            f"times, median transfer {duration(row['transfer'])}{speed}")
-    yield Finding("exposed_communication", f"GPUs only communicate for {share:.1%} of the time, and compute nothing meanwhile.", share, (),
-                  (), tuple(evidence), "start collectives earlier so that computation hides them, make fewer and larger ones, or move less",
-                  ("nccl-exposed-2dh", "nccl-overlap-2dh"))
+            evidence.append(
+                f"{row['exposed_transfer'] / total:.0%} of it: {labels.get(row['operation'], 'NCCL')}{size}, {row['count']:,} "
+                f"times, median transfer {duration(row['transfer'])}{speed}"
+            )
+    yield Finding(
+        "exposed_communication",
+        f"GPUs only communicate for {share:.1%} of the time, and compute nothing meanwhile.",
+        share,
+        (),
+        (),
+        tuple(evidence),
+        "start collectives earlier so that computation hides them, make fewer and larger ones, or move less",
+        ("nccl-exposed-2dh", "nccl-overlap-2dh"),
+    )
 
 
 def _copies(people: People) -> Iterator[Finding]:
     share = people.share("memory")
     if share >= LEAST["exposed_copies"]:
-        yield Finding("exposed_copies", f"GPUs only copy or set memory for {share:.1%} of the time.", share, (), (),
-                      (f"{duration(float(people.devices['memory'].mean()))} of each GPU in the mean",),
-                      "copy asynchronously from pinned memory on a stream of its own, beside kernels",
-                      ("memory_bandwidth_2dh", "memory-overlap-2dh"))
+        yield Finding(
+            "exposed_copies",
+            f"GPUs only copy or set memory for {share:.1%} of the time.",
+            share,
+            (),
+            (),
+            (f"{duration(float(people.devices['memory'].mean()))} of each GPU in the mean",),
+            "copy asynchronously from pinned memory on a stream of its own, beside kernels",
+            ("memory_bandwidth_2dh", "memory-overlap-2dh"),
+        )
 
 
 def _idle(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
@@ -78,25 +117,55 @@ def _idle(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Fin
             continue
         call, advice = "", ""
         if kind in ("blocked_by_call", "launch_bound") and calls.height:
-            found = context.named(calls.filter(pl.col("synchronises") == (kind == "blocked_by_call")), "call", "cuda_api")
-            found = found.group_by("call").agg(pl.col("count", "time").sum()).sort(["time", "call"], descending=[True, False])
+            found = context.named(
+                calls.filter(pl.col("synchronises") == (kind == "blocked_by_call")),
+                "call",
+                "cuda_api",
+            )
+            found = (
+                found.group_by("call")
+                .agg(pl.col("count", "time").sum())
+                .sort(["time", "call"], descending=[True, False])
+            )
             if found.height:
                 call = found["call"][0]
                 advice = next((text for name, text in CALLS.items() if name in call), "")
-                advice = advice or ("copy asynchronously, from pinned memory" if found["call"].str.contains(COPYING)[0] else "")
+                advice = advice or (
+                    "copy asynchronously, from pinned memory"
+                    if found["call"].str.contains(COPYING)[0]
+                    else ""
+                )
         what, usual = HOSTS[kind]
         what = what.format(call=call or "CUDA calls")
         values = people.devices.sort(part, descending=True)
         worst = f"{values['label'][0]} {duration(float(values[part][0]))}"
-        evidence = (f"{duration(float(values[part].mean()))} of each GPU in the mean, at most {worst}",)
-        yield Finding(kind, f"GPUs are idle for {share:.1%} of the time while their hosts are {what}.", share, (), (), evidence,
-                      advice or usual, ("gpu-gaps", "gpu-gaps-time_2dh"))
+        evidence = (
+            f"{duration(float(values[part].mean()))} of each GPU in the mean, at most {worst}",
+        )
+        yield Finding(
+            kind,
+            f"GPUs are idle for {share:.1%} of the time while their hosts are {what}.",
+            share,
+            (),
+            (),
+            evidence,
+            advice or usual,
+            ("gpu-gaps", "gpu-gaps-time_2dh"),
+        )
 
 
 def _tensor_cores(people: People) -> Iterator[Finding]:
     share = people.share("without_tensor_cores")
     if share >= LEAST["no_tensor_cores"]:
-        yield Finding("no_tensor_cores", f"Matrix products without tensor cores take {share:.1%} of the time.", share, (), (),
-                      (f"{duration(float(people.devices['without_tensor_cores'].mean()))} of each GPU in the mean",),
-                      "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
-                      ("gemm_without_tensor_cores_2dh", "tensor_cores_time_2dh"))
+        yield Finding(
+            "no_tensor_cores",
+            f"Matrix products without tensor cores take {share:.1%} of the time.",
+            share,
+            (),
+            (),
+            (
+                f"{duration(float(people.devices['without_tensor_cores'].mean()))} of each GPU in the mean",
+            ),
+            "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
+            ("gemm_without_tensor_cores_2dh", "tensor_cores_time_2dh"),
+        )

@@ -1,4 +1,6 @@
-"""Who is who, and what findings are made of: ranks, hosts and GPUs by their names, and the parts of their devices' time."""
+"""Who is who, and what findings are made of: ranks, hosts and GPUs by their names, and the parts of
+their devices' time.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from itertools import pairwise
 
 import polars as pl
 
+from nsys2prv._util.text import plural
 from nsys2prv.analysis.result import Context
-from nsys2prv.sizes import plural
 
 #: Ranks that are named one by one.
 MOST_NAMED = 8
@@ -29,11 +31,22 @@ class People:
     length: int
 
     @classmethod
-    def of(cls, context: Context, devices: pl.DataFrame, records: pl.DataFrame, others: pl.DataFrame, length: int) -> People:
+    def of(
+        cls,
+        context: Context,
+        devices: pl.DataFrame,
+        records: pl.DataFrame,
+        others: pl.DataFrame,
+        length: int,
+    ) -> People:
         """Of a job. devices: the parts of their time, as device_time collects them."""
-        tasks = context.tasks.with_columns(pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1))
+        tasks = context.tasks.with_columns(
+            pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1)
+        )
         if devices.height:
-            labels = context.book.rows.devices.select(pl.col("device").cast(pl.Int64), "label", "node")
+            labels = context.book.rows.devices.select(
+                pl.col("device").cast(pl.Int64), "label", "node"
+            )
             devices = devices.join(labels, on="device", how="left", maintain_order="left")
         return cls(tasks, devices, records, others, max(length, 1))
 
@@ -55,30 +68,53 @@ class People:
     def host_of(self, tasks: list[int]) -> str:
         """The host whose ranks are just these, where there are other hosts, else an empty text."""
         mine = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique().to_list()
-        whole = self.tasks.filter(pl.col("node") == mine[0])["task"].to_list() if len(mine) == 1 else []
-        return mine[0] if len(mine) == 1 and set(whole) == set(tasks) and self.tasks["node"].n_unique() > 1 else ""
+        whole = (
+            self.tasks.filter(pl.col("node") == mine[0])["task"].to_list() if len(mine) == 1 else []
+        )
+        return (
+            mine[0]
+            if len(mine) == 1 and set(whole) == set(tasks) and self.tasks["node"].n_unique() > 1
+            else ""
+        )
 
     def name(self, tasks: list[int]) -> str:
-        """Ranks with their hosts and GPUs: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`, `48 ranks`."""
+        """Ranks with their hosts and GPUs: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`, `48
+        ranks`.
+        """
         if len(tasks) == 1:
             who = self.tasks.filter(pl.col("task") == tasks[0])["who"][0]
             return f"{who} ({', '.join(self.labels(tasks)) or self.tasks.filter(pl.col('task') == tasks[0])['node'][0]})"
         ranks = sorted(self.ranks(tasks))
-        nodes = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique(maintain_order=True).to_list()
-        where = ", ".join(nodes[:3]) + (f" and {plural(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else "")
+        nodes = (
+            self.tasks.filter(pl.col("task").is_in(tasks))["node"]
+            .unique(maintain_order=True)
+            .to_list()
+        )
+        where = ", ".join(nodes[:3]) + (
+            f" and {plural(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
+        )
         return f"ranks {numbered(ranks)} ({where})"
 
     def differences(self, tasks: list[int], parts: tuple[str, ...]) -> list[tuple[str, float]]:
-        """How much longer the devices of some tasks spend in each part than the median of all others (ns), the greatest first."""
-        mine, rest = (self.devices.filter(pl.col("task").is_in(tasks) == wanted) for wanted in (True, False))
+        """How much longer the devices of some tasks spend in each part than the median of all
+        others (ns), the greatest first.
+        """
+        mine, rest = (
+            self.devices.filter(pl.col("task").is_in(tasks) == wanted) for wanted in (True, False)
+        )
         if not mine.height or not rest.height:
             return []
         found = [(part, float(mine[part].mean()) - float(rest[part].median())) for part in parts]
         return sorted(found, key=lambda item: -item[1])
 
     def middle(self, tasks: list[int], part: str) -> tuple[float, float]:
-        """A part of the time of the devices of some tasks (mean, ns), and of all others (median, ns)."""
-        mine, rest = (self.devices.filter(pl.col("task").is_in(tasks) == wanted)[part] for wanted in (True, False))
+        """A part of the time of the devices of some tasks (mean, ns), and of all others (median,
+        ns).
+        """
+        mine, rest = (
+            self.devices.filter(pl.col("task").is_in(tasks) == wanted)[part]
+            for wanted in (True, False)
+        )
         return float(mine.mean() or 0), float(rest.median() or 0)
 
 

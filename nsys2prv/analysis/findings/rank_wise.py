@@ -1,4 +1,6 @@
-"""Findings that name ranks: stragglers, slow hosts and links, hiccups; and waits that are nobody's fault."""
+"""Findings that name ranks: stragglers, slow hosts and links, hiccups; and waits that are nobody's
+fault.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,25 @@ from nsys2prv.analysis.findings.causes import Link
 from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.findings.people import People
 from nsys2prv.analysis.findings.waiting import Culprits, Event, Segments
-from nsys2prv.analysis.hosts import STATES
 from nsys2prv.analysis.text import cell, duration
-from nsys2prv.analysis.unit import labels_of
+from nsys2prv.analysis.unit import STATES, labels_of
 
 #: Waits that are nobody's fault cost this share of the time at least.
 LEAST_IMBALANCE = 0.03
 VIEWS = ("nccl_late_by_task_2dh", "nccl_wait", "nccl_wait_by_task_2dh")
-#: Parts of a device's time that may make its rank late -> what is said of a rank that has more of it.
-PARTS = {"compute": "its GPU computes longer", "transfer": "it moves data longer", "memory": "it copies memory longer",
-         "idle_unknown": "its GPU is idle while its host computes", "idle_launch": "its GPU is idle while its host is in CUDA calls",
-         "idle_synchronisation": "its GPU is idle while its host waits in a synchronising call",
-         "idle_io": "its GPU is idle while its host is in I/O", "idle_mpi": "its GPU is idle while its host is in MPI",
-         "idle_nccl": "its GPU is idle while its host is in NCCL calls"}
+#: Parts of a device's time that may make its rank late -> what is said of a rank that has more of
+#: it.
+PARTS = {
+    "compute": "its GPU computes longer",
+    "transfer": "it moves data longer",
+    "memory": "it copies memory longer",
+    "idle_unknown": "its GPU is idle while its host computes",
+    "idle_launch": "its GPU is idle while its host is in CUDA calls",
+    "idle_synchronisation": "its GPU is idle while its host waits in a synchronising call",
+    "idle_io": "its GPU is idle while its host is in I/O",
+    "idle_mpi": "its GPU is idle while its host is in MPI",
+    "idle_nccl": "its GPU is idle while its host is in NCCL calls",
+}
 ADVICE = {
     "compute": "compare clocks, temperature and power of this GPU with the others', and the amount of work it is given",
     "transfer": "check the links of these ranks (NVLink, PCIe, network), and the NCCL transport that they use",
@@ -31,7 +39,9 @@ ADVICE = {
     "idle_launch": "look at its CUDA calls: allocation, module loading, many small launches",
     "idle_synchronisation": "find the call that synchronises, and wait later or not at all",
     "idle_io": "look at its file system and network, and load data ahead",
-    "idle_mpi": "look at whom it waits for in MPI", "idle_nccl": "look at why its calls of NCCL take long"}
+    "idle_mpi": "look at whom it waits for in MPI",
+    "idle_nccl": "look at why its calls of NCCL take long",
+}
 
 
 def of_culprits(people: People, segments: Segments, culprits: Culprits) -> Finding:
@@ -40,48 +50,97 @@ def of_culprits(people: People, segments: Segments, culprits: Culprits) -> Findi
     who, host = people.name(tasks), people.host_of(tasks) if len(tasks) > 1 else ""
     differences = [item for item in people.differences(tasks, tuple(PARTS)) if item[1] > 0]
     part = differences[0][0] if differences else "idle_unknown"
-    kind = "slow_link" if part == "transfer" and len(tasks) > 1 else "slow_host" if host else "straggler"
+    kind = (
+        "slow_link"
+        if part == "transfer" and len(tasks) > 1
+        else "slow_host"
+        if host
+        else "straggler"
+    )
     at = segments.tasks.tolist().index(tasks[0])
     chance = f"{culprits.chance:.0e}" if culprits.chance >= 1e-9 else "less than 1e-9"
-    evidence = [f"waits least in {culprits.last:,} of {culprits.segments:,} stretches between collectives (by chance: {chance}); the "
-                f"others wait {duration(culprits.lateness)} longer in the median one",
-                *([f"last at {segments.last[at]:,} of its {segments.collectives[at]:,} collectives"] if len(tasks) == 1 else [])]
+    evidence = [
+        f"waits least in {culprits.last:,} of {culprits.segments:,} stretches between collectives (by chance: {chance}); the "
+        f"others wait {duration(culprits.lateness)} longer in the median one",
+        *(
+            [f"last at {segments.last[at]:,} of its {segments.collectives[at]:,} collectives"]
+            if len(tasks) == 1
+            else []
+        ),
+    ]
     if differences:
         mine, usual = people.middle(tasks, part)
-        evidence.append(f"{PARTS[part]}: {duration(mine)}, the median of the others {duration(usual)}")
+        evidence.append(
+            f"{PARTS[part]}: {duration(mine)}, the median of the others {duration(usual)}"
+        )
     if host:
         title = f"All ranks of host {host} are late: {who}; the others wait for them"
     else:
         title = f"{who[:1].upper()}{who[1:]} {'is' if len(tasks) == 1 else 'are'} usually the last; the others wait"
     if differences:
-        title += f", because {PARTS[part]}" if len(tasks) == 1 else f"; {PARTS[part]}".replace("its ", "their ").replace("it ", "they ")
-    return Finding(kind, f"{title}.", culprits.cost / people.length, people.ranks(tasks), people.labels(tasks), tuple(evidence),
-                   ADVICE[part], VIEWS)
+        title += (
+            f", because {PARTS[part]}"
+            if len(tasks) == 1
+            else f"; {PARTS[part]}".replace("its ", "their ").replace("it ", "they ")
+        )
+    return Finding(
+        kind,
+        f"{title}.",
+        culprits.cost / people.length,
+        people.ranks(tasks),
+        people.labels(tasks),
+        tuple(evidence),
+        ADVICE[part],
+        VIEWS,
+    )
 
 
 def of_link(people: People, link: Link) -> Finding:
     """A communicator that is slower than its peers."""
     operation = labels_of("nccl_operation").get(link.operation, "NCCL")
-    evidence = (f"{operation} of {cell('bytes', link.bytes)}: median transfer {duration(link.transfer)}, "
-                f"{duration(link.usual)} in the same communicators of other ranks ({link.transfer / link.usual:.1f} x)",)
+    evidence = (
+        f"{operation} of {cell('bytes', link.bytes)}: median transfer {duration(link.transfer)}, "
+        f"{duration(link.usual)} in the same communicators of other ranks ({link.transfer / link.usual:.1f} x)",
+    )
     host = people.host_of(link.tasks)
     where = f"within host {host}" if host else "across hosts"
-    return Finding("slow_link", f"NCCL among {people.name(link.tasks)}, {where}, is {link.transfer / link.usual:.1f} x slower than among "
-                   "its peers.", link.cost / people.length, people.ranks(link.tasks), people.labels(link.tasks), evidence,
-                   ADVICE["transfer"], ("nccl_bw_mbs", "nccl_traffic_2dh"))
+    return Finding(
+        "slow_link",
+        f"NCCL among {people.name(link.tasks)}, {where}, is {link.transfer / link.usual:.1f} x slower than among "
+        "its peers.",
+        link.cost / people.length,
+        people.ranks(link.tasks),
+        people.labels(link.tasks),
+        evidence,
+        ADVICE["transfer"],
+        ("nccl_bw_mbs", "nccl_traffic_2dh"),
+    )
 
 
 def of_event(people: People, event: Event) -> Finding:
     """Ranks that were held up now and then."""
-    times = [f"at {duration(time)} for {duration(length)}" for time, length in zip(event.times[:3], event.lengths[:3], strict=True)]
+    times = [
+        f"at {duration(time)} for {duration(length)}"
+        for time, length in zip(event.times[:3], event.lengths[:3], strict=True)
+    ]
     count = len(event.times)
     often = "once" if count == 1 else "twice" if count == 2 else f"{count} times"
     who = people.name(event.tasks)
-    evidence = (f"{', '.join(times)}{f' and {count - 3} times more' if count > 3 else ''}; the others waited in NCCL meanwhile",
-                *_meanwhile(people, event))
-    return Finding("hiccup", f"{who[:1].upper()}{who[1:]} {'was' if len(event.tasks) == 1 else 'were'} held up {often}, "
-                   f"{times[0]}.", event.cost / people.length, people.ranks(event.tasks), people.labels(event.tasks), evidence,
-                   "look at what its host and its GPU did then: garbage collection, checkpoints, page faults, other processes", VIEWS)
+    evidence = (
+        f"{', '.join(times)}{f' and {count - 3} times more' if count > 3 else ''}; the others waited in NCCL meanwhile",
+        *_meanwhile(people, event),
+    )
+    return Finding(
+        "hiccup",
+        f"{who[:1].upper()}{who[1:]} {'was' if len(event.tasks) == 1 else 'were'} held up {often}, "
+        f"{times[0]}.",
+        event.cost / people.length,
+        people.ranks(event.tasks),
+        people.labels(event.tasks),
+        evidence,
+        "look at what its host and its GPU did then: garbage collection, checkpoints, page faults, other processes",
+        VIEWS,
+    )
 
 
 def _meanwhile(people: People, event: Event) -> Iterator[str]:
@@ -89,17 +148,30 @@ def _meanwhile(people: People, event: Event) -> Iterator[str]:
     if not people.records.height:
         return
     begin, length = event.times[0], event.lengths[0]
-    near = people.records.filter((pl.col("task") == event.tasks[0]) & (pl.col("begin") >= begin)
-                                 & (pl.col("begin") <= begin + 2 * length) & (pl.col("late") > 0)).sort("late", descending=True)
+    near = people.records.filter(
+        (pl.col("task") == event.tasks[0])
+        & (pl.col("begin") >= begin)
+        & (pl.col("begin") <= begin + 2 * length)
+        & (pl.col("late") > 0)
+    ).sort("late", descending=True)
     if near.height:
         row = near.row(0, named=True)
-        doing = {"computing": row["computing"], "in other NCCL kernels": row["other_nccl"], "copying memory": row["memory"],
-                 "idle": row["late"] - row["busy"]}
+        doing = {
+            "computing": row["computing"],
+            "in other NCCL kernels": row["other_nccl"],
+            "copying memory": row["memory"],
+            "idle": row["late"] - row["busy"],
+        }
         most = max(doing, key=lambda name: doing[name])
         host = {name: row[name] for name in STATES}
         told = max(host, key=lambda name: host[name])
-        words = {"mpi": "in MPI", "nccl": "in NCCL calls", "io": "in I/O", "synchronisation": "waiting for the GPU",
-                 "launch": "in CUDA calls"}
+        words = {
+            "mpi": "in MPI",
+            "nccl": "in NCCL calls",
+            "io": "in I/O",
+            "synchronisation": "waiting for the GPU",
+            "launch": "in CUDA calls",
+        }
         in_calls = sum(host.values())
         what = words[told] if in_calls > row["late"] / 2 else "in no call that was recorded"
         yield f"its GPU was {most} for {duration(doing[most])} of {duration(row['late'])}; its host was mostly {what}"
@@ -112,7 +184,19 @@ def imbalance(people: People, segments: Segments, told: int) -> list[Finding]:
     if share < LEAST_IMBALANCE:
         return []
     waits = segments.waits.sum(axis=0)
-    evidence = (f"a rank waits {duration(float(waits.mean()))} in the mean, {duration(float(waits.min()))} to "
-                f"{duration(float(waits.max()))}",)
-    return [Finding("imbalance", "Ranks wait for each other at collectives, now for one and now for another.", share, (), (), evidence,
-                    "even out what ranks do between collectives: sizes of batches, data loading, noise of the operating system", VIEWS)]
+    evidence = (
+        f"a rank waits {duration(float(waits.mean()))} in the mean, {duration(float(waits.min()))} to "
+        f"{duration(float(waits.max()))}",
+    )
+    return [
+        Finding(
+            "imbalance",
+            "Ranks wait for each other at collectives, now for one and now for another.",
+            share,
+            (),
+            (),
+            evidence,
+            "even out what ranks do between collectives: sizes of batches, data loading, noise of the operating system",
+            VIEWS,
+        )
+    ]

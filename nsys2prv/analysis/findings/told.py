@@ -14,9 +14,12 @@ MOST_SHORT = 5
 NOTHING = "Nothing that costs enough to be named: no rank is persistently last, and GPUs are busy."
 
 
-def finding_lines(findings: Sequence[Finding], width: int = WIDEST, full: bool = False) -> list[str]:
-    """What holds the job back: per finding its cost and title, what was measured, what to do, and where to look. full: all findings with
-    all that was measured."""
+def finding_lines(
+    findings: Sequence[Finding], width: int = WIDEST, full: bool = False
+) -> list[str]:
+    """What holds the job back: per finding its cost and title, what was measured, what to do, and
+    where to look. full: all findings with all that was measured.
+    """
     if not findings:
         return textwrap.wrap(NOTHING, width, initial_indent="  ", subsequent_indent="  ")
     width = min(width, WIDEST)
@@ -36,5 +39,15 @@ def finding_lines(findings: Sequence[Finding], width: int = WIDEST, full: bool =
 
 def _wrapped(text: str, width: int, indent: int) -> list[str]:
     """Lines of a text that begins with spaces of its own."""
-    return textwrap.wrap(text, width, subsequent_indent=" " * indent, drop_whitespace=True, break_on_hyphens=False,
-                         replace_whitespace=True) if len(text) > width else [text.rstrip()]
+    return (
+        textwrap.wrap(
+            text,
+            width,
+            subsequent_indent=" " * indent,
+            drop_whitespace=True,
+            break_on_hyphens=False,
+            replace_whitespace=True,
+        )
+        if len(text) > width
+        else [text.rstrip()]
+    )

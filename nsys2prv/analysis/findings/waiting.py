@@ -1,8 +1,9 @@
 """For whom ranks wait: persistent stragglers, slow hosts and links, and single events.
 
-A rank that is late makes the others wait, and those who wait for it may be late elsewhere because of that. So what counts is not who is
-last at a collective but who waits least: per segment of the job (from one collective of all ranks to the next, else an iteration) the
-exposed wait of each rank. The culprits wait least, by a gap from all others. What would be gained without them is that gap.
+A rank that is late makes the others wait, and those who wait for it may be late elsewhere because
+of that. So what counts is not who is last at a collective but who waits least: per segment of the
+job (from one collective of all ranks to the next, else an iteration) the exposed wait of each rank.
+The culprits wait least, by a gap from all others. What would be gained without them is that gap.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import polars as pl
 
 from nsys2prv.analysis.steady import Steady
 
-#: A collective with this share of the ranks ends a segment; so many of them are needed, else iterations are segments.
+#: A collective with this share of the ranks ends a segment; so many of them are needed, else
+#: iterations are segments.
 ALL_RANKS, LEAST_SEGMENTS = 0.9, 5
 #: Segments of equal length where there are neither.
 EQUAL_SEGMENTS = 40
-#: A persistent culprit costs this share of the time, and of few ranks, which differ by more without a cause, so much more divided by their
-#: number; is last so often that chance has less than this probability, ...
+#: A persistent culprit costs this share of the time, and of few ranks, which differ by more without
+#: a cause, so much more divided by their number; is last so often that chance has less than this
+#: probability, ...
 LEAST_SHARE, LEAST_OF_FEW, CHANCE = 0.02, 0.12, 0.005
 #: ... and is as far from the others as they are from each other, times this.
 APART = 1.0
@@ -76,28 +79,47 @@ class Event:
         return sum(self.lengths)
 
 
-def segments_of(records: pl.DataFrame, others: pl.DataFrame, steady: Steady | None, span: tuple[int, int]) -> Segments:
-    """The exposed waits of each rank, segment by segment. records, others: as device_time collects them; others have `exposed_wait`."""
-    tasks = np.unique(np.concatenate([frame["task"].to_numpy() for frame in (records, others) if frame.height]))
+def segments_of(
+    records: pl.DataFrame, others: pl.DataFrame, steady: Steady | None, span: tuple[int, int]
+) -> Segments:
+    """The exposed waits of each rank, segment by segment. records, others: as device_time collects
+    them; others have `exposed_wait`.
+    """
+    tasks = np.unique(
+        np.concatenate([frame["task"].to_numpy() for frame in (records, others) if frame.height])
+    )
     ends = _segment_ends(records, len(tasks), steady, span)
     waits = np.zeros((len(ends) + 1, len(tasks)))
     for frame, when in ((records, "ready"), (others, "end")):
         if frame.height:
-            at = np.searchsorted(ends, frame[when].to_numpy(), "left"), np.searchsorted(tasks, frame["task"].to_numpy())
+            at = (
+                np.searchsorted(ends, frame[when].to_numpy(), "left"),
+                np.searchsorted(tasks, frame["task"].to_numpy()),
+            )
             np.add.at(waits, at, frame["exposed_wait"].to_numpy())
     last, collectives = np.zeros(len(tasks), np.int64), np.zeros(len(tasks), np.int64)
     if records.height:
-        latest = (pl.col("late") == pl.col("late").max().over("collective")) & (pl.col("late").max().over("collective") > 0)
-        counted = records.with_columns(latest=latest).group_by("task").agg(pl.col("latest").sum(), pl.len())
+        latest = (pl.col("late") == pl.col("late").max().over("collective")) & (
+            pl.col("late").max().over("collective") > 0
+        )
+        counted = (
+            records.with_columns(latest=latest)
+            .group_by("task")
+            .agg(pl.col("latest").sum(), pl.len())
+        )
         at = np.searchsorted(tasks, counted["task"].to_numpy())
         last[at], collectives[at] = counted["latest"].to_numpy(), counted["len"].to_numpy()
     # What is after the last end is no whole segment.
     return Segments(tasks, waits[:-1], ends, last, collectives)
 
 
-def _segment_ends(records: pl.DataFrame, count: int, steady: Steady | None, span: tuple[int, int]) -> np.ndarray:
+def _segment_ends(
+    records: pl.DataFrame, count: int, steady: Steady | None, span: tuple[int, int]
+) -> np.ndarray:
     if records.height:
-        whole = records.group_by("collective").agg(ranks=pl.col("task").n_unique(), ready=pl.col("ready").max())
+        whole = records.group_by("collective").agg(
+            ranks=pl.col("task").n_unique(), ready=pl.col("ready").max()
+        )
         ends = np.unique(whole.filter(pl.col("ranks") >= ALL_RANKS * count)["ready"].to_numpy())
         if len(ends) >= LEAST_SEGMENTS:
             return ends
@@ -107,7 +129,9 @@ def _segment_ends(records: pl.DataFrame, count: int, steady: Steady | None, span
 
 
 def blame(segments: Segments, length: int) -> tuple[Culprits | None, list[Event]]:
-    """The persistent culprits, None where there are none, and single events, the most costly first. length: of the time (ns)."""
+    """The persistent culprits, None where there are none, and single events, the most costly first.
+    length: of the time (ns).
+    """
     waits = segments.waits
     if waits.shape[1] < 2 or not len(waits):
         return None, []
@@ -125,12 +149,16 @@ def blame(segments: Segments, length: int) -> tuple[Culprits | None, list[Event]
 
 
 def _largest_gaps(waits: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Per segment the largest gap between those that wait least, at most half of all, and the others (ns), and the indices of those."""
+    """Per segment the largest gap between those that wait least, at most half of all, and the
+    others (ns), and the indices of those.
+    """
     order = np.argsort(waits, axis=1, kind="stable")
     ordered = np.take_along_axis(waits, order, axis=1)
-    gaps = np.diff(ordered[:, :waits.shape[1] // 2 + 1], axis=1)
+    gaps = np.diff(ordered[:, : waits.shape[1] // 2 + 1], axis=1)
     place = np.argmax(gaps, axis=1)
-    return gaps[np.arange(len(waits)), place], [order[number, :at + 1] for number, at in enumerate(place.tolist())]
+    return gaps[np.arange(len(waits)), place], [
+        order[number, : at + 1] for number, at in enumerate(place.tolist())
+    ]
 
 
 def _rare(gain: np.ndarray, length: int) -> np.ndarray:
@@ -152,24 +180,36 @@ def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits 
     total = waits.sum(axis=0)
     order = np.argsort(total, kind="stable")
     ordered = total[order]
-    gaps = np.diff(ordered[:count // 2 + 1])
+    gaps = np.diff(ordered[: count // 2 + 1])
     size = int(np.argmax(gaps)) + 1
     mine, rest = order[:size], order[size:]
     by_segment = waits[:, rest].min(axis=1) - waits[:, mine].min(axis=1)
     cost = int(np.clip(by_segment, 0, None).sum())
     last = int(np.isin(np.argmin(waits, axis=1), mine).sum())
-    # By how often they are the last, or by how much they wait less; each of the ranks could have been the one.
+    # By how often they are the last, or by how much they wait less; each of the ranks could have
+    # been the one.
     differences = waits[:, rest].mean(axis=1) - waits[:, mine].mean(axis=1)
-    chance = min(1.0, count * min(binomial_tail(last, len(waits), size / count), chance_of_mean(differences)))
-    # The ends of the others' range are ranks that are themselves odd, or wait for one of the culprits only: its middle counts.
+    chance = min(
+        1.0, count * min(binomial_tail(last, len(waits), size / count), chance_of_mean(differences))
+    )
+    # The ends of the others' range are ranks that are themselves odd, or wait for one of the
+    # culprits only: its middle counts.
     spread = float(np.subtract(*np.quantile(ordered[size:], (0.9, 0.1)))) if len(rest) > 1 else 0.0
-    if cost < (LEAST_SHARE + LEAST_OF_FEW / count) * length or chance > CHANCE or gaps[size - 1] < APART * spread:
+    if (
+        cost < (LEAST_SHARE + LEAST_OF_FEW / count) * length
+        or chance > CHANCE
+        or gaps[size - 1] < APART * spread
+    ):
         return None
-    return Culprits(segments.tasks[mine].tolist(), cost, last, len(waits), chance, float(np.median(by_segment)))
+    return Culprits(
+        segments.tasks[mine].tolist(), cost, last, len(waits), chance, float(np.median(by_segment))
+    )
 
 
 def chance_of_mean(values: np.ndarray) -> float:
-    """The probability that values of mean 0 have so great a mean: Student's t, in the normal approximation of its tail."""
+    """The probability that values of mean 0 have so great a mean: Student's t, in the normal
+    approximation of its tail.
+    """
     spread = float(values.std(ddof=1))
     if spread == 0:
         return 1.0
@@ -185,4 +225,10 @@ def binomial_tail(least: int, count: int, probability: float) -> float:
         # Far beyond what needs exact figures.
         mean, deviation = count * probability, (count * probability * (1 - probability)) ** 0.5
         return float(np.exp(-0.5 * max(0.0, (least - mean) / deviation) ** 2))
-    return min(1.0, sum(comb(count, hits) * probability ** hits * (1 - probability) ** (count - hits) for hits in range(least, count + 1)))
+    return min(
+        1.0,
+        sum(
+            comb(count, hits) * probability**hits * (1 - probability) ** (count - hits)
+            for hits in range(least, count + 1)
+        ),
+    )

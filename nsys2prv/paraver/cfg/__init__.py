@@ -1,4 +1,5 @@
-"""Paraver views (.cfg files): their grammar, writing, reading, and the catalogue they are made from.
+"""Paraver views (.cfg files): their grammar, writing, reading, and the catalogue they are made
+from.
 
 ``python -m nsys2prv.paraver.cfg [FOLDER]`` writes every view of FOLDER/catalogue.
 """

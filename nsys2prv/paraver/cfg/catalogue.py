@@ -1,4 +1,6 @@
-"""The views of the folder ``catalogue`` as :class:`Cfg` objects. How its files are written stands at the top of its codes.yaml."""
+"""The views of the folder ``catalogue`` as :class:`Cfg` objects. How its files are written stands
+at the top of its codes.yaml.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,37 @@ from typing import Any
 
 import yaml
 
-from nsys2prv.catalogue.lookup import code_of
-from nsys2prv.data import parsed
+from nsys2prv._util.data import parsed
+from nsys2prv.events.catalogue.lookup import code_of
 from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.declared import declared_types, declared_views
-from nsys2prv.paraver.cfg.model import NO_VALUE, Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, Window, check
+from nsys2prv.paraver.cfg.model import (
+    NO_VALUE,
+    Cfg,
+    CfgError,
+    Columns,
+    Composed,
+    Filter,
+    Function,
+    Histogram,
+    Look,
+    Single,
+    Window,
+    check,
+)
 from nsys2prv.paraver.cfg.writer import cfg_text
 
-#: The catalogue's folder, the file of it whose anchors the others use, and the one that says where views are found.
+#: The catalogue's folder, the file of it whose anchors the others use, and the one that says where
+#: views are found.
 FILE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
 #: The folder of the views outside of the core.
 EXTRA = "extra"
 SUFFIX = ".cfg"
 DESCRIPTION_WIDTH = 100
 #: Units of rates that are known at all times, and of those that are during operations alone.
-SAMPLED_RATES = frozenset(("%", "percent", "Throughput %", "MHz", "Hz", "bytes/ms", "packets/ms", "ticks/ms"))
+SAMPLED_RATES = frozenset(
+    ("%", "percent", "Throughput %", "MHz", "Hz", "bytes/ms", "packets/ms", "ticks/ms")
+)
 RATES = frozenset(("GB/s", "MB/s", "B/s", "MIPS of a multiprocessor"))
 _VIEW = {"title", "shows", "unit", "first", "any_of", "windows", "histogram"}
 _PLACES = {*grammar.SELECTED, *grammar.COMPOSES}
@@ -39,8 +57,9 @@ _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
 
 @dataclass(frozen=True)
 class View:
-    """A view of the catalogue. needs: in words, the events without which it shows nothing. first: its place among the views to open
-    first, 0 for the others."""
+    """A view of the catalogue. needs: in words, the events without which it shows nothing. first:
+    its place among the views to open first, 0 for the others.
+    """
 
     path: str
     title: str
@@ -74,7 +93,11 @@ class _Codes:
     def words(self, name: str) -> str:
         """A name with its numbers: all of a few, else the first and the last."""
         numbers = self[name]
-        return f"{name} ({', '.join(map(str, numbers))})" if len(numbers) < 4 else f"{name} ({numbers[0]} … {max(numbers)})"
+        return (
+            f"{name} ({', '.join(map(str, numbers))})"
+            if len(numbers) < 4
+            else f"{name} ({numbers[0]} … {max(numbers)})"
+        )
 
 
 @cache
@@ -89,7 +112,9 @@ def load(path: Path) -> tuple[View, ...]:
         if unknown:
             raise CfgError(f"{path / MENUS}: no view is called {', '.join(sorted(unknown))}")
         specs = [(name if name in core else f"{EXTRA}/{name}", spec) for name, spec in listed]
-        specs += declared_views([spec for _, spec in listed], {name for name, _ in specs}, codes.numbers)
+        specs += declared_views(
+            [spec for _, spec in listed], {name for name, _ in specs}, codes.numbers
+        )
     views, titles, paths = [], set(), set()
     for name, spec in specs:
         try:
@@ -100,7 +125,9 @@ def load(path: Path) -> tuple[View, ...]:
             if view.path in paths:
                 raise CfgError("another view has this path")
         except (CfgError, KeyError, TypeError, ValueError) as error:
-            raise CfgError(f"{path}: {name}: {error if isinstance(error, CfgError) else repr(error)}") from error
+            raise CfgError(
+                f"{path}: {name}: {error if isinstance(error, CfgError) else repr(error)}"
+            ) from error
         titles.add(view.title)
         paths.add(view.path)
         views.append(view)
@@ -118,7 +145,11 @@ def _specs_of(topic: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def menus(path: Path) -> dict[str, tuple[View, ...]]:
     """Title of each menu of a catalogue -> its views, in their order."""
     found = {view.path: view for view in load(path)}
-    return {title: tuple(found[name + SUFFIX] for name in names) for title, names in _places(path).items() if title}
+    return {
+        title: tuple(found[name + SUFFIX] for name in names)
+        for title, names in _places(path).items()
+        if title
+    }
 
 
 def is_core(view: View) -> bool:
@@ -127,7 +158,9 @@ def is_core(view: View) -> bool:
 
 
 def _places(path: Path) -> dict[str, tuple[str, ...]]:
-    """Title of a menu -> names of its views; under "" those of the core that no menu has. Empty: all views are of the core."""
+    """Title of a menu -> names of its views; under "" those of the core that no menu has. Empty:
+    all views are of the core.
+    """
     file = path / MENUS
     spec = parsed(file.read_text(encoding="utf-8")) if file.exists() else {}
     places = {**spec.get("menus", {}), "": spec.get("others", [])} if spec else {}
@@ -148,7 +181,11 @@ def codes_of(path: Path) -> dict[str, tuple[int, ...]]:
                 raise CfgError(f"{path / name}: event type {word!r}: {error}") from error
     if _places(path):
         named = {code for codes in found.values() for code in codes if len(codes) == 1}
-        found.update((label, (code,)) for label, code in declared_types().items() if label not in found and code not in named)
+        found.update(
+            (label, (code,))
+            for label, code in declared_types().items()
+            if label not in found and code not in named
+        )
     return found
 
 
@@ -180,8 +217,9 @@ def _family(family: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _filled(pattern: Any, words: Mapping[str, Any]) -> Any:
-    """A pattern with its {words} filled in. A string that is one word becomes what the word stands for, whatever that is; such
-    a key is replaced by the entries of its word."""
+    """A pattern with its {words} filled in. A string that is one word becomes what the word stands
+    for, whatever that is; such a key is replaced by the entries of its word.
+    """
     if isinstance(pattern, str):
         word = _WORD.fullmatch(pattern)
         return words[word[1]] if word else pattern.format_map(words)
@@ -197,7 +235,9 @@ def _filled(pattern: Any, words: Mapping[str, Any]) -> Any:
 
 
 def _numbers(spec: Any) -> Iterator[int]:
-    """Numbers of an entry of `codes`: a field or counter of a layout, a number, a series, or a list of these."""
+    """Numbers of an entry of `codes`: a field or counter of a layout, a number, a series, or a list
+    of these.
+    """
     if isinstance(spec, dict) and len(spec) == 1:
         yield code_of(*next(iter(spec.items())))
     elif isinstance(spec, dict):
@@ -231,7 +271,11 @@ def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
     for key in keys:
         last = key == keys[-1] and histogram is None
         own = {"title": title if last else key, "open": last, **specs[key]}
-        windows.append(_window({"draw": _draw_mode(own, spec["unit"]), **own}, keys[:len(windows)], windows, codes))
+        windows.append(
+            _window(
+                {"draw": _draw_mode(own, spec["unit"]), **own}, keys[: len(windows)], windows, codes
+            )
+        )
     shown = [window.get("types") for window in specs.values() if window.get("values") != NO_VALUE]
     needs = _needs(shown, "any_of" in spec, codes) or "states (--states)"
     if "any_of" in spec:
@@ -240,17 +284,38 @@ def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
         numbers = list(range(1, len(windows) + 1))
     places = dict(zip(keys, numbers, strict=True))
     table = None if histogram is None else _histogram(histogram, title, places, windows)
-    text = "\n".join([*textwrap.wrap(spec["shows"], DESCRIPTION_WIDTH), f"Unit: {spec['unit']}.",
-                      *textwrap.wrap(f"Needs: {needs}.", DESCRIPTION_WIDTH)])
-    return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, Cfg(text, tuple(windows), table), int(spec.get("first", 0)))
+    text = "\n".join(
+        [
+            *textwrap.wrap(spec["shows"], DESCRIPTION_WIDTH),
+            f"Unit: {spec['unit']}.",
+            *textwrap.wrap(f"Needs: {needs}.", DESCRIPTION_WIDTH),
+        ]
+    )
+    return View(
+        name + SUFFIX,
+        title,
+        spec["shows"],
+        spec["unit"],
+        needs,
+        Cfg(text, tuple(windows), table),
+        int(spec.get("first", 0)),
+    )
 
 
 def _draw_mode(window: Mapping[str, Any], unit: str) -> str:
-    """What a pixel shows of the many values that it stands for: of codes any one but 0, so that the colours of a stretch are mixed as its
-    values are; of rates their average, of those that stand during operations alone where there is one; of other numbers the greatest."""
+    """What a pixel shows of the many values that it stands for: of codes any one but 0, so that the
+    colours of a stretch are mixed as its values are; of rates their average, of those that stand
+    during operations alone where there is one; of other numbers the greatest.
+    """
     if window.get("look", "code") == "code":
         return "draw_randnotzero"
-    return "draw_average" if unit in SAMPLED_RATES else "draw_averagenotzero" if unit in RATES else "draw_maximum"
+    return (
+        "draw_average"
+        if unit in SAMPLED_RATES
+        else "draw_averagenotzero"
+        if unit in RATES
+        else "draw_maximum"
+    )
 
 
 def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes: _Codes) -> Window:
@@ -258,31 +323,71 @@ def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes
     _known(spec, _COMPOSED if composed else _SINGLE)
     colors = {int(value): tuple(color) for value, color in spec.get("colors", {}).items()}
     scale = tuple(map(float, spec["scale"])) if "scale" in spec else None
-    look = Look(spec.get("look", "code"), spec.get("units", "Nanoseconds"), spec.get("lines", False), spec["open"],
-                spec["draw"], colors, spec.get("group", 0), scale)
+    look = Look(
+        spec.get("look", "code"),
+        spec.get("units", "Nanoseconds"),
+        spec.get("lines", False),
+        spec["open"],
+        spec["draw"],
+        colors,
+        spec.get("group", 0),
+        scale,
+    )
     functions = {place: _function(spec[place]) for place in spec if place in _PLACES}
     if composed:
         parents = [names.index(parent) + 1 if parent in names else 0 for parent in spec["of"]]
         level = spec.get("level") or (windows[parents[0] - 1].level if parents[0] else "thread")
         factors = spec.get("factors", (1, 1))
-        return Composed(spec["title"], level, functions, look, spec["op"], (parents[0], parents[1]), (float(factors[0]), float(factors[1])))
+        return Composed(
+            spec["title"],
+            level,
+            functions,
+            look,
+            spec["op"],
+            (parents[0], parents[1]),
+            (float(factors[0]), float(factors[1])),
+        )
     functions.setdefault("thread", Function("Last Evt Val"))
     # What stands in a file anyway is no choice of a window.
     default = "thread", grammar.SELECTED["thread"][1]
-    functions = {place: function for place, function in functions.items() if (place, function.name) != default}
-    filters = {name: condition for name, condition in (
-        ("evt_type", _types(spec.get("types"), codes)), ("evt_value", _condition(spec.get("values"))),
-        ("tag_msg", _condition(spec.get("tags")))) if condition is not None}
-    return Single(spec["title"], spec.get("level", "thread"), functions, look, filters, spec.get("physical", False))
+    functions = {
+        place: function
+        for place, function in functions.items()
+        if (place, function.name) != default
+    }
+    filters = {
+        name: condition
+        for name, condition in (
+            ("evt_type", _types(spec.get("types"), codes)),
+            ("evt_value", _condition(spec.get("values"))),
+            ("tag_msg", _condition(spec.get("tags"))),
+        )
+        if condition is not None
+    }
+    return Single(
+        spec["title"],
+        spec.get("level", "thread"),
+        functions,
+        look,
+        filters,
+        spec.get("physical", False),
+    )
 
 
 def _function(spec: str | dict[str, Any]) -> Function:
-    """`Sign`, or `{Prod: 100}`, `{Is Equal: [[3, 4]]}`, `{Select Range: [6, 0]}`: the parameters, each a number or a list."""
+    """`Sign`, or `{Prod: 100}`, `{Is Equal: [[3, 4]]}`, `{Select Range: [6, 0]}`: the parameters,
+    each a number or a list.
+    """
     if isinstance(spec, str):
         return Function(spec)
-    (name, parameters), = spec.items()
+    ((name, parameters),) = spec.items()
     parameters = parameters if isinstance(parameters, list) else [parameters]
-    return Function(name, tuple(tuple(map(float, value if isinstance(value, list) else [value])) for value in parameters))
+    return Function(
+        name,
+        tuple(
+            tuple(map(float, value if isinstance(value, list) else [value])) for value in parameters
+        ),
+    )
 
 
 def _types(spec: Any, codes: _Codes) -> Filter | None:
@@ -303,28 +408,47 @@ def _condition(spec: Any) -> Filter | None:
     return Filter(condition, tuple(map(float, values if isinstance(values, list) else [values])))
 
 
-def _guarded(windows: list[Window], spec: Any, codes: _Codes, title: str, timeline: bool) -> tuple[list[Window], list[int]]:
+def _guarded(
+    windows: list[Window], spec: Any, codes: _Codes, title: str, timeline: bool
+) -> tuple[list[Window], list[int]]:
     """The windows with one more behind the last single one, and the new number of each.
 
-    It passes no event and is there for Paraver's loader only: as long as any type of its range is in the trace, no types that
-    other windows name and the trace lacks make Paraver ask before it opens the view.
+    It passes no event and is there for Paraver's loader only: as long as any type of its range is
+    in the trace, no types that other windows name and the trace lacks make Paraver ask before it
+    opens the view.
     """
     at = max(number for number, window in enumerate(windows) if isinstance(window, Single)) + 1
     level = windows[at - 1].level
-    guard = Single("any of these events", level, {"thread": Function("Last Evt Val")}, Look(shown=False),
-                   {"evt_type": _types(spec, codes) or Filter("None"), "evt_value": Filter("=", (float(NO_VALUE),))})
+    guard = Single(
+        "any of these events",
+        level,
+        {"thread": Function("Last Evt Val")},
+        Look(shown=False),
+        {
+            "evt_type": _types(spec, codes) or Filter("None"),
+            "evt_value": Filter("=", (float(NO_VALUE),)),
+        },
+    )
     numbers = [number + 1 + (number >= at) for number in range(len(windows))]
-    moved = [replace(window, parents=tuple(numbers[parent - 1] for parent in window.parents)) if isinstance(window, Composed) else window
-             for window in windows]
+    moved = [
+        replace(window, parents=tuple(numbers[parent - 1] for parent in window.parents))
+        if isinstance(window, Composed)
+        else window
+        for window in windows
+    ]
     moved.insert(at, guard)
     if timeline and at == len(windows):
         main = moved[at - 1]
-        moved[at - 1] = replace(main, title=f"{title} (events)", look=replace(main.look, shown=False))
+        moved[at - 1] = replace(
+            main, title=f"{title} (events)", look=replace(main.look, shown=False)
+        )
         moved.append(Composed(title, level, {}, main.look, "add", (at, at + 1), (1.0, 0.0)))
     return moved, numbers
 
 
-def _histogram(spec: dict[str, Any], title: str, places: dict[str, int], windows: list[Window]) -> Histogram:
+def _histogram(
+    spec: dict[str, Any], title: str, places: dict[str, int], windows: list[Window]
+) -> Histogram:
     _known(spec, _HISTOGRAM)
     last = places[next(reversed(places))]
     control = places[spec["columns_from"]] if "columns_from" in spec else last
@@ -340,20 +464,37 @@ def _histogram(spec: dict[str, Any], title: str, places: dict[str, int], windows
         shape = Columns(float(width), float(first), float(last_value))
     of_events = planes is None and spec["statistic"] not in grammar.COMMUNICATION_STATISTICS
     sort = columns == "values" and of_events and _shows_names(windows[control - 1])
-    return Histogram(title, control, data, spec["statistic"], shape, spec.get("zero", False), planes, sort)
+    return Histogram(
+        title, control, data, spec["statistic"], shape, spec.get("zero", False), planes, sort
+    )
 
 
 def _shows_names(window: Window) -> bool:
-    """Whether the values of a window are those of events, which have names, in no order that means anything."""
+    """Whether the values of a window are those of events, which have names, in no order that means
+    anything.
+    """
     functions = {function.name for place, function in window.functions.items() if place != "thread"}
-    return (isinstance(window, Single) and window.look.style == "code" and functions <= {"Stacked Val", "Maximum"}
-            and window.functions.get("thread", Function("")).name == "Last Evt Val")
+    return (
+        isinstance(window, Single)
+        and window.look.style == "code"
+        and functions <= {"Stacked Val", "Maximum"}
+        and window.functions.get("thread", Function("")).name == "Last Evt Val"
+    )
 
 
 def _needs(types: list[Any], suffices: bool, codes: _Codes) -> str:
-    """The events that windows of these `types` show, in words; one of them `suffices`, or each window needs its own."""
-    names = {name: None for spec in types if not isinstance(spec, dict) for name in ([spec] if isinstance(spec, str) else spec or [])}
+    """The events that windows of these `types` show, in words; one of them `suffices`, or each
+    window needs its own.
+    """
+    names = {
+        name: None
+        for spec in types
+        if not isinstance(spec, dict)
+        for name in ([spec] if isinstance(spec, str) else spec or [])
+    }
     ranges = {(spec["from"], spec["to"]): None for spec in types if isinstance(spec, dict)}
     parts = [codes.words(name) for name in names]
-    parts += [f"any type from {codes.words(first)} to {codes.words(last)}" for first, last in ranges]
+    parts += [
+        f"any type from {codes.words(first)} to {codes.words(last)}" for first, last in ranges
+    ]
     return ("any of " if suffices else "") + ", ".join(parts)

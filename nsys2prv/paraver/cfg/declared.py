@@ -1,6 +1,8 @@
-"""Views made by rule of what is declared of events: a timeline of each field, tables of time and number of those with names.
+"""Views made by rule of what is declared of events: a timeline of each field, tables of time and
+number of those with names.
 
-They show what no view of the catalogue's files shows: raw attributes, metrics one by one, calls that few programs make.
+They show what no view of the catalogue's files shows: raw attributes, metrics one by one, calls
+that few programs make.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from nsys2prv.catalogue import Field, Layout, NameSet, catalogue
-from nsys2prv.catalogue.counters import counter_tables
+from nsys2prv.events.catalogue import Field, Layout, NameSet, catalogue
+from nsys2prv.events.catalogue.counters import counter_tables
 
-#: Layouts of counters that have views -> what a window takes of their samples: each tells of the time before it, or from it on.
+#: Layouts of counters that have views -> what a window takes of their samples: each tells of the
+#: time before it, or from it on.
 COUNTERS = {"gpu_metric": "Next Evt Val", "network_metric": "Last Evt Val"}
 Spec = dict[str, Any]
 
@@ -21,15 +24,26 @@ Spec = dict[str, Any]
 @cache
 def declared_types() -> dict[str, int]:
     """Label -> event type, of all fields and counters that have one of their own."""
-    types = {field.label: field.code for layout in catalogue().layouts.values() for field in layout.fields if isinstance(field.code, int)}
-    return types | {label: code for layout in COUNTERS for code, label in counter_tables()[layout].labels.items()}
+    types = {
+        field.label: field.code
+        for layout in catalogue().layouts.values()
+        for field in layout.fields
+        if isinstance(field.code, int)
+    }
+    return types | {
+        label: code
+        for layout in COUNTERS
+        for code, label in counter_tables()[layout].labels.items()
+    }
 
 
-def declared_views(listed: Iterable[Spec], taken: Collection[str], codes: Mapping[str, Collection[int]]) -> list[tuple[str, Spec]]:
+def declared_views(
+    listed: Iterable[Spec], taken: Collection[str], codes: Mapping[str, Collection[int]]
+) -> list[tuple[str, Spec]]:
     """Name and specification of each view, as the catalogue's files would hold them.
 
-    listed: specifications of the catalogue's views, whose event types need no other view of the same kind. taken: names of views.
-    codes: name -> event types.
+    listed: specifications of the catalogue's views, whose event types need no other view of the
+    same kind. taken: names of views. codes: name -> event types.
     """
     shown = {kind: set(found) for kind, found in _shown(listed, codes).items()}
     names = {code: name for name, found in codes.items() if len(found) == 1 for code in found}
@@ -53,7 +67,11 @@ def _shown(listed: Iterable[Spec], codes: Mapping[str, Collection[int]]) -> dict
     for spec in listed:
         types = spec.get("types")
         plain = isinstance(types, str) and "level" not in spec and "values" not in spec
-        if plain and len(codes[types]) == 1 and (statistic := spec.get("histogram", {}).get("statistic", "")) in shown:
+        if (
+            plain
+            and len(codes[types]) == 1
+            and (statistic := spec.get("histogram", {}).get("statistic", "")) in shown
+        ):
             shown[statistic] += codes[types]
     return shown
 
@@ -67,21 +85,45 @@ def _of_layouts() -> Iterator[tuple[str, int, str, Spec]]:
             name = layout.name if place == 0 else f"{layout.name}_{field.name}"
             window: Spec = {"compose_thread": "Stacked Val"} if layout.nests else {}
             yield "", field.code, f"extra/basics/{name}", _timeline(layout, field, window)
-            if field.values is not None and (place == 0 or (layout.nests and isinstance(field.values, NameSet))):
-                yield "Time", field.code, f"extra/analysis/{name}_time_2dh", {
-                    "title": f"{_title(field.label)}: time", "shows": f"Time that each row spends with each value of: {field.label}.",
-                    "unit": "ns", **window, "histogram": {"statistic": "Time"}}
+            if field.values is not None and (
+                place == 0 or (layout.nests and isinstance(field.values, NameSet))
+            ):
+                yield (
+                    "Time",
+                    field.code,
+                    f"extra/analysis/{name}_time_2dh",
+                    {
+                        "title": f"{_title(field.label)}: time",
+                        "shows": f"Time that each row spends with each value of: {field.label}.",
+                        "unit": "ns",
+                        **window,
+                        "histogram": {"statistic": "Time"},
+                    },
+                )
             if field.values is not None and place == 0:
-                yield "# Bursts", field.code, f"extra/analysis/{name}_calls_2dh", {
-                    "title": f"{_title(field.label)}: number", "shows": f"How often each row has each value of: {field.label}.",
-                    "unit": "times", "histogram": {"statistic": "# Bursts"}}
+                yield (
+                    "# Bursts",
+                    field.code,
+                    f"extra/analysis/{name}_calls_2dh",
+                    {
+                        "title": f"{_title(field.label)}: number",
+                        "shows": f"How often each row has each value of: {field.label}.",
+                        "unit": "times",
+                        "histogram": {"statistic": "# Bursts"},
+                    },
+                )
 
 
 def _timeline(layout: Layout, field: Field, window: Spec) -> Spec:
     nested = " Of records within others the innermost." if layout.nests else ""
     number = {"look": "gradient"} if field.values is None else {}
-    return {"title": _title(field.label), "shows": f"{field.label}, as the records of {layout.title} tell it, while they last.{nested}",
-            "unit": field.unit or ("number" if field.values is None else "name"), **window, **number}
+    return {
+        "title": _title(field.label),
+        "shows": f"{field.label}, as the records of {layout.title} tell it, while they last.{nested}",
+        "unit": field.unit or ("number" if field.values is None else "name"),
+        **window,
+        **number,
+    }
 
 
 def _of_counters() -> Iterator[tuple[str, int, str, Spec]]:
@@ -90,9 +132,19 @@ def _of_counters() -> Iterator[tuple[str, int, str, Spec]]:
         for code, label in counter_tables()[layout].labels.items():
             unit = re.search(r"\[(.*)\]$", label)
             scale = {"scale": [0, 100]} if unit and unit[1].endswith("%") else {}
-            yield "", code, f"extra/hwcounters/{_file_name(label)}", {
-                "title": _title(label), "shows": f"{label}, as sampled; of each device on its row.",
-                "unit": unit[1] if unit else "number", "thread": function, "look": "gradient", **scale}
+            yield (
+                "",
+                code,
+                f"extra/hwcounters/{_file_name(label)}",
+                {
+                    "title": _title(label),
+                    "shows": f"{label}, as sampled; of each device on its row.",
+                    "unit": unit[1] if unit else "number",
+                    "thread": function,
+                    "look": "gradient",
+                    **scale,
+                },
+            )
 
 
 def _title(label: str) -> str:

@@ -1,4 +1,6 @@
-"""The files that a catalogue makes: one per view, a list of those to open first, and a table of all for people."""
+"""The files that a catalogue makes: one per view, a list of those to open first, and a table of all
+for people.
+"""
 
 from __future__ import annotations
 
@@ -67,13 +69,21 @@ def stray(views: Sequence[View], folder: Path) -> list[Path]:
 
 
 def table_text(views: Sequence[View], menus: Mapping[str, Sequence[View]], docs: Path) -> str:
-    """The views of the core in a table per menu, each where it comes first, and the pictures that there are of them; then the others."""
+    """The views of the core in a table per menu, each where it comes first, and the pictures that
+    there are of them; then the others.
+    """
     parts, left = [HEAD], {view.path: view for view in views}
     for title, group in menus.items():
         own = [left.pop(view.path) for view in group if view.path in left]
         parts += [f"\n## {title}\n", *_described(own, docs)]
-    parts += [OTHERS, *_described([view for view in left.values() if is_core(view)], docs), EXTRA_HEAD]
-    parts += [f"| `{view.path}` | {_cell(view.title)} |\n" for view in left.values() if not is_core(view)]
+    parts += [
+        OTHERS,
+        *_described([view for view in left.values() if is_core(view)], docs),
+        EXTRA_HEAD,
+    ]
+    parts += [
+        f"| `{view.path}` | {_cell(view.title)} |\n" for view in left.values() if not is_core(view)
+    ]
     return "".join(parts)
 
 

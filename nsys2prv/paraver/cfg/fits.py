@@ -1,6 +1,8 @@
-"""Whether a view shows anything of a trace, from the event types, small values, communication tags and states that the trace holds.
+"""Whether a view shows anything of a trace, from the event types, small values, communication tags
+and states that the trace holds.
 
-A window is 0 where nothing passes its filters. What functions and operations make of 0 is what Paraver was seen to make of it.
+A window is 0 where nothing passes its filters. What functions and operations make of 0 is what
+Paraver was seen to make of it.
 """
 
 from __future__ import annotations
@@ -15,15 +17,39 @@ from nsys2prv.paraver.contents import LARGE, Contents
 #: More types than this are told by the first and the last.
 NAMED = 3
 #: Functions that tell of communications, not of events.
-OF_COMMUNICATIONS = frozenset((
-    "Last Tag", "Comm Size", "Comm Recv. Partner", "Comm Partner", "Last Send Dur.", "Next Recv Dur.", "Last Send Size",
-    "Send Bytes in Transit", "Send Messages in Transit", "Recv Bytes in Transit", "Recv Messages in Transit", "Send BandWidth",
-    "Recv BandWidth", "Recv Negative Messages", "Recv Negative Bytes", "Number Of Sends", "Number Of Send Bytes",
-    "Number Of Receives", "Number Of Receive Bytes", "Event Bytes", "Event Sent Bytes"))
-#: Functions that tell of the row, whatever its records; and those to which an event of value 0 is as good as another.
+OF_COMMUNICATIONS = frozenset(
+    (
+        "Last Tag",
+        "Comm Size",
+        "Comm Recv. Partner",
+        "Comm Partner",
+        "Last Send Dur.",
+        "Next Recv Dur.",
+        "Last Send Size",
+        "Send Bytes in Transit",
+        "Send Messages in Transit",
+        "Recv Bytes in Transit",
+        "Recv Messages in Transit",
+        "Send BandWidth",
+        "Recv BandWidth",
+        "Recv Negative Messages",
+        "Recv Negative Bytes",
+        "Number Of Sends",
+        "Number Of Send Bytes",
+        "Number Of Receives",
+        "Number Of Receive Bytes",
+        "Event Bytes",
+        "Event Sent Bytes",
+    )
+)
+#: Functions that tell of the row, whatever its records; and those to which an event of value 0 is
+#: as good as another.
 OF_ROWS = frozenset(("Application ID", "TaskID", "Thread ID"))
-OF_ANY_VALUE = frozenset(("Last Evt Type", "Next Evt Type", "Int. Between Evt", "Node ID", "Cpu ID"))
-#: Functions that make something else of 0: always; if their number is not 0; if it is; if 0 lies between their numbers; if not on the last.
+OF_ANY_VALUE = frozenset(
+    ("Last Evt Type", "Next Evt Type", "Int. Between Evt", "Node ID", "Cpu ID")
+)
+#: Functions that make something else of 0: always; if their number is not 0; if it is; if 0 lies
+#: between their numbers; if not on the last.
 FROM_ZERO = frozenset(("1-Sign", "Mod+1", "Burst Time", "Begin Time", "End Time", "cos", "exp"))
 FROM_ZERO_BY_A_NUMBER = frozenset(("Add", "Subs", "Complement"))
 FROM_ZERO_IF_WANTED = frozenset(("Is Equal (Sign)",))
@@ -31,30 +57,49 @@ FROM_ZERO_WITHIN, FROM_ZERO_BELOW_THE_END = "Is In Range", "Is In Range [)"
 EQUALS = frozenset(("Is Equal", "Is Equal (Sign)"))
 #: A number added before it keeps its argument from being 0, and is not meant to be seen.
 LOGARITHM = "log N"
-#: Operations that are not 0 where one of their windows is not; where the first is not; ever. The others need both.
+#: Operations that are not 0 where one of their windows is not; where the first is not; ever. The
+#: others need both.
 OF_EITHER = frozenset(("add", "substract", "maximum", "different"))
-OF_THE_FIRST = frozenset(("controlled: clear by", "controlled: maximum", "controlled: add", "controlled: average"))
+OF_THE_FIRST = frozenset(
+    ("controlled: clear by", "controlled: maximum", "controlled: add", "controlled: average")
+)
 OF_NONE = frozenset(("controlled: enumerate",))
 #: Statistics of when the columns' window has which value, whatever the values of the data window.
-OF_THE_COLUMNS = frozenset(("Time", "% Time", "% Time Not Zero", "% Window Time", "# Bursts", "% # Bursts", "Average Burst Time",
-                            "Stdev Burst Time"))
+OF_THE_COLUMNS = frozenset(
+    (
+        "Time",
+        "% Time",
+        "% Time Not Zero",
+        "% Window Time",
+        "# Bursts",
+        "% # Bursts",
+        "Average Burst Time",
+        "Stdev Burst Time",
+    )
+)
 
 
 def why_empty(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
-    """What a view needs and the trace lacks, in words; empty if it shows something. names: event type -> name.
+    """What a view needs and the trace lacks, in words; empty if it shows something. names: event
+    type -> name.
 
-    A timeline shows something where one of its open windows is not 0 throughout, a table where none is of the windows that it takes
-    its columns, planes and values from: what else Paraver writes there is all of the time, in a column of 0. It opens neither on a trace
-    without any event type that the view names.
+    A timeline shows something where one of its open windows is not 0 throughout, a table where none
+    is of the windows that it takes its columns, planes and values from: what else Paraver writes
+    there is all of the time, in a column of 0. It opens neither on a trace without any event type
+    that the view names.
     """
     windows = _Windows(cfg.windows, trace, names)
-    reasons = windows.lacking_all() or (windows.of_timelines() if cfg.histogram is None else windows.of_table(cfg.histogram))
+    reasons = windows.lacking_all() or (
+        windows.of_timelines() if cfg.histogram is None else windows.of_table(cfg.histogram)
+    )
     return "; ".join(dict.fromkeys(reasons))
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """A view's windows over a trace. Its lists are of reasons for which something is 0 throughout; empty if it is not."""
+    """A view's windows over a trace. Its lists are of reasons for which something is 0 throughout;
+    empty if it is not.
+    """
 
     windows: Sequence[Window]
     trace: Contents
@@ -62,19 +107,29 @@ class _Windows:
 
     def lacking_all(self) -> list[str]:
         singles = [window for window in self.windows if isinstance(window, Single)]
-        if any(window.types.condition in ("All", "None") or _passing(window.types, self.trace.types) for window in singles):
+        if any(
+            window.types.condition in ("All", "None") or _passing(window.types, self.trace.types)
+            for window in singles
+        ):
             return []
         return [f"no {_types(window.types, self.names)}" for window in singles if not window.guards]
 
     def of_timelines(self) -> list[str]:
-        shown = [self.of_window(number) for number, window in enumerate(self.windows, 1) if window.look.shown]
+        shown = [
+            self.of_window(number)
+            for number, window in enumerate(self.windows, 1)
+            if window.look.shown
+        ]
         return [reason for reasons in shown for reason in reasons] if all(shown) else []
 
     def of_table(self, histogram: Histogram) -> list[str]:
         if histogram.statistic in COMMUNICATION_STATISTICS:
             return self._of_tags(self.windows[histogram.data - 1])
-        numbers = [histogram.control, *([histogram.planes] if histogram.planes is not None else []),
-                   *([] if histogram.statistic in OF_THE_COLUMNS else [histogram.data])]
+        numbers = [
+            histogram.control,
+            *([histogram.planes] if histogram.planes is not None else []),
+            *([] if histogram.statistic in OF_THE_COLUMNS else [histogram.data]),
+        ]
         return [reason for number in numbers for reason in self.of_window(number)]
 
     def of_window(self, number: int) -> list[str]:
@@ -82,9 +137,15 @@ class _Windows:
         window = self.windows[number - 1]
         functions = [function for place, function in window.functions.items() if place in COMPOSES]
         logarithm = any(function.name == LOGARITHM for function in functions)
-        if any(_from_zero(function) for function in functions if not (logarithm and function.name in FROM_ZERO_BY_A_NUMBER)):
+        if any(
+            _from_zero(function)
+            for function in functions
+            if not (logarithm and function.name in FROM_ZERO_BY_A_NUMBER)
+        ):
             return []
-        return self._of_composed(window) if isinstance(window, Composed) else self._of_single(window)
+        return (
+            self._of_composed(window) if isinstance(window, Composed) else self._of_single(window)
+        )
 
     def _of_composed(self, window: Composed) -> list[str]:
         if window.operation in OF_NONE:
@@ -93,7 +154,11 @@ class _Windows:
             return self.of_window(window.parents[0])
         if window.operation not in OF_EITHER:
             return [reason for parent in window.parents for reason in self.of_window(parent)]
-        counted = [self.of_window(parent) for parent, factor in zip(window.parents, window.factors, strict=True) if factor]
+        counted = [
+            self.of_window(parent)
+            for parent, factor in zip(window.parents, window.factors, strict=True)
+            if factor
+        ]
         return [reason for reasons in counted for reason in reasons] if all(counted) else []
 
     def _of_single(self, window: Single) -> list[str]:
@@ -102,7 +167,11 @@ class _Windows:
             return []
         if function in OF_STATES:
             return [] if any(self.trace.states) else ["no states"]
-        return self._of_tags(window) if function in OF_COMMUNICATIONS else list(self._of_events(window, function))
+        return (
+            self._of_tags(window)
+            if function in OF_COMMUNICATIONS
+            else list(self._of_events(window, function))
+        )
 
     def _of_events(self, window: Single, function: str) -> Iterator[str]:
         types = window.types
@@ -118,30 +187,52 @@ class _Windows:
                 yield f"no value {_listed([str(int(value)) for value in lists[0] if value])} in {_types(types, self.names)}"
 
     def _of_tags(self, window: Window) -> list[str]:
-        wanted = window.filters.get("tag_msg", Filter("All")) if isinstance(window, Single) else Filter("All")
+        wanted = (
+            window.filters.get("tag_msg", Filter("All"))
+            if isinstance(window, Single)
+            else Filter("All")
+        )
         if _passing(wanted, self.trace.tags):
             return []
-        return ["no communication" + (f" of tag {', '.join(f'{tag:.0f}' for tag in wanted.values)}" if wanted.condition == "=" else "")]
+        return [
+            "no communication"
+            + (
+                f" of tag {', '.join(f'{tag:.0f}' for tag in wanted.values)}"
+                if wanted.condition == "="
+                else ""
+            )
+        ]
 
 
 def _function(window: Single) -> str:
     """What a window takes of a thread's records."""
-    return window.functions["thread"].name if "thread" in window.functions else SELECTED["thread"][1]
+    return (
+        window.functions["thread"].name if "thread" in window.functions else SELECTED["thread"][1]
+    )
 
 
 def _from_zero(function: Function) -> bool:
     """Whether a function makes something else of 0."""
     numbers = [number for parameter in function.parameters for number in parameter]
-    return (function.name in FROM_ZERO or (function.name in FROM_ZERO_BY_A_NUMBER and any(numbers))
-            or (function.name in FROM_ZERO_IF_WANTED and 0 in numbers)
-            or (function.name == FROM_ZERO_WITHIN and min(numbers) <= 0 <= max(numbers))
-            or (function.name == FROM_ZERO_BELOW_THE_END and min(numbers) <= 0 < max(numbers)))
+    return (
+        function.name in FROM_ZERO
+        or (function.name in FROM_ZERO_BY_A_NUMBER and any(numbers))
+        or (function.name in FROM_ZERO_IF_WANTED and 0 in numbers)
+        or (function.name == FROM_ZERO_WITHIN and min(numbers) <= 0 <= max(numbers))
+        or (function.name == FROM_ZERO_BELOW_THE_END and min(numbers) <= 0 < max(numbers))
+    )
 
 
 def _wanted(window: Single) -> list[tuple[float, ...]]:
     """Lists of event values; a window shows those alone that stand in each."""
-    values, function = window.filters.get("evt_value", Filter("All")), window.functions.get("compose_thread", Function("As Is"))
-    return [*([values.values] if values.condition == "=" else []), *([function.parameters[0]] if function.name in EQUALS else [])]
+    values, function = (
+        window.filters.get("evt_value", Filter("All")),
+        window.functions.get("compose_thread", Function("As Is")),
+    )
+    return [
+        *([values.values] if values.condition == "=" else []),
+        *([function.parameters[0]] if function.name in EQUALS else []),
+    ]
 
 
 def _passing(condition: Filter, found: Collection[int]) -> set[int]:
@@ -150,10 +241,23 @@ def _passing(condition: Filter, found: Collection[int]) -> set[int]:
     if condition.condition in ("All", "None"):
         return set(found) if condition.condition == "All" else set()
     if condition.condition in ("=", "!="):
-        return set(found).intersection(values) if condition.condition == "=" else set(found).difference(values)
+        return (
+            set(found).intersection(values)
+            if condition.condition == "="
+            else set(found).difference(values)
+        )
     least, greatest = min(values), max(values)
-    return {one for one in found if (least <= one <= greatest if condition.condition == "[x,y]" else
-                                     one < least if condition.condition == "<" else one > greatest)}
+    return {
+        one
+        for one in found
+        if (
+            least <= one <= greatest
+            if condition.condition == "[x,y]"
+            else one < least
+            if condition.condition == "<"
+            else one > greatest
+        )
+    }
 
 
 def _types(types: Filter, names: Mapping[int, str]) -> str:
@@ -165,7 +269,10 @@ def _types(types: Filter, names: Mapping[int, str]) -> str:
     ends = types.condition == "[x,y]"
     if len(called) == 1 and called != {""}:
         return f"{called.pop()} ({f'{numbers[0]} … {numbers[-1]}' if ends else _listed([str(number) for number in numbers])})"
-    words = [f"{names[number]} ({number})" if number in names else f"event type {number}" for number in numbers]
+    words = [
+        f"{names[number]} ({number})" if number in names else f"event type {number}"
+        for number in numbers
+    ]
     return " to ".join(words) if ends else _listed(words)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from nsys2prv.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.cfg import grammar
 
 #: An event value that no trace holds.
@@ -36,10 +36,11 @@ class Filter:
 
 @dataclass(frozen=True)
 class Look:
-    """How a timeline is shown. colors: value -> red, green, blue. group: timelines of one group (from 1) are zoomed together.
+    """How a timeline is shown. colors: value -> red, green, blue. group: timelines of one group
+    (from 1) are zoomed together.
 
-    scale: the values of the first and the last colour of a gradient, or of a line's bottom and top; None: those met. Values beyond it
-    are drawn orange, with a warning sign in the corner.
+    scale: the values of the first and the last colour of a gradient, or of a line's bottom and top;
+    None: those met. Values beyond it are drawn orange, with a warning sign in the corner.
     """
 
     style: str = "code"
@@ -54,7 +55,9 @@ class Look:
 
 @dataclass(frozen=True)
 class Window:
-    """A timeline. functions: place (`thread`, `task`, `compose_thread`, `topcompose1`...) -> function."""
+    """A timeline. functions: place (`thread`, `task`, `compose_thread`, `topcompose1`...) ->
+    function.
+    """
 
     title: str
     level: str = "thread"
@@ -64,8 +67,9 @@ class Window:
 
 @dataclass(frozen=True)
 class Single(Window):
-    """A timeline of records. filters: name (`evt_type`, `tag_msg`...) -> what passes. physical: communications count by
-    their physical times instead of the logical ones."""
+    """A timeline of records. filters: name (`evt_type`, `tag_msg`...) -> what passes. physical:
+    communications count by their physical times instead of the logical ones.
+    """
 
     filters: Mapping[str, Filter] = field(default_factory=dict)
     physical: bool = False
@@ -76,7 +80,9 @@ class Single(Window):
 
     @property
     def guards(self) -> bool:
-        """Passes no event: it only tells Paraver's loader of which event types one suffices for the view."""
+        """Passes no event: it only tells Paraver's loader of which event types one suffices for the
+        view.
+        """
         return self.filters.get("evt_value") == Filter("=", (float(NO_VALUE),))
 
 
@@ -91,7 +97,9 @@ class Composed(Window):
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a histogram: `width` (0: as many as Paraver thinks fit) from `first` to `last`, or over all values met."""
+    """Columns of a histogram: `width` (0: as many as Paraver thinks fit) from `first` to `last`, or
+    over all values met.
+    """
 
     width: float = 1.0
     first: float | None = None
@@ -100,8 +108,10 @@ class Columns:
 
 @dataclass(frozen=True)
 class Histogram:
-    """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`. zero: a column for 0. sort: the columns
-    come by their totals, the greatest first, instead of by their values."""
+    """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`.
+    zero: a column for 0. sort: the columns come by their totals, the greatest first, instead of by
+    their values.
+    """
 
     title: str
     control: int
@@ -132,11 +142,19 @@ def check(cfg: Cfg) -> None:
 def problems(cfg: Cfg) -> Iterator[str]:
     if not cfg.windows:
         yield "no window"
-    if any(line.startswith(("#", "ConfigFile.", "window_")) or line.strip() != line for line in cfg.description.split("\n") if line):
+    if any(
+        line.startswith(("#", "ConfigFile.", "window_")) or line.strip() != line
+        for line in cfg.description.split("\n")
+        if line
+    ):
         yield "a line of the description looks like a part of the view"
     for number, window in enumerate(cfg.windows, 1):
         where = f"window {number} ({window.title})"
-        found = _of_single(window) if isinstance(window, Single) else _of_composed(window, number, cfg.windows)
+        found = (
+            _of_single(window)
+            if isinstance(window, Single)
+            else _of_composed(window, number, cfg.windows)
+        )
         for problem in (*_of_any(window), *found):
             yield f"{where}: {problem}"
     if cfg.histogram is not None and cfg.windows:
@@ -145,13 +163,21 @@ def problems(cfg: Cfg) -> Iterator[str]:
 
 
 def _of_any(window: Window) -> Iterator[str]:
-    if not window.title or window.title.strip() != window.title or "\n" in window.title or "/" in window.title:
+    if (
+        not window.title
+        or window.title.strip() != window.title
+        or "\n" in window.title
+        or "/" in window.title
+    ):
         yield f"title {window.title!r} is empty, has blanks around it or holds a slash or line end"
     if window.level not in (*grammar.PROCESS_LEVELS, *grammar.RESOURCE_LEVELS):
         yield f"no level {window.level!r}"
     look = window.look
-    for what, value, known in (("units", look.units, grammar.UNITS), ("look", look.style, grammar.LOOKS),
-                               ("draw mode", look.draw, grammar.DRAW_MODES)):
+    for what, value, known in (
+        ("units", look.units, grammar.UNITS),
+        ("look", look.style, grammar.LOOKS),
+        ("draw mode", look.draw, grammar.DRAW_MODES),
+    ):
         if value not in known:
             yield f"no {what} {value!r}"
     if look.scale is not None and not (look.style != "code" and look.scale[0] < look.scale[1]):
@@ -162,7 +188,9 @@ def _of_any(window: Window) -> Iterator[str]:
     for place, function in window.functions.items():
         if place in grammar.COMPOSES:
             group = grammar.COMPOSE
-        elif place in grammar.SELECTED and (isinstance(window, Single) or place not in grammar.SINGLE_ONLY):
+        elif place in grammar.SELECTED and (
+            isinstance(window, Single) or place not in grammar.SINGLE_ONLY
+        ):
             group = grammar.SELECTED[place][0]
         else:
             yield f"no place {place!r} for a function"
@@ -229,7 +257,11 @@ def _of_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Iterator
             return
     control, data = windows[histogram.control - 1], windows[histogram.data - 1]
     for kind in (grammar.PROCESS_LEVELS, grammar.RESOURCE_LEVELS):
-        if control.level in kind and data.level in kind and kind.index(data.level) > kind.index(control.level):
+        if (
+            control.level in kind
+            and data.level in kind
+            and kind.index(data.level) > kind.index(control.level)
+        ):
             yield f"the data window's level {data.level} is finer than the control window's {control.level}"
         elif control.level in kind and data.level not in kind:
             yield "levels of processes and of resources together"
@@ -246,22 +278,33 @@ def _ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
 
 
 def narrowed(cfg: Cfg, present: Collection[int]) -> Cfg:
-    """The view with long lists of event types cut to those that are there; a list of which none is there stays."""
+    """The view with long lists of event types cut to those that are there; a list of which none is
+    there stays.
+    """
     return replace(cfg, windows=tuple(_narrowed(window, present) for window in cfg.windows))
 
 
 def _narrowed(window: Window, present: Collection[int]) -> Window:
-    if not isinstance(window, Single) or window.types.condition != "=" or len(window.types.values) <= LONG_LIST:
+    if (
+        not isinstance(window, Single)
+        or window.types.condition != "="
+        or len(window.types.values) <= LONG_LIST
+    ):
         return window
     values = tuple(code for code in window.types.values if code in present)
-    return replace(window, filters={**window.filters, "evt_type": Filter("=", values)}) if values else window
+    return (
+        replace(window, filters={**window.filters, "evt_type": Filter("=", values)})
+        if values
+        else window
+    )
 
 
 def asks(cfg: Cfg, present: Collection[int]) -> str:
-    """Why Paraver would ask before it opens a view on a trace with these event types; empty if it just opens it.
+    """Why Paraver would ask before it opens a view on a trace with these event types; empty if it
+    just opens it.
 
-    As its loader does: window after window, a type of a list that is not there counts against the view, but a range of which
-    any type is there makes up for all windows before it.
+    As its loader does: window after window, a type of a list that is not there counts against the
+    view, but a range of which any type is there makes up for all windows before it.
     """
     some, missing = False, False
     for window in cfg.windows:
@@ -271,6 +314,10 @@ def asks(cfg: Cfg, present: Collection[int]) -> str:
         some = some or types.condition in ("All", "None")
         there = [value in present for value in types.values]
         some, missing = some or any(there), missing or not all(there)
-        if types.condition == "[x,y]" and any(types.values[0] <= code <= types.values[1] for code in present):
+        if types.condition == "[x,y]" and any(
+            types.values[0] <= code <= types.values[1] for code in present
+        ):
             some, missing = True, False
-    return "no event of the view" if not some else "an event of the view is missing" if missing else ""
+    return (
+        "no event of the view" if not some else "an event of the view is missing" if missing else ""
+    )

@@ -6,21 +6,37 @@ import re
 from typing import Any
 
 from nsys2prv.paraver.cfg import grammar
-from nsys2prv.paraver.cfg.model import Cfg, CfgError, Columns, Composed, Filter, Function, Histogram, Look, Single, Window, check
+from nsys2prv.paraver.cfg.model import (
+    Cfg,
+    CfgError,
+    Columns,
+    Composed,
+    Filter,
+    Function,
+    Histogram,
+    Look,
+    Single,
+    Window,
+    check,
+)
 from nsys2prv.paraver.cfg.writer import DESCRIPTION_BEGIN, DESCRIPTION_END, NEW_HISTOGRAM
 
 _PAIR = re.compile(r"\{([^{},]+), ([^{}]*)\}")
 _COLOR = re.compile(r"\{(\d+):(\d+),(\d+),(\d+)\}")
 _MODULE = re.compile(r"(\w+) (.+?) \{ (\d+), \{ (.*) \} \}")
 #: Tags that say nothing that a view here can vary.
-_FIXED = re.compile(r"window_(id|position_[xy]|width|height|flags_enabled|custom_color_enabled|semantic_scale_min_at_zero|"
-                    r"scale_relative|end_time_relative|begin_time_relative|object|drawmode_rows|pixel_size|"
-                    r"labels_to_draw|logical_filtered|intracomms_enabled|intercomms_enabled|comm_fromto|comm_tagsize|comm_typeval|"
-                    r"shifts)")
+_FIXED = re.compile(
+    r"window_(id|position_[xy]|width|height|flags_enabled|custom_color_enabled|semantic_scale_min_at_zero|"
+    r"scale_relative|end_time_relative|begin_time_relative|object|drawmode_rows|pixel_size|"
+    r"labels_to_draw|logical_filtered|intracomms_enabled|intercomms_enabled|comm_fromto|comm_tagsize|comm_typeval|"
+    r"shifts)"
+)
 
 
 def read_cfg(text: str) -> Cfg:
-    """The view in a file's text; raises CfgError for what Paraver would refuse or what :func:`cfg_text` never writes."""
+    """The view in a file's text; raises CfgError for what Paraver would refuse or what
+    :func:`cfg_text` never writes.
+    """
     if not text.startswith("#ParaverCFG\n"):
         raise CfgError("the first line is not #ParaverCFG")
     head, _, rest = text.partition(DESCRIPTION_BEGIN + "\n")
@@ -28,7 +44,10 @@ def read_cfg(text: str) -> Cfg:
     if not found:
         raise CfgError("no description")
     windows_text, _, histogram_text = body.partition(NEW_HISTOGRAM + "\n")
-    windows = [_window(_tags(part)) for part in re.split(r"^(?=window_name )", windows_text, flags=re.M)[1:]]
+    windows = [
+        _window(_tags(part))
+        for part in re.split(r"^(?=window_name )", windows_text, flags=re.M)[1:]
+    ]
     announced = re.search(r"^ConfigFile.NumWindows: (\d+)$", head, re.M)
     if announced is None or int(announced[1]) != len(windows):
         raise CfgError("NumWindows is not the number of windows")
@@ -79,7 +98,11 @@ def _window(tags: list[tuple[str, str]]) -> Window:
             raise CfgError(f"{tag} stands twice")
         else:
             plain[name] = value
-        if name.endswith(("_enabled", "_filtered")) or name in ("open", "noncolor_mode", "compute_y_max"):
+        if name.endswith(("_enabled", "_filtered")) or name in (
+            "open",
+            "noncolor_mode",
+            "compute_y_max",
+        ):
             _flag(tag, value)
     return _assembled(plain, functions, parameters, values)
 
@@ -99,58 +122,156 @@ def _module(value: str) -> tuple[str, str, tuple[tuple[float, ...], ...]]:
     for part in found[4].split(", "):
         count, *numbers = part.split(" ")
         if int(count) != len(numbers):
-            raise CfgError(f"window_semantic_module: {count} numbers announced, {len(numbers)} there")
+            raise CfgError(
+                f"window_semantic_module: {count} numbers announced, {len(numbers)} there"
+            )
         lists.append(tuple(map(float, numbers)))
     if len(lists) != int(found[3]):
         raise CfgError("window_semantic_module: wrong number of parameters")
     return found[1], found[2], tuple(lists)
 
 
-def _assembled(plain: dict[str, str], functions: dict[str, str], parameters: dict, values: dict[str, tuple[float, ...]]) -> Window:
-    known = {"name", "type", "factors", "operation", "identifiers", "comm_lines_enabled", "noncolor_mode", "color_mode", "units",
-             "custom_color_palette", "level", "open", "drawmode", "physical_filtered", "synchronize", "maximum_y", "minimum_y",
-             "compute_y_max"}
+def _assembled(
+    plain: dict[str, str],
+    functions: dict[str, str],
+    parameters: dict,
+    values: dict[str, tuple[float, ...]],
+) -> Window:
+    known = {
+        "name",
+        "type",
+        "factors",
+        "operation",
+        "identifiers",
+        "comm_lines_enabled",
+        "noncolor_mode",
+        "color_mode",
+        "units",
+        "custom_color_palette",
+        "level",
+        "open",
+        "drawmode",
+        "physical_filtered",
+        "synchronize",
+        "maximum_y",
+        "minimum_y",
+        "compute_y_max",
+    }
     for name in plain:
         if name not in known and not _FIXED.fullmatch(f"window_{name}"):
             raise CfgError(f"window_{name}: not a tag of these views")
-    for name in ("name", "type", "units", "level", "noncolor_mode", "comm_lines_enabled", "open", "drawmode",
-                 "maximum_y", "minimum_y", "compute_y_max"):
+    for name in (
+        "name",
+        "type",
+        "units",
+        "level",
+        "noncolor_mode",
+        "comm_lines_enabled",
+        "open",
+        "drawmode",
+        "maximum_y",
+        "minimum_y",
+        "compute_y_max",
+    ):
         if name not in plain:
             raise CfgError(f"window_{name} is missing")
     single = plain["type"] == "single"
-    looks = [style for style, look in grammar.LOOKS.items()
-             if look == (_flag("window_noncolor_mode", plain["noncolor_mode"]), plain.get("color_mode", ""))]
+    looks = [
+        style
+        for style, look in grammar.LOOKS.items()
+        if look
+        == (_flag("window_noncolor_mode", plain["noncolor_mode"]), plain.get("color_mode", ""))
+    ]
     if not looks:
         raise CfgError(f"no look has colour mode {plain.get('color_mode')}")
-    colors = {int(value): (int(red), int(green), int(blue))
-              for value, red, green, blue in _COLOR.findall(plain.get("custom_color_palette", ""))}
-    scale = None if _flag("window_compute_y_max", plain["compute_y_max"]) else (float(plain["minimum_y"]), float(plain["maximum_y"]))
-    look = Look(looks[0], plain["units"], plain["comm_lines_enabled"] == "true", plain["open"] == "true", plain["drawmode"], colors,
-                int(plain.get("synchronize", 0)), scale)
-    filters = {name: Filter(functions.pop(name), values.pop(name, ())) for name in grammar.FILTERS if name in functions}
-    defaults = {**{place: default for place, (_, default) in grammar.SELECTED.items()}, **dict.fromkeys(grammar.COMPOSES, "As Is")}
-    chosen = {place: Function(name, parameters.pop((place, name), ())) for place, name in functions.items()
-              if name != defaults.get(place)}
+    colors = {
+        int(value): (int(red), int(green), int(blue))
+        for value, red, green, blue in _COLOR.findall(plain.get("custom_color_palette", ""))
+    }
+    scale = (
+        None
+        if _flag("window_compute_y_max", plain["compute_y_max"])
+        else (float(plain["minimum_y"]), float(plain["maximum_y"]))
+    )
+    look = Look(
+        looks[0],
+        plain["units"],
+        plain["comm_lines_enabled"] == "true",
+        plain["open"] == "true",
+        plain["drawmode"],
+        colors,
+        int(plain.get("synchronize", 0)),
+        scale,
+    )
+    filters = {
+        name: Filter(functions.pop(name), values.pop(name, ()))
+        for name in grammar.FILTERS
+        if name in functions
+    }
+    defaults = {
+        **{place: default for place, (_, default) in grammar.SELECTED.items()},
+        **dict.fromkeys(grammar.COMPOSES, "As Is"),
+    }
+    chosen = {
+        place: Function(name, parameters.pop((place, name), ()))
+        for place, name in functions.items()
+        if name != defaults.get(place)
+    }
     if parameters or values:
-        raise CfgError(f"parameters or values without their function or filter: {[*parameters, *values]}")
-    common: dict[str, Any] = {"title": plain["name"], "level": plain["level"], "functions": chosen, "look": look}
+        raise CfgError(
+            f"parameters or values without their function or filter: {[*parameters, *values]}"
+        )
+    common: dict[str, Any] = {
+        "title": plain["name"],
+        "level": plain["level"],
+        "functions": chosen,
+        "look": look,
+    }
     if single:
-        filters = {name: condition for name, condition in filters.items() if condition != Filter("All")}
+        filters = {
+            name: condition for name, condition in filters.items() if condition != Filter("All")
+        }
         return Single(**common, filters=filters, physical=plain.get("physical_filtered") == "true")
-    if filters or plain["type"] != "composed" or not {"operation", "identifiers", "factors"} <= set(plain):
+    if (
+        filters
+        or plain["type"] != "composed"
+        or not {"operation", "identifiers", "factors"} <= set(plain)
+    ):
         raise CfgError("a composed window has filters, or lacks its operation, factors or parents")
     first, second = map(int, plain["identifiers"].split(" "))
     factor, other = map(float, plain["factors"].split(" "))
-    return Composed(**common, operation=plain["operation"], parents=(first, second), factors=(factor, other))
+    return Composed(
+        **common, operation=plain["operation"], parents=(first, second), factors=(factor, other)
+    )
 
 
 def _histogram(text: str) -> Histogram:
     tags = {tag.removeprefix("Analyzer2D.").rstrip(":"): value for tag, value in _tags(text)}
-    for name in ("CalculateAll", "HideCols", "Color", "SemanticColor", "SortCols", "SortReverse", "ShowOnlyTotals", "ShortHeaderLabels"):
+    for name in (
+        "CalculateAll",
+        "HideCols",
+        "Color",
+        "SemanticColor",
+        "SortCols",
+        "SortReverse",
+        "ShowOnlyTotals",
+        "ShortHeaderLabels",
+    ):
         _capital(name, tags[name])
     automatic = _capital("ComputeYScale", tags["ComputeYScale"])
     width = float(tags["Delta"]) if _capital("UseFixedDelta", tags["UseFixedDelta"]) else 0.0
-    columns = Columns(width) if automatic else Columns(width, float(tags["Minimum"]), float(tags["Maximum"]))
-    return Histogram(tags["Name"], int(tags["ControlWindow"]), int(tags["DataWindow"]), tags["Statistic"], columns,
-                     _capital("ComputeYScaleZero", tags["ComputeYScaleZero"]),
-                     int(tags["3D_ControlWindow"]) if "3D_ControlWindow" in tags else None, _capital("SortCols", tags["SortCols"]))
+    columns = (
+        Columns(width)
+        if automatic
+        else Columns(width, float(tags["Minimum"]), float(tags["Maximum"]))
+    )
+    return Histogram(
+        tags["Name"],
+        int(tags["ControlWindow"]),
+        int(tags["DataWindow"]),
+        tags["Statistic"],
+        columns,
+        _capital("ComputeYScaleZero", tags["ComputeYScaleZero"]),
+        int(tags["3D_ControlWindow"]) if "3D_ControlWindow" in tags else None,
+        _capital("SortCols", tags["SortCols"]),
+    )

@@ -1,9 +1,11 @@
-"""Workspaces: how Paraver comes to offer the views in its menu "Hints" when a trace with their event types is opened.
+"""Workspaces: how Paraver comes to offer the views in its menu "Hints" when a trace with their
+event types is opened.
 
-A file to import (.ws) is the XML of a Boost archive, in which files of views are appended behind lines of a separator. Paraver
-copies those to a folder of its own, one per workspace, so their names are without folders (``Workspace::importWSXML`` and
-``importWSCFGs`` in ``api/workspace.cpp`` of paraver-kernel). Written is the first version of the class, which names event types
-as plain numbers; later ones hold the bytes of a C++ structure.
+A file to import (.ws) is the XML of a Boost archive, in which files of views are appended behind
+lines of a separator. Paraver copies those to a folder of its own, one per workspace, so their names
+are without folders (``Workspace::importWSXML`` and ``importWSCFGs`` in ``api/workspace.cpp`` of
+paraver-kernel). Written is the first version of the class, which names event types as plain
+numbers; later ones hold the bytes of a C++ structure.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from xml.sax.saxutils import escape
 
-from nsys2prv.catalogue import catalogue
+from nsys2prv.events.catalogue import catalogue
 from nsys2prv.paraver.cfg.catalogue import View
 from nsys2prv.paraver.cfg.fits import why_empty
 from nsys2prv.paraver.cfg.model import CfgError, Single
@@ -37,21 +39,31 @@ class Workspace:
 
 
 def workspace(name: str, views: Sequence[View], known: Collection[int]) -> Workspace:
-    """A workspace of views, offered on traces with an event type that tells that one of them shows something; known: all types."""
+    """A workspace of views, offered on traces with an event type that tells that one of them shows
+    something; known: all types.
+    """
     types = {code for view in views for code in _telling_types(view, frozenset(known))}
     return Workspace(name, tuple(sorted(types)), tuple(views))
 
 
 def _telling_types(view: View, known: frozenset[int]) -> set[int]:
-    """All event types of a view; but of one that shows nothing without others than CUDA's, those others alone."""
+    """All event types of a view; but of one that shows nothing without others than CUDA's, those
+    others alone.
+    """
     found = [_types_of(window, known) for window in view.cfg.windows if isinstance(window, Single)]
-    needed = [types for types in found if types and why_empty(view.cfg, _holding(known - types), {})]
+    needed = [
+        types for types in found if types and why_empty(view.cfg, _holding(known - types), {})
+    ]
     return set().union(*([types for types in needed if not types <= OF_CUDA] or found))
 
 
 def _types_of(window: Single, known: frozenset[int]) -> set[int]:
     numbers = [int(code) for code in window.types.values]
-    return set(numbers) if window.types.condition != "[x,y]" else {code for code in known if numbers[0] <= code <= numbers[1]}
+    return (
+        set(numbers)
+        if window.types.condition != "[x,y]"
+        else {code for code in known if numbers[0] <= code <= numbers[1]}
+    )
 
 
 def _holding(types: frozenset[int]) -> Contents:
@@ -64,16 +76,33 @@ def workspace_text(space: Workspace) -> str:
     files = [PurePosixPath(view.path).name for view in space.views]
     if len(set(files)) < len(files):
         raise CfgError(f"workspace {space.name}: two views have one file name")
-    hints = [line for file, view in zip(files, space.views, strict=True) for line in _hint(file, view.title)]
+    hints = [
+        line
+        for file, view in zip(files, space.views, strict=True)
+        for line in _hint(file, view.title)
+    ]
     hints[0] = '\t\t<item class_id="3" tracking_level="0" version="0">'
     head = [
-        '<?xml version="1.0" encoding="UTF-8" standalone="yes" ?>', "<!DOCTYPE boost_serialization>",
+        '<?xml version="1.0" encoding="UTF-8" standalone="yes" ?>',
+        "<!DOCTYPE boost_serialization>",
         f'<boost_serialization signature="serialization::archive" version="{ARCHIVE}">',
-        f'<workspace class_id="0" tracking_level="0" version="{CLASS}">', f"\t<name>{escape(space.name)}</name>",
-        "\t<autoTypes>", *_counted(space.types), *(f"\t\t<item>{code}</item>" for code in space.types), "\t</autoTypes>",
-        '\t<hintCFGs class_id="2" tracking_level="0" version="0">', *_counted(files), *hints, "\t</hintCFGs>",
-        "</workspace>", "</boost_serialization>", ""]
-    parts = [f"{SEPARATOR}{file}\n{view.text}" for file, view in zip(files, space.views, strict=True)]
+        f'<workspace class_id="0" tracking_level="0" version="{CLASS}">',
+        f"\t<name>{escape(space.name)}</name>",
+        "\t<autoTypes>",
+        *_counted(space.types),
+        *(f"\t\t<item>{code}</item>" for code in space.types),
+        "\t</autoTypes>",
+        '\t<hintCFGs class_id="2" tracking_level="0" version="0">',
+        *_counted(files),
+        *hints,
+        "\t</hintCFGs>",
+        "</workspace>",
+        "</boost_serialization>",
+        "",
+    ]
+    parts = [
+        f"{SEPARATOR}{file}\n{view.text}" for file, view in zip(files, space.views, strict=True)
+    ]
     return "\n".join(head) + "\n" + "".join(parts)
 
 
@@ -82,4 +111,9 @@ def _counted(items: Iterable[object]) -> list[str]:
 
 
 def _hint(file: str, title: str) -> list[str]:
-    return ["\t\t<item>", f"\t\t\t<first>{escape(file)}</first>", f"\t\t\t<second>{escape(title)}</second>", "\t\t</item>"]
+    return [
+        "\t\t<item>",
+        f"\t\t\t<first>{escape(file)}</first>",
+        f"\t\t\t<second>{escape(title)}</second>",
+        "\t\t</item>",
+    ]

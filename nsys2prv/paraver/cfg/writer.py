@@ -17,10 +17,22 @@ NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 def cfg_text(cfg: Cfg) -> str:
     """The file; raises CfgError if Paraver would not read it as meant."""
     check(cfg)
-    head = ["#ParaverCFG", f"ConfigFile.Version: {VERSION}", f"ConfigFile.NumWindows: {len(cfg.windows)}", DESCRIPTION_BEGIN,
-            *cfg.description.split("\n"), DESCRIPTION_END]
+    head = [
+        "#ParaverCFG",
+        f"ConfigFile.Version: {VERSION}",
+        f"ConfigFile.NumWindows: {len(cfg.windows)}",
+        DESCRIPTION_BEGIN,
+        *cfg.description.split("\n"),
+        DESCRIPTION_END,
+    ]
     shown = list(accumulate((window.look.shown for window in cfg.windows), initial=0))
-    parts = [head, *(_window(window, number, shown[number - 1]) for number, window in enumerate(cfg.windows, 1))]
+    parts = [
+        head,
+        *(
+            _window(window, number, shown[number - 1])
+            for number, window in enumerate(cfg.windows, 1)
+        ),
+    ]
     if cfg.histogram is not None:
         parts.append(_histogram(cfg.histogram))
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
@@ -41,16 +53,34 @@ def _capital(value: bool) -> str:
 
 def _window(window: Window, number: int, place: int) -> list[str]:
     """Lines of a window; `place` is how many shown ones stand above it on the screen."""
-    return ["#" * 80, f"< NEW DISPLAYING WINDOW {window.title} >", "#" * 80, f"window_name {window.title}",
-            *(_single(window, number, place) if isinstance(window, Single) else _composed(window, number, place))]
+    return [
+        "#" * 80,
+        f"< NEW DISPLAYING WINDOW {window.title} >",
+        "#" * 80,
+        f"window_name {window.title}",
+        *(
+            _single(window, number, place)
+            if isinstance(window, Single)
+            else _composed(window, number, place)
+        ),
+    ]
 
 
 def _single(window: Single, number: int, place: int) -> list[str]:
     conditions = {name: window.filters.get(name, Filter("All")) for name in grammar.FILTERS}
-    lines = ["window_type single", f"window_id {number}", *_shown(window, place),
-             f"window_logical_filtered {_flag(not window.physical)}", f"window_physical_filtered {_flag(window.physical)}",
-             "window_intracomms_enabled true", "window_intercomms_enabled true", "window_comm_fromto true",
-             "window_comm_tagsize true", "window_comm_typeval true", *_functions(window, tuple(grammar.SELECTED), conditions)]
+    lines = [
+        "window_type single",
+        f"window_id {number}",
+        *_shown(window, place),
+        f"window_logical_filtered {_flag(not window.physical)}",
+        f"window_physical_filtered {_flag(window.physical)}",
+        "window_intracomms_enabled true",
+        "window_intercomms_enabled true",
+        "window_comm_fromto true",
+        "window_comm_tagsize true",
+        "window_comm_typeval true",
+        *_functions(window, tuple(grammar.SELECTED), conditions),
+    ]
     for name, condition in conditions.items():
         if condition.values:
             numbers = " ".join(number_text(value) for value in condition.values)
@@ -60,31 +90,60 @@ def _single(window: Single, number: int, place: int) -> list[str]:
 
 def _composed(window: Composed, number: int, place: int) -> list[str]:
     places = tuple(place for place in grammar.SELECTED if place not in grammar.SINGLE_ONLY)
-    return ["window_type composed", f"window_id {number}",
-            "window_factors " + " ".join(f"{factor:.12f}" for factor in window.factors), "window_shifts 0 0",
-            f"window_operation {window.operation}", "window_identifiers " + " ".join(map(str, window.parents)), *_shown(window, place),
-            *_functions(window, places, {})]
+    return [
+        "window_type composed",
+        f"window_id {number}",
+        "window_factors " + " ".join(f"{factor:.12f}" for factor in window.factors),
+        "window_shifts 0 0",
+        f"window_operation {window.operation}",
+        "window_identifiers " + " ".join(map(str, window.parents)),
+        *_shown(window, place),
+        *_functions(window, places, {}),
+    ]
 
 
 def _shown(window: Window, place: int) -> list[str]:
     look = window.look
     low, high = look.scale or (0.0, 1.0)
     colored, mode = grammar.LOOKS[look.style]
-    lines = ["window_position_x 50", f"window_position_y {50 + place * (HEIGHT + 40)}", f"window_width {WIDTH}", f"window_height {HEIGHT}",
-             f"window_comm_lines_enabled {_flag(look.lines)}", "window_flags_enabled false",
-             f"window_noncolor_mode {_flag(colored)}"]
+    lines = [
+        "window_position_x 50",
+        f"window_position_y {50 + place * (HEIGHT + 40)}",
+        f"window_width {WIDTH}",
+        f"window_height {HEIGHT}",
+        f"window_comm_lines_enabled {_flag(look.lines)}",
+        "window_flags_enabled false",
+        f"window_noncolor_mode {_flag(colored)}",
+    ]
     if mode:
         lines.append(f"window_color_mode {mode}")
     lines.append(f"window_custom_color_enabled {_flag(bool(look.colors))}")
     if look.colors:
-        lines.append("window_custom_color_palette " + ",".join(f"{{{value}:{','.join(map(str, color))}}}"
-                                                               for value, color in look.colors.items()))
-    return [*lines, f"window_semantic_scale_min_at_zero {_flag(look.style in ('line', 'fused'))}", f"window_units {look.units}",
-            f"window_maximum_y {number_text(high)}", f"window_minimum_y {number_text(low)}",
-            f"window_compute_y_max {_flag(look.scale is None)}", f"window_level {window.level}",
-            "window_scale_relative 1", "window_end_time_relative 1", *_selection(window.level), "window_begin_time_relative 0",
-            f"window_open {_flag(look.shown)}", f"window_drawmode {look.draw}", f"window_drawmode_rows {look.draw}",
-            "window_pixel_size 1", "window_labels_to_draw 1", *([f"window_synchronize {look.group}"] if look.group else [])]
+        lines.append(
+            "window_custom_color_palette "
+            + ",".join(
+                f"{{{value}:{','.join(map(str, color))}}}" for value, color in look.colors.items()
+            )
+        )
+    return [
+        *lines,
+        f"window_semantic_scale_min_at_zero {_flag(look.style in ('line', 'fused'))}",
+        f"window_units {look.units}",
+        f"window_maximum_y {number_text(high)}",
+        f"window_minimum_y {number_text(low)}",
+        f"window_compute_y_max {_flag(look.scale is None)}",
+        f"window_level {window.level}",
+        "window_scale_relative 1",
+        "window_end_time_relative 1",
+        *_selection(window.level),
+        "window_begin_time_relative 0",
+        f"window_open {_flag(look.shown)}",
+        f"window_drawmode {look.draw}",
+        f"window_drawmode_rows {look.draw}",
+        "window_pixel_size 1",
+        "window_labels_to_draw 1",
+        *([f"window_synchronize {look.group}"] if look.group else []),
+    ]
 
 
 def _selection(level: str) -> list[str]:
@@ -96,39 +155,95 @@ def _selection(level: str) -> list[str]:
 
 def _functions(window: Window, places: Iterable[str], conditions: dict[str, Filter]) -> list[str]:
     """Functions and filter conditions of each place, and the parameters of those that have some."""
-    chosen = {place: window.functions[place].name if place in window.functions else grammar.SELECTED[place][1] for place in places}
+    chosen = {
+        place: window.functions[place].name
+        if place in window.functions
+        else grammar.SELECTED[place][1]
+        for place in places
+    }
     chosen.update((name, condition.condition) for name, condition in conditions.items())
-    composes = {place: window.functions[place].name if place in window.functions else "As Is" for place in grammar.COMPOSES}
-    lines = [f"{tag} {{ {len(table)}, {{ {', '.join(f'{{{place}, {name}}}' for place, name in table.items())} }} }}"
-             for tag, table in (("window_selected_functions", chosen), ("window_compose_functions", composes))]
+    composes = {
+        place: window.functions[place].name if place in window.functions else "As Is"
+        for place in grammar.COMPOSES
+    }
+    lines = [
+        f"{tag} {{ {len(table)}, {{ {', '.join(f'{{{place}, {name}}}' for place, name in table.items())} }} }}"
+        for tag, table in (
+            ("window_selected_functions", chosen),
+            ("window_compose_functions", composes),
+        )
+    ]
     for place, function in window.functions.items():
         if function.parameters:
-            lists = ", ".join(f"{len(values)} {' '.join(f'{value:.12f}' for value in values)}" for values in function.parameters)
-            lines.append(f"window_semantic_module {place} {function.name} {{ {len(function.parameters)}, {{ {lists} }} }}")
+            lists = ", ".join(
+                f"{len(values)} {' '.join(f'{value:.12f}' for value in values)}"
+                for values in function.parameters
+            )
+            lines.append(
+                f"window_semantic_module {place} {function.name} {{ {len(function.parameters)}, {{ {lists} }} }}"
+            )
     return lines
 
 
 def _histogram(histogram: Histogram) -> list[str]:
     columns = histogram.columns
-    first, last = (0.0, 1.0) if columns.first is None or columns.last is None else (columns.first, columns.last)
+    first, last = (
+        (0.0, 1.0)
+        if columns.first is None or columns.last is None
+        else (columns.first, columns.last)
+    )
     width = columns.width or 1.0
     lines = [
-        ("Name", histogram.title), ("X", "80"), ("Y", "80"), ("Width", str(WIDTH)), ("Height", str(TABLE_HEIGHT)),
-        ("ControlWindow", str(histogram.control)), ("DataWindow", str(histogram.data)),
-        ("Accumulator", "Communication" if histogram.statistic in grammar.COMMUNICATION_STATISTICS else "Semantic"),
-        ("Statistic", histogram.statistic), ("CalculateAll", "True"), ("HideCols", "True"), ("HorizVert", "Horizontal"),
-        ("Color", "True"), ("SemanticColor", "False"), ("Zoom", "Disabled"),
-        ("SortCols", _capital(histogram.sort)), ("SortCriteria", "Total"),
-        ("SortReverse", "False"), ("AnalysisLimits", "Alltrace"), ("ComputeYScale", _capital(columns.first is None)),
-        ("ComputeYScaleZero", _capital(histogram.zero)), ("Minimum", number_text(first)), ("Maximum", number_text(last)),
-        ("Delta", number_text(width)), ("UseFixedDelta", _capital(columns.width > 0)),
-        ("NumColumns", number_text(max(1, (last - first) // width + 1))), ("ComputeGradient", "True"), ("MinimumGradient", "0"),
-        ("MaximumGradient", "1"), ("Objects", "All"), ("DrawModeObjects", "draw_maximum"), ("DrawModeColumns", "draw_maximum"),
-        ("PixelSize", "1"), ("ColorMode", "window_in_null_gradient_mode"), ("ShowOnlyTotals", "False"),
+        ("Name", histogram.title),
+        ("X", "80"),
+        ("Y", "80"),
+        ("Width", str(WIDTH)),
+        ("Height", str(TABLE_HEIGHT)),
+        ("ControlWindow", str(histogram.control)),
+        ("DataWindow", str(histogram.data)),
+        (
+            "Accumulator",
+            "Communication"
+            if histogram.statistic in grammar.COMMUNICATION_STATISTICS
+            else "Semantic",
+        ),
+        ("Statistic", histogram.statistic),
+        ("CalculateAll", "True"),
+        ("HideCols", "True"),
+        ("HorizVert", "Horizontal"),
+        ("Color", "True"),
+        ("SemanticColor", "False"),
+        ("Zoom", "Disabled"),
+        ("SortCols", _capital(histogram.sort)),
+        ("SortCriteria", "Total"),
+        ("SortReverse", "False"),
+        ("AnalysisLimits", "Alltrace"),
+        ("ComputeYScale", _capital(columns.first is None)),
+        ("ComputeYScaleZero", _capital(histogram.zero)),
+        ("Minimum", number_text(first)),
+        ("Maximum", number_text(last)),
+        ("Delta", number_text(width)),
+        ("UseFixedDelta", _capital(columns.width > 0)),
+        ("NumColumns", number_text(max(1, (last - first) // width + 1))),
+        ("ComputeGradient", "True"),
+        ("MinimumGradient", "0"),
+        ("MaximumGradient", "1"),
+        ("Objects", "All"),
+        ("DrawModeObjects", "draw_maximum"),
+        ("DrawModeColumns", "draw_maximum"),
+        ("PixelSize", "1"),
+        ("ColorMode", "window_in_null_gradient_mode"),
+        ("ShowOnlyTotals", "False"),
         ("ShortHeaderLabels", "False"),
     ]
     text = [NEW_HISTOGRAM, *(f"Analyzer2D.{tag}: {value}" for tag, value in lines)]
     if histogram.planes is not None:
-        text += [f"Analyzer2D.3D_ControlWindow: {histogram.planes}", "Analyzer3D.ComputeYScale: True", "Analyzer2D.3D_Minimum: 0",
-                 "Analyzer2D.3D_Maximum: 1", "Analyzer2D.3D_Delta: 1", "Analyzer2D.3D_FixedValue: 0"]
+        text += [
+            f"Analyzer2D.3D_ControlWindow: {histogram.planes}",
+            "Analyzer3D.ComputeYScale: True",
+            "Analyzer2D.3D_Minimum: 0",
+            "Analyzer2D.3D_Maximum: 1",
+            "Analyzer2D.3D_Delta: 1",
+            "Analyzer2D.3D_FixedValue: 0",
+        ]
     return text

@@ -1,0 +1,54 @@
+"""Who does the work: pure functions over files, run by any :class:`concurrent.futures.Executor`.
+
+An engine is a module here with ``workers(jobs, scheduler)``, a context that gives a :class:`Pool`.
+Those of other packages (Dask, mpi4py) are imported when they are asked for. All workers read the
+reports and the temporary folder by the same paths: on several machines both are on a file system
+that they share.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from importlib import import_module
+
+from nsys2prv._util.engines.cpus import available_cpus
+from nsys2prv._util.engines.pool import Pool
+from nsys2prv._util.errors import UsageError
+
+#: Engine -> its module here, and what it needs to be installed.
+ENGINES = {
+    "local": ("local", ""),
+    "processes": ("processes", ""),
+    "threads": ("threads", ""),
+    "dask": ("dask", "distributed"),
+    "mpi": ("mpi", "mpi4py"),
+}
+DEFAULT = "local"
+
+
+def check(engine: str, scheduler: str | None) -> None:
+    """Raises UsageError unless there is such an engine, and it takes what is given."""
+    if engine not in ENGINES:
+        raise UsageError(f"--engine {engine}: none of {', '.join(ENGINES)}")
+    if scheduler and engine != "dask":
+        raise UsageError("--scheduler is where --engine dask finds its cluster")
+
+
+def workers(engine: str, jobs: int, scheduler: str | None = None) -> AbstractContextManager[Pool]:
+    """The workers of an engine. Raises UsageError where its packages are not installed."""
+    check(engine, scheduler)
+    name, package = ENGINES[engine]
+    try:
+        module = import_module(f"{__name__}.{name}")
+    except ImportError as error:
+        raise UsageError(
+            f"--engine {engine} needs the package {error.name}: pip install {package}"
+        ) from None
+    return module.workers(jobs or available_cpus(), scheduler)
+
+
+def alone() -> Pool:
+    """This process, for jobs that are not worth more."""
+    from nsys2prv._util.engines.local import SerialExecutor
+
+    return Pool(SerialExecutor(), 1)

@@ -1,0 +1,136 @@
+"""Running tasks in order on an executor, again where a worker was lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from nsys2prv._util.errors import Nsys2prvError
+
+T, R = TypeVar("T"), TypeVar("R")
+#: How often a task is tried alone after a worker was lost at it or beside it.
+ATTEMPTS = 2
+#: Up to so many workers of this machine are threads: they start at once and share what is imported,
+#: and most of the work releases Python's lock. More of them would wait for that lock.
+MOST_THREADS = 4
+
+
+def worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
+    """Whether so many workers are done with so much work sooner than one process that need not
+    start any. while_starting: how much one process does while others start.
+    """
+    return work * (jobs - 1) >= while_starting * jobs if jobs > 1 else work >= while_starting
+
+
+@dataclass
+class _Submitted(Generic[T, R]):
+    task: T
+    future: Future[R]
+
+
+@dataclass
+class Pool:
+    """Workers. jobs: how many. one_machine: whether all of them are on this one. renew: gives an
+    executor instead of a broken one.
+
+    lost: the engine's exceptions that say that a worker is gone. ends: whether workers go once no
+    further tasks come. abandon: brings an executor to its end where its results are not wanted any
+    more, and waits for that.
+    """
+
+    executor: Executor
+    jobs: int
+    one_machine: bool = True
+    renew: Callable[[], Executor] | None = None
+    lost: tuple[type[Exception], ...] = (BrokenExecutor,)
+    ends: bool = False
+    abandon: Callable[[Executor], None] = lambda executor: executor.shutdown()
+    _former: list[Executor] = field(default_factory=list, init=False)
+
+    def end(self) -> None:
+        """No further tasks come: let the workers go while this process does what is left."""
+        if self.ends:
+            self.executor.shutdown(wait=False)
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """After this no task is under way, whatever happens, and workers that can go are gone:
+        nobody uses the temporary folder any more, which could not be removed then.
+        """
+        try:
+            yield
+        except BaseException:
+            for executor in (*self._former, self.executor):
+                self.abandon(executor)
+            raise
+        if self.ends:
+            for executor in (*self._former, self.executor):
+                executor.shutdown()
+
+    def in_order(
+        self,
+        function: Callable[[T], R],
+        tasks: Iterable[T],
+        ahead: int,
+        what: Callable[[T], str] = str,
+    ) -> Iterator[R]:
+        """Results in the order of the tasks, with at most `ahead` tasks submitted beyond the one
+        awaited.
+
+        Where a worker is lost, the tasks that it leaves undone are done again. what: names a task
+        for people, should it be the one.
+        """
+        waiting: deque[_Submitted[T, R]] = deque()
+        try:
+            for task in tasks:
+                waiting.append(self._submitted(function, task))
+                if len(waiting) > ahead:
+                    yield self._first(function, waiting, what)
+            while waiting:
+                yield self._first(function, waiting, what)
+        finally:
+            for submitted in waiting:
+                submitted.future.cancel()
+
+    def _submitted(self, function: Callable[[T], R], task: T) -> _Submitted[T, R]:
+        try:
+            return _Submitted(task, self.executor.submit(function, task))
+        except self.lost as error:
+            broken: Future[R] = Future()
+            broken.set_exception(error)
+            return _Submitted(task, broken)
+
+    def _first(
+        self, function: Callable[[T], R], waiting: deque[_Submitted[T, R]], what: Callable[[T], str]
+    ) -> R:
+        """The result of the first task, which waits no longer."""
+        first = waiting.popleft()
+        try:
+            return first.future.result()
+        except self.lost:
+            result = self._alone(function, first.task, what)
+        for submitted in waiting:
+            # What is still under way somewhere is awaited: it must not be done twice at one time.
+            if isinstance(submitted.future.exception(), self.lost):
+                submitted.future = self._submitted(function, submitted.task).future
+        return result
+
+    def _alone(self, function: Callable[[T], R], task: T, what: Callable[[T], str]) -> R:
+        """The result of a task that has the new workers to itself: if one is lost again, it is for
+        this task.
+        """
+        for _ in range(ATTEMPTS if self.renew else 0):
+            self._former.append(self.executor)
+            self.executor = self.renew()
+            try:
+                return self.executor.submit(function, task).result()
+            except self.lost:
+                continue
+        raise Nsys2prvError(
+            f"{what(task)}: a worker process ended at it, again and again: killed, most likely for lack of memory; "
+            "try -j 1"
+        ) from None

@@ -1,0 +1,346 @@
+"""Files: what their names say, small ones that users give, and outputs that appear only when they
+are complete.
+
+Outputs are written to a folder beside their place, put there together, and removed when a run
+fails.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.text import size_text
+
+#: What only nsys reads; every file that is a report; the folders that nsys makes of one.
+NOT_EXPORTED = {".nsys-rep", ".qdrep"}
+FILE_ENDINGS = {".sqlite", *NOT_EXPORTED}
+#: Of the files of a folder of tables.
+TABLES = {".parquet", ".arrow"}
+FOLDER_ENDINGS = {".parquetdir", ".arrowdir"}
+
+
+def named_as_report(path: Path) -> bool:
+    """Whether the name is hardly that of anything else."""
+    return path.suffix.lower() in FILE_ENDINGS | FOLDER_ENDINGS
+
+
+#: Bytes of the largest file that is read as rules or clocks, and of the largest .pcf.
+LARGEST_TEXT, LARGEST_PCF = 32_000_000, 1_000_000_000
+
+
+def read_given(path: Path, largest: int = LARGEST_TEXT) -> bytes:
+    """The content of a regular file of at most `largest` bytes.
+
+    Raises OSError where it cannot be read, and Nsys2prvError for a pipe or device, which may never
+    end, and for a larger file.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise Nsys2prvError(f"{path}: is not a regular file; give the name of a file")
+    with path.open("rb") as file:
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise Nsys2prvError(
+            f"{path}: is larger than {size_text(largest)}, the most that is read of such a file"
+        )
+    return content
+
+
+try:
+    import fcntl
+except ImportError:  # not on every system
+    fcntl = None  # type: ignore[assignment]
+
+PREFIX, SUFFIX = ".nsys2prv-", ".tmp"
+#: The folder of a process: its owner, and something of its own.
+_OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-(\d+)-(\d+)-(\d+)-\w{8}" + re.escape(SUFFIX))
+#: Files of a folder: locked by whose it is; what is to be put in place; and what stood there
+#: before.
+LOCK, NAMES, EARLIER = ".lock", "names.json", "earlier"
+#: A folder without a lock, of another container, is of a run that was killed as it began, once it
+#: is this old (seconds).
+UNLOCKED = 3600.0
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process: a digest of its host's name, the namespace in which its pid is one, the pid, and
+    when it began (in the system's ticks); 0 where not known.
+    """
+
+    host: str
+    namespace: int
+    pid: int
+    began: int
+
+    @classmethod
+    def current(cls) -> Owner:
+        return cls(_host(), _namespace(), os.getpid(), _began(os.getpid()))
+
+    @classmethod
+    def of(cls, folder: Path) -> Owner | None:
+        """Whose folder it is, by its name: so that none is without an owner, however soon its run
+        is killed.
+        """
+        found = _OURS.fullmatch(folder.name)
+        return cls(found[1], *map(int, found.groups()[1:])) if found else None
+
+    def new_name(self) -> str:
+        """Of a folder of its own."""
+        return f"{PREFIX}{self.host}-{self.namespace}-{self.pid}-{self.began}-{secrets.token_hex(4)}{SUFFIX}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs; its pid must be one of this process's namespace."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:
+            pass  # of another user
+        return not self.began or _began(self.pid) == self.began
+
+
+@contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """A new folder in `parent`, removed whatever happens, leftovers of dead runs with it. Raises
+    OSError where none can be made.
+    """
+    remove_leftovers(parent)
+    folder = parent / Owner.current().new_name()
+    try:
+        folder.mkdir(0o700)
+        with (folder / LOCK).open("w") as lock:
+            _locked(lock)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def working_folder(staging: Path, elsewhere: Path | None) -> Iterator[Path]:
+    """A folder for what is needed meanwhile: in `staging`, or `elsewhere`."""
+    if elsewhere:
+        with temporary_folder(elsewhere) as folder:
+            yield folder
+    else:
+        folder = staging / "work"
+        folder.mkdir()
+        yield folder
+
+
+def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
+    """Move the files of `staging` to their final paths, all or none; they are on its file system,
+    and named as there.
+
+    The first is taken away before the others change, and comes last. A final file that `staging`
+    has no new one of goes. Links are replaced, not followed.
+    """
+    new = {final: (staging / final.name).exists() for final in finals}
+    (staging / NAMES).write_text(json.dumps({final.name: there for final, there in new.items()}))
+    earlier = staging / EARLIER
+    earlier.mkdir()
+    try:
+        for final in finals:
+            if os.path.lexists(final):
+                final.replace(earlier / final.name)
+        for final in reversed(finals):
+            if new[final]:
+                (staging / final.name).replace(final)
+    except BaseException:
+        _undo(staging, new)
+        raise
+
+
+def _undo(staging: Path, finals: Mapping[Path, bool]) -> None:
+    """Put back what stood there, unless everything new is in place; nothing new is left there.
+    finals: whether there is a new one.
+    """
+    if not (staging / next(iter(finals)).name).exists():
+        return
+    for final, new in reversed(finals.items()):
+        with suppress(OSError):
+            if os.path.lexists(staging / EARLIER / final.name):
+                (staging / EARLIER / final.name).replace(final)
+            elif new and not (staging / final.name).exists():
+                final.unlink()
+
+
+def is_one_of(path: Path, others: Iterable[str | Path]) -> bool:
+    """Whether a file that would be written is one of these, by whatever names."""
+    return path.exists() and any(Path(other).exists() and path.samefile(other) for other in others)
+
+
+def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
+    """Raises one clear line where a file that would be written, or removed, is one that is read, by
+    whatever names and links.
+    """
+    there = {found: path for path in outputs if (found := _identity(path)) is not None}
+    for given in inputs if there else ():
+        if (path := there.get(_identity(given))) is not None:
+            raise UsageError(
+                f"{path}: would be written over {given}, which is read; give another output"
+            )
+    for path in there.values():
+        # A table of a folder of tables, which is read as a whole.
+        if path.suffix in TABLES and _identity(path.parent) in map(_identity, inputs):
+            raise UsageError(
+                f"{path}: would be written over a table of {path.parent}, which is read; give another output"
+            )
+
+
+def _identity(path: str | Path) -> tuple[int, int] | None:
+    """Tells a file from all others, whatever leads to it."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def check_folder(folder: Path) -> None:
+    """Raises one clear line where nothing can be written."""
+    if not folder.is_dir():
+        raise Nsys2prvError(f"{folder}: no such folder; create it or give another one")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Nsys2prvError(f"{folder}: no permission to write there; give another folder")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that comes into being complete; a device or a pipe is written to. Raises one
+    line for people.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        with temporary_folder(path.parent) as folder:
+            (folder / path.name).write_text(text, encoding="utf-8")
+            (folder / path.name).replace(path)
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Remove what runs that were killed left in a folder, and put back what they were replacing."""
+    with suppress(OSError):
+        for entry in os.scandir(parent):
+            folder = Path(entry.path)
+            owner = Owner.of(folder)
+            if owner and entry.is_dir(follow_symlinks=False):
+                with suppress(OSError, ValueError):
+                    if folder.lstat().st_uid == os.geteuid() and _dead(owner, folder):
+                        _restore(folder)
+                        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _restore(folder: Path) -> None:
+    names = json.loads((folder / NAMES).read_text()) if (folder / NAMES).exists() else {}
+    if names and all(Path(name).name == name for name in names):
+        _undo(folder, {folder.parent / name: bool(new) for name, new in names.items()})
+
+
+def _dead(owner: Owner, folder: Path) -> bool:
+    """Whether the run whose folder this is surely is no more."""
+    if owner.host != _host():
+        return False  # of another machine nothing surely tells
+    if owner.namespace == _namespace():
+        return not owner.alive
+    try:
+        # In another container of this machine.
+        with (folder / LOCK).open("r+") as lock:
+            return _locked(lock) is True
+    except FileNotFoundError:
+        return time.time() - folder.stat().st_mtime > UNLOCKED
+
+
+def _locked(file: BinaryIO) -> bool | None:
+    """Lock a file; False where another process has it, None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno in (errno.EAGAIN, errno.EACCES) else None
+    return True
+
+
+def _host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+def _namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _began(pid: int) -> int:
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # One that nobody has waited for is over.
+        return 0 if state in "ZX" else int(fields[18])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def user_error(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2prvError:
+    """What went wrong while `target` was made by way of temporary files in these folders, in one
+    line.
+    """
+    names = [str(name) for name in (error.filename, error.filename2) if name]
+    for folder in folders:
+        if not folder.is_dir():
+            return Nsys2prvError(
+                f"{folder}: is gone; it was removed, or its file system was, while {target.name} was made"
+            )
+    mine = [
+        folder for folder in folders if any(name.startswith(str(folder / PREFIX)) for name in names)
+    ]
+    if _number(error) in FULL:
+        full = mine or [folder for folder in folders if _free(folder) < 1 << 20] or folders
+        return Nsys2prvError(
+            f"{target}: not written: no space left in {full[0]}; free some, or give another folder with --tmp DIR"
+            if full[0] != target.parent
+            else f"{target}: not written: no space left in its folder; free some, or give another output"
+            + ("" if len(folders) > 1 else " or a folder for temporary files, --tmp DIR")
+        )
+    outside = [
+        name
+        for name in names
+        if not any(name.startswith(str(folder / PREFIX)) for folder in folders)
+    ]
+    what = outside[-1] if outside else target
+    return Nsys2prvError(
+        f"{what}: {error.strerror or error}"
+        + (" (of a temporary file)" if mine and not outside else "")
+    )
+
+
+def _number(error: OSError) -> int | None:
+    """The system's number of an error, which polars only puts into its text."""
+    told = re.search(r"\(os error (\d+)\)", str(error))
+    return error.errno if error.errno is not None or told is None else int(told[1])
+
+
+def _free(folder: Path) -> int:
+    with suppress(OSError):
+        return shutil.disk_usage(folder).free
+    return 1 << 62

@@ -1,0 +1,88 @@
+"""How the C library, polars and Python deal with memory.
+
+Columns of some MB are made and dropped again and again. By default glibc hands each of them back to
+the system at once, and every new one costs page faults: a fifth of a conversion's time. And Python
+looks for garbage among modules while it imports them, which takes a sixth of the time of starting.
+
+Where the address space is limited (``ulimit -v``), what is only reserved counts: glibc reserves 64
+MB for each of the first threads that ask for memory, three fifths of all that a conversion has.
+When there is none left libraries end the process with whatever they print, or crash, so such a
+limit is looked at before they are imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nsys2prv._util.errors import Nsys2prvError
+
+#: Parameters of glibc's mallopt(3).
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+#: jemalloc's, under the prefix that polars gives it: blocks of some MB are like others, and what is
+#: freed is kept for 10 s.
+_POLARS = "_RJEM_MALLOC_CONF", "oversize_threshold:0,dirty_decay_ms:10000"
+#: Blocks up to this size come from the heap (glibc takes no more), and so much freed memory a
+#: process keeps at its heap's end.
+HEAP_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 128 << 20
+#: Address space that a process needs, for its libraries most of all; and for each thread of polars,
+#: which has one per CPU or one alone.
+NEEDED_BYTES, BYTES_PER_THREAD = 768 << 20, 256 << 20
+
+
+def keep_freed_memory() -> None:
+    """Let this process and those that it starts use freed memory again; polars' own allocator, if
+    it is not loaded yet.
+
+    Does nothing where there is no glibc, or no such allocator.
+    """
+    os.environ.setdefault(*_POLARS)
+    limit = _address_space()
+    if limit is not None and limit < BYTES_PER_THREAD * (os.cpu_count() or 1):
+        os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    mallopt(_MMAP_THRESHOLD, HEAP_BLOCK_BYTES)
+    mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+    if limit is not None:
+        mallopt(_ARENA_MAX, 1)
+
+
+def check_address_space() -> None:
+    """Raises one clear line where libraries could not be imported, or would crash soon."""
+    limit = _address_space()
+    if limit is not None and limit < NEEDED_BYTES:
+        raise Nsys2prvError(
+            f"out of memory: processes may have {limit >> 20} MB of address space (ulimit -v), and {NEEDED_BYTES >> 20} MB "
+            "are needed"
+        )
+
+
+def _address_space() -> int | None:
+    """To how many bytes that of this process is limited; None where it is not."""
+    try:
+        import resource
+    except ImportError:  # not on every system
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Imports, and what else stays as long as the process, are not searched for garbage, now or
+    later.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if collecting:
+            gc.enable()

@@ -1,0 +1,366 @@
+/* Tables of an SQLite file for Python: TableFile, its Table, and the Texts of columns. */
+#include "module.h"
+
+#include "records.h"
+
+static PyObject *StandAside;
+
+/* Raises what a status means. */
+static PyObject *raise_status(Status status) {
+    if (status == NO_MEMORY)
+        return PyErr_NoMemory();
+    PyErr_SetString(StandAside, status_text(status));
+    return NULL;
+}
+
+/* ---- Texts ---- */
+
+typedef struct {
+    PyObject_HEAD
+    Texts texts;
+} TextsObject;
+
+static PyObject *new_texts(PyTypeObject *type, PyObject *arguments, PyObject *names) {
+    (void)names;
+    if (!PyArg_ParseTuple(arguments, ""))
+        return NULL;
+    TextsObject *self = (TextsObject *)type->tp_alloc(type, 0);
+    /* Any number that a file's author cannot know: Python's own hashes are seeded at random. */
+    PyObject *seed = PyUnicode_FromString("texts");
+    Py_hash_t hash = seed ? PyObject_Hash(seed) : -1;
+    Py_XDECREF(seed);
+    if (self && init_texts(&self->texts, (uint64_t)hash) < 0) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static void free_texts_object(TextsObject *self) {
+    free_texts(&self->texts);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *texts_as_list(TextsObject *self, PyObject *none) {
+    (void)none;
+    const Texts *texts = &self->texts;
+    PyObject *list = PyList_New((Py_ssize_t)texts->count);
+    for (size_t k = 0; list && k < texts->count; k++) {
+        PyObject *text = PyBytes_FromStringAndSize((const char *)texts->bytes + texts->begins[k],
+                                                   (Py_ssize_t)(texts->begins[k + 1] - texts->begins[k]));
+        if (!text)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)k, text);
+    }
+    return list;
+}
+
+static PyMethodDef TEXTS_METHODS[] = {
+    {"as_list", (PyCFunction)texts_as_list, METH_NOARGS, "as_list(): the texts (bytes), by their numbers."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject TextsType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "nsys2prv._util.native._core.Texts",
+    .tp_basicsize = sizeof(TextsObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Texts(): distinct texts, numbered from 0 in the order in which columns have them. One thread at a time uses it.",
+    .tp_new = new_texts,
+    .tp_dealloc = (destructor)free_texts_object,
+    .tp_methods = TEXTS_METHODS,
+};
+
+/* ---- TableFile ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PageFile file;
+} FileObject;
+
+static PyTypeObject TableFileType, TableType;
+
+static PyObject *new_file(PyTypeObject *type, PyObject *arguments, PyObject *names) {
+    PyObject *path;
+    (void)names;
+    if (!PyArg_ParseTuple(arguments, "O&", PyUnicode_FSConverter, &path))
+        return NULL;
+    FileObject *self = (FileObject *)type->tp_alloc(type, 0);
+    if (self) {
+        self->file.descriptor = -1;
+        Status status = open_page_file(PyBytes_AS_STRING(path), &self->file);
+        if (status != OK) {
+            Py_CLEAR(self);
+            raise_status(status);
+        }
+    }
+    Py_DECREF(path);
+    return (PyObject *)self;
+}
+
+static void free_file(FileObject *self) {
+    close_page_file(&self->file);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* ---- Table ---- */
+
+typedef struct {
+    PyObject_HEAD
+    FileObject *file;
+    Leaves leaves;
+} TableObject;
+
+static PyObject *open_table(FileObject *self, PyObject *arguments) {
+    unsigned int root;
+    if (!PyArg_ParseTuple(arguments, "I", &root))
+        return NULL;
+    TableObject *table = PyObject_New(TableObject, &TableType);
+    if (!table)
+        return NULL;
+    Py_INCREF(self);
+    table->file = self;
+    table->leaves = (Leaves){0};
+    Status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = find_leaves(&self->file, root, &table->leaves);
+    Py_END_ALLOW_THREADS
+    if (status != OK) {
+        Py_DECREF(table);
+        return raise_status(status);
+    }
+    return (PyObject *)table;
+}
+
+static void free_table(TableObject *self) {
+    free_leaves(&self->leaves);
+    Py_DECREF(self->file);
+    PyObject_Free(self);
+}
+
+static PyObject *leaves_of(TableObject *self, void *none) {
+    (void)none;
+    return PyLong_FromSize_t(self->leaves.count);
+}
+
+static PyObject *most_rows(TableObject *self, PyObject *arguments) {
+    Py_ssize_t from, to;
+    if (!PyArg_ParseTuple(arguments, "nn", &from, &to))
+        return NULL;
+    /* No cell takes less than four bytes, with its pointer. */
+    return PyLong_FromSsize_t(to > from ? (to - from) * (Py_ssize_t)(self->file->file.page_size / 4) : 0);
+}
+
+static PyObject *between(TableObject *self, PyObject *arguments) {
+    long long first, last;
+    size_t from, to;
+    if (!PyArg_ParseTuple(arguments, "LL", &first, &last))
+        return NULL;
+    leaves_between(&self->leaves, first, last, &from, &to);
+    return Py_BuildValue("nn", (Py_ssize_t)from, (Py_ssize_t)to);
+}
+
+/* Columns with the buffers that they are read into. */
+typedef struct {
+    Column *columns;
+    Py_buffer *held;  /* two for each column: values and types */
+    Py_ssize_t count;
+} Asked;
+
+static void release(Asked *asked) {
+    for (Py_ssize_t k = 0; asked->held && k < 2 * asked->count; k++)
+        PyBuffer_Release(&asked->held[k]);
+    PyMem_Free(asked->columns);
+    PyMem_Free(asked->held);
+}
+
+/* Whether the values of a column fit: a writable buffer of `size` bytes for each row. Takes rows from the first, for all others. */
+static int take_buffer(PyObject *object, Py_buffer *held, Py_ssize_t size, Py_ssize_t *rows) {
+    if (PyObject_GetBuffer(object, held, PyBUF_WRITABLE) < 0)
+        return -1;
+    if (*rows < 0)
+        *rows = held->len / size;
+    if (held->len != *rows * size) {
+        PyErr_SetString(PyExc_ValueError, "columns must be of equal length, of eight bytes a value and one a type");
+        return -1;
+    }
+    return 0;
+}
+
+/* A column from (field, kind, is_rowid, holds_reals, has_default, null, values, types, texts). values: None where none are put. */
+static int take_column(PyObject *given, Column *column, Py_buffer *held, Py_ssize_t *rows) {
+    int field, kind, is_rowid, holds_reals, has_default;
+    long long null;
+    PyObject *values, *types, *texts;
+    if (!PyArg_ParseTuple(given, "iipppLOOO", &field, &kind, &is_rowid, &holds_reals, &has_default, &null, &values, &types, &texts))
+        return -1;
+    if (field < ROWID || kind < INTEGERS || kind > VALUES || (kind == VALUES) == (types == Py_None)
+        || (kind >= TEXTS) != (Py_TYPE(texts) == &TextsType)) {
+        PyErr_SetString(PyExc_ValueError, "a column has a field, a kind, and types and texts as its kind needs them");
+        return -1;
+    }
+    *column = (Column){.field = field, .kind = (Kind)kind, .is_rowid = is_rowid, .holds_reals = holds_reals, .has_default = has_default,
+                       .null = null};
+    if (values != Py_None && take_buffer(values, &held[0], 8, rows) < 0)
+        return -1;
+    if (types != Py_None && take_buffer(types, &held[1], 1, rows) < 0)
+        return -1;
+    column->values = held[0].buf;
+    column->types = held[1].buf;
+    column->texts = kind >= TEXTS ? &((TextsObject *)texts)->texts : NULL;
+    return 0;
+}
+
+static int take_columns(PyObject *given, Asked *asked, Py_ssize_t *rows) {
+    asked->count = PyList_GET_SIZE(given);
+    asked->columns = PyMem_Calloc((size_t)asked->count + 1, sizeof *asked->columns);
+    asked->held = PyMem_Calloc(2 * (size_t)asked->count + 1, sizeof *asked->held);
+    if (!asked->columns || !asked->held) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t k = 0; k < asked->count; k++)
+        if (take_column(PyList_GET_ITEM(given, k), &asked->columns[k], &asked->held[2 * k], rows) < 0)
+            return -1;
+    return 0;
+}
+
+static PyObject *decode(TableObject *self, PyObject *arguments) {
+    Py_ssize_t from, to, room = -1;
+    long long first, last;
+    PyObject *given, *result = NULL;
+    Asked asked = {0};
+    if (!PyArg_ParseTuple(arguments, "nnLLO!", &from, &to, &first, &last, &PyList_Type, &given))
+        return NULL;
+    if (from < 0 || to < from || (size_t)to > self->leaves.count) {
+        PyErr_SetString(PyExc_ValueError, "the table has no such leaves");
+        return NULL;
+    }
+    if (take_columns(given, &asked, &room) < 0)
+        goto done;
+    for (Py_ssize_t k = 0; k < asked.count; k++)
+        if (!asked.columns[k].values) {
+            PyErr_SetString(PyExc_ValueError, "a column needs room for its values");
+            goto done;
+        }
+    size_t rows = 0;
+    Status status;
+    Decoder *decoder;
+    Py_BEGIN_ALLOW_THREADS
+    status = new_decoder(&self->file->file, asked.columns, (size_t)asked.count, &decoder);
+    if (status == OK) {
+        /* Without columns rows are but counted. */
+        status = decode_leaves(decoder, &self->leaves, (size_t)from, (size_t)to, first, last, &rows, room < 0 ? SIZE_MAX : (size_t)room);
+        free_decoder(decoder);
+    }
+    Py_END_ALLOW_THREADS
+    if (status != OK) {
+        raise_status(status);
+        goto done;
+    }
+    PyObject *counts = PyList_New(asked.count);
+    for (Py_ssize_t k = 0; counts && k < asked.count; k++) {
+        PyObject *count = Py_BuildValue("KK", (unsigned long long)asked.columns[k].nulls, (unsigned long long)asked.columns[k].odd);
+        if (!count)
+            Py_CLEAR(counts);
+        else
+            PyList_SET_ITEM(counts, k, count);
+    }
+    if (counts)
+        result = Py_BuildValue("nN", (Py_ssize_t)rows, counts);
+done:
+    release(&asked);
+    return result;
+}
+
+static PyObject *zones(TableObject *self, PyObject *arguments) {
+    Py_ssize_t of_zone, room = -1;
+    PyObject *given, *least, *greatest, *rows, *result = NULL;
+    Py_buffer out[3] = {{0}};
+    Asked asked = {0};
+    if (!PyArg_ParseTuple(arguments, "nO!OOO", &of_zone, &PyList_Type, &given, &least, &greatest, &rows))
+        return NULL;
+    if (of_zone < 1 || of_zone > 1 << 16) {
+        PyErr_SetString(PyExc_ValueError, "a zone has a leaf or some");
+        return NULL;
+    }
+    if (take_columns(given, &asked, &room) < 0)
+        goto done;
+    Py_ssize_t count = ((Py_ssize_t)self->leaves.count + of_zone - 1) / of_zone;
+    room = count * asked.count;
+    if (take_buffer(least, &out[0], 8, &room) < 0 || take_buffer(greatest, &out[1], 8, &room) < 0
+        || take_buffer(rows, &out[2], 8, &count) < 0)
+        goto done;
+    Status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = find_zones(&self->file->file, &self->leaves, (size_t)of_zone, asked.columns, (size_t)asked.count, out[0].buf, out[1].buf,
+                        out[2].buf);
+    Py_END_ALLOW_THREADS
+    if (status == OK)
+        result = Py_NewRef(Py_None);
+    else
+        raise_status(status);
+done:
+    for (int k = 0; k < 3; k++)
+        PyBuffer_Release(&out[k]);
+    release(&asked);
+    return result;
+}
+
+static PyGetSetDef TABLE_ATTRIBUTES[] = {
+    {"leaves", (getter)leaves_of, NULL, "How many leaf pages there are.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef TABLE_METHODS[] = {
+    {"between", (PyCFunction)between, METH_VARARGS,
+     "between(first, last): (from, to), the leaves that can hold rowids from first to last."},
+    {"most_rows", (PyCFunction)most_rows, METH_VARARGS, "most_rows(from, to): leaves from .. to - 1 have no more rows."},
+    {"decode", (PyCFunction)decode, METH_VARARGS,
+     "decode(from, to, first, last, columns): put rows of leaves from .. to - 1 with rowids first .. last into columns; returns how many,\n"
+     "and of each column how many are NULL and how many of another kind than the column.\n\n"
+     "A column is (field, kind, is_rowid, holds_reals, has_default, null, values, types, texts), see records.h: values is a buffer of eight\n"
+     "bytes a row, types, of VALUES, one of a byte a row, else None, and texts, of TEXTS and VALUES, a Texts. Raises StandAside."},
+    {"zones", (PyCFunction)zones, METH_VARARGS,
+     "zones(leaves, columns, least, greatest, rows): the least and greatest value of columns of integers, as for decode without values,\n"
+     "in zones of so many leaves each, and the rows of each, into buffers (int64). Raises StandAside."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject TableType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "nsys2prv._util.native._core.Table",
+    .tp_basicsize = sizeof(TableObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "The leaf pages of a table, in the order of its rows. Any number of threads may read from it at a time.",
+    .tp_dealloc = (destructor)free_table,
+    .tp_methods = TABLE_METHODS,
+    .tp_getset = TABLE_ATTRIBUTES,
+};
+
+static PyMethodDef FILE_METHODS[] = {
+    {"table", (PyCFunction)open_table, METH_VARARGS, "table(root): the table with this root page. Raises StandAside."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject TableFileType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "nsys2prv._util.native._core.TableFile",
+    .tp_basicsize = sizeof(FileObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "TableFile(path): an SQLite file whose pages are read. Raises StandAside where it is not for this reader.",
+    .tp_new = new_file,
+    .tp_dealloc = (destructor)free_file,
+    .tp_methods = FILE_METHODS,
+};
+
+int add_tables(PyObject *module) {
+    StandAside = PyErr_NewExceptionWithDoc("nsys2prv._util.native._core.StandAside", "SQLite has to read this file, table or part of one.", NULL,
+                                           NULL);
+    if (!StandAside || PyModule_AddObjectRef(module, "StandAside", StandAside) < 0)
+        return -1;
+    if (PyModule_AddType(module, &TextsType) < 0 || PyModule_AddType(module, &TableFileType) < 0 || PyType_Ready(&TableType) < 0)
+        return -1;
+    return 0;
+}

@@ -1,0 +1,161 @@
+"""Show progress on standard error, and measure the CPU time of each step in this process and its
+workers.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+
+Item = TypeVar("T")
+
+
+class Progress:
+    def __init__(self, quiet: bool) -> None:
+        self._notebook = "ipykernel" in sys.modules
+        self._off = quiet or not (self._notebook or sys.stderr.isatty())
+
+    def bar(self, what: str, total: int, unit: str) -> tqdm | _NoBar:
+        """A bar to update by hand."""
+        if self._off:
+            return _NoBar()
+        return self._tqdm()(
+            total=total, desc=what, unit=f" {unit}", unit_scale=True, file=sys.stderr, leave=False
+        )
+
+    def over(self, items: Iterable[Item], what: str, total: int) -> Iterable[Item]:
+        if self._off or total < 2:
+            return items
+        return self._tqdm()(items, desc=what, total=total, file=sys.stderr, leave=False)
+
+    def _tqdm(self) -> type[tqdm]:
+        """The bar that fits: tqdm.auto finds that of notebooks, and takes longer to import."""
+        if self._notebook:
+            from tqdm.auto import tqdm
+        else:
+            from tqdm import tqdm
+        return tqdm
+
+
+class _NoBar:
+    """What takes the place of a bar that nobody sees, and of importing what draws it."""
+
+    def __enter__(self) -> _NoBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, count: int) -> None:
+        pass
+
+
+T, R = TypeVar("T"), TypeVar("R")
+#: Tells this process from all others, on whichever machine.
+_HERE = uuid.uuid4()
+#: What people call the work of a module.
+_STAGES = {
+    "inspection": "opening",
+    "archive": "reading",
+    "reading": "reading",
+    "derive": "reading",
+    "align": "clocks",
+    "causality": "clocks",
+    "run": "relations",
+    "thread_states": "states",
+    "device_states": "device states",
+    "records": "writing",
+}
+
+
+@dataclass
+class Spent:
+    """CPU seconds by stage; own: those of them that this process spent. known: processes whose
+    start is counted.
+    """
+
+    seconds: Counter[str] = field(default_factory=Counter)
+    own: float = 0.0
+    known: set[uuid.UUID] = field(default_factory=lambda: {_HERE})
+
+    def add(self, stage: str, seconds: float, here: bool) -> None:
+        self.seconds[stage] += seconds
+        self.own += seconds if here else 0.0
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """What this process does meanwhile; no worker's work within."""
+        begun = time.process_time()
+        try:
+            yield
+        finally:
+            self.add(name, time.process_time() - begun, True)
+
+    def over(self, function: Callable[[T], R], results: Iterator[Timed]) -> Iterator[R]:
+        """The results of a function wrapped by :func:`timed`, whose time is noted."""
+        for result in results:
+            self.add(_stage_of(function), result.seconds, result.process == _HERE)
+            if result.process not in self.known:
+                self.known.add(result.process)
+                self.add("starting workers", result.before, False)
+            yield result.value
+
+    def text(self) -> str:
+        """One line; what no stage explains is this process's handing work out and bringing it
+        together, and its imports.
+        """
+        beside = max(0.0, time.process_time() - self.own)
+        parts = [f"{seconds:.2f} {stage}" for stage, seconds in self.seconds.items()]
+        return f"CPU seconds: {', '.join([*parts, f'{beside:.2f} beside'])}"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a task gave, what it cost in CPU seconds, in which process, and what that had cost
+    before its first task.
+    """
+
+    value: object
+    seconds: float
+    process: uuid.UUID
+    before: float
+
+
+def timed(function: Callable[[T], R], task: T) -> Timed:
+    """Do a task and take its time: of the process, as libraries have threads of their own; of the
+    thread where others work beside.
+    """
+    before = _until_first_task()
+    clock = (
+        time.process_time
+        if threading.current_thread() is threading.main_thread()
+        else time.thread_time
+    )
+    begun = clock()
+    value = function(task)
+    return Timed(value, clock() - begun, _HERE, before)
+
+
+@cache
+def _until_first_task() -> float:
+    """CPU seconds of this process when it got its first task."""
+    return time.process_time()
+
+
+def _stage_of(function: Callable) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    module = function.__module__.rpartition(".")[2]
+    return _STAGES.get(module, module)

@@ -1,0 +1,111 @@
+"""Signals that ask this command to end: one line and an exit status, whenever they come.
+
+As long as there is nothing to tidy up the process ends at once: an exception that is raised
+anywhere among imports may get lost or be printed. Later :class:`Ended` is raised. All of this is
+the command's; in other programs signals stay theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+#: Who presses Ctrl-C again so soon means the same; later, that tidying up takes too long (seconds).
+GRACE_SECONDS = 3.0
+#: After an exception that could not be raised, how soon another one is (seconds).
+AGAIN_SECONDS = 0.01
+
+#: Those that are handled here; others were ignored or handled already when the command began.
+_handled: list[int] = []
+#: When an exception was raised last; whether it got lost; whether that is being told right now,
+#: when another one would get lost, too.
+_raised = -GRACE_SECONDS
+_lost = _in_hook = False
+
+
+class Ended(BaseException):
+    """A signal asks to end; its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return _told(self.number)
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.number
+
+
+def end_at_once() -> None:
+    """From now on end with one line: nothing is to be tidied up."""
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    _handled[:] = [
+        number
+        for name in NAMES
+        if (number := getattr(signal, name, 0)) and signal.getsignal(number) in usual
+    ]
+    _handle(_end)
+
+
+def raise_ended() -> None:
+    """From now on raise :class:`Ended`; also under polars, whose own handler lets a waiting program
+    wait on.
+    """
+    _handle(_raise)
+    if _handled:
+        sys.unraisablehook = _unraisable
+
+
+def ignore() -> None:
+    """From now on nothing is to be undone: what was asked for is done, or has failed."""
+    _handle(signal.SIG_IGN)
+
+
+def _handle(handler: object) -> None:
+    for number in _handled:
+        signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> None:
+    os.write(2, f"nsys2prv: error: {_told(number)}\n".encode())
+    os._exit(128 + number)
+
+
+def _raise(number: int, _: object) -> None:
+    global _raised, _lost
+    if not _in_hook and (_lost or time.monotonic() - _raised > GRACE_SECONDS):
+        _raised, _lost = time.monotonic(), False
+        raise Ended(number)
+
+
+def _unraisable(lost: object) -> None:
+    """In a destructor, say, no exception can be raised: raise it again when that is over."""
+    global _lost, _in_hook
+    if not isinstance(lost.exc_value, Ended):
+        sys.__unraisablehook__(lost)
+        return
+    import threading
+
+    _lost = _in_hook = True
+    threading.Thread(target=_repeat, args=(lost.exc_value.number,), daemon=True).start()
+    _in_hook = False
+
+
+def _repeat(number: int) -> None:
+    while _lost:
+        time.sleep(AGAIN_SECONDS)
+        # To the process: its main thread may be waiting.
+        os.kill(os.getpid(), number)
+
+
+def _told(number: int) -> str:
+    return (
+        "interrupted; nothing was written"
+        if number == signal.SIGINT
+        else f"ended by {signal.Signals(number).name}; nothing was written"
+    )

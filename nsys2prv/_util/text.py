@@ -1,0 +1,96 @@
+"""Read and write sizes, counts and durations as people do; sort names naturally; make text safe for
+terminals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a number, alone or with a unit (KB, MB, GB of 1000; KiB, MiB, GiB of 1024). Raises
+    ValueError.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or (match[3] and not match[2]):
+        raise ValueError(text)
+    return int(
+        Decimal(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")
+    )
+
+
+def plural(count: int, what: str) -> str:
+    """So many of something that takes an s."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:most]) + (
+        f" and {len(names) - most:,} more" if len(names) > most else ""
+    )
+
+
+def size_text(size: float) -> str:
+    """Bytes for people, in units of 1000."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+#: Unit -> ns, the largest first.
+UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+_DURATION = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|)")
+
+
+def parse_duration(text: str) -> int:
+    """Nanoseconds from a number, alone or with a unit. Raises ValueError for anything else."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    return round(Decimal(match[1]) * UNITS[match[2] or "ns"])
+
+
+def seconds_text(ns: int) -> str:
+    """A time of a trace, in seconds."""
+    return f"{ns / 1e9:.9f}".rstrip("0").rstrip(".") + " s"
+
+
+def duration_text(ns: int) -> str:
+    """A duration in the largest unit that gives a whole number."""
+    unit, size = next((unit, size) for unit, size in UNITS.items() if ns % size == 0)
+    return f"{ns // size} {unit}"
+
+
+def natural_key(text: str) -> tuple:
+    """A sort key in which runs of digits compare as numbers, however long."""
+    return tuple(
+        (1, len(part.lstrip("0")), part.lstrip("0"), part)
+        if part[0] in "0123456789"
+        else (0, 0, "", part)
+        for part in re.split("([0-9]+)", text)
+        if part
+    )
+
+
+#: What moves the cursor, hides or reorders text: control characters but tab and line feed, and
+#: Unicode's marks of direction.
+_UNSAFE = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """The text with such characters as escapes."""
+    return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    """The same, for text that must not break lines either."""
+    return printable(text).replace("\n", "\\n").replace("\t", " ")

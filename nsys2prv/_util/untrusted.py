@@ -1,0 +1,106 @@
+"""Data that others made: whatever comes of reading it is one line, and what libraries print about
+it is not shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+import polars as pl
+
+#: What data that is not as it should be comes to, somewhere.
+WRONG = (
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
+#: What polars prints where it gives up, before it raises.
+_PANIC = re.compile(
+    rb"\n?thread '[^\n]*' (?:\(\d+\) )?panicked at .*?(?:\nnote: [^\n]*\n?|\Z)", re.DOTALL
+)
+
+
+@contextmanager
+def blame_data(error_of: Callable[[BaseException], Exception]) -> Iterator[None]:
+    """Raises what `error_of` makes of an exception that wrong data comes to."""
+    try:
+        yield
+    except WRONG as error:
+        raise error_of(error) from error
+
+
+class _Panics:
+    """Takes what is written to standard error while any thread is within, and gives it back without
+    what polars prints of a panic.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._within, self._standard, self._taken = Lock(), 0, -1, -1
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        with self._lock:
+            if not self._within:
+                self._take()
+            self._within += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._within -= 1
+                if not self._within:
+                    self._give_back()
+
+    def _take(self) -> None:
+        try:
+            self._standard = os.dup(2)
+        except OSError:  # there is none
+            self._standard = -1
+            return
+        _flush()
+        self._taken = _no_name()
+        os.dup2(self._taken, 2)
+
+    def _give_back(self) -> None:
+        if self._standard < 0:
+            return
+        _flush()
+        os.dup2(self._standard, 2)
+        if size := os.lseek(self._taken, 0, os.SEEK_END):
+            os.lseek(self._taken, 0, os.SEEK_SET)
+            rest = _PANIC.sub(b"", os.read(self._taken, size))
+            if rest:
+                os.write(2, rest)
+        os.close(self._taken)
+        os.close(self._standard)
+
+
+def _no_name() -> int:
+    """A new file without a name."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("stderr")
+    with tempfile.TemporaryFile(buffering=0) as file:
+        return os.dup(file.fileno())
+
+
+def _flush() -> None:
+    if sys.stderr is not None and not sys.stderr.closed:
+        sys.stderr.flush()
+
+
+#: Within it a panic of polars prints nothing.
+panics_unseen = _Panics().unseen

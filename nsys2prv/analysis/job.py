@@ -1,0 +1,393 @@
+"""A job opened for analysis: its events as frames, and every analysis as a method."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from functools import cached_property, partial
+from html import escape
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util import engines
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.files import check_folder, temporary_folder
+from nsys2prv._util.text import plural
+from nsys2prv.analysis import collectives, efficiencies, idle, kernels, metrics, operations, overlap
+from nsys2prv.analysis.book import UNKNOWN, EventReader, Samples, load
+from nsys2prv.analysis.findings import analysis as findings
+from nsys2prv.analysis.findings.finding import Finding
+from nsys2prv.analysis.regions import folded, group_table, windows
+from nsys2prv.analysis.result import Analysis, Context, Result
+from nsys2prv.analysis.steady import Steady, find_steady_state
+from nsys2prv.analysis.unit import AnalysisOptions, Unit
+from nsys2prv.conversion.archive import blame_stores
+from nsys2prv.conversion.cut.plan import CutPlan
+from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.options import DEFAULTS, Options
+from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.prepare import prepare
+from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.names.calls import io_calls, synchronising_calls
+from nsys2prv.nsight.given import reports_meant
+from nsys2prv.relations import all_relations
+
+ANALYSES = tuple(
+    module.ANALYSIS
+    for module in (findings, efficiencies, overlap, collectives, kernels, operations, idle, metrics)
+)
+
+
+#: Columns that say where an event is.
+PLACE = ("rank", "task", "row", "node", "device", "stream")
+
+
+class OpenJob:
+    """Aligned events of a job. Use it in a `with` statement: its temporary files go with it.
+
+    All times are ns since the job's first event; `task` counts from 1 as in Paraver.
+    """
+
+    def __init__(self, job: Job, stack: ExitStack | None = None) -> None:
+        self._job, self._stack = job, stack or ExitStack()
+        self.book = EventReader.of(job)
+        self._saved = job.folder / "book"
+        self.book.save(self._saved)
+        self._results: dict[tuple, Result] = {}
+
+    def __enter__(self) -> OpenJob:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<job of {plural(len(self._job.infos), 'report')}: {plural(self._job.model.ranks, 'task')} on "
+            f"{plural(len(self._job.model.tree.nodes), 'host')}, {plural(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
+            f"{sum(self.layouts.values()):,} events; .layouts, .frame(LAYOUT), .analyse()>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{count:,}</td></tr>"
+            for name, count in self.layouts.items()
+        )
+        return f"<p>{escape(repr(self)[1:-1])}</p><table><tr><th>layout</th><th>events</th></tr>{rows}</table>"
+
+    def close(self) -> None:
+        """Remove the temporary files."""
+        load.cache_clear()
+        self._stack.close()
+
+    @property
+    def duration(self) -> int:
+        """Of the job, from its first event to its last (ns)."""
+        return self.book.duration
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """The rows of the trace: thread, row (name), kind (host, stream, samples), task, rank,
+        node, device, stream.
+        """
+        return self.book.rows.threads
+
+    @property
+    def devices(self) -> pl.DataFrame:
+        """The physical GPUs: device, node, gpu, label, task."""
+        return self.book.rows.devices
+
+    @property
+    def warnings(self) -> list[str]:
+        """About the reports and their clocks."""
+        return [*self._job.warnings, *self._job.placed.warnings]
+
+    @property
+    def notes(self) -> list[str]:
+        """On what was found by comparing the ranks, and on what was left out."""
+        return [*self._job.notes, *(note for result in self._job.results for note in result.notes)]
+
+    @cached_property
+    def layouts(self) -> dict[str, int]:
+        """Kinds of records that the job holds -> how many."""
+        counts: dict[str, int] = {}
+        for result in self._job.results:
+            for name, count in result.events.items():
+                if count:
+                    counts[name] = counts.get(name, 0) + count
+        return counts
+
+    def frame(self, layout: str, *columns: str, labels: bool = True) -> pl.DataFrame:
+        """The events of a layout by begin: begin, end (ns), rank, task, row, node, device, stream,
+        then the fields asked for (all of the layout's where none is). Names and closed sets are
+        texts (Categorical), numbers Int64, null where an event lacks the field. labels=False leaves
+        names as their event values. A field called as one of the columns before it is called
+        event_<name>.
+
+        Raises UsageError for what is no layout, or no field of it.
+        """
+        known = catalogue().layouts.get(layout)
+        if known is None:
+            raise UsageError(
+                f"{layout}: no such kind of record; this job holds {', '.join(sorted(self.layouts)) or 'none'}"
+            )
+        declared = {field.name: field for field in known.fields} | (
+            {"domain": None} if known.has_domain else {}
+        )
+        wanted = columns or tuple(declared)
+        if unknown := set(wanted) - set(declared):
+            raise UsageError(
+                f"{', '.join(sorted(unknown))}: no field of {layout}; it has {', '.join(declared)}"
+            )
+        events = self.book.begins(layout, wanted)
+        columns = []
+        for name in wanted:
+            column = pl.Series(events[name].to_numpy())
+            column = column.set(column < 0, None)
+            named = labels and (name == "domain" or declared[name].values is not None)
+            columns.append(
+                (self._text(column, declared[name]) if named else column).alias(
+                    f"event_{name}" if name in PLACE else name
+                )
+            )
+        return self._placed(events).with_columns(columns)
+
+    def lines(self, kind: str) -> pl.DataFrame:
+        """Lines of a kind (`launch`, `memory`, `nccl_message`, `mpi_message`): sent, sender, begin,
+        thread, end, bytes.
+        """
+        if kind not in catalogue().lines:
+            raise UsageError(
+                f"{kind}: no such kind of line; there are {', '.join(catalogue().lines)}"
+            )
+        return self.book.lines(kind)
+
+    def samples(self, layout: str) -> Iterator[Samples]:
+        """Samples of counters (`gpu_metric`, `network_metric`, ...), device by device."""
+        for found in self.book.samples(layout):
+            values = np.where(found.values == UNKNOWN, np.nan, found.values)
+            sampled = ~np.isnan(values).all(axis=1)
+            yield replace(found, time=found.time[sampled], values=values[sampled])
+
+    def _placed(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """When and where the events are."""
+        rows, threads = self.book.rows.threads, frame["thread"].to_numpy()
+        of_rows = []
+        for name in PLACE:
+            column = (
+                rows[name].cast(pl.Categorical) if rows[name].dtype == pl.String else rows[name]
+            )
+            of_rows.append(column.gather(threads) if len(threads) else column.clear())
+        return frame.select("begin", "end", *of_rows)
+
+    def _text(self, column: pl.Series, declared: object) -> pl.Series:
+        """Values as texts."""
+        if declared is None:
+            names = [name for name, _ in self._job.domain_codes]
+            return (
+                pl.Series(names, dtype=pl.String)
+                .cast(pl.Categorical)
+                .gather(column)
+                .alias(column.name)
+            )
+        values = declared.values
+        if isinstance(values, NameSet):
+            labels = self.labels[values.name].sort("value")
+        else:
+            labels = pl.DataFrame(
+                list(values.labels), schema={"value": pl.Int64, "label": pl.String}, orient="row"
+            )
+        if not labels.height:
+            return pl.Series(column.name, [None] * len(column), dtype=pl.Categorical)
+        numbers = labels["value"].to_numpy()
+        given = column.fill_null(-1).to_numpy()
+        at = np.minimum(np.searchsorted(numbers, given), len(numbers) - 1)
+        place = pl.Series(at, dtype=pl.UInt32)
+        place = place.set(pl.Series(numbers[at] != given), None)
+        return labels["label"].cast(pl.Categorical).gather(place).alias(column.name)
+
+    @cached_property
+    def labels(self) -> dict[str, pl.DataFrame]:
+        """Name set -> frame of value and label."""
+        empty = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
+        return {
+            name: found.labels.select(pl.col("value").cast(pl.Int64), "label")
+            if found.labels.height
+            else empty
+            for name, found in self._job.values.items()
+        }
+
+    @cached_property
+    def folded(self) -> pl.DataFrame:
+        """NVTX names brought together: value, group, operation (the group's name)."""
+        return folded(self.labels["nvtx"])
+
+    @cached_property
+    def _groups(self) -> Path:
+        path = self._job.folder / "groups.npy"
+        with path.open("wb") as file:
+            np.save(file, group_table(self.folded))
+        return path
+
+    def absent(self, layouts: Sequence[str]) -> str:
+        """Why there are no events of these layouts."""
+        kinds = [kind for kind in all_kinds() if set(kind.layouts) & set(layouts)]
+        tables = [table for kind in kinds for table in kind.tables]
+        held = {table for info in self._job.infos for table in info.parts}
+        selected = [kind for kind in kinds if kind in self._job.selection.kinds]
+        if not kinds:
+            relations = [
+                relation.title
+                for relation in all_relations()
+                if set(relation.layouts) & set(layouts)
+            ]
+            return f"nothing was found by comparing the ranks ({', '.join(relations)})"
+        if not selected:
+            return f"not read: {', '.join(kind.name for kind in kinds)} left out"
+        there = [table for table in tables if table in held]
+        many = " or ".join(dict.fromkeys(there or tables))
+        return f"no usable rows in {many}" if there else f"no report has a table {many}"
+
+    def analyse(
+        self, *names: str, useful: str = "compute", region: str = "", bins: int = 200
+    ) -> dict[str, Result]:
+        """The analyses of these names, or all. useful: which kernels count, `compute` or
+        `all-kernels`. region: pattern (with * and ?) of NVTX ranges whose executions are the
+        iterations. bins: of maps over time.
+        """
+        known = {analysis.name: analysis for analysis in ANALYSES}
+        if unknown := set(names) - set(known):
+            raise UsageError(
+                f"{', '.join(sorted(unknown))}: no such analysis; there are {', '.join(known)}"
+            )
+        if useful not in ("compute", "all-kernels"):
+            raise UsageError(f"useful: {useful} is neither compute nor all-kernels")
+        wanted = [known[name] for name in names or known]
+        asked = useful, region, bins
+        left = [analysis for analysis in wanted if (analysis.name, asked) not in self._results]
+        if left:
+            with blame_stores(self._job.stores):
+                self._results.update(
+                    {(name, asked): result for name, result in self._analysed(left, *asked).items()}
+                )
+        return {analysis.name: self._results[analysis.name, asked] for analysis in wanted}
+
+    def findings(self, useful: str = "compute") -> list[Finding]:
+        """What holds the job back, the most costly first: at most ten, each one cause. useful: as
+        in :meth:`analyse`.
+        """
+        return self.analyse("findings", useful=useful)["findings"].findings
+
+    @cached_property
+    def steady(self) -> Steady | None:
+        """The job's steady state: the time of its iterations. None where it does not repeat itself."""
+        return find_steady_state(self.book, self.labels["nvtx"])
+
+    def _analysed(
+        self, wanted: Sequence[Analysis], useful: str, region: str, bins: int
+    ) -> dict[str, Result]:
+        question = AnalysisOptions(
+            useful,
+            windows(self.book, self.labels["nvtx"], region),
+            bins,
+            synchronising_calls(self.labels["cuda_api"]),
+            io_calls(self.labels["osrt"]),
+            self._groups,
+            self.steady,
+        )
+        context = Context(self.book, question, self.labels, self.folded, self.absent)
+        able = [
+            analysis
+            for analysis in wanted
+            if all(self.book.layouts & set(group) for group in analysis.needs)
+        ]
+        found: dict[str, dict[str, list[pl.DataFrame]]] = {analysis.name: {} for analysis in able}
+        units = sorted(set(self.book.rows.units.tolist()))
+        collect = partial(_collect, self._saved, [analysis.name for analysis in able], question)
+        for partial_frames in self._job.workers.run(collect, units):
+            for name, frames in partial_frames.items():
+                for key, frame in frames.items():
+                    found[name].setdefault(key, []).append(frame)
+        results = {}
+        for analysis in wanted:
+            if analysis in able:
+                whole = {key: _whole(frames) for key, frames in found[analysis.name].items()}
+                results[analysis.name] = replace(
+                    analysis.conclude(whole, context), name=analysis.name, title=analysis.title
+                )
+            else:
+                why = [
+                    f"{analysis.title}: {self.absent(group)}"
+                    for group in analysis.needs
+                    if not self.book.layouts & set(group)
+                ]
+                results[analysis.name] = Result(analysis.name, analysis.title, missing=why)
+        return results
+
+
+def _whole(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    # A unit without devices may have frames without columns.
+    kept = [frame for frame in frames if frame.height] or [
+        max(frames, key=lambda frame: frame.width)
+    ]
+    return pl.concat(kept, how="vertical_relaxed")
+
+
+def _collect(
+    saved: Path, names: Sequence[str], question: AnalysisOptions, number: int
+) -> dict[str, dict[str, pl.DataFrame]]:
+    """What these analyses collect of one unit (a pure function over files)."""
+    unit = Unit(load(saved), number, question, saved.parent)
+    return {
+        analysis.name: analysis.collect(unit) for analysis in ANALYSES if analysis.name in names
+    }
+
+
+def open_job(
+    reports: Sequence[str | Path] | str | Path, options: Options = DEFAULTS, **asked: object
+) -> OpenJob:
+    """The job of these reports, aligned. options, asked: as for a conversion, and single fields of
+    it by name, as in jobs=0 or align="utc"; temporary files are in the system's folder by default.
+    Raises Nsys2prvError with one line for people when a report cannot be read, NothingToWrite when
+    it holds nothing.
+    """
+    if unknown := set(asked) - {field.name for field in fields(Options)}:
+        raise UsageError(
+            f"{', '.join(sorted(unknown))}: no such option; there are {', '.join(field.name for field in fields(Options))}"
+        )
+    options = replace(options, **asked)
+    given = reports_meant([reports] if isinstance(reports, str | Path) else reports)
+    plan = Plan.of(options)
+    if options.tmp:
+        check_folder(Path(options.tmp))
+    stack = ExitStack()
+    try:
+        pool = stack.enter_context(engines.workers(options.engine, options.jobs, options.scheduler))
+        folder = stack.enter_context(temporary_folder(Path(options.tmp or tempfile.gettempdir())))
+        stack.enter_context(pool.ended())
+        job = prepare(given, plan, folder, pool, options.quiet)
+        with blame_stores(job.stores):
+            if plan.cut != CutPlan():
+                from nsys2prv.conversion.cut.stage import cut
+
+                job = cut(job, plan.cut)
+            return OpenJob(job, stack)
+    except OSError as error:
+        stack.close()
+        raise Nsys2prvError(
+            f"{error.filename or options.tmp or 'temporary files'}: {error.strerror or error}"
+        ) from error
+    except BaseException:
+        stack.close()
+        raise

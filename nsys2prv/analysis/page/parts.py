@@ -1,0 +1,207 @@
+"""What a page consists of: plain data between the sections, which say what is shown, and those who
+draw and write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.analysis.findings.finding import Finding
+from nsys2prv.analysis.result import Result
+
+#: Rows of a table on a page, and of one with a row for each rank or device; JSON has all.
+MOST_ROWS, MOST_RANKS = 300, 1024
+#: From these fractions on an efficiency is good, and fair: POP takes less than 80 % for worth a
+#: look.
+GOOD, FAIR = 0.8, 0.6
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table. source: `analysis.table`, where JSON has it. note: a sentence above it. folded:
+    closed until it is asked for.
+    """
+
+    title: str
+    frame: pl.DataFrame
+    source: str
+    note: str = ""
+    most: int = MOST_ROWS
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A table whose rows lie within each other: depths of the rows, 0 for outermost; each after
+    what it lies in.
+    """
+
+    title: str
+    frame: pl.DataFrame
+    depths: list[int]
+    source: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Parts of a whole by row. parts: name and colour -> fractions (rows)."""
+
+    title: str
+    labels: list[str]
+    parts: Mapping[str, tuple[str, np.ndarray]]
+    axis: str
+    note: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """values: (rows, columns), NaN for unknown. extent: of the columns, in `across`, which counts
+    things where it is `whole`. high: what the brightest colour means, None for the greatest value.
+    """
+
+    title: str
+    labels: list[str]
+    values: np.ndarray
+    extent: tuple[float, float]
+    across: str
+    quantity: str
+    whole: bool = False
+    low: float | None = 0.0
+    high: float | None = None
+    note: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Values over x. panels: name -> values. marked: indices of points to be pointed out in the
+    first panel.
+    """
+
+    title: str
+    x: np.ndarray
+    across: str
+    panels: Mapping[str, Mapping[str, np.ndarray]]
+    marked: list[int] = field(default_factory=list)
+    note: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Durations (ns) of several things, a row each. edges: (rows, bins + 1), counts: (rows, bins),
+    median: (rows). modes: per row the two modes, or None.
+    """
+
+    title: str
+    labels: list[str]
+    edges: np.ndarray
+    counts: np.ndarray
+    median: np.ndarray
+    modes: list[tuple[float, float] | None]
+    note: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A node of the tree of efficiencies."""
+
+    name: str
+    value: float | None
+    meaning: str
+    factors: tuple[Factor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Findings:
+    title: str
+    found: list[Finding]
+    note: str
+
+
+@dataclass(frozen=True)
+class Factors:
+    title: str
+    roots: list[Factor]
+    note: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """Sentences. kind: `note`, or `missing` for what is not given."""
+
+    items: list[str]
+    kind: str = "note"
+
+
+FIGURES = (Stacked, HeatMap, Lines, Spread)
+Figure = Stacked | HeatMap | Lines | Spread
+Block = Grid | Tree | Findings | Factors | Items | Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    name: str
+    title: str
+    blocks: list[Block]
+
+
+@dataclass(frozen=True)
+class Material:
+    """What sections are made of. job: as in JSON (analysis.command.describe)."""
+
+    job: Mapping[str, object]
+    results: Mapping[str, Result]
+
+    def frame(self, analysis: str, table: str) -> pl.DataFrame | None:
+        """The figures of a table, None where there are none."""
+        found = self.results[analysis].tables.get(table) if analysis in self.results else None
+        return found.frame if found and found.frame.height else None
+
+    def grid(
+        self,
+        analysis: str,
+        table: str,
+        most: int = MOST_ROWS,
+        folded: bool = False,
+        drop: tuple[str, ...] = (),
+        note: str = "",
+    ) -> list[Grid]:
+        """A table as it is; nothing where there is none."""
+        frame = self.frame(analysis, table)
+        if frame is None:
+            return []
+        return [
+            Grid(
+                self.results[analysis].tables[table].title,
+                frame.drop(drop, strict=False),
+                f"{analysis}.{table}",
+                note,
+                most,
+                folded,
+            )
+        ]
+
+    def notes(self, *analyses: str) -> list[Items]:
+        """How to read the figures, and what the reports lack."""
+        known = [self.results[name] for name in analyses if name in self.results]
+        found = [
+            (kind, [text for result in known for text in getattr(result, kind)])
+            for kind in ("notes", "missing")
+        ]
+        return [
+            Items(texts, "missing" if kind == "missing" else "note")
+            for kind, texts in found
+            if texts
+        ]
+
+    @property
+    def duration(self) -> int:
+        return int(str(self.job["duration_ns"]))

@@ -1,0 +1,139 @@
+"""The arguments of the command line that say what of a job is wanted."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.text import parse_size
+from nsys2prv.conversion.cut.asked import CutOptions
+
+
+def add_cut(parser: argparse.ArgumentParser) -> None:
+    """Add the group of arguments."""
+    less = parser.add_argument_group("to cut a job to size (docs/cutting.md)")
+    less.add_argument(
+        "--time",
+        default="",
+        metavar="FROM:TO",
+        help="this time of the trace alone: seconds, or with a unit (ns, us, ms, s), or in %%; either may be left away",
+    )
+    less.add_argument(
+        "--region",
+        default="",
+        metavar="NVTX[:N]",
+        help="from the first begin to the last end of the NVTX ranges of this name (a glob pattern), or of the N-th, or the "
+        "N-th to M-th (name:N-M), on each thread, from 1",
+    )
+    less.add_argument(
+        "--keep-time", action="store_true", help="the cut keeps its times; it begins at 0 otherwise"
+    )
+    less.add_argument(
+        "--ranks",
+        action="append",
+        default=[],
+        metavar="LIST",
+        help="these ranks alone, as in 0-7,64",
+    )
+    less.add_argument(
+        "--hosts",
+        action="append",
+        default=[],
+        metavar="LIST",
+        help="reports of these hosts alone (glob patterns)",
+    )
+    less.add_argument(
+        "--devices",
+        action="append",
+        default=[],
+        metavar="LIST",
+        help="of GPUs these alone: numbers as in the names of rows, or beginnings of UUIDs",
+    )
+    less.add_argument("--no-args", action="store_true", help="events without their attributes")
+    less.add_argument(
+        "--args",
+        action="append",
+        default=[],
+        metavar="KIND=NAMES",
+        type=_fields,
+        help="of the attributes of this kind these alone, as in kernels=class,registers; repeatable",
+    )
+    less.add_argument("--no-lines", action="store_true", help="no communication lines")
+    less.add_argument(
+        "--sample",
+        action="append",
+        default=[],
+        metavar="KIND=N",
+        type=_rate,
+        help="of the numbers that this kind samples at most N a second each; repeatable",
+    )
+    less.add_argument(
+        "--max-size",
+        metavar="SIZE",
+        type=_size,
+        help="the .prv takes at most so much (500MB, 2GB; before compression): what is left out for that is told",
+    )
+
+
+def cut_of(options: argparse.Namespace) -> CutOptions:
+    """What the arguments ask for."""
+    return CutOptions(
+        time=options.time,
+        region=options.region,
+        keep_time=options.keep_time,
+        ranks=words("--ranks", options.ranks),
+        hosts=words("--hosts", options.hosts),
+        devices=words("--devices", options.devices),
+        arguments=not options.no_args,
+        fields=dict(options.args),
+        lines=not options.no_lines,
+        rates=dict(options.sample),
+        max_size=options.max_size,
+    )
+
+
+def joined_kinds(arguments: list[str]) -> list[str]:
+    """`-t -nvtx` as one word, for argparse takes `-nvtx` for an option otherwise."""
+    joined: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument in ("-t", "--trace"):
+            value = next(waiting, None)
+            joined.append(argument if value is None else f"--trace={value}")
+        else:
+            joined.append(argument)
+    return joined
+
+
+def words(option: str, lists: Sequence[str]) -> tuple[str, ...]:
+    """The entries of lists separated by commas. Raises UsageError for an empty one."""
+    found = tuple(word.strip() for text in lists for word in text.split(","))
+    if not all(found):
+        raise UsageError(f"{option} {','.join(lists)}: an entry of the list is empty")
+    return found
+
+
+def _fields(text: str) -> tuple[str, tuple[str, ...]]:
+    kind, _, names = text.partition("=")
+    if not kind or not names:
+        raise UsageError(
+            f"--args {text}: give a kind and names of its attributes, as in kernels=class,registers"
+        )
+    return kind, tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def _rate(text: str) -> tuple[str, int]:
+    kind, _, rate = text.partition("=")
+    if not kind or not rate.isdecimal() or len(rate) > 10:
+        raise UsageError(
+            f"--sample {text}: give a kind and how many samples a second may stay, as in gpu_metrics=100"
+        )
+    return kind, int(rate)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise UsageError(f"--max-size {text}: give a size such as 500MB or 2GB") from None

@@ -1,0 +1,235 @@
+"""``--list``: what the reports hold, in one table in which differences between them are marked, and
+what is not translated and why.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from nsys2prv._util.archive import is_archive
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.text import plural, some
+from nsys2prv.events import all_kinds
+from nsys2prv.nsight import job_checks
+from nsys2prv.nsight.info import ReportInfo, inspect, pid_of
+from nsys2prv.nsight.opening import open_source, prepared
+from nsys2prv.nsight.tables import order, reason
+
+#: Of the lists of tables.
+WIDTH = 140
+#: Marks what differs between reports.
+MARK = "*"
+#: What such a number is less than of another one is told apart for.
+ALIKE = 0.9
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A report. counts: rows by table; kinds: rows that a kind of event would read, and their
+    tables.
+    """
+
+    info: ReportInfo
+    counts: dict[str, int]
+    kinds: dict[str, tuple[int, tuple[str, ...]]]
+
+
+def described(paths: Sequence[Path]) -> tuple[str, list[str]]:
+    """The reports, for people, and warnings of ranks that are missing or there twice. Raises
+    Nsys2prvError for what is no report.
+    """
+    held = [_looked_at(path) for path in paths]
+    differ = f"; {MARK} marks what differs between them" if len(held) > 1 else ""
+    text = "\n".join(
+        [
+            f"{plural(len(held), 'report')}{differ}:",
+            *_reports(held),
+            "",
+            *_kinds(held),
+            *_untranslated(held),
+        ]
+    )
+    infos = [one.info for one in held]
+    return text, [*job_checks.missing_ranks(infos), *job_checks.warnings(infos)] if len(
+        infos
+    ) > 1 else []
+
+
+def _looked_at(path: Path) -> _Held:
+    if is_archive(path):
+        raise Nsys2prvError(f"{path}: is a store; list the reports that it was made of")
+    with tempfile.TemporaryDirectory(prefix="nsys2prv-") as folder:
+        export, source = prepared(path, Path(folder) / "export")
+        info = inspect(export, source)
+        with open_source(export) as database:
+            counts = {name: count for name in info.parts if (count := database.count(name))}
+            kinds = {}
+            for kind in all_kinds():
+                tables = {
+                    table: database.count(table, kind.condition(info))
+                    for table in kind.tables
+                    if table in counts
+                }
+                if not kind.on_demand and any(tables.values()):
+                    read = (
+                        *(table for table, count in tables.items() if count),
+                        *(table for table in kind.beside if table in counts),
+                    )
+                    kinds[kind.name] = sum(tables.values()), read
+    return _Held(info, counts, kinds)
+
+
+def _reports(held: Sequence[_Held]) -> list[str]:
+    """A line for each report, in columns; of columns that must be the same everywhere what is not
+    usual is marked.
+    """
+    columns = {
+        "report": [one.info.name for one in held],
+        "rank": [_rank(one.info) for one in held],
+        "host": [one.info.host or "unknown" for one in held],
+        "processes": [_processes(one.info) for one in held],
+        "GPUs": _marked([_gpus(one.info) for one in held]),
+        "begins (UTC)": [_begin(one.info) for one in held],
+        "lasts": [
+            f"{one.info.duration_ns / 1e9:.3f} s" if one.info.duration_ns else "unknown"
+            for one in held
+        ],
+        "nsys": _marked([one.info.product or "unknown" for one in held]),
+        "schema": _marked([one.info.schema or "before 2.7" for one in held]),
+    }
+    widths = {title: max(map(len, [title, *cells])) for title, cells in columns.items()}
+    rows = [list(columns), *(list(row) for row in zip(*columns.values(), strict=True))]
+    return [
+        (
+            "  "
+            + "  ".join(
+                f"{cell:<{width}}" for cell, width in zip(row, widths.values(), strict=True)
+            )
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _marked(cells: list[str]) -> list[str]:
+    """The cells, with a mark at those that are not what most are."""
+    (usual, _), *others = Counter(cells).most_common()
+    return [cell if cell == usual else f"{cell} {MARK}" for cell in cells] if others else cells
+
+
+def _kinds(held: Sequence[_Held]) -> list[str]:
+    """A line for each kind of event that some report holds: rows in all, and in each report."""
+    found = []
+    for kind in all_kinds():
+        read = [one.kinds.get(kind.name, (0, ())) for one in held]
+        tables = dict.fromkeys(table for _, names in read for table in names)
+        if tables:
+            found.append(
+                (kind.name, f"{kind.title} ({', '.join(tables)})", [rows for rows, _ in read])
+            )
+    if not found:
+        return ["translated: nothing"]
+    lines = (
+        [("kind (for -t)", "rows", "in each report", "what it is")]
+        if len(held) > 1
+        else [("kind (for -t)", "rows", "", "what it is")]
+    )
+    names = [one.info.name for one in held]
+    lines += [
+        (name, f"{sum(rows):,}", _each(rows, names) if len(held) > 1 else "", title)
+        for name, title, rows in found
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(3)]
+    return [
+        "translated:",
+        *(
+            f"  {name:<{widths[0]}}  {rows:>{widths[1]}}  {f'{each:<{widths[2]}}  ' if widths[2] else ''}{title}".rstrip()
+            for name, rows, each, title in lines
+        ),
+    ]
+
+
+def _each(rows: Sequence[int], names: Sequence[str]) -> str:
+    """How many rows each report has; marked where some have none or far fewer than others."""
+    least, most = min(rows), max(rows)
+    if least == most:
+        return f"{most:,}"
+    lacking = [name for name, count in zip(names, rows, strict=True) if not count]
+    if lacking:
+        least = min(filter(None, rows))
+        return f"{MARK} none in {some(lacking, 2)}; {f'{least:,} to ' if least < most else ''}{most:,} elsewhere"
+    mark = f"{MARK} " if least < ALIKE * most else ""
+    return f"{mark}{least:,} ({names[rows.index(least)]}) to {most:,} ({names[rows.index(most)]})"
+
+
+def _untranslated(held: Sequence[_Held]) -> list[str]:
+    """The tables with rows that no kind of event reads, by the reason why."""
+    translated = {table for kind in all_kinds() for table in (*kind.tables, *kind.beside)}
+    counts: Counter[str] = Counter()
+    for one in held:
+        counts.update(one.counts)
+    found: dict[str, list[str]] = {}
+    for table in sorted(counts.keys() - translated):
+        found.setdefault(reason(table), []).append(table)
+    lines = []
+    for why in sorted(found, key=order):
+        enums = [table for table in found[why] if table.startswith("ENUM_")]
+        named = [f"{table} ({counts[table]:,})" for table in found[why] if table not in enums]
+        named += [f"{len(enums)} tables ENUM_..."] if enums else []
+        lines += [
+            f"  {why}:",
+            *textwrap.wrap(
+                ", ".join(named),
+                WIDTH,
+                initial_indent=" " * 4,
+                subsequent_indent=" " * 4,
+                break_long_words=False,
+            ),
+        ]
+    return ["", "not translated, with their rows:", *lines] if lines else []
+
+
+def _begin(info: ReportInfo) -> str:
+    if info.utc_ns is None:
+        return "unknown"
+    try:
+        return f"{datetime.fromtimestamp(info.utc_ns // 1_000_000_000, timezone.utc):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return "unknown"
+
+
+def _processes(info: ReportInfo) -> str:
+    """The processes that the report profiles; all that it names where it does not tell."""
+    own = {pid for pid, _ in info.cuda_gpus} | {pid_of(pid) for pid in info.ranks}
+    named = [
+        f"{name or 'process'} {pid_of(pid)}"
+        + (f" (rank {info.ranks[pid]})" if len(info.ranks) > 1 and pid in info.ranks else "")
+        for pid, name in info.processes.items()
+        if not own or pid_of(pid) in own
+    ]
+    return some(named, 2) if named else "unknown"
+
+
+def _gpus(info: ReportInfo) -> str:
+    names = Counter(gpu.name or "GPU" for gpu in info.gpus.values())
+    return (
+        ", ".join(f"{count} x {name}" if count > 1 else name for name, count in names.items())
+        or "none named"
+    )
+
+
+def _of_how_many(info: ReportInfo) -> str:
+    sizes = sorted(set(info.launcher_sizes.values()))
+    return f" of {' or '.join(map(str, sizes))}" if sizes else ""
+
+
+def _rank(info: ReportInfo) -> str:
+    if info.ranks:
+        return f"{some(list(map(str, sorted(info.ranks.values()))), 4)} (MPI){_of_how_many(info)}"
+    name, rank = next(iter(info.launcher_ranks.items()), ("", "unknown"))
+    return f"{rank} ({name}){_of_how_many(info)}" if name else rank

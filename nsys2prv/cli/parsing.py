@@ -1,0 +1,108 @@
+"""Parse arguments: errors in one line, suggestions for what was meant, the version with its commit."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.version import __version__
+
+#: Options that people give to a command that has none of that name, and what to do instead.
+ELSEWHERE = {
+    "nsys2prv": {
+        "--html": "`nsys2prv report REPORT... --html FILE` makes a page",
+        "--json": "`nsys2prv report REPORT... --json FILE` writes what it finds",
+        "--only": "`nsys2prv report REPORT... --only NAMES` analyses",
+        "--plot": "`nsys2prv clock FILE.clock.yaml --plot FILE.png` draws",
+        "--output": "the trace to write is the last argument",
+        "--out": "the trace to write is the last argument",
+        "-o": "the trace to write is the last argument",
+    },
+    "nsys2prv report": {
+        "--trace": "report reads all that it needs",
+        "--time": "`nsys2prv --time A:B REPORT... OUTPUT` cuts a trace",
+        "--output": "--json FILE and --html FILE write what is found",
+        "-o": "--json FILE and --html FILE write what is found",
+    },
+    "nsys2prv diff": {
+        "--html": "--json FILE writes what it finds; `nsys2prv report REPORT... --html FILE` makes a page of one job"
+    },
+    "nsys2prv cfgs": {"--trace": "`nsys2prv cfgs --for TRACE` lists the views of a trace"},
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line, say what may be meant, and are raised as UsageError."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; {self.help_hint}")
+
+    @property
+    def help_hint(self) -> str:
+        """Where all options are told."""
+        _, _, command = self.prog.partition(" ")
+        return f"`nsys2prv help{f' {command}' if command else ''}` tells all"
+
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:  # type: ignore[override]
+        self.check_options(args or ())
+        return super().parse_known_args(args, namespace)
+
+    def check_options(self, arguments: Sequence[str]) -> None:
+        """Raise UsageError for a long option that the command does not have, before anything else
+        is found wrong.
+        """
+        for argument in arguments:
+            if argument == "--":
+                return
+            name = argument.partition("=")[0]
+            known = name in self._option_string_actions
+            if not known and (name.startswith("--") or name in ELSEWHERE.get(self.prog, {})):
+                raise UsageError(f"{name} is no option of {self.prog}: {self._instead(name)}")
+
+    def _instead(self, name: str) -> str:
+        if told := ELSEWHERE.get(self.prog, {}).get(name):
+            return told
+        shown = [
+            option
+            for option, action in self._option_string_actions.items()
+            if action.help is not argparse.SUPPRESS
+        ]
+        near = get_close_matches(name, shown, 1)
+        return f"did you mean {near[0]}?" if near else self.help_hint
+
+
+def version_text(package: Path = Path(__file__).parents[1]) -> str:
+    """For people. package: the installed package; in a checkout the folder above has its
+    pyproject.toml and .git.
+    """
+    checkout = package.parent
+    if not ((checkout / ".git").exists() and (checkout / "pyproject.toml").is_file()):
+        return f"nsys2prv {__version__}"
+    try:
+        told = subprocess.run(
+            [
+                "git",
+                "-C",
+                str(checkout),
+                "describe",
+                "--always",
+                "--dirty",
+                "--abbrev=12",
+                "--exclude=*",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            stdin=subprocess.DEVNULL,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return f"nsys2prv {__version__} (checkout {checkout})"
+    return f"nsys2prv {__version__} (commit {told.stdout.strip()} in {checkout})"

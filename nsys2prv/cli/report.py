@@ -1,0 +1,369 @@
+"""The commands `nsys2prv report` and `nsys2prv diff`. They print, and write what they find as JSON
+and as a page (nsys2prv.analysis.page).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nsys2prv._util import signals
+from nsys2prv._util.errors import MissingPackage, Nsys2prvError, UsageError
+from nsys2prv._util.files import check_not_read, named_as_report, write_whole
+from nsys2prv._util.text import plural
+from nsys2prv.analysis.comparison import Run, difference, scaling, slowdown
+from nsys2prv.analysis.job import OpenJob, open_job
+from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.rows import SAMPLED
+from nsys2prv.analysis.terminal import Style, printed
+from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json
+from nsys2prv.cli.cut_arguments import joined_kinds, words
+from nsys2prv.conversion.cut.asked import CutOptions
+from nsys2prv.conversion.job import Job
+from nsys2prv.nsight.opening import is_report
+
+JSON = ".json"
+#: Exit status of a difference where the second job is slower by more than is allowed.
+SLOWER = 4
+
+
+def add_analysis_options(parser: argparse.ArgumentParser) -> None:
+    """What both commands take."""
+    parser.add_argument(
+        "--useful",
+        choices=("compute", "all-kernels"),
+        default="compute",
+        help="which kernels are useful: compute (NCCL is communication, as BSC; default) or all-kernels (as TALP)",
+    )
+    parser.add_argument(
+        "--iterations",
+        default="",
+        metavar="PATTERN",
+        help='NVTX ranges that are iterations, as in "step*"',
+    )
+    # As it was called before.
+    parser.add_argument("--region", dest="iterations", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--bins", type=int, default=200, metavar="N", help="bins of maps over time (200)"
+    )
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="print all findings and tables, not only what fits in 60 lines",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        metavar="N",
+        help=f"rows of a table that are printed (5, or {MOST_ROWS} with --full)",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write everything to this file too"
+    )
+    parser.add_argument("--align", default="auto", metavar="METHOD", help="as for conversions")
+    parser.add_argument("--kernel-rules", type=Path, metavar="FILE", help="as for conversions")
+    parser.add_argument(
+        "-j",
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="worker processes; one per CPU by default",
+    )
+    parser.add_argument(
+        "--tmp",
+        type=Path,
+        metavar="DIR",
+        help="folder for temporary files; the system's by default",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+
+
+def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Runs `report`; returns the text and the warnings."""
+    parser.add_argument(
+        "reports",
+        nargs="+",
+        metavar="REPORT",
+        help="the reports of one job, or a file that --json wrote of it",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="comma-separated analyses; all by default",
+    )
+    parser.add_argument(
+        "--compare",
+        nargs="+",
+        default=[],
+        metavar="RUN",
+        help="further jobs for scalability: folders of reports, or files that --json wrote",
+    )
+    parser.add_argument(
+        "--scaling",
+        choices=("strong", "weak"),
+        default="strong",
+        help="how the problem grew over the runs (strong: not)",
+    )
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write everything as one page for a browser too (needs matplotlib)",
+    )
+    add_analysis_options(parser)
+    _add_cut(parser)
+    options = _checked(parser.parse_args(joined_kinds(arguments)), ("json", "html"))
+    if options.html:
+        from nsys2prv.analysis.page.drawing import need_matplotlib
+
+        need_matplotlib()
+    described, results = _results(options)
+    if options.compare:
+        others = [load_run(one, options) for one in options.compare]
+        results["scaling"] = scaling(
+            [Run(described, results), *others], options.scaling == "strong"
+        )
+    if options.json:
+        write_whole(options.json, as_json(results, described))
+    if options.html:
+        write_page(options.html, described, results)
+    style = Style.of_output(options.full, options.rows)
+    return printed(results.values(), heading(described), style), [
+        str(warning) for warning in described["warnings"]
+    ]
+
+
+def _add_cut(parser: argparse.ArgumentParser) -> None:
+    """What to look at of a job: as for conversions, but that --region is called --cut-region."""
+    less = parser.add_argument_group("to look at a part of the job (docs/cutting.md)")
+    less.add_argument(
+        "-t",
+        "--trace",
+        action="append",
+        default=[],
+        metavar="KINDS",
+        help="kinds of events, as for conversions",
+    )
+    less.add_argument(
+        "--time", default="", metavar="FROM:TO", help="this time alone, as for conversions"
+    )
+    less.add_argument(
+        "--cut-region",
+        default="",
+        metavar="NVTX[:N]",
+        help="the time of these NVTX ranges, as --region of conversions",
+    )
+    for name, what in (("ranks", "ranks"), ("hosts", "hosts"), ("devices", "GPUs")):
+        less.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="LIST",
+            help=f"these {what} alone, as for conversions",
+        )
+
+
+def _cut(options: argparse.Namespace) -> dict[str, object]:
+    """What is asked of a part of the job, as options of it."""
+    if "cut_region" not in options:
+        return {}
+    return {
+        "kinds": tuple(filter(None, ",".join(options.trace).split(","))),
+        "cut": CutOptions(
+            time=options.time,
+            region=options.cut_region,
+            ranks=words("--ranks", options.ranks),
+            hosts=words("--hosts", options.hosts),
+            devices=words("--devices", options.devices),
+        ),
+    }
+
+
+def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, Result]]:
+    """What the job is, and the analyses asked for."""
+    names = [name for names in options.only for name in names.split(",") if name]
+    if options.compare and names and "efficiencies" not in names:
+        names = ["efficiencies", *names]
+    first = Path(options.reports[0])
+    if first.suffix != JSON:
+        with _opened(options.reports, options) as job:
+            return describe(job, options.reports), _analysed(job, names, options)
+    if (
+        len(options.reports) > 1
+        or options.iterations
+        or options.useful != "compute"
+        or _cut(options) != {"kinds": (), "cut": CutOptions()}
+    ):
+        raise UsageError(
+            f"{first}: its figures are made already: give it alone, without --iterations, --useful and what cuts a job"
+        )
+    described, found = _one_job(first)
+    if unknown := set(names) - set(found):
+        raise UsageError(
+            f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(found)}"
+        )
+    return described, {name: found[name] for name in names or found}
+
+
+def _one_job(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
+    """What `report --json` wrote."""
+    described, found = from_json(path)
+    if "records" not in described:
+        raise Nsys2prvError(f"{path}: holds the difference of two jobs, not one job")
+    return described, found
+
+
+def write_page(path: Path, described: Mapping[str, object], results: Mapping[str, Result]) -> None:
+    """Raises Nsys2prvError where matplotlib is missing."""
+    from nsys2prv.analysis.page.html import page
+
+    write_whole(path, page(described, results))
+
+
+def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, int]:
+    """Runs `diff`; returns the text and the exit status."""
+    parser.add_argument(
+        "--fail-above",
+        type=_percent,
+        metavar="SHARE",
+        help=f"exit status {SLOWER} where B takes longer than A by more than this, as in 5%%: an iteration where those "
+        "are found, else the job",
+    )
+    parser.add_argument(
+        "runs",
+        nargs=2,
+        metavar="RUN",
+        help="two jobs: a report, a folder of reports, or a file that report --json wrote",
+    )
+    add_analysis_options(parser)
+    options = _checked(parser.parse_args(arguments), ("json",))
+    first, second = (load_run(one, options) for one in options.runs)
+    results = difference(first, second)
+    if options.json:
+        write_whole(
+            options.json,
+            as_json(
+                {result.name: result for result in results},
+                {"name": f"{options.runs[0]}, {options.runs[1]}"},
+            ),
+        )
+    more, headline = slowdown(first, second)
+    status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
+    return printed(results, [headline], Style.of_output(options.full, options.rows)), status
+
+
+def _percent(text: str) -> float:
+    """A share as in 5% or 0.05."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise UsageError(f"--fail-above {text}: give a share, as in 5% or 0.05")
+    return share
+
+
+def write_report_files(
+    job: Job, reports: Sequence[str | Path], path: Path, paths: bool = True
+) -> str:
+    """All analyses of a job that is being converted, as text; everything is written to `path`, and
+    where there is matplotlib as a page beside it. paths: write those of the reports, not only their
+    names.
+    """
+    if not paths:
+        reports = [Path(report).name for report in reports]
+    with OpenJob(job) as opened:
+        results, described = opened.analyse(), describe(opened, reports)
+    write_whole(path, as_json(results, described))
+    page = path.with_suffix(".html")
+    text = printed(results.values(), (), Style.of_output())
+    try:
+        write_page(page, described, results)
+    except MissingPackage as missing:
+        return f"{text}\n\nnot written: {page.name} ({missing}; then nsys2prv report {path.name} --html {page.name})"
+    return text
+
+
+def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Namespace:
+    """The options. targets: those that name a file to write, which must not be a report: where the
+    name is forgotten, the next is one.
+    """
+    for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
+        if (given := getattr(options, name)) is not None and given < least:
+            raise UsageError(f"--{name} takes a number from {least} on")
+    given = [*options.reports, *options.compare] if "reports" in options else options.runs
+    written = {name: path for name in targets if (path := getattr(options, name))}
+    for name, path in written.items():
+        if named_as_report(path) or is_report(path):
+            raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
+    check_not_read(written.values(), [*given, *filter(None, (options.kernel_rules, options.align))])
+    if len(written) > len({path.absolute() for path in written.values()}):
+        raise UsageError(f"{' and '.join(f'--{name}' for name in written)}: give different files")
+    signals.raise_ended()
+    return options
+
+
+def _opened(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJob:
+    return open_job(
+        reports,
+        kernel_rules=options.kernel_rules,
+        align=options.align,
+        jobs=options.jobs,
+        tmp=options.tmp,
+        quiet=options.quiet,
+        **_cut(options),
+    )
+
+
+def _analysed(job: OpenJob, names: Sequence[str], options: argparse.Namespace) -> dict[str, Result]:
+    return job.analyse(*names, useful=options.useful, region=options.iterations, bins=options.bins)
+
+
+def load_run(given: str, options: argparse.Namespace) -> Run:
+    """A job by what the command line calls it."""
+    path = Path(given)
+    if path.suffix == JSON:
+        return Run(*_one_job(path))
+    reports = (
+        [path]
+        if is_report(path) or not path.is_dir()
+        else sorted(filter(is_report, path.iterdir()))
+    )
+    if not reports:
+        raise Nsys2prvError(f"{given}: no reports in this folder")
+    with _opened(reports, options) as job:
+        return Run(
+            describe(job, reports, given),
+            job.analyse(useful=options.useful, region=options.iterations, bins=options.bins),
+        )
+
+
+def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:
+    """What a job is, for JSON."""
+    tasks = job.rows.filter(job.rows["kind"] != SAMPLED)["task"].n_unique()
+    return {
+        "name": name
+        or (str(reports[0]) if len(reports) == 1 else f"{reports[0]} and {len(reports) - 1} more"),
+        "reports": [str(one) for one in reports],
+        "duration_ns": job.duration,
+        "ranks": tasks,
+        "devices": job.devices.height,
+        "nodes": job.rows["node"].unique(maintain_order=True).to_list(),
+        "records": job.layouts,
+        "notes": job.notes,
+        "warnings": job.warnings,
+    }
+
+
+def heading(job: Mapping[str, Any]) -> list[str]:
+    """What a job is, for people. job: as :func:`describe` gives it."""
+    return [
+        f"{plural(job['ranks'], 'task')} on {plural(len(job['nodes']), 'host')}, {plural(job['devices'], 'GPU')}; "
+        f"{duration(job['duration_ns'])}; {sum(job['records'].values()):,} events",
+        *(f"  {note}" for note in job["notes"]),
+    ]

@@ -1,0 +1,237 @@
+"""Aligning: the clocks of the hosts against each other, by what their processes did together."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nsys2prv.clock.observations import Calls, Finding, Messages
+from nsys2prv.clock.record import ClockRecord, HostClock
+from nsys2prv.clock.solve import Alignment, solved
+from nsys2prv.conversion.timeline import AUTO
+from nsys2prv.relations import all_relations
+from nsys2prv.relations.kind import (
+    DEVICES,
+    ObservationChunk,
+    ObservationFile,
+    Observations,
+    RelationContext,
+    S,
+    Step,
+    save_observations,
+)
+from nsys2prv.store.facts import FactBook, FactFile, read_facts
+
+#: Findings that are worth a warning: what was left out though it should fit, and hosts that could
+#: not be aligned.
+LOUD = frozenset(
+    {
+        "unrelated",
+        "unfit",
+        "ambiguous",
+        "unlike",
+        "steep",
+        "contradicted",
+        "noisy",
+        "apart",
+        "in order",
+        "one way",
+        "worse",
+    }
+)
+#: Hosts and ranks named in one line.
+WHO = 6
+#: Does tasks on workers: a pure function over files, and what it is to be done with; its results,
+#: in order.
+Run = Callable[[Callable, Sequence], Iterator]
+
+
+def align_hosts(
+    book: FactBook, method: str, hosts: int, span: tuple[int, int], folder: Path, run: Run
+) -> Alignment:
+    """That many clocks aligned by what `method` means; the corrections are of times as the book's
+    maps place them. span: of the trace.
+    """
+    found = collect_observations(book, method, folder, run)
+    pivot = pivot_of(found)
+    steps = [
+        GatherStep(part, pivot, folder / f"gathered-{number}.pickle")
+        for number, part in enumerate(found)
+    ]
+    return next(iter(run(run_step, [SolveStep(hosts, tuple(run(run_step, steps)), pivot, span)])))
+
+
+def collect_observations(
+    book: FactBook, method: str, folder: Path, run: Run
+) -> list[ObservationChunk]:
+    """All that tells of clocks by what `method` means, in portions ascending by source and group.
+    folder: new, for files between steps.
+    """
+    folder.mkdir()
+    found: list[ObservationChunk] = []
+    left = {}
+    for relation in all_relations():
+        tells = relation.observe or relation.portions
+        files = book.files(relation.facts) if tells and method in (AUTO, relation.model) else {}
+        if files and files[relation.facts[0]]:
+            some = relation.portions and relation.portions(
+                RelationContext(files, book.tasks, folder, 0, lambda steps: run(run_step, steps))
+            )
+            if some is None:
+                left[relation.name] = files
+            found += some or []
+    found += run(run_step, [ObserveStep(left, book.tasks, folder / "observed.pickle")])
+    return sorted(found, key=lambda part: part.source)
+
+
+def pivot_of(portions: Sequence[ObservationChunk]) -> int:
+    """The instant amid all times."""
+    times = [time for part in portions for time in (part.first, part.last) if time is not None]
+    return (min(times) + max(times)) // 2 if times else 0
+
+
+@dataclass(frozen=True)
+class ObserveStep:
+    """Observes at once what cannot be had in portions. facts: by relation and name; tasks: of
+    processes as in FactBook.
+    """
+
+    facts: Mapping[str, Mapping[str, tuple[FactFile, ...]]]
+    tasks: Mapping[tuple[int, int], int]
+    path: Path
+
+    def run(self) -> ObservationFile:
+        seen = [
+            relation.observe(read_facts(self.facts[relation.name], self.tasks))
+            for relation in all_relations()
+            if relation.name in self.facts
+        ]
+        return save_observations(
+            Observations(
+                concat_observations(Calls, [part.calls for part in seen]),
+                concat_observations(Messages, [part.messages for part in seen]),
+            ),
+            self.path,
+        )
+
+
+@dataclass(frozen=True)
+class GatherStep:
+    """Gathers a portion's calls per host; stores that and its messages."""
+
+    portion: ObservationChunk
+    pivot: int
+    path: Path
+
+    def run(self) -> Path:
+        self.path.write_bytes(pickle.dumps(self.portion.gathered(self.pivot)))
+        return self.path
+
+
+@dataclass(frozen=True)
+class SolveStep:
+    """Solves for the corrections by what was gathered."""
+
+    hosts: int
+    parts: tuple[Path, ...]
+    pivot: int
+    span: tuple[int, int]
+
+    def run(self) -> Alignment:
+        parts = [pickle.loads(part.read_bytes()) for part in self.parts]
+        return solved(
+            self.hosts,
+            [calls for calls, _ in parts],
+            concat_observations(Messages, [messages for _, messages in parts]),
+            self.pivot,
+            self.span,
+        )
+
+
+def run_step(step: Step[S]) -> S:
+    """Do a step of aligning."""
+    return step.run()
+
+
+def concat_observations(kind: type, parts: Sequence[Any]) -> Any:
+    """Calls, or messages, of several parts."""
+    if not parts:
+        return kind.none()
+    return kind(
+        *(np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(kind))
+    )
+
+
+def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str]) -> ClockRecord:
+    """What was found, by the clocks' names. owners: of each 0-based task of the trace, for the
+    notes.
+    """
+    hosts = {}
+    for correction, samples in zip(alignment.corrections, alignment.samples, strict=True):
+        hosts[names[correction.host]] = HostClock(
+            round(correction.offset_ns),
+            float(correction.drift_ppm),
+            int(correction.pivot),
+            correction.method,
+            names[correction.reference],
+            int(correction.observations),
+            _whole(correction.spread_ns),
+            _whole(correction.bound_ns),
+            _whole(correction.observed_bound_ns),
+            bool(correction.sure),
+            samples,
+        )
+    verdict = alignment.verdict
+    causality = {
+        used: {"before": before.counts(), "after": after.counts()}
+        for used, before, after in (
+            ("used", verdict.used_before, verdict.used_after),
+            ("held back", verdict.held_before, verdict.held_after),
+        )
+    }
+    loud, quiet = (
+        [finding for finding in alignment.findings if (finding.kind in LOUD) == wanted]
+        for wanted in (True, False)
+    )
+    return ClockRecord(hosts, causality, _told(quiet, names, owners), _told(loud, names, owners))
+
+
+def _whole(value: float | None) -> int | None:
+    return round(value) if value is not None and np.isfinite(value) else None
+
+
+def _told(
+    findings: Sequence[Finding], names: Sequence[str], owners: Sequence[str]
+) -> tuple[str, ...]:
+    """The findings for people: one line for each reason."""
+    reasons: dict[str, dict[str, int]] = {}
+    for finding in findings:
+        whose = reasons.setdefault(finding.reason, {})
+        who = _who(finding, names, owners)
+        whose[who] = whose.get(who, 0) + finding.count
+    return tuple(_line(reason, whose) for reason, whose in reasons.items())
+
+
+def _who(finding: Finding, names: Sequence[str], owners: Sequence[str]) -> str:
+    if finding.member >= 0:
+        task, device = divmod(finding.member, DEVICES)
+        return (owners[task] if task < len(owners) else f"task {task + 1}") + (
+            f" device {device}" if device else ""
+        )
+    return names[finding.clock] if finding.clock >= 0 else ""
+
+
+def _line(reason: str, whose: Mapping[str, int]) -> str:
+    told = [
+        f"{who} ({count:,})" if count else who
+        for who, count in sorted(whose.items(), key=lambda item: -item[1])
+        if who
+    ]
+    many = f" and {len(told) - WHO:,} more" if len(told) > WHO else ""
+    count = "" if told or not sum(whose.values()) else f" ({sum(whose.values()):,})"
+    return f"{reason}{count}" + (f": {', '.join(told[:WHO])}{many}" if told else "")

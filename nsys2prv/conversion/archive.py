@@ -1,0 +1,276 @@
+"""Stores: reports that were read elsewhere (``nsys2prv extract``), and take the place of their
+exports.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import zipfile
+import zlib
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nsys2prv._util.archive import Members, is_archive, member, members, open_archive
+from nsys2prv._util.data import data_texts
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.serialize import from_json, to_json
+from nsys2prv._util.untrusted import WRONG, blame_data
+from nsys2prv._util.version import __version__
+from nsys2prv.conversion import reading
+from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.extraction import Settings
+from nsys2prv.events.selection import Selection
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.job_checks import same, session
+from nsys2prv.store.packing import unpack
+from nsys2prv.store.task_result import TaskResult
+
+#: Of the form of stores. Raise it with every change of what they hold.
+VERSION = 7
+MANIFEST = "store.json"
+#: Of the manifest, without this.
+DIGEST = "digest"
+#: Settings of reading, by the options that give them.
+OPTIONS = {
+    "least": "--min-duration",
+    "rules": "--kernel-rules",
+    "nvtx_rules": "--nvtx-rules",
+    "callstack": "--callstack",
+}
+_DAMAGE = (zipfile.BadZipFile, zlib.error, *WRONG)
+
+
+@dataclass(frozen=True)
+class ArchivedReport:
+    """A report of a store. stages: for both stages of reading, the folders of their tasks' results,
+    in order.
+    """
+
+    info: ReportInfo
+    stages: list[list[str]]
+
+
+@dataclass(frozen=True)
+class ArchiveManifest:
+    """What a store holds. kinds: names of those that were read; asked: named by the user. settings:
+    of reading.
+    """
+
+    kinds: list[str]
+    asked: frozenset[str]
+    settings: Settings
+    reports: list[ArchivedReport]
+
+
+@dataclass(frozen=True)
+class Store:
+    path: Path
+    contents: ArchiveManifest
+
+
+@dataclass(frozen=True)
+class StoredTask:
+    """Instead of reading: take the result from a store. planned: the task that reading would be."""
+
+    planned: reading.Task
+    store: Path
+    folder: str
+
+    @property
+    def info(self) -> ReportInfo:
+        return self.planned.info
+
+    @property
+    def rows(self) -> int:
+        return self.planned.rows
+
+
+@cache
+def catalogue_digest() -> str:
+    """Tells event types and layouts of records from those of another version."""
+    package = catalogue.__module__
+    texts = [*data_texts(package, ".yaml"), *data_texts(f"{package}.events", ".yaml")]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def manifest(contents: ArchiveManifest, held: Members) -> bytes:
+    """The member that tells what a store holds. held: the other members."""
+    told = {
+        "version": VERSION,
+        "program": __version__,
+        "catalogue": catalogue_digest(),
+        "members": held,
+        "contents": to_json(contents, ArchiveManifest),
+    }
+    # Without what is no JSON, as it is read back.
+    told = json.loads(json.dumps(told, default=int))
+    return json.dumps({DIGEST: digest_of(told), **told}).encode()
+
+
+def digest_of(told: dict[str, Any]) -> str:
+    """Tells a manifest from one in which anything was changed."""
+    return hashlib.sha256(
+        json.dumps(
+            {key: value for key, value in told.items() if key != DIGEST}, sort_keys=True
+        ).encode()
+    ).hexdigest()
+
+
+def stores_among(paths: Sequence[Path]) -> dict[Path, Store]:
+    """The paths that are stores, opened. Raises one clear line for one that cannot be read by this
+    version.
+    """
+    return {path: _opened(path) for path in paths if is_archive(path)}
+
+
+def _opened(path: Path) -> Store:
+    try:
+        with open_archive(path) as archive, member(archive, MANIFEST) as file:
+            told = json.load(file)
+            if (
+                told["version"] != VERSION
+                or told["program"] != __version__
+                or told["catalogue"] != catalogue_digest()
+            ):
+                raise Nsys2prvError(
+                    f"{path}: this store was made by another nsys2prv ({str(told['program'])[:40]}) than this one "
+                    f"({__version__}): extract it again, or merge it with that one"
+                )
+            if told[DIGEST] != digest_of(told):
+                raise ValueError("it says other things of itself than it did")
+            if told["members"] != [one for one in members(archive) if one[0] != MANIFEST]:
+                raise ValueError("other members are in it than there were")
+            contents = from_json(told["contents"], ArchiveManifest)
+            if unknown := set(contents.kinds) - {kind.name for kind in all_kinds()}:
+                raise ValueError(
+                    f"kinds of events that there are not: {', '.join(sorted(unknown))}"
+                )
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
+    except _DAMAGE as error:
+        raise damaged(path, error) from None
+    return Store(path, contents)
+
+
+@contextmanager
+def blame_stores(paths: Sequence[Path]) -> Iterator[None]:
+    """Name the first of these stores where an exception comes of wrong data in what is made of
+    them.
+    """
+    if not paths:
+        yield
+        return
+    with blame_data(partial(damaged, paths[0])):
+        yield
+
+
+def damaged(path: Path, error: BaseException) -> Nsys2prvError:
+    what = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return Nsys2prvError(
+        f"{path}: this store is damaged or cut short ({what[:120]}); extract it again"
+    )
+
+
+def check_settings_match(
+    selection: Selection,
+    settings: Settings,
+    stores: Sequence[Store],
+    usual: tuple[Selection, Settings],
+) -> tuple[Selection, Settings]:
+    """What to read: as the stores were, where only the usual is asked for. Raises one clear line
+    where they do not fit.
+    """
+    first = stores[0]
+    for other in stores[1:]:
+        _same(str(other.path), other.contents, str(first.path), first.contents)
+    asked = ArchiveManifest([kind.name for kind in selection.kinds], selection.asked, settings, [])
+    if asked != ArchiveManifest(
+        [kind.name for kind in usual[0].kinds], usual[0].asked, usual[1], []
+    ):
+        _same(str(first.path), first.contents, "this command", asked)
+    known = {kind.name: kind for kind in all_kinds()}
+    return Selection(
+        tuple(known[name] for name in first.contents.kinds), first.contents.asked
+    ), first.contents.settings
+
+
+def _same(name: str, one: ArchiveManifest, other_name: str, other: ArchiveManifest) -> None:
+    different = ["-t"] if one.kinds != other.kinds else []
+    different += [
+        OPTIONS.get(field.name, field.name)
+        for field in fields(Settings)
+        if getattr(one.settings, field.name) != getattr(other.settings, field.name)
+    ]
+    if different:
+        raise Nsys2prvError(
+            f"{name}: was extracted with other options ({', '.join(different)}) than {other_name}"
+        )
+
+
+def check_no_duplicate_reports(held: Sequence[tuple[ReportInfo, Path]]) -> None:
+    """Raise one clear line where two files, one of them a store, hold the same report."""
+    seen: dict[Hashable, list[tuple[ReportInfo, Path]]] = {}
+    for info, path in held:
+        if (begun := session(info)) is None:
+            continue
+        alike = seen.setdefault(begun, [])
+        for other, place in alike:
+            if place != path and same(other, info):
+                raise Nsys2prvError(f"{path}: holds {info.name}, which {place} holds too")
+        alike.append((info, path))
+
+
+def replace_with_archived_tasks(
+    tasks: Sequence[reading.Task], stage: int, held: dict[int, tuple[Path, ArchivedReport]]
+) -> list[reading.Task | StoredTask]:
+    """The tasks of a stage, those of reports in stores taken from there. held: by the report's
+    number.
+    """
+    folders = {report: iter(found.stages[stage]) for report, (_, found) in held.items()}
+    result: list[reading.Task | StoredTask] = []
+    for task in tasks:
+        if task.report not in held:
+            result.append(task)
+            continue
+        path = held[task.report][0]
+        folder = next(folders[task.report], None)
+        if folder is None:
+            raise damaged(path, ValueError(f"results of {task.info.name} are missing"))
+        result.append(StoredTask(task, path, folder))
+    for report, left in folders.items():
+        if next(left, None) is not None:
+            raise damaged(
+                held[report][0],
+                ValueError(f"more results of {held[report][1].info.name} than tasks"),
+            )
+    return result
+
+
+def run_reading_task(task: reading.Task | StoredTask) -> TaskResult:
+    """Read the task's parts, or take what a store has of them."""
+    if isinstance(task, reading.Task):
+        return reading.read_task(task)
+    try:
+        with open_archive(task.store) as archive:
+            return unpack(
+                partial(_member, archive, task.folder),
+                task.planned.spill,
+                task.planned.number,
+                task.planned.report,
+            )
+    except OSError as error:
+        # Places before the begin of the file, which damage may name.
+        raise damaged(task.store, error) if error.errno == errno.EINVAL else error from None
+    except _DAMAGE as error:
+        raise damaged(task.store, error) from None
+
+
+def _member(archive: zipfile.ZipFile, folder: str, name: str) -> BinaryIO:
+    return member(archive, f"{folder}/{name}")

@@ -1,0 +1,164 @@
+"""What is known of the hosts' clocks, for people: in the summary, in the trace, and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import read_given
+from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, read_record
+
+#: Hosts listed in a summary.
+MOST = 8
+#: A bound is told for the whole trace too if it is there so many times as large; times of so many
+#: ns are told in ms.
+NOTICED, LONG = 1.2, 10_000_000
+#: Colour-blind safe: before, after.
+BEFORE, AFTER = "#D55E00", "#0072B2"
+
+
+def load(path: Path) -> ClockRecord:
+    """A clock file. Raises Nsys2prvError, with one line, for what is none."""
+    try:
+        return read_record(read_given(path).decode("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Nsys2prvError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not text'})"
+        ) from None
+
+
+def table(record: ClockRecord, most: int | None = None) -> list[str]:
+    """A line for each host (for the `most` worst known, where there are more), then causality and
+    what else is to be said.
+    """
+    hosts = list(record.hosts.items())
+    shown = (
+        hosts
+        if most is None or len(hosts) <= most
+        else sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
+    )
+    width = max((len(name) for name, _ in shown), default=0)
+    lines = [f"{name:<{width}}  {_line(clock)}" for name, clock in shown]
+    if len(shown) < len(hosts):
+        lines.append(f"and {len(hosts) - len(shown)} more, known at least as well")
+    return [*lines, *_causality(record), *record.notes]
+
+
+def _line(clock: HostClock) -> str:
+    if clock.method == "reference":
+        return f"reference; {clock.observations:,} observations"
+    moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
+    if clock.bound_ns is None:
+        return f"{moved}, by {clock.method or 'a clock file'}"
+    spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
+    near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
+    far = (
+        f" where observed, {_time(clock.bound_ns)} anywhere in the trace"
+        if clock.bound_ns > NOTICED * near
+        else ""
+    )
+    return (
+        f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
+        f"error below {_time(near)}{far}"
+    )
+
+
+def _time(ns: int) -> str:
+    return f"{ns / 1e6:,.1f} ms" if ns >= LONG else f"{ns / 1000:,.1f} us"
+
+
+def _causality(record: ClockRecord) -> Iterable[str]:
+    for used, times in record.causality.items():
+        before, after = times.get("before", {}), times.get("after", {})
+        if before.get("checked"):
+            yield (
+                f"causality, observations {used}: of {before['checked']:,} {_violated(before)} before, {_violated(after)} after"
+            )
+
+
+def causal_lines(causal: CausalRecord | None) -> list[str]:
+    """What moving the ranks did."""
+    if causal is None:
+        return []
+    order = (
+        f"causal order of ranks: of {causal.before.get('checked', 0):,} ends {_violated(causal.before)} before, "
+        f"{_violated(causal.after)} after"
+    )
+    if not causal.moved:
+        return [f"{order}; no rank moved"]
+    farthest, most = max(causal.moved.items(), key=lambda item: item[1].largest_ns)
+    mean = sum(move.mean_ns for move in causal.moved.values()) / len(causal.moved)
+    return [
+        order,
+        f"{len(causal.moved):,} of {causal.ranks:,} ranks moved, by up to {most.largest_ns / 1000:,.1f} us ({farthest}), "
+        f"{mean / 1000:,.1f} us in the mean",
+    ]
+
+
+def _violated(counts: dict[str, int]) -> str:
+    far = (
+        f" (by up to {counts.get('largest_ns', 0) / 1000:,.1f} us)"
+        if counts.get("violated")
+        else ""
+    )
+    return f"{counts.get('violated', 0):,} violated{far}"
+
+
+def comments(record: ClockRecord | None) -> str:
+    """Comment lines of the .prv, or nothing."""
+    if record is None:
+        return ""
+    hosts = (f"clock of {name}  {_line(clock)}" for name, clock in record.hosts.items())
+    lines = [*hosts, *_causality(record), *causal_lines(record.causal)]
+    return "".join(f"# {_harmless(line)}\n" for line in lines)
+
+
+def _harmless(text: str) -> str:
+    """Text that is a comment to Paraver: it looks for its own marks between colons."""
+    return "".join(
+        character if character.isprintable() and character != ":" else " " for character in text
+    )
+
+
+def plot(record: ClockRecord, path: Path) -> None:
+    """A picture of how far each host's ends of collectives lie from the usual ones, before and
+    after. Needs matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Nsys2prvError("--plot needs matplotlib: pip install matplotlib") from None
+    hosts = {name: clock.samples for name, clock in record.hosts.items() if clock.samples}
+    if not hosts:
+        raise Nsys2prvError("nothing to draw: the clock file holds no samples of what was observed")
+    start = min(sample[0] for samples in hosts.values() for sample in samples)
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True)
+    for at, (name, colour) in enumerate(
+        (("before: the reports' own clocks", BEFORE), ("after the correction", AFTER)), 1
+    ):
+        far = max(abs(sample[at]) for samples in hosts.values() for sample in samples)
+        unit, size = ("ms", 1e6) if far > 5e6 else ("us", 1e3)
+        for samples in hosts.values():
+            seconds = [(sample[0] - start) / 1e9 for sample in samples]
+            axes[at - 1].plot(
+                seconds,
+                [sample[at] / size for sample in samples],
+                ".",
+                markersize=4,
+                color=colour,
+                alpha=0.5,
+            )
+        axes[at - 1].set_title(name, loc="left", fontsize=10)
+        axes[at - 1].set_ylabel(f"end of a collective\nfrom the hosts' median ({unit})")
+        axes[at - 1].axhline(0, color="black", linewidth=0.5)
+        axes[at - 1].grid(alpha=0.3)
+    axes[1].set_xlabel("time (s)")
+    figure.suptitle(f"Clocks of {len(hosts)} hosts", fontsize=11)
+    try:
+        figure.savefig(path, dpi=110)
+    except (OSError, ValueError) as error:
+        raise Nsys2prvError(
+            f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})"
+        ) from None

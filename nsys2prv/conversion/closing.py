@@ -1,0 +1,300 @@
+"""The text that closes a conversion: the job, its clocks, what was written, what to look at now;
+notes that need no action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from math import ceil
+from typing import TYPE_CHECKING
+
+from nsys2prv._util.notes import ClockNote, Detail
+from nsys2prv._util.text import plural, size_text, some
+from nsys2prv.clock.maps import Placement
+from nsys2prv.clock.record import ClockRecord, HostClock
+from nsys2prv.conversion.timeline import AS_THEY_ARE
+from nsys2prv.events import cpu, gpu_contexts, openmp, profiler, sampling
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.nsight.capture import FAR
+from nsys2prv.store import corrections
+from nsys2prv.store.samples import TWICE
+
+if TYPE_CHECKING:
+    from nsys2prv.conversion.summary import Summary
+
+
+#: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
+#: a job of one host).
+UTC = "UTC"
+#: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
+SLIGHT = 1_000
+
+
+def clock_lines(
+    record: ClockRecord | None, placements: Sequence[Placement], hosts: int
+) -> list[str]:
+    """Lines for people: how many hosts were aligned by what and how well, then what is wrong, if
+    anything is.
+    """
+    if (
+        record is None
+        or hosts < 2
+        or any(placement.method == AS_THEY_ARE for placement in placements)
+    ):
+        return [_without_alignment(placements, hosts)]
+    alone = [name for name, clock in record.hosts.items() if not _is_aligned(clock)]
+    aligned = [clock for name, clock in record.hosts.items() if name not in alone]
+    return [*_aligned(aligned, hosts), *_not_aligned(alone, bool(aligned)), *_violated(record)]
+
+
+def _is_aligned(clock: HostClock) -> bool:
+    """Whether its times can be compared with those of others, by what was observed or by a clock
+    file that was given.
+    """
+    return (
+        clock.sure
+        and clock.method != UTC
+        and (not clock.method or clock.observations > 0 or clock.bound_ns is not None)
+    )
+
+
+def _aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
+    if clocks and not any(clock.method for clock in clocks):
+        yield f"{plural(len(clocks), 'host')} corrected as the given clock file says"
+    elif len(clocks) > 1:
+        bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
+        how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
+        what = (
+            "messages and collectives"
+            if any("causality" in clock.method for clock in clocks)
+            else "collectives"
+        )
+        observed = max(clock.observations for clock in clocks)
+        yield f"{how_many} hosts aligned by {observed:,} {what}, {f'error below {time_text(max(bounds))}' if bounds else 'error unknown'}"
+
+
+def _not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
+    if names:
+        yield (
+            f"{plural(len(names), 'host')} {'not aligned with the others' if others else 'not aligned'} ({some(names)}): placed by UTC, "
+            "which may be wrong by milliseconds"
+        )
+
+
+def _violated(record: ClockRecord) -> Iterator[str]:
+    after = [
+        times["after"]
+        for times in record.causality.values()
+        if times.get("after", {}).get("largest_ns", 0) >= SLIGHT
+    ]
+    if after and record.hosts and record.causality:
+        yield (
+            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
+            f"{time_text(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
+        )
+
+
+def _without_alignment(placements: Sequence[Placement], hosts: int) -> str:
+    methods = {placement.method for placement in placements}
+    if AS_THEY_ARE in methods:
+        return "not aligned: every report keeps its own time (--align none)"
+    if hosts > 1:
+        return f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"
+    return f"{'1 report' if len(placements) == 1 else '1 host'}, one clock: nothing to align"
+
+
+def time_text(ns: int) -> str:
+    """An upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
+    return f"{ns / 1e6:,.1f} ms" if ns >= 10_000_000 else f"{ceil(ns / 1000):,} us"
+
+
+#: What happens in every capture, at its begin and its end, and with the rows of other processes;
+#: rows far outside have a warning.
+REASONS = frozenset(
+    {
+        FAR,
+        TWICE,
+        profiler.OUTSIDE,
+        gpu_contexts.BEFORE,
+        gpu_contexts.LOST,
+        openmp.WITH_REGION,
+        cpu.UNNAMED,
+        sampling.REPEATED,
+        corrections.CUT,
+        corrections.MOVED,
+        corrections.OUTSIDE,
+        "duplicate rows of backtrace collection",
+        "ranges without an end, closed at the end of the trace",
+        "samples from before the capture",
+        "texts in NVTX payloads",
+    }
+)
+#: The end of reasons that name a process.
+NOT_PROFILED = "which is not profiled"
+
+
+def is_routine(reason: str) -> bool:
+    """Whether nobody need do anything about rows that were dropped or changed for this reason."""
+    return reason in REASONS or reason.endswith(NOT_PROFILED)
+
+
+#: Layouts named in the short summary, and further lines on what is not as it should be.
+MOST_EVENTS, MOST_LINES = 4, 6
+#: How tasks are ordered, for people, by what the model calls it.
+ORDERS = {
+    "MPI ranks": "in the order of their MPI ranks",
+    "launcher's environment": "in the order of the launcher's rank numbers",
+    "file names": "in the order of the file names, as no report tells a rank",
+}
+
+
+def closing_text(summary: Summary, verbose: bool = False) -> str:
+    """The summary for people. verbose: with all events by kind, every note and where the time went."""
+    parts = closing_parts(summary, verbose)
+    return "\n".join(
+        line
+        for title, lines in parts.items()
+        for line in (f"{title}:", *(f"  {line}" for line in lines))
+    )
+
+
+def closing_html(summary: Summary) -> str:
+    """The summary for notebooks, with its warnings first."""
+    parts = {"warnings": summary.warnings, **closing_parts(summary)}
+    return "".join(
+        f"<b>{escape(title)}</b><ul style='list-style: none'>{''.join(f'<li>{_html_line(line)}</li>' for line in lines)}</ul>"
+        for title, lines in parts.items()
+        if lines
+    )
+
+
+def _html_line(line: str) -> str:
+    return escape(line.strip()).replace("  ", " &nbsp;")
+
+
+def closing_parts(summary: Summary, verbose: bool = False) -> dict[str, list[str]]:
+    """The lines of each part, by its title."""
+    parts = {
+        "the job": _job(summary),
+        "its clocks": [
+            *summary.clock_lines,
+            *(note for note in summary.notes if isinstance(note, ClockNote)),
+            *(summary.clocks if verbose else []),
+        ],
+        "what was written": [
+            *_files(summary),
+            *(_all_events if verbose else _main_events)(summary),
+            *_noted(summary, verbose),
+        ],
+        "what to look at now": _next(summary),
+    }
+    if verbose:
+        parts["where the reports were placed, and where the time went"] = [
+            line.strip() for line in summary.details().splitlines()
+        ]
+    return parts
+
+
+def _job(summary: Summary) -> list[str]:
+    order = f", {ORDERS.get(summary.order, summary.order)}" if summary.ranks > 1 else ""
+    return [
+        f"{plural(summary.ranks, 'task')} on {plural(summary.hosts, 'host')}, {plural(summary.devices, 'GPU')}; "
+        f"{summary.duration / 1e9:.3f} s{order}"
+    ]
+
+
+def _files(summary: Summary) -> list[str]:
+    sizes = [(path, size_text(size)) for path, size in summary.sizes.items()]
+    (trace, size), *others = sorted(sizes, key=lambda item: ".prv" not in item[0].suffixes)
+    beside = ", ".join(f"{path.name} {size}" for path, size in others)
+    return [
+        f"{trace}  {size}, {summary.lines:,} lines for {plural(summary.threads, 'row')}",
+        *([f"beside it: {beside}"] if beside else []),
+    ]
+
+
+def _main_events(summary: Summary) -> list[str]:
+    counts = sorted(
+        ((count, _title(name)) for name, count in summary.events.items() if count),
+        key=lambda item: -item[0],
+    )
+    more = (
+        f", and {plural(len(counts) - MOST_EVENTS, 'other kind')} (-v lists all)"
+        if len(counts) > MOST_EVENTS
+        else ""
+    )
+    return [", ".join(f"{count:,} {title}" for count, title in counts[:MOST_EVENTS]) + more]
+
+
+def _all_events(summary: Summary) -> list[str]:
+    layouts = catalogue().layouts
+    width = max((len(f"{count:,}") for count in summary.events.values()), default=1)
+    return [
+        f"{count:>{width},} {layouts[name].title}"
+        for name, count in summary.events.items()
+        if count
+    ]
+
+
+def _noted(summary: Summary, verbose: bool) -> list[str]:
+    """What is not in the trace, or changed there, and what was noticed: what asks for something, or
+    everything.
+    """
+    noted = [
+        *(
+            (isinstance(note, Detail), note)
+            for note in summary.notes
+            if not isinstance(note, ClockNote)
+        ),
+        *_reasons(summary),
+    ]
+    loud = [line for routine, line in noted if verbose or not routine]
+    shown = loud if verbose or len(loud) <= MOST_LINES else loud[: MOST_LINES - 1]
+    if len(shown) < len(loud):
+        shown.append(f"{plural(len(loud) - len(shown), 'further note')}: -v lists all")
+    elif len(loud) < len(noted):
+        count = len(noted) - len(loud)
+        shown.append(
+            f"{plural(count, 'note')} that {'needs' if count == 1 else 'need'} no action: -v lists all"
+        )
+    return [*shown, *summary.load_lines]
+
+
+def _reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
+    """Whether nobody need do anything, and what became of rows and records, by kind and reason."""
+    for what, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
+        for (kind, reason), count in sorted(counts.items()):
+            yield is_routine(reason), f"{plural(count, 'row')} of {kind} {what}: {reason}"
+    for (name, reason), count in sorted(summary.left_out.items()):
+        if reason != TWICE:
+            # Of a cut its note tells it in one line.
+            yield (
+                summary.is_cut or is_routine(reason),
+                f"{count:,} {_title(name)} left out: {reason}",
+            )
+
+
+def _title(name: str) -> str:
+    """What a layout or a kind of lines is called, within a sentence."""
+    title = (
+        catalogue().layouts[name].title
+        if name in catalogue().layouts
+        else catalogue().lines[name].label
+    )
+    return title if title[1:2].isupper() or title[2:3].isupper() else title[:1].lower() + title[1:]
+
+
+def _next(summary: Summary) -> list[str]:
+    width = max(map(len, summary.views), default=0)
+    trace = next((path for path in summary.sizes if ".prv" in path.suffixes), "TRACE")
+    views = [f"  {view:<{width}}  {shown}" for view, shown in summary.views.items()]
+    if views:
+        views.insert(
+            0,
+            f"in Paraver: `nsys2prv cfgs views` copies the views, wxparaver {trace} views/VIEW shows one, such as",
+        )
+    return [
+        *views,
+        "in tables: `nsys2prv report REPORT...` tells efficiencies, late ranks, kernels, idle time; --html FILE makes a page",
+    ]

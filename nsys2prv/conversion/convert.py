@@ -1,0 +1,348 @@
+"""The whole road: reports in, one trace out."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+
+from nsys2prv._util import engines, signals
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.files import (
+    check_folder,
+    check_not_read,
+    is_one_of,
+    put_in_place,
+    temporary_folder,
+    user_error,
+    working_folder,
+)
+from nsys2prv.clock.maps import UNPLACED
+from nsys2prv.conversion import metadata
+from nsys2prv.conversion.archive import blame_stores
+from nsys2prv.conversion.clock_text import comments
+from nsys2prv.conversion.cut.plan import CutPlan
+from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.options import DEFAULTS, Options
+from nsys2prv.conversion.paraver_memory import MemoryEstimate
+from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.prepare import prepare
+from nsys2prv.conversion.summary import Summary, Written
+from nsys2prv.conversion.timeline import Timeline
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue.counters import Metric, counter_codes
+from nsys2prv.events.sampling import REPEATED
+from nsys2prv.nsight.given import reports_meant
+from nsys2prv.paraver import records
+from nsys2prv.paraver.event_types import codes_of, counter_types, event_types
+from nsys2prv.paraver.output import Parts, Placed, trace_paths
+from nsys2prv.paraver.pcf import StateLabel, write_pcf
+from nsys2prv.relations import all_relations
+from nsys2prv.store import joining
+from nsys2prv.store.release import Release, remove_others
+from nsys2prv.store.runs import COUNTER, STATE, Run
+from nsys2prv.store.window_records import GlobalIds, IdTable
+from nsys2prv.store.windows import window_bounds
+
+#: Beside the trace, what --report finds.
+REPORT, PAGE = ".report.json", ".report.html"
+
+
+def convert(
+    reports: Sequence[str | Path] | str | Path,
+    output: str | Path,
+    options: Options = DEFAULTS,
+    write_report: Callable[..., str] | None = None,
+) -> Summary:
+    """Write the trace of these reports (files, folders of reports, patterns) to `output` (.prv or
+    .prv.gz, with .pcf and .row beside it).
+
+    Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot
+    be written, NothingToWrite when there is no event of the kinds asked for. Files under the final
+    names are replaced only by complete ones.
+
+    write_report: writes what options.report asks for, as
+    :func:`nsys2prv.cli.report.write_report_files` does.
+    """
+    plan = Plan.of(options)
+    reports = reports_meant([reports] if isinstance(reports, str | Path) else reports)
+    outputs = _outputs(output, options.compress)
+    prv = outputs[0]
+    further = [
+        *(outputs[1].with_suffix(ending) for ending in (REPORT, PAGE)),
+        *filter(Path.is_file, [_other_form(prv)]),
+    ]
+    check_not_read(
+        [*outputs, *further], [*reports, *filter(None, (options.kernel_rules, options.nvtx_rules))]
+    )
+    # A clock file that is given, of an earlier trace of the same name, stays as it is.
+    everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
+    engines.check(options.engine, options.scheduler)
+    try:
+        with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
+            _check_outputs(output, outputs, options.tmp)
+            with (
+                temporary_folder(prv.parent) as staging,
+                working_folder(staging, options.tmp) as folder,
+                pool.ended(),
+            ):
+                job = prepare(reports, plan, folder, pool, options.quiet)
+                with blame_stores(job.stores):
+                    job = _as_wanted(job, plan.cut)
+                    summary = write_job(job, staging / prv.name, options, again=options.report)
+                    if options.report and write_report:
+                        told = staging / outputs[1].with_suffix(REPORT).name
+                        summary.report = write_report(
+                            job, reports, told, paths=not options.without_paths
+                        )
+                put_in_place(staging, everything)
+                signals.ignore()
+                summary.sizes = {
+                    path: summary.sizes[staging / path.name]
+                    for path in everything
+                    if staging / path.name in summary.sizes
+                }
+                return summary
+    except OSError as error:
+        raise user_error(
+            error, prv, [prv.parent, *([options.tmp] if options.tmp else [])]
+        ) from error
+
+
+def _as_wanted(job: Job, plan: CutPlan) -> Job:
+    """The job cut as asked for."""
+    if plan == CutPlan():
+        return job
+    from nsys2prv.conversion.cut.stage import cut
+
+    return cut(job, plan)
+
+
+def write_job(
+    job: Job, output: str | Path, options: Options = DEFAULTS, again: bool = True
+) -> Summary:
+    """Write the trace of a job that is prepared by these options, straight to its files. again:
+    whether the job, with its runs, and its workers are still needed then. Raises OSError where that
+    cannot be.
+    """
+    outputs = prv, pcf, row, clock, told = _outputs(output, options.compress)
+    metrics = _metrics(job)
+    manifest = _manifest(job, metrics)
+    placed, model = job.placed, job.model
+
+    head = model.tree.header(_date(placed), job.duration) + comments(placed.record)
+    inputs = metadata.inputs_of(job) if options.metadata else []
+    lines, repeated = _write(job, manifest, head, prv, again)
+    if not again:
+        job.workers.pool.end()
+    present = {run.shape.name for run in job.runs}
+    kinds = [
+        kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)
+    ]
+    types = event_types(
+        [layout for kind in kinds for layout in kind.layouts if layout in present],
+        job.values,
+        dict(job.domain_codes),
+        counter_types(metrics, manifest.counter_codes),
+    )
+    with pcf.open("wb") as file:
+        write_pcf(types, file, _states(job))
+    row.write_bytes(model.tree.row_file().encode())
+    if placed.record:
+        clock.write_text(placed.record.text(), encoding="utf-8")
+    sizes = {path: path.stat().st_size for path in outputs[:4] if path.exists()}
+    events = job.written - repeated
+    sampled = {
+        manifest.counter_codes[layout, metric.name]
+        for layout, found in metrics.items()
+        for metric in found
+    }
+    summary = Summary.of(
+        job,
+        Written(
+            lines,
+            events,
+            job.left_out
+            + Counter({(layout, REPEATED): count for layout, count in repeated.items()}),
+            frozenset(
+                codes_of(catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
+                | sampled
+            ),
+            MemoryEstimate.of(
+                job.runs, sum(len(codes) for _, codes in manifest.closings) - sum(repeated.values())
+            ),
+            sizes,
+        ),
+    )
+    if options.metadata:
+        told.write_text(
+            metadata.text(job, inputs, summary, options, clock.name if placed.record else None),
+            encoding="ascii",
+        )
+        summary.sizes[told] = told.stat().st_size
+    return summary
+
+
+def _states(job: Job) -> list[StateLabel]:
+    """What state records mean, if the trace has any."""
+    if not any(run.shape.stream == STATE for run in job.runs):
+        return []
+    return [StateLabel(state.value, state.label, state.color) for state in catalogue().states]
+
+
+def _outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
+    """The trace, its labels, its rows, the clocks of its hosts, and of what it was made."""
+    prv, pcf, row = trace_paths(output, compress)
+    return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(metadata.ENDING)
+
+
+def _other_form(prv: Path) -> Path:
+    """The trace with compression, of one without, and the other way round: beside new labels an
+    earlier one would show wrong names.
+    """
+    return prv.with_suffix("") if prv.suffix == ".gz" else prv.with_name(f"{prv.name}.gz")
+
+
+def _metrics(job: Job) -> dict[str, set[Metric]]:
+    """The sampled numbers met, by layout."""
+    found: dict[str, set[Metric]] = {}
+    for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
+        found.setdefault(shape.name, set()).update(shape.metrics)
+    return found
+
+
+def _closings(job: Job, codes: dict[tuple[str, str], int]) -> list[tuple[int, tuple[int, ...]]]:
+    """Each thread with samples, and the event types of all of them."""
+    found: dict[int, set[int]] = {}
+    for run in job.runs:
+        if run.shape.stream == COUNTER:
+            thread = int(job.threads[run.source][run.object])
+            found.setdefault(thread, set()).update(
+                codes[run.shape.name, metric.name] for metric in run.shape.metrics
+            )
+    return [(thread, tuple(sorted(found[thread]))) for thread in sorted(found)]
+
+
+def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> records.Manifest:
+    """The windows' common data, small runs joined."""
+    sampled = counter_codes(
+        {layout: [metric.name for metric in met] for layout, met in metrics.items()}
+    )
+    runs, meant, bounds = plan_windows(job)
+    return records.Manifest(
+        runs,
+        meant,
+        job.model.tree.addresses,
+        job.domain_codes,
+        sampled,
+        _closings(job, sampled),
+        bounds,
+    )
+
+
+def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
+    """What :class:`WindowReader` reads a job's records from, small runs joined, and the times (ns)
+    at which its windows begin.
+    """
+    meant = GlobalIds(
+        job.clocks,
+        job.duration,
+        IdTable.of(job.threads),
+        IdTable.of(job.domains),
+        {name: IdTable.of(columns) for name, columns in job.names.items()},
+    )
+    runs = _joined(job, meant)
+    return runs, meant, window_bounds(runs, job.clocks)
+
+
+def _joined(job: Job, meant: GlobalIds) -> list[Run]:
+    """The job's runs, of which small ones are joined."""
+    groups = joining.groups_of(job.runs)
+    folder = Path(mkdtemp(prefix="joined-", dir=job.folder))
+    tasks = joining.plan(groups, folder)
+    if not tasks:
+        return job.runs
+    meant.save(folder / joining.MEANINGS)
+    return joining.joined(
+        groups, job.workers.run(joining.join_task, tasks, what=lambda _: str(folder))
+    )
+
+
+def _write(
+    job: Job, manifest: records.Manifest, head: str, prv: Path, again: bool
+) -> tuple[int, Counter[str]]:
+    """Write the .prv under a temporary name; returns its number of lines, and by layout how many
+    sampled numbers were one of several of the same time.
+    """
+    saved = job.folder / "manifest"
+    manifest.save(saved)
+    output = (Placed if job.workers.pool.one_machine else Parts)(
+        prv, job.folder, prv.suffix == ".gz"
+    )
+    output.begin(head.encode(), len(manifest.bounds))
+    if not again:
+        remove_others((run.path for result in job.results for run in result.runs), manifest.runs)
+    release = Release([] if again else manifest.runs, job.clocks)
+    lines = 0
+    repeated: Counter[int] = Counter()
+    with job.workers.progress.bar(
+        "writing", sum(run.rows for run in manifest.runs), "lines"
+    ) as bar:
+        try:
+            written = job.workers.run(
+                partial(records.write_window, saved, output),
+                range(len(manifest.bounds)),
+                what=lambda _: str(prv),
+            )
+            for number, (following, (count, double)) in enumerate(
+                zip([*manifest.bounds[1:], None], written, strict=True)
+            ):
+                output.collect(number)
+                lines += count
+                repeated += double
+                bar.update(count)
+                if following is not None:
+                    release.before(following)
+        except BaseException:
+            output.abandon()
+            raise
+        finally:
+            records.close_formatter(saved)
+    layouts = {code: layout for (layout, _), code in manifest.counter_codes.items()}
+    return lines, sum(
+        (Counter({layouts[code]: count}) for code, count in repeated.items()), Counter()
+    )
+
+
+def _date(placed: Timeline) -> str:
+    """When the trace began, in UTC: from the reports, so that the same reports always give the same
+    bytes.
+    """
+    known = any(placement.method != UNPLACED for placement in placed.placements)
+    seconds = (
+        placed.epoch // 1_000_000_000
+        if known and 0 <= placed.epoch < 250_000_000_000_000_000_000
+        else 0
+    )
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d/%m/%Y at %H:%M")
+
+
+def _check_outputs(output: str | Path, paths: tuple[Path, ...], tmp: Path | None) -> None:
+    """Raise one clear line where the trace could not be written."""
+    if str(output).endswith(("/", os.sep)) or Path(output).name in ("", ".", ".."):
+        raise UsageError(
+            f"{output or '(empty)'}: is a folder; give the name of the trace to write, as in {Path(output) / 'out.prv'}"
+        )
+    if str(output) == "-" or (
+        Path(output).exists() and not Path(output).is_file() and not Path(output).is_dir()
+    ):
+        raise UsageError(f"{output}: a trace is several files; give its name, as in out.prv")
+    for path in paths:
+        if path.is_dir():
+            raise Nsys2prvError(f"{path}: is a folder; remove it or give another output")
+    for folder in (paths[0].parent, *([tmp] if tmp else [])):
+        check_folder(folder)

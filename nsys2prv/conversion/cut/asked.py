@@ -1,0 +1,141 @@
+"""What can be left out of a trace, as people write it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.text import UNITS
+
+_TIME = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)")
+_ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
+#: Ranks, devices and iterations have no more digits.
+_NUMBER = re.compile(r"\d{1,9}")
+
+
+@dataclass(frozen=True)
+class CutOptions:
+    """What is left out. Nothing by default.
+
+    time: FROM:TO of trace time, in seconds or with a unit (ns, us, ms, s) or in % of the trace;
+    either may be empty. region: name of NVTX ranges (a glob pattern), from the first begin to the
+    last end of any, or `name:n`, `name:a-b`: of the n-th on each thread, from 1. keep_time: times
+    stay those of the whole trace. ranks, hosts, devices: the only ones wanted, all if empty; ranks
+    as numbers and ranges, hosts as glob patterns, devices as their numbers in the trace or
+    beginnings of their UUIDs. arguments: whether events have their attributes; fields: those that
+    events of a kind keep, by the names that -t takes. lines: whether there are communication lines.
+    rates: samples a second at most of each number of a kind. max_size: bytes of the .prv, before
+    compression; what is left out for that is told (cut/size.py).
+    """
+
+    time: str = ""
+    region: str = ""
+    keep_time: bool = False
+    ranks: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    arguments: bool = True
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lines: bool = True
+    rates: Mapping[str, int] = field(default_factory=dict)
+    max_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A time of the trace: so many ns, or so much of it (a ratio)."""
+
+    number: Decimal
+    ratio: bool = False
+
+    def of(self, duration: int) -> int:
+        """In ns, of a trace of this duration (ns)."""
+        return int(self.number * duration) if self.ratio else int(self.number)
+
+
+@dataclass(frozen=True)
+class Region:
+    """NVTX ranges by a glob pattern of their names; which of them on each thread, from 1, both
+    included; all without.
+    """
+
+    pattern: str
+    first: int = 1
+    last: int | None = None
+
+
+def span(text: str) -> tuple[Moment | None, Moment | None]:
+    """The two ends of FROM:TO; None for one that is not given. Raises UsageError."""
+    if not text:
+        return None, None
+    first, colon, last = text.partition(":")
+    ends = tuple(_moment(end.strip(), text) if end.strip() else None for end in (first, last))
+    if not colon or ends == (None, None):
+        raise _no_span(text)
+    return ends
+
+
+def _moment(text: str, whole: str) -> Moment:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise _no_span(whole)
+    number = Decimal(match[1])
+    if match[2] == "%":
+        if number > 100:
+            raise UsageError(f"--time {whole}: the trace ends at 100%")
+        return Moment(number / 100, ratio=True)
+    ns = number * UNITS[match[2] or "s"]
+    if ns >= 1 << 61:
+        raise UsageError(f"--time {whole}: later than any trace lasts")
+    return Moment(ns)
+
+
+def in_ns(text: str) -> str:
+    """FROM:TO with ns behind the numbers that have no unit, which mean seconds; "" where all have
+    one.
+    """
+    ends = [end.strip() for end in text.split(":")]
+    told = ":".join(
+        f"{end}ns" if (match := _TIME.fullmatch(end)) and not match[2] else end for end in ends
+    )
+    return told if told != ":".join(ends) else ""
+
+
+def _no_span(text: str) -> UsageError:
+    return UsageError(
+        f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
+        "either may be left away"
+    )
+
+
+def region(text: str) -> Region | None:
+    """The ranges that are meant; None for an empty text. Raises UsageError."""
+    if not text:
+        return None
+    match = _ITERATIONS.fullmatch(text)
+    if match is None:
+        return Region(text, 1, None)
+    first = int(match[2])
+    last = int(match[3]) if match[3] else first
+    if not 1 <= first <= last:
+        raise UsageError(
+            f"--region {text}: iterations are counted from 1, as in {match[1]}:3 or {match[1]}:3-5; "
+            "write a colon that belongs to the name as [:]"
+        )
+    return Region(match[1], first, last)
+
+
+def numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
+    """Numbers and ranges of them, as (first, last). Raises UsageError."""
+    found = []
+    for word in words:
+        first, dash, last = word.partition("-")
+        if not all(_NUMBER.fullmatch(part) for part in ((first, last) if dash else (first,))):
+            raise UsageError(f"{option} {word}: give numbers and ranges of them, as in 0-7,64")
+        found.append((int(first), int(last or first)))
+        if found[-1][0] > found[-1][1]:
+            raise UsageError(f"{option} {word}: the range is empty")
+    return found

@@ -1,0 +1,153 @@
+"""A cut in terms of the catalogue, checked before any report is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from nsys2prv._util.errors import UsageError
+from nsys2prv.conversion.cut.asked import CutOptions, Moment, Region, numbers, region, span
+from nsys2prv.conversion.cut.spec import CutSpec, Window
+from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.selection import Selection
+from nsys2prv.relations import all_relations
+
+#: The kinds whose names regions have, read for these alone where nothing else asks for them.
+NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
+
+
+@dataclass(frozen=True)
+class CutPlan:
+    """first, last: of the span of time, None for the trace's own. region: whose span it is. away:
+    layouts and kinds of lines that are left out. present, rates: as in :class:`Orders`.
+    """
+
+    cut: CutOptions = field(default_factory=CutOptions)
+    first: Moment | None = None
+    last: Moment | None = None
+    region: Region | None = None
+    away: frozenset[str] = frozenset()
+    present: Mapping[str, int] = field(default_factory=dict)
+    rates: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cut: CutOptions) -> CutPlan:
+        """Raises UsageError for what cannot be."""
+        numbers("--ranks", cut.ranks)
+        if cut.max_size is not None and cut.max_size <= 0:
+            raise UsageError("--max-size takes a size such as 500MB")
+        return cls(
+            cut,
+            *span(cut.time),
+            region(cut.region),
+            frozenset() if cut.lines else frozenset(catalogue().lines),
+            _present(cut),
+            _rates(cut.rates),
+        )
+
+    @property
+    def changes_runs(self) -> bool:
+        """Whether runs have to be rewritten, whatever rows and reports are wanted, and whatever
+        size.
+        """
+        return bool(self.cut.time or self.region or self.away or self.present or self.rates)
+
+    def orders(self, window: Window) -> CutSpec:
+        return CutSpec(window, self.away, self.present, {}, self.rates)
+
+
+def with_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan]:
+    """The kinds to read and the plan: NVTX ranges that only show when a region is are read, and
+    then left out.
+    """
+    added = [
+        kind
+        for kind in all_kinds()
+        if plan.region and kind.name in NAMED_RANGES and kind not in selection.kinds
+    ]
+    if not added:
+        return selection, plan
+    kinds = tuple(kind for kind in all_kinds() if kind in selection.kinds or kind in added)
+    layouts = {layout for kind in added for layout in kind.layouts} - {
+        layout for kind in selection.kinds for layout in kind.layouts
+    }
+    return replace(selection, kinds=kinds), replace(plan, away=plan.away | layouts)
+
+
+def layouts_called(name: str) -> list[str]:
+    """The layouts of the kinds of events, and of relations between ranks, that a name means; none
+    for a name that is none.
+    """
+    found = [layout for kind in all_kinds() if kind.called(name) for layout in kind.layouts]
+    return list(
+        dict.fromkeys(
+            [
+                *found,
+                *(
+                    layout
+                    for relation in all_relations()
+                    if name in (relation.name, "all")
+                    for layout in relation.layouts
+                ),
+            ]
+        )
+    )
+
+
+def _present(cut: CutOptions) -> dict[str, int]:
+    layouts = catalogue().layouts
+    masks = (
+        {}
+        if cut.arguments
+        else {name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
+    )
+    for kind, names in cut.fields.items():
+        found = [layouts[name] for name in layouts_called(kind) if layouts[name].fields]
+        if not found:
+            raise UsageError(
+                f"--args {kind}={','.join(names)}: no such kind of event with attributes; see --kinds"
+            )
+        known = dict.fromkeys(field.name for layout in found for field in layout.fields[1:])
+        for name in names:
+            if name not in known:
+                raise UsageError(
+                    f"--args {kind}={name}: no such attribute; there are: {', '.join(known)}"
+                )
+        masks.update(
+            {
+                layout.name: 1
+                + sum(
+                    1 << bit
+                    for bit, field in enumerate(layout.fields)
+                    if bit and field.name in names
+                )
+                for layout in found
+            }
+        )
+    return masks
+
+
+def _rates(asked: Mapping[str, int]) -> dict[str, int]:
+    rates: dict[str, int] = {}
+    for kind, rate in asked.items():
+        found = sampled(layouts_called(kind))
+        if not found:
+            raise UsageError(
+                f"--sample {kind}={rate}: no such kind of sampled numbers; there are: {', '.join(_sampled_kinds())}"
+            )
+        if not 1 <= rate <= 1_000_000_000:
+            raise UsageError(
+                f"--sample {kind}={rate}: give how many samples a second may stay, from 1 on"
+            )
+        rates.update({name: min(rate, rates.get(name, rate)) for name in found})
+    return rates
+
+
+def sampled(layouts: Iterable[str]) -> list[str]:
+    """Those of the layouts that are of sampled numbers."""
+    return [name for name in layouts if not catalogue().layouts[name].fields]
+
+
+def _sampled_kinds() -> list[str]:
+    return [item.name for item in (*all_kinds(), *all_relations()) if sampled(item.layouts)]

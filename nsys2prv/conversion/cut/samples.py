@@ -1,0 +1,145 @@
+"""What a cut leaves of sampled numbers: those in force when it begins, and of the others as many as
+are wanted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nsys2prv.conversion.cut.spec import OTHER_ROWS, OUTSIDE, CutRuns, CutTask, thinned
+from nsys2prv.events.catalogue.counters import Metric
+from nsys2prv.store.normal import sample_shape
+from nsys2prv.store.runs import Run, SpillWriter
+
+SECOND = 1_000_000_000
+
+
+@dataclass
+class _Series:
+    """Samples of a layout on one row. run: any of its runs. latest: per metric the time and the
+    stored value in force when the cut begins. times, values: of runs that are to be thinned, values
+    in columns of their metrics.
+    """
+
+    run: Run
+    latest: dict[Metric, tuple[int, int]] = field(default_factory=dict)
+    times: list[np.ndarray] = field(default_factory=list)
+    values: list[np.ndarray] = field(default_factory=list)
+    metrics: list[tuple[Metric, ...]] = field(default_factory=list)
+
+
+class Samples:
+    """Collects the runs of samples of one report, and writes what stays of them."""
+
+    def __init__(self, task: CutTask, out: CutRuns, writer: SpillWriter) -> None:
+        self._task, self._out, self._writer = task, out, writer
+        self._series: dict[tuple[int, str], _Series] = {}
+
+    def add(self, run: Run, records: np.ndarray) -> None:
+        """Take a run, of which these are the records that may be before the cut's end."""
+        name, window = run.shape.name, self._task.orders.window
+        thread = int(self._task.threads[run.source][run.object])
+        if thread < 0:
+            self._out.leave_out(name, OTHER_ROWS, run.values)
+            return
+        time, values = self._task.clock.to_global(records["time"]), records["values"]
+        series = self._series.setdefault((thread, name), _Series(run))
+        self._note_latest(series, run.shape.metrics, time, values)
+        inside = window.has(time) & (time > window.first)
+        time, values = time[inside] - window.origin, values[inside]
+        self._out.leave_out(name, OUTSIDE, run.values - np.count_nonzero(values))
+        if name in self._task.orders.rates:
+            width = _width(self._task.orders.rates[name])
+            time, values = _thinned(time + window.origin, values, width)
+            series.times.append(time - window.origin)
+            series.values.append(values)
+            series.metrics.append(run.shape.metrics)
+            self._out.leave_out(
+                name,
+                thinned(self._task.orders.rates[name]),
+                np.count_nonzero(records["values"][inside]) - np.count_nonzero(values),
+            )
+        else:
+            self._write(run, run.shape.metrics, time, values)
+
+    def _note_latest(
+        self, series: _Series, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
+    ) -> None:
+        before = int(np.searchsorted(time, self._task.orders.window.first, "right"))
+        if not before:
+            return
+        there = values[:before] != 0
+        last = before - 1 - np.argmax(there[::-1], axis=0)
+        for place in np.flatnonzero(there.any(axis=0)):
+            found = int(time[last[place]]), int(values[last[place], place])
+            # Of two numbers of one time the greater stays, as where records are joined.
+            series.latest[metrics[place]] = max(found, series.latest.get(metrics[place], found))
+
+    def finish(self) -> None:
+        """Write what had to wait for all runs."""
+        window = self._task.orders.window
+        for (_, name), series in self._series.items():
+            if series.times:
+                self._finish_thinned(name, series)
+            if series.latest:
+                metrics = tuple(sorted(series.latest))
+                values = np.array([[series.latest[metric][1] for metric in metrics]], np.int64)
+                self._out.left_out[name, OUTSIDE] -= len(metrics)
+                self._write(series.run, metrics, np.array([window.first - window.origin]), values)
+
+    def _finish_thinned(self, name: str, series: _Series) -> None:
+        metrics = tuple(sorted({metric for found in series.metrics for metric in found}))
+        wide = np.zeros((sum(map(len, series.times)), len(metrics)), np.int64)
+        start = 0
+        for found, values in zip(series.metrics, series.values, strict=True):
+            columns = [metrics.index(metric) for metric in found]
+            wide[start : start + len(values), columns] = values
+            start += len(values)
+        time = np.concatenate(series.times)
+        order = np.argsort(time, kind="stable")
+        rate, origin = self._task.orders.rates[name], self._task.orders.window.origin
+        time, values = _thinned(time[order] + origin, wide[order], _width(rate))
+        self._out.leave_out(name, thinned(rate), np.count_nonzero(wide) - np.count_nonzero(values))
+        self._write(series.run, metrics, time - origin, values)
+
+    def _write(
+        self, run: Run, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
+    ) -> None:
+        """Write records, without the metrics of which there is no number."""
+        carried = (values != 0).any(axis=0)
+        if not carried.any():
+            return
+        rows = (values != 0).any(axis=1)
+        values, time = values[np.ix_(rows, carried)], time[rows]
+        metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
+        shape = sample_shape(run.shape.name, metrics, values)
+        records = np.empty(len(time), shape.dtype)
+        records["time"], records["object"], records["values"] = time, run.object, values
+        count = int(np.count_nonzero(values))
+        self._writer.source = run.source
+        self._out.runs.append(self._writer.append(shape, records, int(time[-1]), run.object, count))
+        self._out.written[run.shape.name] += count
+
+
+def _width(rate: int) -> int:
+    """Of the stretches (ns) of which one sample stays."""
+    return max(1, SECOND // rate)
+
+
+def _thinned(time: np.ndarray, values: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times (ascending) and stored values with, of each number, the last of every stretch of trace
+    time that begins at a multiple of `width`: so the number in force at the end of a stretch is
+    right.
+    """
+    stretch = time // width
+    kept = np.zeros_like(values)
+    for place in range(values.shape[1]):
+        rows = np.flatnonzero(values[:, place])
+        if len(rows):
+            rows = rows[np.lexsort((values[rows, place], time[rows]))]
+            rows = rows[np.append(np.diff(stretch[rows]) != 0, True)]
+            kept[rows, place] = values[rows, place]
+    there = (kept != 0).any(axis=1)
+    return time[there], kept[there]

@@ -1,0 +1,294 @@
+"""Which reports (ranks, hosts), rows and spans of time (regions) a cut keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase, translate
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import factorize
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.conversion.cut.asked import CutOptions, Region, numbers
+from nsys2prv.conversion.job import Job
+from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
+from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, distinguishing
+from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build
+from nsys2prv.store import windows
+from nsys2prv.store.runs import BEGIN, Run, SpillReader, take_records
+
+#: So many are told where none of them was meant.
+MOST_TOLD = 8
+
+
+def ranks_of(infos: Sequence[ReportInfo]) -> list[set[int]]:
+    """The ranks of each report (in rank order): MPI's where any report tells them, else the
+    launcher's, else their places from 0 on.
+    """
+    if any(info.ranks for info in infos):
+        return [set(info.ranks.values()) for info in infos]
+    launched = distinguishing([info.launcher_ranks for info in infos])
+    return [{rank} for rank in (range(len(infos)) if launched is None else launched)]
+
+
+def is_among(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
+    """Whether a rank is in one of the ranges."""
+    return rank is not None and any(first <= rank <= last for first, last in wanted)
+
+
+def wanted_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
+    """The numbers (in rank order) of the reports that may hold something wanted. Raises
+    Nsys2prvError where that is none, or a rank or host asked for is in none.
+    """
+    if cut.ranks:
+        wanted = numbers("--ranks", cut.ranks)
+        ranks = ranks_of(infos)
+        known = set().union(*ranks)
+        for word, pair in zip(cut.ranks, wanted, strict=True):
+            if not any(is_among(rank, [pair]) for rank in known):
+                raise Nsys2prvError(
+                    f"--ranks {word}: no report is of such a rank; there are: {_told(map(str, sorted(known)))}"
+                )
+        chosen = [
+            index for index, own in enumerate(ranks) if any(is_among(rank, wanted) for rank in own)
+        ]
+    else:
+        chosen = list(range(len(infos)))
+    if cut.hosts:
+        hosts = sorted({info.host or "unknown-host" for info in infos})
+        for pattern in cut.hosts:
+            if not any(fnmatchcase(host, pattern) for host in hosts):
+                raise Nsys2prvError(
+                    f"--hosts {pattern}: no report is of such a host; there are: {_told(hosts)}"
+                )
+        chosen = [
+            index
+            for index in chosen
+            if any(
+                fnmatchcase(infos[index].host or "unknown-host", pattern) for pattern in cut.hosts
+            )
+        ]
+    if not chosen:
+        raise Nsys2prvError(
+            f"none of the {len(infos)} reports is of both a rank and a host asked for"
+        )
+    return chosen
+
+
+def _told(names: Sequence[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:MOST_TOLD]) + (
+        f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
+    )
+
+
+#: Fewer characters of a UUID could be a number.
+LEAST_UUID = 6
+
+
+@dataclass(frozen=True)
+class KeptRows:
+    """model: of the rows that stay. place: for every row (thread index) of the whole model its row
+    there, -1 for one that goes.
+    """
+
+    model: ObjectModel
+    place: np.ndarray
+
+
+def kept_rows(
+    cut: CutOptions, infos: list[ReportInfo], machines: list[int], model: ObjectModel
+) -> KeptRows | None:
+    """The rows that stay; None where these are all. Raises Nsys2prvError where none does."""
+    if not (cut.ranks or cut.hosts or cut.devices):
+        return None
+    keys = _of_reports(list(model.rows), set(wanted_reports(infos, cut)), machines)
+    if cut.ranks:
+        keys = _of_ranks(keys, infos, model, numbers("--ranks", cut.ranks))
+    if cut.devices:
+        keys = _of_devices(keys, infos, machines, cut.devices)
+    if len(keys) == len(model.rows):
+        return None
+    if not keys:
+        raise Nsys2prvError(
+            "nothing to write: no row of the trace is of the ranks and devices asked for"
+        )
+    smaller = build(infos, machines, keys)
+    place = np.full(model.tree.threads, -1)
+    for key, row in smaller.rows.items():
+        place[model.rows[key]] = row
+    return KeptRows(smaller, place)
+
+
+def _of_reports(
+    keys: list[tuple[int, ObjectKey]], wanted: set[int], machines: list[int]
+) -> list[tuple[int, ObjectKey]]:
+    """Without the rows of other reports. What is sampled of a machine may stand in any of its
+    reports.
+    """
+    near = {machines[report] for report in wanted}
+    return [
+        (report, key)
+        for report, key in keys
+        if report in wanted or (isinstance(key, DeviceKey) and machines[report] in near)
+    ]
+
+
+def _of_ranks(
+    keys: list[tuple[int, ObjectKey]],
+    infos: list[ReportInfo],
+    model: ObjectModel,
+    wanted: Sequence[tuple[int, int]],
+) -> list[tuple[int, ObjectKey]]:
+    """Without the other processes of reports that hold several ranks. Devices stay."""
+    several = {report for report, info in enumerate(infos) if info.ranks}
+    away = {
+        (process.report, process.pid)
+        for process in model.processes
+        if process.report in several and not is_among(process.rank, wanted)
+    }
+    return [
+        (report, key)
+        for report, key in keys
+        if isinstance(key, DeviceKey) or (report, _pid(key)) not in away
+    ]
+
+
+def _pid(key: ObjectKey) -> int:
+    return key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
+
+
+def _of_devices(
+    keys: list[tuple[int, ObjectKey]],
+    infos: list[ReportInfo],
+    machines: list[int],
+    asked: Sequence[str],
+) -> list[tuple[int, ObjectKey]]:
+    """Without the rows of other GPUs."""
+    gpus = GpuNumbers(infos, machines)
+    met: set[str] = set()
+
+    def wanted(report: int, key: ObjectKey) -> bool:
+        if isinstance(key, ThreadKey) or (isinstance(key, DeviceKey) and key.kind not in OF_GPU):
+            return True
+        number = (
+            gpus.number_of(report, key.number)
+            if isinstance(key, DeviceKey)
+            else gpus.number(report, key)
+        )
+        gpu = gpus.gpu(report, key)
+        uuid = _plain(gpu.uuid) if gpu is not None else ""
+        found = [
+            word
+            for word in asked
+            if word == str(number) or (len(word) >= LEAST_UUID and uuid.startswith(_plain(word)))
+        ]
+        met.update(found)
+        return bool(found)
+
+    kept = [(report, key) for report, key in keys if wanted(report, key)]
+    for word in asked:
+        if word not in met:
+            raise Nsys2prvError(
+                f"--devices {word}: no row of the trace is of such a GPU; give its number as in the names of rows, or "
+                f"{LEAST_UUID} characters or more of the beginning of its UUID"
+            )
+    return kept
+
+
+def _plain(uuid: str) -> str:
+    return uuid.lower().removeprefix("gpu-").replace("-", "")
+
+
+#: The name set of NVTX ranges, and the layout with such names that does not last.
+NAMES, MARKS = "nvtx", "nvtx_mark"
+
+
+def region_layouts() -> frozenset[str]:
+    """The layouts of NVTX ranges."""
+    return frozenset(
+        name
+        for name, layout in catalogue().layouts.items()
+        if name != MARKS and layout.fields and _is_named(layout.fields[0].values)
+    )
+
+
+def _is_named(values: object) -> bool:
+    return isinstance(values, NameSet) and values.name == NAMES
+
+
+def span_of(region: Region, job: Job) -> tuple[int, int]:
+    """Begin and end (ns of the trace) of the region. Raises Nsys2prvError where there is no such
+    range.
+    """
+    labels = (
+        job.values[NAMES].labels
+        if NAMES in job.values
+        else pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
+    )
+    wanted = re.compile(translate(region.pattern))
+    values = labels.filter(
+        pl.Series([bool(wanted.match(label)) for label in labels["label"]], dtype=pl.Boolean)
+    )["value"].to_numpy()
+    found = list(_ranges(job, values))
+    if not found:
+        raise Nsys2prvError(
+            f"--region {region.pattern}: no NVTX range of the reports has such a name"
+        )
+    thread, begin, end = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.lexsort((-end, begin, thread))
+    _, codes = factorize(thread[order])
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - np.searchsorted(codes, codes) + 1
+    chosen = (place >= region.first) & (place <= (region.last or len(place)))
+    if not chosen.any():
+        raise Nsys2prvError(
+            f"--region {region.pattern}: there are {int(place.max())} iterations at most, none is number {region.first}"
+        )
+    return int(begin[chosen].min()), int(end[chosen].max())
+
+
+def _ranges(job: Job, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Thread, begin and end of the ranges with these names."""
+    layouts = region_layouts()
+    threads: dict[tuple[int, int], int] = {}
+    by_task = sorted(job.results, key=lambda result: result.task)
+    reader = SpillReader()
+    try:
+        for run in job.runs:
+            if run.shape.stream != BEGIN or run.shape.name not in layouts:
+                continue
+            names = job.names[NAMES][run.source]
+            of_name = np.flatnonzero(np.isin(names, values))
+            if not len(of_name):
+                continue
+            records = _named(run, reader, of_name)
+            # Ranges that overlap are on further rows of their thread.
+            keys = by_task[run.source].objects
+            own = np.array(
+                [
+                    threads.setdefault(
+                        (run.report, key.tid if isinstance(key, ThreadKey) else -1), len(threads)
+                    )
+                    for key in keys
+                ]
+            )
+            clock = job.clocks[run.report]
+            yield (
+                own[records["object"]],
+                windows.begins(records, clock),
+                windows.ends(records, clock, job.duration),
+            )
+    finally:
+        reader.close()
+
+
+def _named(run: Run, reader: SpillReader, names: np.ndarray) -> np.ndarray:
+    records = reader.between(run, run.first, None)
+    return take_records(
+        records, np.isin(records[catalogue().layouts[run.shape.name].fields[0].name], names)
+    )

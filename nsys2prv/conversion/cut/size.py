@@ -1,0 +1,309 @@
+"""Make a trace fit a size: estimate the bytes of its lines from samples, and choose what to leave
+out, in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.text import duration_text, size_text
+from nsys2prv.conversion.cut.plan import layouts_called, sampled
+from nsys2prv.conversion.cut.spec import CutSpec
+from nsys2prv.conversion.job import Job
+from nsys2prv.events.catalogue import DomainCode, NameSet, catalogue
+from nsys2prv.events.catalogue.counters import counter_codes
+from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, SpillReader
+
+#: Records looked at of each run: all of a small one.
+LOOKED_AT = 4096
+SECOND = 1_000_000_000
+_POWERS = 10 ** np.arange(1, 19)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """The lines of a run. each: how many of its records one looked at stands for. base: bytes of a
+    record's lines without attributes. fields: of each attribute, by its bit. durations: ns, for
+    ranges. times: of samples; of these `base` is without numbers, and `numbers` the bytes of these.
+    """
+
+    name: str
+    each: float
+    base: np.ndarray
+    fields: dict[int, np.ndarray] = field(default_factory=dict)
+    durations: np.ndarray | None = None
+    numbers: float = 0.0
+    samples: tuple[int, int, int] | None = None
+
+    def bytes(self, orders: CutSpec) -> float:
+        """Bytes that are left by these orders."""
+        if self.name in orders.away:
+            return 0.0
+        if self.samples is not None:
+            rows, first, last = self.samples
+            rate = orders.rates.get(self.name)
+            share = min(1.0, ((last - first) * rate / SECOND + 2) / rows) if rate else 1.0
+            return share * (float(self.base.sum()) * self.each + self.numbers)
+        present = orders.present.get(self.name, -1)
+        total = self.base + sum(column for bit, column in self.fields.items() if present >> bit & 1)
+        if self.durations is not None and (least := orders.least.get(self.name, 0)):
+            total = total[self.durations >= least]
+        return float(total.sum()) * self.each
+
+
+def weights(job: Job) -> Iterator[Weight]:
+    """The weight of every run of a job that is ready to be written, in which all runs are in trace
+    time.
+    """
+    weigher = _Weigher(job)
+    try:
+        for run in job.runs:
+            if run.shape.stream in (BEGIN, LINE, COUNTER):
+                yield weigher.weight(run)
+    finally:
+        weigher.reader.close()
+
+
+class _Weigher:
+    def __init__(self, job: Job) -> None:
+        self.job, self.reader = job, SpillReader()
+        self._addresses = np.array([len(address) for address in job.model.tree.addresses], np.int64)
+        metrics: dict[str, list[str]] = {}
+        for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
+            metrics.setdefault(shape.name, []).extend(metric.name for metric in shape.metrics)
+        self._codes = counter_codes(
+            {layout: sorted(set(names)) for layout, names in metrics.items()}
+        )
+
+    def weight(self, run: Run) -> Weight:
+        step = -(-run.rows // LOOKED_AT)
+        records = self.reader.every(run, step)
+        each = run.rows / len(records)
+        clock = self.job.clocks[run.report]
+        time = clock.to_global(records["time"])
+        if run.shape.stream == LINE:
+            line = catalogue().lines[run.shape.name]
+            tag = _digits(records["tag"]) if line.tag is None else len(str(line.tag))
+            base = (
+                10
+                + 2 * _digits(time)
+                + 2 * _digits(clock.to_global(records["receive"]))
+                + self._address(run, records["sender"])
+                + self._address(run, records["receiver"])
+                + _digits(records["size"])
+                + tag
+            )
+            return Weight(run.shape.name, each, base)
+        if run.shape.stream == COUNTER:
+            base = 4 + _digits(time) + self._address(run, np.full(len(records), run.object))
+            numbers = 0.0
+            for place, metric in enumerate(run.shape.metrics):
+                stored = records["values"][:, place].astype(np.int64)
+                code = 2 + len(str(self._codes[run.shape.name, metric.name]))
+                numbers += float(((code + _digits(stored - 1)) * (stored > 0)).sum()) * each
+            return Weight(
+                run.shape.name,
+                each,
+                base,
+                numbers=numbers,
+                samples=(run.rows, run.first, run.until),
+            )
+        return self._of_events(run, records, time, each)
+
+    def _of_events(self, run: Run, records: np.ndarray, time: np.ndarray, each: float) -> Weight:
+        layout = catalogue().layouts[run.shape.name]
+        end = self.job.clocks[run.report].to_global(np.minimum(records["end"], 1 << 61))
+        lines = 1 if layout.holds else 2
+        base = lines * (4 + self._address(run, records["object"])) + _digits(time)
+        if lines == 2:
+            base = base + _digits(np.minimum(end, self.job.duration))
+        fields = {}
+        for bit, found in enumerate(layout.fields):
+            if not run.shape.present >> bit & 1:
+                continue
+            values = records[found.name].astype(np.int64)
+            if isinstance(found.values, NameSet):
+                values = self.job.names[found.values.name][run.source][values]
+            code = self._code(run, records, found.code)
+            # The value, and where the range ends, 0.
+            fields[bit] = lines * (2 + code) + _digits(values) + (lines - 1)
+        base = base + fields.pop(0)
+        return Weight(layout.name, each, base, fields, None if layout.holds else end - time)
+
+    def _code(self, run: Run, records: np.ndarray, code: int | DomainCode) -> np.ndarray | int:
+        if not isinstance(code, DomainCode):
+            return len(str(code))
+        widths = np.array(
+            [len(str(code.of(name, number))) for name, number in self.job.domain_codes], np.int64
+        )
+        return widths[self.job.domains[run.source][records["domain"]]]
+
+    def _address(self, run: Run, objects: np.ndarray) -> np.ndarray:
+        return self._addresses[self.job.threads[run.source][objects]]
+
+
+def _digits(numbers: np.ndarray) -> np.ndarray:
+    return np.searchsorted(_POWERS, numbers, "right") + 1
+
+
+US, MS = 1_000, 1_000_000
+#: Bytes of the header's comments and the like, and what estimates may be wrong by.
+BESIDE, MARGIN = 2_000, 1.01
+NUMBERS = "sampled numbers"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to leave out: what, for people, and what becomes of the orders. A later step of the
+    same subject goes further.
+    """
+
+    subject: str
+    what: str
+    take: Callable[[CutSpec], CutSpec]
+
+
+def _without(what: str, *kinds: str) -> Step:
+    names = frozenset(layout for kind in kinds for layout in layouts_called(kind))
+    return Step(what, what, lambda orders: replace(orders, away=orders.away | names))
+
+
+def _long(what: str, least: int, *kinds: str) -> Step:
+    names = [
+        layout
+        for kind in kinds
+        for layout in layouts_called(kind)
+        if not catalogue().layouts[layout].holds
+    ]
+    return Step(
+        what,
+        f"{what} shorter than {duration_text(least)}",
+        lambda orders: replace(
+            orders,
+            least={
+                **orders.least,
+                **{name: max(least, orders.least.get(name, 0)) for name in names},
+            },
+        ),
+    )
+
+
+def _thinned(rate: int) -> Step:
+    names = sampled(catalogue().layouts)
+    return Step(
+        NUMBERS,
+        f"{NUMBERS} beyond {rate:,} a second",
+        lambda orders: replace(
+            orders,
+            rates={
+                **orders.rates,
+                **{name: min(rate, orders.rates.get(name, rate)) for name in names},
+            },
+        ),
+    )
+
+
+def steps() -> list[Step]:
+    """What is left out, one after the other, until the trace fits; the order is that of
+    docs/cutting.md.
+    """
+    layouts, lines = catalogue().layouts, frozenset(catalogue().lines)
+    bare = {name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
+    counters = frozenset(sampled(layouts))
+    calls = ("osrt", "pthread", "file_accesses")
+    return [
+        _without("CPU samples", "cpu_samples"),
+        _without("thread states", "sched"),
+        *(_long("OS runtime calls", least, *calls) for least in (10 * US, 100 * US, MS)),
+        Step(
+            "attributes",
+            "attributes of events",
+            lambda orders: replace(
+                orders,
+                present={name: mask & orders.present.get(name, -1) for name, mask in bare.items()},
+            ),
+        ),
+        Step(
+            "lines", "communication lines", lambda orders: replace(orders, away=orders.away | lines)
+        ),
+        *(_thinned(rate) for rate in (1_000, 100, 10)),
+        *(
+            _long("NVTX ranges", least, "nvtx_pushpop_trace", "nvtx_startend_trace")
+            for least in (10 * US, 100 * US, MS)
+        ),
+        _without("OS runtime calls", *calls),
+        Step(NUMBERS, NUMBERS, lambda orders: replace(orders, away=orders.away | counters)),
+        *(_long("CUDA calls", least, "cuda_api_trace") for least in (10 * US, 100 * US)),
+        *(_long("ranges", least, "all") for least in (10 * US, 100 * US, MS, 10 * MS)),
+    ]
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """How far a trace has been made to fit. bytes: of the trace as it is; done: steps that changed
+    something; left: further steps. orders: all those done. parts: what the lines of the runs weigh
+    before any step.
+    """
+
+    limit: int
+    bytes: float
+    orders: CutSpec
+    parts: tuple[Weight, ...]
+    beside: int
+    done: tuple[Step, ...] = ()
+    left: tuple[Step, ...] = ()
+
+    @classmethod
+    def of(cls, job: Job, orders: CutSpec, limit: int) -> Fitting:
+        parts = tuple(weights(job))
+        beside = BESIDE + len(job.model.tree.header("01/01/2000 at 00:00", job.duration))
+        return cls(limit, _total(parts, orders) + beside, orders, parts, beside, (), tuple(steps()))
+
+    @property
+    def fits(self) -> bool:
+        return self.bytes * MARGIN <= self.limit
+
+    def further(self) -> CutSpec:
+        """The orders by which the trace should fit. Raises Nsys2prvError where no step is left."""
+        return self._advanced().orders
+
+    def again(self, job: Job) -> Fitting:
+        """After a cut by :meth:`further`: with what came out of it."""
+        return replace(
+            self._advanced(), bytes=_total(weights(job), CutSpec(self.orders.window)) + self.beside
+        )
+
+    def _advanced(self) -> Fitting:
+        orders, done, left, size = self.orders, self.done, self.left, self.bytes
+        while left:
+            step, left = left[0], left[1:]
+            taken = step.take(orders)
+            smaller = _total(self.parts, taken) + self.beside
+            if smaller < size:
+                done = (*(found for found in done if found.subject != step.subject), step)
+            orders, size = taken, min(size, smaller)
+            if size * MARGIN <= self.limit:
+                return replace(self, orders=orders, done=done, left=left, bytes=size)
+        share = max(0.01, 100 * self.limit / (size * MARGIN))
+        raise Nsys2prvError(
+            f"--max-size: the trace would still be about {size_text(size)} after leaving out all that may be for it; "
+            f"cut its time as well, as in --time 0:{share:.2g}%"
+        )
+
+    def notes(self) -> list[str]:
+        """What was left out, for people."""
+        return (
+            [
+                f"left out to stay within {size_text(self.limit)}: {'; '.join(step.what for step in self.done)}"
+            ]
+            if self.done
+            else []
+        )
+
+
+def _total(parts: Iterable[Weight], orders: CutSpec) -> float:
+    return float(np.sum([part.bytes(orders) for part in parts]))

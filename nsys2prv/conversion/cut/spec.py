@@ -1,0 +1,93 @@
+"""What is to become of the runs of a job, and the account of what did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv._util.text import duration_text
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.store.runs import Run
+
+OUTSIDE = "outside the cut"
+HALF = "with one end outside the cut"
+OTHER_ROWS = "on rows that are left out"
+NOT_WANTED = "not wanted"
+
+
+def shorter(least: int) -> str:
+    """The reason of ranges shorter than so many ns."""
+    return f"shorter than {duration_text(least)}"
+
+
+def thinned(rate: int) -> str:
+    """The reason of samples beyond so many a second."""
+    return f"beyond {rate:,} a second"
+
+
+@dataclass(frozen=True)
+class Window:
+    """first <= time < last (ns of the whole trace). closed: last is the trace's own end, which
+    belongs to it. origin: becomes 0.
+    """
+
+    first: int
+    last: int
+    closed: bool
+    origin: int = 0
+
+    def has(self, times: np.ndarray) -> np.ndarray:
+        """Which times are in it."""
+        return (times >= self.first) & (
+            (times <= self.last) if self.closed else (times < self.last)
+        )
+
+
+@dataclass(frozen=True)
+class CutSpec:
+    """away: names of layouts and kinds of lines that are left out. present: bits of the fields that
+    events of a layout may keep (all elsewhere). least: layout -> ns below which its ranges are left
+    out. rates: layout of counters -> samples a second of each number.
+    """
+
+    window: Window
+    away: frozenset[str] = frozenset()
+    present: Mapping[str, int] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
+    rates: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CutTask:
+    """Runs of one report. clock: to the time of the whole trace, which lasts `duration` ns.
+    threads: of each of the runs' sources the row of its local objects, -1 for one that is left out.
+    orders: what is wanted. spill: the file for what stays.
+    """
+
+    runs: tuple[Run, ...]
+    clock: ClockMap
+    duration: int
+    threads: Mapping[int, np.ndarray]
+    orders: CutSpec
+    spill: Path
+
+
+@dataclass
+class CutRuns:
+    """What stays, in the time of the cut trace (report TRACE). written: records and numbers by
+    layout, lines by kind; left_out: those that are not, by (layout or kind of lines, reason).
+    clipped: ranges that begin before the cut or end after it, by layout.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    written: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    clipped: Counter[str] = field(default_factory=Counter)
+
+    def leave_out(self, name: str, reason: str, count: int) -> None:
+        if count:
+            self.left_out[name, reason] += int(count)

@@ -1,0 +1,156 @@
+"""The cut as a stage between preparing a job and writing it."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv._util.errors import NothingToWrite
+from nsys2prv._util.text import seconds_text
+from nsys2prv.conversion.cut import runs as cut_runs
+from nsys2prv.conversion.cut.asked import Moment, in_ns, span
+from nsys2prv.conversion.cut.plan import CutPlan
+from nsys2prv.conversion.cut.selection import KeptRows, kept_rows, span_of
+from nsys2prv.conversion.cut.size import Fitting
+from nsys2prv.conversion.cut.spec import CutRuns, CutSpec, CutTask, Window
+from nsys2prv.conversion.job import Job
+from nsys2prv.store.runs import Run
+
+
+def cut(job: Job, plan: CutPlan) -> Job:
+    """The job with what is wanted of it. Raises NothingToWrite where that is nothing, Nsys2prvError
+    where it cannot be told what it is.
+    """
+    rows = kept_rows(
+        plan.cut, job.infos, [placement.machine for placement in job.placed.placements], job.model
+    )
+    if rows is None and not plan.changes_runs and plan.cut.max_size is None:
+        return job
+    window = _window(job, plan)
+    orders = plan.orders(window)
+    threads = job.threads if rows is None else [rows.place[of_source] for of_source in job.threads]
+    parts: list[CutRuns] = []
+    smaller, told = job, []
+    if rows is not None or plan.changes_runs:
+        parts = _cut(job, orders, threads, "cut")
+        smaller = _with(job, window, rows, threads, parts)
+    if (window.first, window.last) != (0, job.duration):
+        told.append(
+            f"{seconds_text(window.first)} to {seconds_text(window.last)} of {seconds_text(job.duration)}"
+        )
+    elif in_ns(plan.cut.time):
+        told.append(
+            f"--time {plan.cut.time} is all of the trace; numbers without a unit are seconds"
+        )
+    if plan.cut.max_size is not None:
+        fitting = Fitting.of(smaller, orders, plan.cut.max_size)
+        while not fitting.fits:
+            # What was weighed before may be a little less than what comes out.
+            parts = _cut(job, fitting.further(), threads, f"fit-{len(fitting.done)}")
+            smaller = _with(job, window, rows, threads, parts)
+            fitting = fitting.again(smaller)
+        told += fitting.notes()
+    if smaller is job:
+        return job
+    if left_out := (smaller.left_out - job.left_out).total():
+        told.append(f"{left_out:,} records left out")
+    if clipped := sum(sum(part.clipped.values()) for part in parts):
+        told.append(f"{clipped:,} ranges clipped")
+    smaller.notes = [*job.notes, *([f"cut: {'; '.join(told)}"] if told else [])]
+    return smaller
+
+
+def _window(job: Job, plan: CutPlan) -> Window:
+    first, last = span_of(plan.region, job) if plan.region else (0, job.duration)
+    whole = first, min(last, job.duration)
+    first, last = _common(whole, plan.first, plan.last, job.duration)
+    if last <= first and (plan.cut.time or plan.region):
+        asked = (("--time", plan.cut.time), ("--region", plan.cut.region))
+        where = " ".join(f"{option} {text}" for option, text in asked if text)
+        raise NothingToWrite(
+            f"{where}: nothing to write: no time of the trace, which lasts {seconds_text(job.duration)}, is within"
+            f"{_seconds_meant(plan, whole, job.duration)}"
+        )
+    return Window(first, last, last == job.duration, 0 if plan.cut.keep_time else first)
+
+
+def _common(
+    whole: tuple[int, int], first: Moment | None, last: Moment | None, duration: int
+) -> tuple[int, int]:
+    """What a span of time (ns) has in common with the one from `first` to `last`."""
+    return max(whole[0], first.of(duration) if first else 0), min(
+        whole[1], last.of(duration) if last else duration
+    )
+
+
+def _seconds_meant(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
+    """A hint where numbers without a unit would be within if they were ns."""
+    told = in_ns(plan.cut.time)
+    if not told:
+        return ""
+    first, last = _common(whole, *span(told), duration)
+    return (
+        f"; numbers without a unit are seconds, as ns write --time {told}" if first < last else ""
+    )
+
+
+def _cut(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -> list[CutRuns]:
+    by_report: dict[int, list[Run]] = {}
+    for run in job.runs:
+        by_report.setdefault(run.report, []).append(run)
+    tasks = [
+        CutTask(
+            tuple(runs),
+            job.clocks[report],
+            job.duration,
+            {run.source: threads[run.source] for run in runs},
+            orders,
+            _spill(job.folder, name, report),
+        )
+        for report, runs in sorted(by_report.items())
+    ]
+    parts = list(job.workers.run(cut_runs.cut_task, tasks, ahead=job.workers.pool.jobs))
+    if not any(part.runs for part in parts):
+        lost = Counter[str]()
+        for part in parts:
+            for (_, reason), count in part.left_out.items():
+                lost[reason] += count
+        raise NothingToWrite(
+            f"nothing to write: the cut leaves nothing ({', '.join(f'{n:,} {why}' for why, n in lost.items() if n)})"
+        )
+    return parts
+
+
+def _spill(folder: Path, name: str, report: int) -> Path:
+    return folder / f"{name}-{report}.bin"
+
+
+def _with(
+    job: Job, window: Window, rows: KeptRows | None, threads: list[np.ndarray], parts: list[CutRuns]
+) -> Job:
+    smaller = copy.copy(job)
+    smaller.is_cut = True
+    smaller.runs = [run for part in parts for run in part.runs]
+    smaller.threads = threads
+    smaller.model = job.model if rows is None else rows.model
+    smaller.duration = window.last - window.origin
+    *clocks, identity = job.clocks
+    smaller.placed = replace(
+        job.placed,
+        epoch=job.placed.epoch + window.origin,
+        clocks=[*(clock.shifted(-window.origin) for clock in clocks), identity],
+    )
+    smaller.written = _sum(part.written for part in parts)
+    smaller.left_out = _sum([job.left_out, *(part.left_out for part in parts)])
+    return smaller
+
+
+def _sum(counters: object) -> Counter:
+    total: Counter = Counter()
+    for found in counters:
+        total.update(found)
+    return Counter({key: count for key, count in total.items() if count})

@@ -1,0 +1,168 @@
+"""Deriving: events that follow from what several tables of one report tell together. Each report is
+a task of its own.
+
+While reading, a kind sets facts aside (:meth:`Extraction.fact`), part by part. Here those of one
+report come together in one frame a name, and the kind's `derive` makes rows of them, in the
+report's own time. Memory is that of one report's facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.frames import FrameWriter, StoredFrame, read_frame
+from nsys2prv.events import all_kinds
+from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Interner, Names, ObjectKey
+from nsys2prv.events.kind import Account, EventKind
+from nsys2prv.store.nesting import nesting_lanes
+from nsys2prv.store.overlaps import TOO_MANY
+from nsys2prv.store.runs import SpillWriter
+from nsys2prv.store.task_result import TaskResult
+
+
+@dataclass(frozen=True)
+class Source:
+    """Facts of one reading task, by name, and what the indices in them mean."""
+
+    facts: dict[str, StoredFrame]
+    objects: tuple[ObjectKey, ...]
+    domains: tuple[str, ...]
+    names: dict[str, StoredFrame]
+
+
+@dataclass(frozen=True)
+class DeriveTask:
+    """One kind in one report."""
+
+    number: int
+    report: int
+    kind: str
+    sources: tuple[Source, ...]
+    spill: Path
+
+
+def plan_derive_tasks(
+    results: Sequence[TaskResult], kinds: Iterable[EventKind], spill_folder: Path
+) -> list[DeriveTask]:
+    """A task for every kind that derives and every report with facts of it."""
+    tasks: list[DeriveTask] = []
+    number = max((result.task for result in results), default=-1) + 1
+    ordered = sorted(results, key=lambda result: result.task)
+    for kind in kinds:
+        sources: dict[int, list[Source]] = {}
+        for result in ordered if kind.derive else ():
+            facts = {name: result.facts[name] for name in kind.gathers if name in result.facts}
+            if facts:
+                sources.setdefault(result.report, []).append(
+                    Source(facts, tuple(result.objects), tuple(result.domains), dict(result.names))
+                )
+        for report, found in sorted(sources.items()):
+            tasks.append(
+                DeriveTask(number + len(tasks), report, kind.name, tuple(found), spill_folder)
+            )
+    return tasks
+
+
+def derive_task(task: DeriveTask) -> TaskResult:
+    """Bring the facts together and spill what follows from them (a pure function over files)."""
+    kind = next(kind for kind in all_kinds() if kind.name == task.kind)
+    common = _Common()
+    facts = {name: common.frame(name, task.sources) for name in kind.gathers}
+    result = TaskResult(task.number, task.report, 0)
+    account = Account()
+    writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
+    try:
+        for rows in kind.derive(facts):
+            if rows.owner is not None:
+                lanes, crowded = nesting_lanes(rows.object, rows.owner, rows.begin, rows.end)
+                rows.object = common.on_lanes(rows.object, lanes)
+                if crowded:
+                    account.repaired[TOO_MANY] += crowded
+            result.store(rows, writer, account, kind.open_ended)
+    finally:
+        writer.close()
+    result.objects, result.domains = list(common.objects), list(common.domains)
+    with FrameWriter(writer.path) as frames:
+        result.names = {name_set: names.save(frames) for name_set, names in common.names.items()}
+    result.add_found(kind.name, account)
+    return result
+
+
+class _Common:
+    """Objects, domains and names of several reading tasks under common numbers; only what their
+    facts name.
+    """
+
+    def __init__(self) -> None:
+        self.objects = Interner()
+        self.domains = Interner()
+        self.names: dict[str, Names] = {}
+
+    def frame(self, name: str, sources: Sequence[Source]) -> pl.DataFrame:
+        """The facts of all tasks, with common numbers."""
+        frames = [
+            self._translated(read_frame(source.facts[name]), source)
+            for source in sources
+            if name in source.facts
+        ]
+        return pl.concat(frames) if frames else pl.DataFrame()
+
+    def on_lanes(self, objects: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        """The objects that are these lanes of objects."""
+        keys = list(self.objects)
+        result = objects.copy()
+        for lane in np.unique(lanes[lanes > 0]).tolist():
+            rows = np.flatnonzero(lanes == lane)
+            result[rows] = _translated(
+                objects[rows],
+                lambda used, lane=lane: self.objects.number(
+                    keys[index]._replace(lane=keys[index].lane + lane) for index in used
+                ),
+            )
+        return result
+
+    def _translated(self, frame: pl.DataFrame, source: Source) -> pl.DataFrame:
+        columns = {}
+        for name in frame.columns:
+            if name.startswith(OBJECT):
+                columns[name] = _translated(
+                    frame[name].to_numpy(),
+                    lambda used: self._keys(self.objects, source.objects, used),
+                )
+            elif name == DOMAIN:
+                columns[name] = _translated(
+                    frame[name].to_numpy(),
+                    lambda used: self._keys(self.domains, source.domains, used),
+                )
+            elif name.startswith(NAME):
+                name_set = name.removeprefix(NAME)
+                columns[name] = _translated(
+                    frame[name].to_numpy(),
+                    lambda used, name_set=name_set: self._names(name_set, source, used),
+                )
+        return frame.with_columns(pl.Series(name, values) for name, values in columns.items())
+
+    @staticmethod
+    def _keys(numbering: Interner, known: Sequence[Hashable], used: np.ndarray) -> np.ndarray:
+        return numbering.number(known[index] for index in used.tolist())
+
+    def _names(self, name_set: str, source: Source, used: np.ndarray) -> np.ndarray:
+        names = read_frame(source.names[name_set])[used]
+        columns = {column: names[column] for column in names.columns}
+        if "domain" in columns:
+            columns["domain"] = _translated(
+                columns["domain"].to_numpy().astype(np.int64),
+                lambda domains: self._keys(self.domains, source.domains, domains),
+            )
+        return self.names.setdefault(name_set, Names()).append(columns) + np.arange(len(used))
+
+
+def _translated(column: np.ndarray, numbers_of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The column with its distinct values replaced by what `numbers_of` makes of them."""
+    used, codes = np.unique(column, return_inverse=True)
+    return numbers_of(used)[codes.reshape(-1)] if len(used) else column

@@ -1,0 +1,115 @@
+"""Reading alone: from reports to a store, for machines that do not write the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nsys2prv._util import engines, signals
+from nsys2prv._util.archive import ArchiveWriter, is_archive
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.files import (
+    check_folder,
+    put_in_place,
+    temporary_folder,
+    user_error,
+    working_folder,
+)
+from nsys2prv.conversion import reading
+from nsys2prv.conversion.archive import MANIFEST, ArchivedReport, ArchiveManifest, manifest
+from nsys2prv.conversion.options import DEFAULTS, Options
+from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.prepare import OpenedReports, opened, read_all
+from nsys2prv.conversion.summary import far_rows
+from nsys2prv.nsight.sqlite import has_log
+from nsys2prv.nsight.unchanged import unchanged
+from nsys2prv.store.packing import pack
+from nsys2prv.store.task_result import TaskResult
+
+
+def extract_to(
+    reports: Sequence[str | Path], store: str | Path, options: Options = DEFAULTS
+) -> list[str]:
+    """Read these reports into a store; returns warnings. Of the options those of reading count.
+
+    Raises Nsys2prvError with one line for people. A file of the store's name is replaced by the
+    complete store only.
+    """
+    plan, target = Plan.of(options), Path(store)
+    _check(target)
+    engines.check(options.engine, options.scheduler)
+    try:
+        with (
+            engines.workers(options.engine, options.jobs, options.scheduler) as pool,
+            temporary_folder(target.parent) as staging,
+            working_folder(staging, options.tmp) as folder,
+            pool.ended(),
+        ):
+            with unchanged([Path(report) for report in reports if not has_log(Path(report))]):
+                found = opened(reports, plan, folder, pool, options.quiet)
+                if found.stored:
+                    raise UsageError(
+                        f"{next(iter(found.stored.values()))[0]}: is a store already; give it to nsys2prv merge"
+                    )
+                results = _write(found, folder, staging / target.name)
+            put_in_place(staging, [target])
+            signals.ignore()
+            return [*found.warnings, *far_rows(found.infos, results)]
+    except OSError as error:
+        raise user_error(
+            error, target, [target.parent, *([options.tmp] if options.tmp else [])]
+        ) from error
+
+
+def _write(found: OpenedReports, folder: Path, path: Path) -> list[TaskResult]:
+    """Write the store; returns the results of its tasks, of which it has taken what is large."""
+    results = []
+    held = [ArchivedReport(info, [[], []]) for info in found.infos]
+    archive = ArchiveWriter(path)
+    try:
+        for stage, result in read_all(found, folder, read_and_pack):
+            packed = folder / f"task-{result.task}"
+            archive.move_folder(packed)
+            held[result.report].stages[stage].append(packed.name)
+            results.append(result)
+        selection = found.plan.selection
+        archive.add_bytes(
+            MANIFEST,
+            manifest(
+                ArchiveManifest(
+                    [kind.name for kind in selection.kinds],
+                    selection.asked,
+                    found.plan.settings,
+                    held,
+                ),
+                archive.members(),
+            ),
+        )
+    finally:
+        archive.close()
+    return results
+
+
+def read_and_pack(task: reading.Task) -> TaskResult:
+    """Read a task's parts and pack what was found into a folder of the task's number (a pure
+    function over files).
+    """
+    result = reading.read_task(task)
+    pack(result, task.spill / f"task-{task.number}")
+    for path in {
+        stored.path for stored in (*result.runs, *result.names.values(), *result.facts.values())
+    }:
+        path.unlink()
+    result.runs, result.names, result.facts = [], {}, {}
+    return result
+
+
+def _check(target: Path) -> None:
+    """Raise one clear line where the store could not be written, or would replace something else."""
+    if target.is_dir():
+        raise Nsys2prvError(f"{target}: is a folder; give the name of the store to write")
+    if target.exists() and not is_archive(target):
+        raise Nsys2prvError(
+            f"{target}: is there already and is no store; remove it or give another name"
+        )
+    check_folder(target.parent)

@@ -1,0 +1,117 @@
+"""The account of a conversion: what became of every row that was read, and of every record made of
+them.
+
+Both balance, for every kind of event and every layout: nothing is lost without a name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nsys2prv.events.kind import Account
+from nsys2prv.store.samples import TWICE
+from nsys2prv.store.task_result import TaskResult
+
+#: Of the rows of a table that kinds read by conditions.
+OF_NO_KIND = "of no kind of event that was asked for"
+
+
+@dataclass
+class Writing:
+    """Records or sampled numbers of a layout, or lines of a kind. made = written + left_out."""
+
+    made: int = 0
+    written: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> int:
+        """Records that nothing accounts for: 0."""
+        return self.made - self.written - sum(self.left_out.values())
+
+
+@dataclass
+class Ledger:
+    """kinds: by kind of event, or relation; records: by layout; lines: by kind of line. tables: of
+    tables of which kinds take rows by conditions, how many there are, and of these how many no kind
+    took.
+    """
+
+    kinds: dict[str, Account] = field(default_factory=dict)
+    records: dict[str, Writing] = field(default_factory=dict)
+    lines: dict[str, Writing] = field(default_factory=dict)
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """What does not balance, by kind, layout or kind of line: nothing."""
+        return {
+            name: account.missing
+            for accounts in (self.kinds, self.records, self.lines)
+            for name, account in accounts.items()
+            if account.missing
+        }
+
+
+def accounts(results: Iterable[TaskResult]) -> dict[str, Account]:
+    """The accounts of all results together, by kind of event, or relation."""
+    found: dict[str, Account] = {}
+    for result in results:
+        for kind, account in result.accounts.items():
+            found[kind] = found.get(kind, Account()) + account
+    return dict(sorted(found.items()))
+
+
+def ledger(
+    kinds: Mapping[str, Account],
+    results: Sequence[TaskResult],
+    written: Mapping[str, int],
+    left_out: Mapping[tuple[str, str], int],
+) -> Ledger:
+    """The account. kinds: the :func:`accounts` of the results. written: records by layout and lines
+    by kind; left_out: those that are not, by (layout or kind of line, reason).
+    """
+    reasons = _by_kind(left_out)
+    events = _sum(result.events for result in results)
+    for result in results:
+        for (name, reason), count in result.left_out.items():
+            # These were taken off the events.
+            events[name] += count * (reason == TWICE)
+    lines = _sum(result.lines for result in results)
+    tables, taken = (
+        _sum(result.tables for result in results),
+        _sum(result.of_table for result in results),
+    )
+    return Ledger(
+        {kind: account for kind, account in kinds.items() if account.rows or account.beyond},
+        {
+            name: Writing(events[name], written.get(name, 0), reasons.get(name, {}))
+            for name in sorted(events)
+            if events[name]
+        },
+        {
+            name: Writing(lines[name], written.get(name, 0), reasons.get(name, {}))
+            for name in sorted(lines)
+        },
+        {
+            table: {"rows": tables[table], OF_NO_KIND: tables[table] - taken[table]}
+            for table in sorted(tables)
+        },
+    )
+
+
+def _sum(counters: Iterable[Counter]) -> Counter:
+    total: Counter = Counter()
+    for found in counters:
+        total.update(found)
+    return total
+
+
+def _by_kind(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (name, reason), count in sorted(counts.items()):
+        if count:
+            found.setdefault(name, {})[reason] = count
+    return found

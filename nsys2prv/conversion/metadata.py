@@ -1,0 +1,242 @@
+"""`out.nsys2prv.json`: of what a trace was made, how, and what became of all rows. It lies beside
+the trace.
+
+Nothing of it depends on when, where or by how many processes the trace was written. It holds
+nothing of a job's environment. The only paths in it are those of the reports, as they were given;
+with `--no-paths` only their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from nsys2prv._util.version import __version__
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.options import DEFAULTS, Options
+from nsys2prv.conversion.summary import Summary
+from nsys2prv.events import all_kinds
+from nsys2prv.events.kind import Account
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.tables import reason
+
+ENDING = ".nsys2prv.json"
+#: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
+#: to convert.
+CHECKED = 1 << 20
+#: Reports whose checksums are taken in one go.
+TOGETHER = 16
+CHECKSUM = (
+    "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
+)
+#: Options that do not change the trace, or are places of the machine.
+NOT_TOLD = frozenset(
+    {"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress", "without_paths"}
+)
+
+
+def checksum(path: Path) -> str:
+    """As :data:`CHECKSUM` says, in hexadecimal digits. SQLite counts changes in the first bytes of
+    a database.
+    """
+    size = path.stat().st_size
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    with path.open("rb") as file:
+        digest.update(file.read(CHECKED))
+        file.seek(max(0, size - CHECKED))
+        digest.update(file.read(CHECKED))
+    return digest.hexdigest()
+
+
+def text(
+    job: Job,
+    inputs: Sequence[dict[str, Any]],
+    summary: Summary,
+    options: Options,
+    clock: str | None,
+) -> str:
+    """The content of the file. inputs: as :func:`inputs_of` finds them. clock: name of the clock
+    file beside the trace, if there is one.
+    """
+    content = {
+        "nsys2prv": __version__,
+        "trace": {
+            "files": {path.name: size for path, size in summary.sizes.items()},
+            "lines": summary.lines,
+            "duration_ns": summary.duration,
+            "begins_utc_ns": job.placed.epoch,
+            "tasks": summary.ranks,
+            "hosts": summary.hosts,
+            "gpus": summary.devices,
+            "rows": summary.threads,
+            "tasks_ordered_by": summary.order,
+        },
+        "options": told(options),
+        "checksum": CHECKSUM,
+        "inputs": [
+            {
+                **_input(info, files, not options.without_paths),
+                "clock": {"method": placement.method, **_clock(to_trace)},
+            }
+            for info, files, placement, to_trace in zip(
+                job.infos, inputs, job.placed.placements, job.clocks, strict=False
+            )
+        ],
+        "clock_file": clock,
+        "ledger": {
+            "kinds": {kind: _account(account) for kind, account in summary.ledger.kinds.items()},
+            "records": {
+                name: {**asdict(account), "missing": account.missing}
+                for name, account in summary.ledger.records.items()
+            },
+            "lines": {
+                name: {**asdict(account), "missing": account.missing}
+                for name, account in summary.ledger.lines.items()
+            },
+            "tables": summary.ledger.tables,
+            "tables_not_read": _not_read(job),
+        },
+        "repaired": _nested(summary.repaired),
+        "notes": _told_of(job, summary.notes, options),
+        "warnings": _told_of(job, summary.warnings, options),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
+
+
+def told(options: Options) -> dict[str, Any]:
+    """The options that are not what they are by default; of files the names."""
+    return {
+        field.name: _plain(getattr(options, field.name))
+        for field in fields(options)
+        if field.name not in NOT_TOLD
+        and getattr(options, field.name) != getattr(DEFAULTS, field.name)
+    }
+
+
+def _told_of(job: Job, lines: Sequence[str], options: Options) -> list[str]:
+    """What people were told, without the folders of the reports where these are not wanted."""
+    folders = (
+        sorted({f"{info.given.parent}/" for info in job.infos}, key=len, reverse=True)
+        if options.without_paths
+        else []
+    )
+    found = list(map(str, lines))
+    for folder in folders:
+        found = [line.replace(folder, "") for line in found]
+    return found
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Path):
+        return value.name
+    if is_dataclass(value):
+        return {
+            field.name: _plain(getattr(value, field.name))
+            for field in fields(value)
+            if getattr(value, field.name) != getattr(type(value)(), field.name)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _plain(found) for key, found in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(found) for found in value]
+    # A clock file is given in place of a method.
+    return (
+        Path(value).name
+        if isinstance(value, str) and "/" in value and value.endswith((".yaml", ".yml"))
+        else value
+    )
+
+
+def _input(info: ReportInfo, files: dict[str, Any], paths: bool) -> dict[str, Any]:
+    return {
+        "name": str(info.given if paths else info.given.name),
+        **files,
+        "host": info.host,
+        "schema": info.schema,
+        "nsys": info.product,
+    }
+
+
+def inputs_of(job: Job) -> list[dict[str, Any]]:
+    """Of each report what :func:`run_task` finds."""
+    paths = [info.given for info in job.infos]
+    tasks = [paths[first : first + TOGETHER] for first in range(0, len(paths), TOGETHER)]
+    return [found for of_task in job.workers.run(checksum_task, tasks) for found in of_task]
+
+
+def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Sizes and checksums of some reports."""
+    return [_file(path) for path in paths]
+
+
+def _file(path: Path) -> dict[str, Any]:
+    """Size and checksum of a file, or of the files of a folder; nothing of one that stayed where a
+    store was made.
+    """
+    if path.is_dir():
+        files = sorted(found for found in path.iterdir() if found.is_file())
+        return {
+            "bytes": sum(found.stat().st_size for found in files),
+            "checksums": {found.name: checksum(found) for found in files},
+        }
+    return {"bytes": path.stat().st_size, "checksum": checksum(path)} if path.exists() else {}
+
+
+def _clock(clock: ClockMap) -> dict[str, Any]:
+    """Trace time = local + offset + drift * (local - pivot), then moved by lines between the shifts
+    [(time, ns)], if any.
+    """
+    found: dict[str, Any] = {
+        "offset_ns": int(clock.offset),
+        "drift": float(clock.drift),
+        "pivot_ns": int(clock.pivot),
+    }
+    if clock.shifts is not None:
+        found["shifts"] = [
+            [int(time), int(by)]
+            for time, by in zip(clock.shifts.times, clock.shifts.shifts, strict=True)
+        ]
+    return found
+
+
+def _account(account: Account) -> dict[str, Any]:
+    reasons = {
+        name: dict(sorted(getattr(account, name).items()))
+        for name in ("dropped", "aside", "beyond")
+    }
+    return {"rows": account.rows, "records": account.records, **reasons, "missing": account.missing}
+
+
+def _not_read(job: Job) -> dict[str, dict[str, Any]]:
+    """Tables with rows that no kind of event that was asked for reads: how many rows at most, and
+    why.
+    """
+    read = {table for kind in job.selection.kinds for table in (*kind.tables, *kind.beside)}
+    rows: dict[str, int] = {}
+    for info in job.infos:
+        for table, part in info.parts.items():
+            if table not in read and not table.startswith("ENUM_"):
+                rows[table] = rows.get(table, 0) + part.last - part.first + 1
+    return {
+        table: {
+            "rows": rows[table],
+            "why": "not asked for" if table in _translated() else reason(table),
+        }
+        for table in sorted(rows)
+    }
+
+
+def _translated() -> set[str]:
+    return {table for kind in all_kinds() for table in (*kind.tables, *kind.beside)}
+
+
+def _nested(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (kind, why), count in sorted(counts.items()):
+        found.setdefault(kind, {})[why] = count
+    return found

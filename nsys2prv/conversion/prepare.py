@@ -1,0 +1,517 @@
+"""From reports to a job that is ready to be written or analysed: opened, read, placed on one
+timeline, numbered, related.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nsys2prv._util.columns import OPEN
+from nsys2prv._util.engines import alone
+from nsys2prv._util.engines.pool import Pool, worth_parallelizing
+from nsys2prv._util.errors import NothingToWrite, Nsys2prvError, Unreadable
+from nsys2prv._util.notes import Detail
+from nsys2prv._util.progress import Progress
+from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place
+from nsys2prv.clock.record import ClockRecord
+from nsys2prv.conversion import archive, derive, device_states, inspection
+from nsys2prv.conversion import reading as extract
+from nsys2prv.conversion.cut.selection import wanted_reports
+from nsys2prv.conversion.job import Job, Workers, threads_of, trace_duration
+from nsys2prv.conversion.options import DEFAULTS
+from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.startup import should_parallelize
+from nsys2prv.conversion.summary import far_rows
+from nsys2prv.conversion.timeline import (
+    NONE,
+    UTC,
+    Timeline,
+    comparable,
+    host_clocks,
+    place_unclocked,
+    start_at_first_event,
+    timeline,
+)
+from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import catalogue, domain_numbers
+from nsys2prv.events.kind import EventKind
+from nsys2prv.events.selection import Selection
+from nsys2prv.nsight import job_checks
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.sqlite import has_log
+from nsys2prv.nsight.unchanged import unchanged
+from nsys2prv.paraver import object_model
+from nsys2prv.paraver import values as name_model
+from nsys2prv.relations import run as relate
+from nsys2prv.relations import thread_states
+from nsys2prv.relations.absent_members import absent_members
+from nsys2prv.store import samples as device_model
+from nsys2prv.store.corrections import clip_profiler_events, mark_unsampled, scale_fractions
+from nsys2prv.store.facts import FactBook
+from nsys2prv.store.overlaps import separate_overlaps
+from nsys2prv.store.task_result import TaskResult
+
+#: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.
+OBSERVING = frozenset(
+    {"cuda_api_trace", "graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"}
+)
+#: So many rows one process reads and writes while others start.
+SMALL_JOB_ROWS = 250_000
+
+
+@dataclass
+class _Reading:
+    """What the stages hand on."""
+
+    infos: list[ReportInfo]
+    placements: list[Placement]
+    plan: Plan
+    folder: Path
+    workers: Workers
+    results: list[TaskResult] = field(default_factory=list)
+
+    def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
+        return self.workers.run(
+            function, tasks, ahead, lambda _: ", ".join(info.name for info in self.infos[:3])
+        )
+
+
+def prepare(
+    reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool = True
+) -> Job:
+    """The job of these reports, read by the pool's workers, or by this process where that is not
+    worth it.
+
+    folder: of temporary files, see :mod:`nsys2prv._util.files`. Raises Nsys2prvError with one line
+    for people when a report cannot be read, NothingToWrite when there is no event of the kinds
+    asked for.
+    """
+    unread: list[str] = []
+    reports = list(reports)
+    while True:
+        part = folder / f"reports-{len(unread)}"
+        part.mkdir()
+        try:
+            job = _prepare(reports, plan, part, pool, quiet)
+        except Unreadable as error:
+            kept = [report for report in reports if Path(report) != error.report]
+            if not plan.keep_going or not kept or len(kept) == len(reports):
+                raise
+            shutil.rmtree(part, ignore_errors=True)
+            reports = kept
+            unread.append(str(error))
+        else:
+            job.unread += unread
+            return job
+
+
+def _prepare(
+    reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
+) -> Job:
+    """The same. Raises Unreadable where reading fails at one report of several."""
+    paths = [Path(report) for report in reports]
+    with unchanged([path for path in paths if not has_log(path)]):
+        found = opened(reports, plan, folder, pool, quiet)
+        results = [result for _, result in read_all(found, folder, archive.run_reading_task)]
+    stores = list(dict.fromkeys(path for path, _ in found.stored.values()))
+    with archive.blame_stores(stores):
+        clocks = [
+            ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute)
+            for info in found.infos
+        ]
+        reading = _Reading(
+            found.infos,
+            place(clocks),
+            _with_clocks(found, place(clocks), folder),
+            folder,
+            found.workers,
+            results,
+        )
+        reading.results += reading.run(
+            derive.derive_task,
+            derive.plan_derive_tasks(results, found.plan.selection.kinds, folder),
+            found.workers.pool.jobs,
+        )
+        job = _prepared(reading)
+    job.stores = stores
+    job.warnings, job.unread = (
+        [*found.missing, *found.warnings, *far_rows(found.infos, results), *job.warnings],
+        found.unread,
+    )
+    return job
+
+
+def _with_clocks(found: OpenedReports, placements: list[Placement], folder: Path) -> Plan:
+    """The plan; where it leaves out kinds of events by which clocks of hosts are aligned, these are
+    read for that alone, so that the same reports have the same clocks whatever is asked for.
+    """
+    plan, kinds = found.plan, tuple(kind for kind in all_kinds() if kind.name in OBSERVING)
+    left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
+    several = len(host_clocks(found.infos, placements)[1]) > 1
+    if (
+        isinstance(plan.method, ClockRecord)
+        or plan.method in (UTC, NONE)
+        or not several
+        or found.stored
+        or not any(
+            part.last >= part.first
+            for info in found.infos
+            for part in _wanted_parts(info, left_out)
+        )
+    ):
+        return plan
+    part = folder / "observed"
+    part.mkdir()
+    observing = replace(
+        found,
+        plan=replace(
+            plan, selection=Selection(kinds, frozenset()), settings=replace(plan.settings, least={})
+        ),
+    )
+    results = [result for _, result in read_all(observing, part, archive.run_reading_task)]
+    reading = _Reading(found.infos, placements, observing.plan, part, found.workers, results)
+    reading.results += reading.run(
+        derive.derive_task, derive.plan_derive_tasks(results, kinds, part), found.workers.pool.jobs
+    )
+    if not any(result.runs for result in results):
+        return plan
+    machines = [placement.machine for placement in placements]
+    model = object_model.build(
+        found.infos,
+        machines,
+        [(result.report, key) for result in reading.results for key in result.objects],
+    )
+    record = _align(reading, model).record
+    shutil.rmtree(part, ignore_errors=True)
+    return plan if record is None else replace(plan, method=record)
+
+
+@dataclass
+class OpenedReports:
+    """What is known before reading. infos: the reports, in rank order. stored: of reports that are
+    in stores, by number, which one and where in it. unread: what is wrong with reports that cannot
+    be opened. missing: ranks of the job of which there is no report, for people.
+    """
+
+    infos: list[ReportInfo]
+    plan: Plan
+    workers: Workers
+    warnings: list[str]
+    stored: dict[int, tuple[Path, archive.ArchivedReport]]
+    unread: list[str]
+    missing: list[str] = field(default_factory=list)
+
+
+def opened(
+    reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
+) -> OpenedReports:
+    """The reports, or stores of them, looked at; the plan as the stores have it."""
+    progress = Progress(quiet)
+    paths, warnings = _distinct(reports)
+    stores = archive.stores_among(paths)
+    if stores:
+        usual = Plan.of(DEFAULTS)
+        selection, settings = archive.check_settings_match(
+            plan.selection, plan.settings, list(stores.values()), (usual.selection, usual.settings)
+        )
+        plan = replace(plan, selection=selection, settings=settings)
+    exports = [path for path in paths if path not in stores]
+    infos, unread = [], []
+    lookers = Workers(
+        pool if len(exports) > 1 and should_parallelize(exports, pool.jobs) else alone(), progress
+    )
+    looked = inspection.inspect_reports(
+        exports, folder, plan.keep_going, partial(lookers.run, what=inspection.names)
+    )
+    for found in progress.over(looked, "opening reports", len(exports)):
+        if isinstance(found, ReportInfo):
+            infos.append(found)
+        elif plan.keep_going:
+            unread.append(str(found))
+        else:
+            raise found
+    if unread and not infos and not stores:
+        raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
+    held = [(store.path, report) for store in stores.values() for report in store.contents.reports]
+    if stores:
+        archive.check_no_duplicate_reports(
+            [
+                *((report.info, path) for path, report in held),
+                *((info, info.given) for info in infos),
+            ]
+        )
+    places = {id(report.info): (path, report) for path, report in held}
+    with archive.blame_stores(list(stores)):
+        infos = object_model.order_reports([*infos, *(report.info for _, report in held)])
+        missing = job_checks.missing_ranks(infos)
+        # What is not wanted is read all the same: clocks are aligned and ranks related before
+        # anything is cut.
+        wanted_reports(infos, plan.cut.cut)
+        rows = sum(
+            part.last - part.first + 1
+            for info in infos
+            for part in _wanted_parts(info, plan.selection.kinds)
+        )
+        warnings += job_checks.warnings(infos)
+    return OpenedReports(
+        infos,
+        plan,
+        Workers(
+            pool if worth_parallelizing(pool.jobs, rows, SMALL_JOB_ROWS) else alone(),
+            progress,
+            lookers.spent,
+        ),
+        warnings,
+        {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places},
+        unread,
+        missing,
+    )
+
+
+def read_all(
+    found: OpenedReports, folder: Path, read: Callable[[Any], TaskResult]
+) -> Iterator[tuple[int, TaskResult]]:
+    """What was found in all reports, a task at a time, with the number of its stage. read: does the
+    work of a task.
+    """
+    stages = extract.plan_tasks(
+        found.infos, found.plan.selection.kinds, folder, found.plan.settings
+    )
+    results: list[TaskResult] = []
+    with found.workers.progress.bar(
+        "reading", sum(task.rows for tasks in stages for task in tasks), "rows"
+    ) as bar:
+        for number, tasks in enumerate(stages):
+            planned = archive.replace_with_archived_tasks(
+                extract.with_launches(tasks, results) if number else tasks, number, found.stored
+            )
+            waiting = iter(planned)
+            try:
+                for result in found.workers.run(
+                    read, planned, what=lambda task: str(task.info.path)
+                ):
+                    next(waiting)
+                    results.append(result)
+                    bar.update(result.rows)
+                    yield number, result
+            except Nsys2prvError as error:
+                # Results come in the order of their tasks.
+                raise Unreadable(str(error), next(waiting).info.given) from None
+
+
+def _prepared(reading: _Reading) -> Job:
+    if not any(result.runs for result in reading.results):
+        raise NothingToWrite(_nothing(reading))
+    reading.results, small = scale_fractions(reading.results, reading.folder)
+    reading.results = clip_profiler_events(reading.results, reading.folder)
+    reading.results = separate_overlaps(
+        reading.results, partial(reading.run, ahead=reading.workers.pool.jobs)
+    )
+    machines = [placement.machine for placement in reading.placements]
+    seen = [(result.report, key) for result in reading.results for key in result.objects]
+    gpus = device_states.devices(reading.infos, machines, seen, reading.plan.selection)
+    model = object_model.build(reading.infos, machines, [*seen, *gpus])
+    clocks = [placement.map for placement in reading.placements]
+    reading.results, notes = device_model.deduplicate_device_samples(
+        reading.results, model.rows, clocks
+    )
+    reading.results = mark_unsampled(reading.results, reading.folder, clocks)
+    with reading.workers.spent.stage("names"):
+        values = _name_values(reading)
+    notes += (
+        [name_model.reused_values_note(values.values())] if reading.plan.base is not None else []
+    )
+    domains = domain_numbers({domain for result in reading.results for domain in result.domains})
+    placed = _align(reading, model)
+    if reading.plan.causal:
+        placed = _move(reading, model, placed)
+    hosts = [placement.machine for placement in placed.placements]
+    book = _facts(reading, model, placed.clocks, hosts, comparable(placed, reading.infos))
+    related = relate.run_relations(book, reading.folder, reading.run)
+    # One warning is enough where the launcher's environment tells it.
+    if not job_checks.missing_ranks(reading.infos):
+        small = [*small, *absent_members(book)]
+    if gpus:
+        number = 1 + max(result.task for result in (*reading.results, *related))
+        reading.results += reading.run(
+            device_states.make_device_states,
+            device_states.plan_device_states(
+                reading.results, reading.infos, model.rows, placed.clocks, reading.folder, number
+            ),
+            ahead=reading.workers.pool.jobs,
+        )
+    reading.results += related
+    if reading.plan.states:
+        states = _states(reading, model, placed)
+        reading.results += states
+        notes = [
+            *notes,
+            Detail(
+                f"{sum(run.rows for result in states for run in result.runs):,} states of threads and streams"
+            ),
+        ]
+    return Job(
+        reading.infos,
+        reading.plan.selection,
+        reading.results,
+        model,
+        placed,
+        values,
+        sorted(domains.items()),
+        reading.folder,
+        reading.workers,
+        notes,
+        warnings=small,
+    )
+
+
+def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:
+    """The values of all names met, by name set."""
+    labellers = (
+        {}
+        if reading.plan.full_kernel_names
+        else dict.fromkeys(("kernels", "nccl_kernels"), name_model.readable_kernels)
+    )
+    if reading.plan.without_paths:
+        labellers["files"] = name_model.names_without_folders
+    met: dict[str, dict[int, name_model.NameFile]] = {}
+    for result in reading.results:
+        for name_set, found in result.names.items():
+            met.setdefault(name_set, {})[result.task] = name_model.NameFile(found, result.domains)
+    return name_model.assign(catalogue().name_sets, met, labellers, reading.plan.base or {})
+
+
+def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
+    """The timeline, on which hosts are aligned as asked for."""
+    method = reading.plan.method
+    placements = place_unclocked(reading.placements, reading.results, method)
+    record = method if isinstance(method, ClockRecord) else None
+    if record is None and method not in (UTC, NONE):
+        clocks, names = host_clocks(reading.infos, reading.placements)
+        if len(names) > 1:
+            # Not before it is needed, as most jobs are of one host: it brings all of the solver.
+            from nsys2prv.conversion import align
+
+            book = _facts(reading, model, [placement.map for placement in placements], clocks)
+            found = align.align_hosts(
+                book,
+                method,
+                len(names),
+                _span(reading, placements),
+                reading.folder / "clocks",
+                reading.run,
+            )
+            owners = [
+                f"rank {process.rank}"
+                if process.rank is not None
+                else reading.infos[process.report].name
+                for process in model.processes
+            ]
+            record = align.to_record(found, names, owners)
+    return timeline(placements, reading.infos, reading.results, record)
+
+
+def _span(reading: _Reading, placements: Sequence[Placement]) -> tuple[int, int]:
+    """The first and the last time of all events, as they are placed."""
+    times = [
+        placements[run.report].map.to_global(
+            np.array([run.first, run.first if run.until == OPEN else run.until])
+        )
+        for result in reading.results
+        for run in result.runs
+        if run.first != OPEN
+    ]
+    return int(min(pair[0] for pair in times)), int(max(pair[1] for pair in times))
+
+
+def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) -> Timeline:
+    """The timeline with ranks moved so that no event contradicts another's."""
+    from nsys2prv.conversion import causality
+
+    reports = range(len(reading.infos))
+    book = _facts(reading, model, [placement.map for placement in placed.placements], reports)
+    order = causality.restored_order(book, len(reports), reading.folder / "order", reading.run)
+    clocks, hosts = host_clocks(reading.infos, reading.placements)
+    names = causality.report_names(reading.infos, model.processes)
+    return start_at_first_event(
+        causality.moved(placed, order, names, [hosts[clock] for clock in clocks]), reading.results
+    )
+
+
+def _states(
+    reading: _Reading, model: object_model.ObjectModel, placed: Timeline
+) -> list[TaskResult]:
+    """The states of all rows."""
+    threads = {result.task: threads_of(result, model) for result in reading.results}
+    tasks = thread_states.plan(
+        reading.results,
+        model.rows,
+        threads,
+        placed.clocks,
+        trace_duration(reading.results, placed.clocks),
+        reading.folder,
+    )
+    return list(reading.run(thread_states.make_states, tasks, ahead=reading.workers.pool.jobs))
+
+
+def _facts(
+    reading: _Reading,
+    model: object_model.ObjectModel,
+    clocks: Sequence[ClockMap],
+    hosts: Sequence[int],
+    parts: Sequence[int] = (),
+) -> FactBook:
+    threads = {result.task: threads_of(result, model) for result in reading.results if result.facts}
+    return FactBook(
+        reading.results,
+        clocks,
+        hosts,
+        threads,
+        {(process.report, process.pid): number for number, process in enumerate(model.processes)},
+        parts,
+    )
+
+
+def _wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator:
+    tables = {table for kind in kinds for table in kind.tables}
+    return (part for table, part in info.parts.items() if table in tables)
+
+
+def _distinct(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
+    """The reports without repetitions, and a warning for each of those."""
+    paths: dict[Path, Path] = {}
+    warnings = []
+    for report in map(Path, reports):
+        try:
+            real = report.resolve()
+        except (OSError, RuntimeError):
+            raise Nsys2prvError(f"{report}: is a link that leads nowhere") from None
+        if real in paths:
+            warnings.append(f"{report}: given twice, read once")
+        paths.setdefault(real, report)
+    if not paths:
+        raise Nsys2prvError("no report given")
+    return list(paths.values()), warnings
+
+
+def _nothing(reading: _Reading) -> str:
+    names = ", ".join(info.name for info in reading.infos[:3]) + (
+        ", …" if len(reading.infos) > 3 else ""
+    )
+    lost: Counter[str] = Counter()
+    for result in reading.results:
+        for account in result.accounts.values():
+            lost += account.dropped
+    why = f" ({', '.join(f'{count} {reason}' for reason, count in lost.items())})" if lost else ""
+    what = "of the kinds asked for" if reading.plan.selection.asked else "that can be translated"
+    return (
+        f"{names}: nothing to write: no events {what}{why}; see what the reports hold with --list"
+    )

@@ -1,0 +1,291 @@
+"""Read exports into sorted runs. Each task reads part of one report, on its own, in bounded memory.
+
+Kinds of events that take rows of the same table share one reading of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nsys2prv._util.frames import FrameWriter, StoredFrame
+from nsys2prv.events import all_kinds
+from nsys2prv.events.extraction import Extraction, Settings
+from nsys2prv.events.kind import Account, EventKind
+from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
+from nsys2prv.events.nccl_regions import RegionIndex, save_regions
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.opening import open_source
+from nsys2prv.nsight.source import Part, Shared
+from nsys2prv.store.runs import SpillWriter
+from nsys2prv.store.task_result import TaskResult
+
+
+def group_by_table(kinds: Iterable[EventKind]) -> list[tuple[EventKind, ...]]:
+    """The kinds in their order, those that read one table in groups, if they are all that do: of a
+    few kinds most rows may be of none.
+    """
+    readers: dict[tuple[str, ...], list[EventKind]] = {}
+    for kind in all_kinds():
+        if len(kind.tables) == 1 and not kind.on_demand:
+            readers.setdefault(kind.tables, []).append(kind)
+    kinds, groups = list(kinds), []
+    for kind in kinds:
+        group = readers.get(kind.tables, [])
+        if kind not in group or not all(other in kinds for other in group):
+            groups.append((kind,))
+        elif kind is group[0]:
+            groups.append(tuple(group))
+    return groups
+
+
+def read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) -> Shared | None:
+    """A part of a table for several kinds, their conditions in this order; None where each has to
+    read it.
+    """
+    if len(kinds) < 2:
+        return None
+    integers, texts = (
+        tuple(dict.fromkeys(name for kind in kinds for name in names(kind)))
+        for names in (lambda kind: kind.columns, lambda kind: kind.texts)
+    )
+    return extraction.database.read_once(
+        part, integers, texts, [kind.condition(extraction.report) for kind in kinds]
+    )
+
+
+#: Rows read at a time: a few tens of MB whatever the table.
+PART_ROWS = 200_000
+#: Rows of one task: small enough to share the work out, large enough that opening the report again
+#: costs nothing.
+TASK_ROWS = 1_000_000
+#: In the account of rows: those that a kind only takes note of while reading.
+FACTS = "facts from which events follow"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Parts of one report to read, as (kinds, part, whether their rows are wanted) in this order; a
+    part of several kinds is read once. counting: tables whose rows are counted, with the kind whose
+    parts are theirs.
+    """
+
+    number: int
+    report: int
+    info: ReportInfo
+    parts: tuple[tuple[tuple[str, ...], Part, bool], ...]
+    spill: Path
+    settings: Settings
+    counting: Mapping[str, str] = field(default_factory=dict)
+    launches: tuple[Segment, ...] = ()
+    regions: tuple[StoredFrame, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(part.last - part.first + 1 for _, part, _ in self.parts)
+
+
+def read_task(task: Task) -> TaskResult:
+    """Read the task's parts and spill their runs (a pure function over files)."""
+    kinds = {kind.name: kind for kind in all_kinds()}
+    result = TaskResult(task.number, task.report, task.rows)
+    launches = LaunchWriter(task.spill / f"launches-{task.number}.bin")
+    writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
+    try:
+        with open_source(task.info.path) as database:
+            extraction = Extraction(
+                task.info,
+                database,
+                LaunchIndex(list(task.launches)),
+                task.settings,
+                RegionIndex(task.regions),
+            )
+            for names, part, wanted in task.parts:
+                for piece in part.split(PART_ROWS):
+                    _read_piece(
+                        extraction,
+                        task,
+                        [kinds[name] for name in names],
+                        piece,
+                        wanted,
+                        writer,
+                        result,
+                    )
+                    for launched in extraction.launched:
+                        launches.append(launched)
+                    extraction.launched = []
+    finally:
+        writer.close()
+        launches.close()
+    result.launches = launches.segments
+    result.objects, result.domains = list(extraction.objects), list(extraction.domains)
+    with FrameWriter(writer.path) as frames:
+        result.names = {
+            name_set: names.save(frames) for name_set, names in extraction.names.items()
+        }
+        result.facts = extraction.save_facts(frames)
+    # With the launches, as tasks of the second stage read them when all else may have gone into a
+    # store.
+    with FrameWriter(launches.path) as frames:
+        result.regions = save_regions(extraction.regions, frames)
+    return result
+
+
+def _read_piece(
+    extraction: Extraction,
+    task: Task,
+    kinds: Sequence[EventKind],
+    piece: Part,
+    wanted: bool,
+    writer: SpillWriter,
+    result: TaskResult,
+) -> None:
+    """Let the kinds, all of one table, have their rows of a piece of it."""
+    shared = read_once(extraction, kinds, piece)
+    if task.counting.get(piece.table) in [kind.name for kind in kinds]:
+        result.tables[piece.table] += (
+            extraction.database.count_of(piece) if shared is None else len(shared.met)
+        )
+    for number, kind in enumerate(kinds):
+        if shared is not None and not shared.meeting(number).any():
+            continue
+        extraction.condition = kind.condition(task.info)
+        extraction.least = task.settings.least.get(kind.name, 0)
+        extraction.shared = None if shared is None else (shared, number)
+        rows = piece if shared is None or kind.columns else shared.narrowed(number)
+        _extract_piece(extraction, kind, rows, wanted, writer, result)
+
+
+def _extract_piece(
+    extraction: Extraction,
+    kind: EventKind,
+    piece: Part,
+    wanted: bool,
+    writer: SpillWriter,
+    result: TaskResult,
+) -> None:
+    account = extraction.account = Account()
+    for rows in kind.extract(extraction, piece):
+        if kind.extends:
+            rows = extraction.in_capture(rows)
+        if wanted:
+            result.store(rows, writer, account, kind.open_ended)
+    if kind.derive:
+        account.aside[FACTS] += account.rows - account.dropped.total()
+    if wanted:
+        if not kind.reads_again:
+            result.of_table[piece.table] += account.rows
+        result.add(kind.name, account)
+
+
+def plan_tasks(
+    reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Path, settings: Settings
+) -> tuple[list[Task], list[Task]]:
+    """Tasks of two stages: those that fill the indices of launching calls and of NCCL calls, then
+    those that may ask them.
+
+    The second stage's tasks get their report's indices through :func:`with_launches` once the first
+    stage is done.
+    """
+    selected = list(kinds)
+    needed = [
+        kind
+        for kind in all_kinds()
+        if kind.provides_launches and any(other.needs_launches for other in selected)
+    ]
+    settings = replace(settings, lines=any(kind.provides_launches for kind in selected))
+    first = [
+        kind
+        for kind in all_kinds()
+        if kind in needed
+        or (kind in selected and (kind.provides_launches or kind.provides_regions))
+    ]
+    first_tables = {kind.tables for kind in first}
+    first = [
+        kind
+        for kind in all_kinds()
+        if kind in first
+        or (
+            kind in selected
+            and kind.tables in first_tables
+            and not kind.needs_launches
+            and not kind.needs_regions
+        )
+    ]
+    second = [kind for kind in selected if kind not in first]
+    counting, wanted = _counting(selected), {kind.name for kind in selected}
+    stages: list[list[Task]] = []
+    number = 0
+    for stage in (group_by_table(first), group_by_table(second)):
+        tasks = []
+        for index, info in enumerate(reports):
+            for parts in _portions(info, stage, wanted):
+                tasks.append(
+                    Task(number, index, info, tuple(parts), spill_folder, settings, counting)
+                )
+                number += 1
+        stages.append(tasks)
+    return stages[0], stages[1]
+
+
+def _counting(selected: Iterable[EventKind]) -> dict[str, str]:
+    """The tables of which no kind reads all rows, each with the first kind that reads some."""
+    readers: dict[str, list[EventKind]] = {}
+    for kind in selected:
+        for table in kind.tables:
+            readers.setdefault(table, []).append(kind)
+    return {
+        table: kinds[0].name
+        for table, kinds in readers.items()
+        if all(kind.where for kind in kinds)
+    }
+
+
+def _portions(
+    info: ReportInfo, groups: Sequence[tuple[EventKind, ...]], wanted: set[str]
+) -> Iterator[list[tuple[tuple[str, ...], Part, bool]]]:
+    """A report's parts for each of the groups of kinds that read together, gathered into portions
+    of at most TASK_ROWS rows.
+    """
+    portion: list[tuple[tuple[str, ...], Part, bool]] = []
+    room = TASK_ROWS
+    for group in groups:
+        for table in group[0].tables:
+            part = info.parts.get(table)
+            if part is None:
+                continue
+            first = part.first
+            while first <= part.last:
+                last = min(part.last, first + room - 1)
+                portion.append(
+                    (
+                        tuple(kind.name for kind in group),
+                        Part(table, first, last),
+                        group[0].name in wanted,
+                    )
+                )
+                room -= last - first + 1
+                first = last + 1
+                if room <= 0:
+                    yield portion
+                    portion, room = [], TASK_ROWS
+    if portion:
+        yield portion
+
+
+def with_launches(tasks: list[Task], found: Iterable[TaskResult]) -> list[Task]:
+    """The tasks with what the first stage indexed of their reports."""
+    segments: dict[int, list[Segment]] = {}
+    regions: dict[int, list[StoredFrame]] = {}
+    for extracted in found:
+        segments.setdefault(extracted.report, []).extend(extracted.launches)
+        regions.setdefault(extracted.report, []).extend(extracted.regions)
+    return [
+        replace(
+            task,
+            launches=tuple(segments.get(task.report, ())),
+            regions=tuple(regions.get(task.report, ())),
+        )
+        for task in tasks
+    ]

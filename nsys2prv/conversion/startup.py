@@ -1,0 +1,49 @@
+"""Whether a job is worth several workers, which the sizes of its reports tell before anything that
+takes long is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from nsys2prv._util import engines
+from nsys2prv._util.engines.cpus import available_cpus
+from nsys2prv._util.engines.pool import MOST_THREADS, worth_parallelizing
+from nsys2prv._util.memory import importing
+from nsys2prv.nsight.unchanged import signature
+
+#: Fewer bytes rarely have as many rows as one process reads and writes while others start.
+SMALL_JOB_BYTES = 14_000_000
+
+
+def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
+    """Whether these reports are work for so many workers."""
+    return worth_parallelizing(jobs, sum(map(bytes_of, paths)), SMALL_JOB_BYTES)
+
+
+def bytes_of(path: Path) -> int:
+    """Of a file, or of all files of a folder; 0 where there is none."""
+    return sum(size for _, _, _, size, _ in signature(path))
+
+
+def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None:
+    """Let processes start that will be worth it, while this one imports what it needs itself. jobs:
+    how many, 0 for one per CPU.
+    """
+    jobs, paths = jobs or available_cpus(), [Path(report) for report in reports]
+    if engine == engines.DEFAULT and jobs > MOST_THREADS and should_parallelize(paths, jobs):
+        from nsys2prv._util.engines import processes
+
+        # There is work for one of each of what makes it worth starting one; others start when there
+        # is more.
+        processes.start(jobs, 1 + sum(map(bytes_of, paths)) // max(1, SMALL_JOB_BYTES), _get_ready)
+
+
+def _get_ready() -> None:
+    """Import what the first tasks need."""
+    with importing():
+        for name in ("conversion.inspection", "conversion.archive"):
+            import_module(f"nsys2prv.{name}")
+        import_module("nsys2prv.events").all_kinds()

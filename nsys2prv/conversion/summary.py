@@ -1,0 +1,394 @@
+"""The summary of a conversion, for people: what was written, what is missing, what Nsight Systems
+reported as lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.notes import Detail
+from nsys2prv._util.text import plural, some
+from nsys2prv.clock.maps import UNPLACED
+from nsys2prv.conversion.clock_text import MOST, causal_lines, table
+from nsys2prv.conversion.closing import clock_lines, closing_html, closing_text
+from nsys2prv.conversion.ledger import Ledger, accounts, ledger
+from nsys2prv.conversion.paraver_memory import MemoryEstimate
+from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.kind import EventKind
+from nsys2prv.events.selection import Selection
+from nsys2prv.nsight.capture import ERROR, FAR, INFO, Message
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.opening import open_source
+from nsys2prv.store.task_result import TaskResult
+
+if TYPE_CHECKING:
+    from nsys2prv.clock.maps import Placement
+    from nsys2prv.conversion.job import Job
+    from nsys2prv.events.selection import Selection
+    from nsys2prv.nsight.info import ReportInfo
+    from nsys2prv.store.task_result import TaskResult
+
+
+#: So many reports at most are asked what they have in the place of such a kind: it may mean walking
+#: through a table.
+ASKED = 3
+
+
+def missing_kinds(
+    infos: Sequence[ReportInfo], selection: Selection, results: Sequence[TaskResult]
+) -> list[str]:
+    """A warning for each name given to -t, of a kind or of a group of kinds, of which no report
+    holds an event.
+    """
+    found: Counter[str] = Counter()
+    for result in results:
+        found.update(result.events)
+    dropped = {
+        kind for result in results for kind, account in result.accounts.items() if account.dropped
+    }
+    warnings = []
+    for name in sorted(selection.asked):
+        named = [kind for kind in selection.kinds if kind.name == name]
+        meant = named or [kind for kind in selection.kinds if kind.called(name)]
+        if meant and not any(
+            kind.name in dropped or any(found[layout] for layout in kind.layouts) for kind in meant
+        ):
+            warnings.append(
+                f"{name}: the reports hold no events of this kind{_elsewhere(named[0], infos) if named else ''}"
+            )
+    return warnings
+
+
+def _elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
+    if kind.elsewhere is None:
+        return ""
+    for info in infos[:ASKED]:
+        try:
+            with open_source(info.path) as source:
+                if told := kind.elsewhere(source):
+                    return f": {told}"
+        except Nsys2prvError:
+            # What was read from a store need not be there any more.
+            continue
+    return ""
+
+
+def idle_reports(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
+    """The names of reports without any work on a GPU, if such work was asked for."""
+    if not any(kind.on_gpu for kind in selection.kinds):
+        return []
+    return [info.name for info in infos if not _worked(info)]
+
+
+def unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
+    """A note where the reports hold work on GPUs and none was asked for."""
+    if any(kind.on_gpu for kind in selection.kinds):
+        return []
+    left_out = dict.fromkeys(name for info in infos for name in _worked(info))
+    return [f"work on GPUs that -t leaves out: {', '.join(sorted(left_out))}"] if left_out else []
+
+
+def _worked(info: ReportInfo) -> list[str]:
+    """The kinds of work on GPUs that a report holds."""
+    return [
+        kind.name for kind in all_kinds() if kind.on_gpu and info.parts.keys() & set(kind.tables)
+    ]
+
+
+#: Lines of warnings and of notes at most.
+MOST_MESSAGES = 12
+
+
+def loss_warnings(infos: Sequence[ReportInfo]) -> list[str]:
+    """Warnings: losses first, then what was recorded otherwise than asked for, then errors."""
+    return [
+        *_grouped(infos, lambda message: message.loss, "says that events may be missing"),
+        *_grouped(
+            infos,
+            lambda message: not message.loss and message.fallback,
+            "says that it recorded in another way than asked for",
+        ),
+        *_grouped(
+            infos,
+            lambda message: not (message.loss or message.fallback) and message.severity == ERROR,
+            "reports an error",
+        ),
+    ]
+
+
+def notes(infos: Sequence[ReportInfo]) -> list[str]:
+    """Notes: its other warnings, but those about libraries that a program does not use."""
+    return list(
+        map(
+            Detail,
+            _grouped(
+                infos,
+                lambda message: (
+                    not (message.loss or message.fallback or message.unused)
+                    and INFO < message.severity < ERROR
+                ),
+                "warns",
+            ),
+        )
+    )
+
+
+def _grouped(
+    infos: Sequence[ReportInfo], wanted: Callable[[Message], bool], what: str
+) -> list[str]:
+    found: dict[str, tuple[int, list[str]]] = {}
+    for info in infos:
+        for message in filter(wanted, info.messages):
+            count, names = found.get(message.text, (0, []))
+            found[message.text] = (
+                count + message.count,
+                [*names, *([] if info.name in names else [info.name])],
+            )
+    lines = [
+        f'Nsight Systems {what}: "{text}" ({_times(count)}in {_first_messages(names)})'
+        for text, (count, names) in found.items()
+    ]
+    return (
+        lines
+        if len(lines) <= MOST_MESSAGES
+        else [
+            *lines[:MOST_MESSAGES],
+            f"Nsight Systems {what}: {len(lines) - MOST_MESSAGES} further messages",
+        ]
+    )
+
+
+def _times(count: int) -> str:
+    return f"{count:,} times, " if count > 1 else ""
+
+
+def _first_messages(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
+    """A warning that names the reports and kinds of events, where there are such rows."""
+    kinds: Counter[str] = Counter()
+    reports: set[int] = set()
+    for result in results:
+        for kind, account in result.accounts.items():
+            if count := account.dropped[FAR]:
+                kinds[kind] += count
+                reports.add(result.report)
+    if not kinds:
+        return []
+    names = [infos[report].name for report in sorted(reports)]
+    where = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return [
+        f"{where}: {FAR} are left out, for their times are damaged: "
+        + ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
+    ]
+
+
+#: Reports that begin further apart than this (ns: one day) are hardly of one job.
+FAR_APART = 86_400 * 1_000_000_000
+#: Paraver keeps times as doubles, exact up to this (ns).
+EXACT_TIMES = 2**53
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the files of a trace hold. lines: of the .prv. events: records and sampled numbers by
+    layout, lines by kind; left_out: those that were made and are not written, by (layout or kind of
+    lines, reason). types: event types. load: what Paraver has to open. sizes: bytes of every file.
+    """
+
+    lines: int
+    events: Counter[str]
+    left_out: Counter[tuple[str, str]]
+    types: frozenset[int]
+    load: MemoryEstimate
+    sizes: dict[Path, int]
+
+
+@dataclass
+class Summary:
+    """clock_lines: how the clocks of hosts were brought together, in a line or two; clocks: the
+    same for each host. is_cut: whether only a part of the job was wanted. notes: what was noticed;
+    those that are :class:`nsys2prv._util.notes.Detail` ask nobody to do anything. events: written,
+    by layout. dropped, repaired: rows by (kind, reason). left_out: records by (layout or kind of
+    lines, reason). ledger: what became of all rows and records. sizes: bytes of every file.
+    duration in ns. types: event types in the trace. report: of the analyses, "" where they were not
+    asked for. load: what Paraver has to open. cpu: seconds by stage, in one line. unread: what is
+    wrong with reports that could not be read, with keep_going.
+    """
+
+    ranks: int
+    hosts: int
+    devices: int
+    threads: int
+    duration: int
+    lines: int
+    order: str
+    clock_lines: list[str]
+    events: dict[str, int]
+    dropped: dict[tuple[str, str], int]
+    repaired: dict[tuple[str, str], int]
+    sizes: dict[Path, int]
+    left_out: dict[tuple[str, str], int] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    notes: list[str] = field(default_factory=list)
+    placed: list[str] = field(default_factory=list)
+    clocks: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    types: frozenset[int] = frozenset()
+    report: str = ""
+    load: MemoryEstimate = field(default_factory=MemoryEstimate)
+    cpu: str = ""
+    unread: list[str] = field(default_factory=list)
+    is_cut: bool = False
+
+    @cached_property
+    def views(self) -> dict[str, str]:
+        """Views to be opened first, and what each shows in a sentence."""
+        from nsys2prv.paraver.views import first_views, shown_by
+
+        return {view: shown_by(view) for view in first_views(self.types)}
+
+    @property
+    def load_lines(self) -> list[str]:
+        """What Paraver needs to open the trace, where that is worth telling."""
+        return list(filter(None, [self.load.text()]))
+
+    @classmethod
+    def of(cls, job: Job, written: Written) -> Summary:
+        infos, placed, results, model = job.infos, job.placed, job.results, job.model
+        kinds = accounts(results)
+        balance = ledger(kinds, results, written.events, written.left_out)
+        dropped, repaired = (
+            {
+                (kind, reason): count
+                for kind, account in kinds.items()
+                for reason, count in getattr(account, name).items()
+            }
+            for name in ("dropped", "repaired")
+        )
+        placements = placed.placements
+        return cls(
+            ranks=model.ranks,
+            hosts=len(model.tree.nodes),
+            devices=model.devices,
+            threads=model.tree.threads,
+            duration=job.duration,
+            lines=written.lines,
+            order=model.ranked,
+            clock_lines=[
+                *clock_lines(placed.record, placements, len(model.tree.nodes)),
+                *causal_lines(placed.causal),
+            ],
+            is_cut=job.is_cut,
+            events={
+                name: count for name, count in written.events.items() if name in catalogue().layouts
+            },
+            dropped=dropped,
+            repaired=repaired,
+            left_out=dict(written.left_out),
+            ledger=balance,
+            sizes=written.sizes,
+            types=written.types,
+            load=written.load,
+            cpu=job.workers.spent.text(),
+            unread=job.unread,
+            notes=[
+                *(note for result in results for note in result.notes),
+                *notes(infos),
+                *unrequested_kinds(infos, job.selection),
+                *job.notes,
+            ],
+            placed=_placed(infos, placements),
+            clocks=table(placed.record, MOST) if placed.record else [],
+            warnings=[
+                *job.warnings,
+                *loss_warnings(infos),
+                *placed.warnings,
+                *_warnings(infos, placements, job.selection, results),
+                *_too_long(job.duration),
+                *(
+                    f"{name}: {count:,} rows or records are not accounted for: a mistake of nsys2prv's"
+                    for name, count in balance.missing.items()
+                ),
+            ],
+        )
+
+    def details(self) -> str:
+        """Where each report was placed, and where the time went."""
+        return "\n".join([*self.placed, *([f"  {self.cpu}"] if self.cpu else [])])
+
+    def __repr__(self) -> str:
+        trace = next((str(path) for path in self.sizes if ".prv" in path.suffixes), "")
+        return (
+            f"<Summary of {trace}: {plural(self.ranks, 'task')} on {plural(self.hosts, 'host')}, {self.duration / 1e9:.3f} s, "
+            f"{self.lines:,} lines, {plural(len(self.warnings), 'warning')}; .text() tells all>"
+        )
+
+    def _repr_html_(self) -> str:
+        return closing_html(self)
+
+    def text(self, verbose: bool = False) -> str:
+        """The closing summary; verbose: with everything that was noticed."""
+        return closing_text(self, verbose)
+
+
+def _placed(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
+    earliest = min(placement.map.offset for placement in placements)
+    return [
+        f"  {info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
+        f"after the first report's, by {placement.method}"
+        for info, placement in zip(infos, placements, strict=True)
+    ]
+
+
+def _warnings(
+    infos: list[ReportInfo],
+    placements: list[Placement],
+    selection: Selection,
+    results: list[TaskResult],
+) -> list[str]:
+    warnings = missing_kinds(infos, selection, results)
+    unplaced = [
+        info.name
+        for info, placement in zip(infos, placements, strict=True)
+        if placement.method == UNPLACED
+    ]
+    if unplaced and len(infos) > 1:
+        warnings.append(
+            f"{some(unplaced)}: no clock in the report; placed at the start of the others"
+        )
+    placed = [
+        placement.map.offset
+        for info, placement in zip(infos, placements, strict=True)
+        if placement.method != UNPLACED and not info.absolute
+    ]
+    if placed and max(placed) - min(placed) > FAR_APART:
+        warnings.append(
+            f"the reports begin up to {(max(placed) - min(placed)) / 86_400e9:.1f} days apart: are they of one job?"
+        )
+    hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
+    if hidden:
+        warnings.append(
+            f"{some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
+            "them are not in the report; profile with --cuda-graph-trace=node to see them"
+        )
+    if idle := idle_reports(infos, selection):
+        warnings.append(f"{some(idle)}: no work on any GPU")
+    return warnings
+
+
+def _too_long(duration: int) -> list[str]:
+    if duration <= EXACT_TIMES:
+        return []
+    return [
+        f"the trace spans {duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
+    ]

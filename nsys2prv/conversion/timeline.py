@@ -1,0 +1,190 @@
+"""Lay out the trace's timeline: which clocks there are, the method of aligning asked for, and the
+map of each report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv._util.columns import OPEN
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import read_given
+from nsys2prv.clock.maps import UNPLACED, ClockMap, Placement
+from nsys2prv.clock.record import CausalRecord, ClockRecord, read_record
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.relations.kind import MPI, NCCL
+from nsys2prv.store.task_result import TaskResult
+
+#: What --align takes beside the name of a clock file: everything observed, one model's
+#: observations, UTC alone, local times as they are.
+AUTO, UTC, NONE = "auto", "utc", "none"
+METHODS = (AUTO, UTC, MPI, NCCL, NONE)
+
+
+def parse_method(method: str) -> str | ClockRecord:
+    """What --align means. Raises Nsys2prvError for what is neither a method nor a clock file."""
+    if method in METHODS:
+        return method
+    path = Path(method)
+    try:
+        # How ranks were moved beyond the corrections belongs to the trace that the file was written
+        # with.
+        return replace(read_record(read_given(path).decode("utf-8"), method), causal=None)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not text"
+        raise Nsys2prvError(
+            f"--align {method}: none of {', '.join(METHODS)}, and no clock file ({why})"
+        ) from None
+
+
+def host_clocks(
+    infos: Sequence[ReportInfo], placements: Sequence[Placement]
+) -> tuple[list[int], list[str]]:
+    """The clock that each report's times are of, and the clocks' names: of hosts, and of reports
+    that no clock places or no host names.
+
+    Hosts of one name get the number of the machine behind it, in the order of the ranks.
+    """
+    keys: dict[tuple[int, int], int] = {}
+    numbers, names = [], []
+    for report, (info, placement) in enumerate(zip(infos, placements, strict=True)):
+        alone = placement.method == UNPLACED or (not info.host and info.system_ns is None)
+        key = (placement.machine, report if alone else -1)
+        if key not in keys:
+            keys[key] = len(names)
+            name = (info.host or "unknown host") + (
+                f" {info.name}" if alone and len(infos) > 1 else ""
+            )
+            before = sum(other == name or other.startswith(f"{name} (") for other in names)
+            names.append(f"{name} ({before + 1})" if before else name)
+        numbers.append(keys[key])
+    return numbers, names
+
+
+def corrected(
+    placements: Sequence[Placement],
+    clocks: Sequence[int],
+    names: Sequence[str],
+    record: ClockRecord,
+) -> list[Placement]:
+    """The placements with their clocks' corrections."""
+    result = []
+    for placement, clock in zip(placements, clocks, strict=True):
+        known = record.hosts.get(names[clock])
+        result.append(replace(placement, map=known.correct(placement.map)) if known else placement)
+    return result
+
+
+#: The method of reports whose clocks are not to be heeded.
+AS_THEY_ARE = "local times as they are"
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """placements: of the reports, to UTC. record: how hosts' clocks were corrected, None where
+    there is one clock only or none was to be. clocks: maps to trace time, each report's, and last
+    the identity for runs that are in trace time. epoch: UTC (ns) at trace time 0. warnings: for the
+    user. causal: how far ranks were moved, None where that was not asked for.
+    """
+
+    placements: list[Placement]
+    record: ClockRecord | None
+    clocks: list[ClockMap]
+    epoch: int
+    warnings: tuple[str, ...] = ()
+    causal: CausalRecord | None = None
+
+
+def place_unclocked(
+    placements: Sequence[Placement], results: Sequence[TaskResult], method: str | ClockRecord
+) -> list[Placement]:
+    """The placements with a place for every report: those without any clock begin with the first
+    event of the others.
+    """
+    if method == NONE:
+        return [replace(placement, map=ClockMap(0), method=AS_THEY_ARE) for placement in placements]
+    firsts = _firsts(placements, results)
+    placed = [time for report, time in firsts.items() if placements[report].method != UNPLACED]
+    start = ClockMap(min(placed, default=0))
+    return [
+        replace(placement, map=start) if placement.method == UNPLACED else placement
+        for placement in placements
+    ]
+
+
+def timeline(
+    placements: Sequence[Placement],
+    infos: Sequence[ReportInfo],
+    results: Sequence[TaskResult],
+    record: ClockRecord | None,
+) -> Timeline:
+    """The timeline of settled placements and what is known of their hosts' clocks."""
+    warnings = []
+    if record is not None:
+        numbers, names = host_clocks(infos, placements)
+        unknown = [name for name in names if name not in record.hosts]
+        if unknown:
+            warnings.append(
+                f"{', '.join(unknown[:3])}{f' and {len(unknown) - 3} more' if len(unknown) > 3 else ''}: "
+                "not in the clock file, placed by UTC"
+            )
+        warnings += [f"clocks: {line}" for line in record.warnings]
+        placements = corrected(placements, numbers, names, record)
+        record = (
+            replace(
+                record, hosts={name: record.hosts[name] for name in names if name in record.hosts}
+            )
+            if len(names) > 1
+            else None
+        )
+    return start_at_first_event(Timeline(list(placements), record, [], 0, tuple(warnings)), results)
+
+
+def comparable(placed: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
+    """A number for each report; times of reports of one number can be compared with each other. All
+    can where nobody looked.
+    """
+    if placed.record is None or not placed.record.hosts:
+        return [0] * len(infos)
+    numbers, names = host_clocks(infos, placed.placements)
+    hosts = placed.record.hosts
+    references = [
+        hosts[name].reference or None if name in hosts and hosts[name].sure else name
+        for name in names
+    ]
+    # A reference that is not sure of itself is one all the same; clocks of a file without
+    # references are all to be believed.
+    found = {name: number for number, name in enumerate(dict.fromkeys(references))}
+    return [found[references[number]] for number in numbers]
+
+
+def start_at_first_event(placed: Timeline, results: Sequence[TaskResult]) -> Timeline:
+    """The timeline, of these placements, with the epoch and the clocks that follow from them."""
+    epoch = min(_firsts(placed.placements, results).values())
+    # The writer begins a range of 1 ns, of which a slowed clock leaves nothing, 1 ns earlier: also
+    # the very first.
+    slowed = [placement.map for placement in placed.placements if placement.map.slack]
+    epoch -= any(
+        (clock.to_global(clock.to_local(epoch) + np.arange(-4, 5)) == epoch).sum() > 1
+        for clock in slowed
+    )
+    return replace(
+        placed,
+        clocks=[*(placement.map.shifted(-epoch) for placement in placed.placements), ClockMap()],
+        epoch=epoch,
+    )
+
+
+def _firsts(placements: Sequence[Placement], results: Sequence[TaskResult]) -> dict[int, int]:
+    """When the first event of each report is, as they are placed."""
+    firsts: dict[int, list[int]] = {}
+    for run in (run for result in results for run in result.runs if run.first != OPEN):
+        firsts.setdefault(run.report, []).append(run.first)
+    return {
+        report: int(placements[report].map.to_global(np.array(times)).min())
+        for report, times in firsts.items()
+    }

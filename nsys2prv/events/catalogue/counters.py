@@ -1,0 +1,137 @@
+"""Names of sampled numbers and their event types: ``counters.yaml``, and the sections `counters` of
+the files in ``events``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import NamedTuple
+
+from nsys2prv._util.data import data_text, parsed
+from nsys2prv.events.catalogue import catalogue, claims_of
+from nsys2prv.events.catalogue.hashing import hashed_numbers
+
+#: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
+#: Nsight's display factor.
+REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
+#: Units that older sets leave out of the names.
+IMPLIED_UNITS = frozenset({"throughput%", "hz", "requests"})
+_NAME = re.compile(r"(.*?)\s*\[([^\]]*)\]\s*", re.DOTALL)
+
+
+#: Precision of fractions until all of their name are known: the integers are the bits of floating
+#: point (64 bits, not negative).
+UNSCALED = -1
+#: Behind the names of fractions, so that a name is never both a fraction and a whole number.
+FRACTION = " (fraction)"
+
+
+class Metric(NamedTuple):
+    """A sampled number: its label, and how many decimals its integers stand for (value = integer /
+    10 ** precision).
+    """
+
+    name: str
+    precision: int = 0
+
+
+class CounterTable(NamedTuple):
+    """The fixed names of a layout: event type -> label, and what a name is reduced to -> label."""
+
+    labels: dict[int, str]
+    known: dict[tuple[str, str], str]
+
+
+@cache
+def hashed_types() -> dict[str, tuple[int, int]]:
+    """Event types of names that ``counters.yaml`` does not list, by layout: first and last."""
+    return {name: layout.hashed for name, layout in catalogue().layouts.items() if layout.hashed}
+
+
+@cache
+def counter_tables() -> dict[str, CounterTable]:
+    """The tables of listed names by layout of counters, empty for one that has none.
+
+    Raises ValueError where a listed event type is one of another layout, or of another name.
+    """
+    claims = claims_of(catalogue())
+    tables = {
+        name: CounterTable({}, {})
+        for name, layout in catalogue().layouts.items()
+        if not layout.fields
+    }
+    listed = parsed(data_text(__package__, "counters.yaml")) | catalogue().counters
+    for layout, entries in listed.items():
+        known: dict[tuple[str, str], str] = {}
+        for code, names in entries.items():
+            claims.add(
+                f"counter {names[0]!r} of layout {layout!r}", range(code, code + 1), names[0]
+            )
+            for name in names:
+                base, unit = _reduced(name)
+                known.setdefault((base, unit), names[0])
+                if unit in IMPLIED_UNITS:
+                    known.setdefault((base, ""), names[0])
+        tables[layout] = CounterTable({code: names[0] for code, names in entries.items()}, known)
+    return tables
+
+
+def split_unit(name: str) -> tuple[str, str]:
+    """A name without its unit, and the unit in brackets behind it ("" without one)."""
+    match = _NAME.fullmatch(name)
+    return (match[1].strip(), match[2].strip()) if match else (name.strip(), "")
+
+
+def _reduced(name: str) -> tuple[str, str]:
+    """What two spellings of one name have in common."""
+    base, unit = split_unit(name)
+    unit = re.sub(r"\s+", "", unit.casefold())
+    return re.sub(r"[^a-z0-9]+", " ", base.casefold()).strip(), REAL_UNITS.get(
+        unit, unit
+    ).casefold()
+
+
+def known_label(layout: str, name: str) -> str | None:
+    """The label of a name that is listed, else None."""
+    return counter_tables()[layout].known.get(_reduced(name))
+
+
+def labels_of(layout: str, names: Iterable[str]) -> list[str]:
+    """The labels of metrics that are sampled together, each its own.
+
+    An unlisted name is its own label, in the unit that the export's integers really have; so is one
+    that means the same as another of the names.
+    """
+    labels: dict[str, None] = {}
+    for name in names:
+        label = known_label(layout, name) or ""
+        if not label or label in labels:
+            base, unit = split_unit(name)
+            unit = REAL_UNITS.get(re.sub(r"\s+", "", unit.casefold()), unit)
+            label = (f"{base} [{unit}]" if unit else base) or "metric without a name"
+        count, candidate = 1, label
+        while candidate in labels:
+            count += 1
+            candidate = f"{label} #{count}"
+        labels[candidate] = None
+    return list(labels)
+
+
+def counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], int]:
+    """The event type of every (layout, label) met."""
+    codes = {
+        (layout, label): code
+        for layout, table in counter_tables().items()
+        for code, label in table.labels.items()
+    }
+    unlisted: dict[tuple[int, int], list[tuple[str, str]]] = {}
+    for layout, labels in names.items():
+        for label in set(labels):
+            if (layout, label) not in codes:
+                unlisted.setdefault(hashed_types()[layout], []).append((layout, label))
+    for (first, last), keys in unlisted.items():
+        numbers = hashed_numbers((f"{layout}\0{label}" for layout, label in keys), first, last)
+        codes.update({(layout, label): numbers[f"{layout}\0{label}"] for layout, label in keys})
+    return codes

@@ -1,0 +1,292 @@
+"""CPU scheduling and CPU samples: when threads ran, where, and in which functions. Rows are for
+profiled processes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import ABSENT, factorize, factorize_together
+from nsys2prv._util.errors import UsageError
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.nsight.info import PROCESS_MASK, pid_of
+from nsys2prv.nsight.job_checks import profiled
+from nsys2prv.nsight.source import NULL, Columns, Part
+
+#: So many other processes are counted by name; a whole machine has hundreds.
+MOST_NAMED = 8
+UNNAMED = "of further processes that are not profiled"
+
+
+def of_profiled(extraction: Extraction, columns: Columns) -> Columns:
+    """The rows on threads of the processes that the report profiles; all where it does not tell
+    which these are.
+    """
+    own = extraction.kept.get("profiled")
+    if own is None:
+        own = extraction.kept["profiled"] = profiled(extraction.database)
+    tids = columns["globalTid"]
+    pids, codes = factorize(np.where(tids == NULL, 0, tids & PROCESS_MASK))
+    wanted = np.array([not own or int(pid) in own for pid in pids], bool)
+    if wanted.all():
+        return columns
+    for pid, count in zip(
+        pids[~wanted].tolist(),
+        np.bincount(codes, minlength=len(pids))[~wanted].tolist(),
+        strict=True,
+    ):
+        extraction.account.dropped[_reason(extraction, pid)] += count
+    return columns.where(wanted[codes])
+
+
+def _reason(extraction: Extraction, pid: int) -> str:
+    report = extraction.report
+    main = pid | pid_of(pid)
+    name = (
+        report.processes.get(pid)
+        or report.threads.get(main)
+        or next(
+            (name for tid, name in sorted(report.threads.items()) if tid & PROCESS_MASK == pid),
+            "a process without a name",
+        )
+    )
+    named = extraction.kept.setdefault("other processes", set())
+    if name not in named and len(named) >= MOST_NAMED:
+        return UNNAMED
+    named.add(name)
+    return f"of {name}, which is not profiled"
+
+
+SCHED_TABLE = "SCHED_EVENTS"
+STATE_LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"
+#: Values of the catalogue's set `thread_state`.
+OFF, RUNNING, TERMINATED, READY, OTHER_STATE = 1, 2, 6, 20, 99
+OTHER_REASON = 999
+#: Rows at the begin of a table that tell whether the system records reasons.
+LOOKED_AT = 100_000
+NO_KIND_OF_EVENT = "rows that are neither in nor out"
+
+
+def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    columns = of_profiled(
+        extraction,
+        extraction.read(
+            part, ("start", "cpu", "isSchedIn", "globalTid", "threadState", "threadBlock")
+        ),
+    )
+    unknown = columns["isSchedIn"] == NULL
+    if unknown.any():
+        extraction.account.dropped[NO_KIND_OF_EVENT] += int(unknown.sum())
+        columns = columns.where(~unknown)
+    if not columns.rows:
+        return
+    runs, reason = columns["isSchedIn"] != 0, columns["threadBlock"]
+    state = known_states(columns["threadState"])
+    # A thread off the CPU that is said to run was put off it, and waits for another turn.
+    state = np.select([runs, state == RUNNING, state == 0], [RUNNING, READY, OFF], state)
+    fields = {"state": state, "cpu": np.where(runs, np.maximum(columns["cpu"], -1) + 1, 0)}
+    with_reason = _reasons_recorded(extraction) or bool((reason != NULL).any())
+    if with_reason:
+        fields["reason"] = np.where(runs, 0, _known(reason, "thread_block", OTHER_REASON))
+    start, thread = columns["start"], extraction.threads(columns["globalTid"])
+    ended = np.flatnonzero((state == TERMINATED) & (start != NULL))
+    extraction.account.beyond["ends of threads, told for 1 ns"] += len(ended)
+    start, thread = np.append(start, start[ended] + 1), np.append(thread, thread[ended])
+    fields = {
+        name: np.append(column, np.zeros(len(ended), np.int64)) for name, column in fields.items()
+    }
+    yield Rows(WITH_REASON if with_reason else STATE_LAYOUT, start, start, thread, fields)
+
+
+def known_states(states: np.ndarray) -> np.ndarray:
+    """Values of the catalogue's set of Nsight's thread states; 0 for NULL."""
+    return _known(states, "thread_state", OTHER_STATE)
+
+
+def _known(values: np.ndarray, value_set: str, other: int) -> np.ndarray:
+    """Nsight's values + 1, `other` for one that the set lacks, 0 for NULL."""
+    labels = [value for value, _ in catalogue().value_sets[value_set].labels if value != other]
+    numbers = np.where(values == NULL, -1, np.clip(values, -2, other)) + 1
+    return np.where((numbers == 0) | np.isin(numbers, labels), numbers, other)
+
+
+def _reasons_recorded(extraction: Extraction) -> bool:
+    """Whether the report's system records why threads are off the CPU; it does so for all or for
+    none.
+    """
+    found = extraction.kept.get("reasons")
+    if found is None:
+        first = extraction.report.parts[SCHED_TABLE].first
+        looked_at = extraction.database.read(
+            Part(SCHED_TABLE, first, first + LOOKED_AT - 1), ("threadBlock",)
+        )
+        found = bool((looked_at["threadBlock"] != NULL).any())
+        extraction.kept["reasons"] = found
+    return found
+
+
+SAMPLE_TABLE, CHAINS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
+SAMPLE_LAYOUT, WITH_CALLERS = "cpu_sample", "cpu_sample_stack"
+#: A row without cycles is no sample: it only carries the call chain of a change of state.
+SAMPLES = "coalesce({cpuCycles}, 1) > 0"
+NO_CHAIN = "(no call chain)"
+#: Frames that a sample can have in the catalogue.
+MOST_FRAMES = 32
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Frames at one depth, by sample id ascending. function, module: ids of strings."""
+
+    sample: np.ndarray
+    function: np.ndarray
+    module: np.ndarray
+
+    def of(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Function and module of samples, NULL where there is no frame."""
+        if not len(self.sample):
+            return np.full(len(samples), NULL), np.full(len(samples), NULL)
+        place = np.minimum(np.searchsorted(self.sample, samples), len(self.sample) - 1)
+        there = self.sample[place] == samples
+        return np.where(there, self.function[place], NULL), np.where(
+            there, self.module[place], NULL
+        )
+
+
+def checked(frames: int) -> int:
+    """A number of frames that can be asked for. Raises UsageError for one that cannot."""
+    if not 1 <= frames <= MOST_FRAMES:
+        raise UsageError(
+            f"--callstack {frames}: a sample has from 1 to {MOST_FRAMES} frames in a trace"
+        )
+    return frames
+
+
+def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    columns = of_profiled(
+        extraction, extraction.read(part, ("id", "start", "globalTid", "threadState"))
+    )
+    if not columns.rows:
+        return
+    depth = extraction.settings.callstack
+    frames = _frames(extraction, part, depth)
+    function, module = frames[0].of(columns["id"])
+    state = known_states(columns["threadState"])
+    fields = {
+        "function": _functions(extraction, function, module),
+        "module": _modules(extraction, module),
+        "state": np.where((columns["threadState"] <= 0) | (state == RUNNING), ABSENT, state),
+    }
+    if depth > 1:
+        none = np.full(columns.rows, ABSENT)
+        fields |= {f"caller_{number}": none for number in range(1, MOST_FRAMES)}
+        for number, found in enumerate(frames[1:], 1):
+            function, module = found.of(columns["id"])
+            rows = np.flatnonzero(function != NULL)
+            fields[f"caller_{number}"] = none.copy()
+            fields[f"caller_{number}"][rows] = _functions(extraction, function[rows], module[rows])
+    start = columns["start"]
+    yield Rows(
+        WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT,
+        start,
+        start + 1,
+        extraction.threads(columns["globalTid"]),
+        fields,
+    )
+
+
+def _frames(extraction: Extraction, part: Part, depth: int) -> list[Frames]:
+    """The frames of a part's samples by depth, found by the key of their table."""
+    database = extraction.database
+    nothing = Frames(*np.zeros((3, 0), np.int64))
+    if not (
+        extraction.has(CHAINS, "id", "stackDepth", "symbol", "module")
+        and extraction.has(SAMPLE_TABLE, "id")
+    ):
+        return [nothing] * depth
+    names = {"sample": "id", "depth": "stackDepth", "function": "symbol", "module": "module"}
+    found = database.read_for(
+        part, "id", CHAINS, tuple(names.values()), f"{{stackDepth}} < {depth}"
+    )
+    frame = pl.DataFrame({name: found[column] for name, column in names.items()})
+    if not frame.height:
+        return [nothing] * depth
+    by_depth = {
+        number: rows
+        for (number,), rows in frame.sort("sample").partition_by("depth", as_dict=True).items()
+    }
+    return [
+        Frames(*(by_depth[number][name].to_numpy() for name in ("sample", "function", "module")))
+        if number in by_depth
+        else nothing
+        for number in range(depth)
+    ]
+
+
+def _functions(extraction: Extraction, function: np.ndarray, module: np.ndarray) -> np.ndarray:
+    """Local names of functions; of those without a name, of their modules."""
+    (functions, modules), codes = factorize_together(function, module)
+    texts = [
+        _label(name, where)
+        for name, where in zip(
+            extraction.strings(functions), extraction.strings(modules), strict=True
+        )
+    ]
+    return extraction.name("cpu_function", codes, text=texts)
+
+
+def _label(name: str, module: str) -> str:
+    if not name:
+        return NO_CHAIN
+    # The column `unresolved` is no measure: it also marks functions that have names, and exports
+    # differ in it.
+    return f"unresolved in {_short(module)}" if name.startswith("0x") else name
+
+
+def _modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
+    """Local names of modules, ABSENT where a sample has none."""
+    rows = np.flatnonzero(module != NULL)
+    result = np.full(len(module), ABSENT)
+    if len(rows):
+        ids, codes = factorize(module[rows])
+        result[rows] = extraction.name(
+            "cpu_module", codes, text=[_short(text) for text in extraction.strings(ids)]
+        )
+    return result
+
+
+def _short(module: str) -> str:
+    """A module's file name; the folders before it differ from machine to machine."""
+    return module.replace("\\", "/").rstrip("/").rpartition("/")[2] or "a module without a name"
+
+
+KINDS = (
+    EventKind(
+        "sched",
+        "Thread states",
+        "host thread",
+        (SCHED_TABLE,),
+        (STATE_LAYOUT, WITH_REASON),
+        extract_thread_states,
+        groups=("cpu",),
+        lasting=False,
+    ),
+    EventKind(
+        "cpu_samples",
+        "CPU samples",
+        "host thread",
+        (SAMPLE_TABLE,),
+        (SAMPLE_LAYOUT, WITH_CALLERS),
+        extract_samples,
+        beside=(CHAINS,),
+        groups=("cpu",),
+        where=SAMPLES,
+        lasting=False,
+    ),
+)

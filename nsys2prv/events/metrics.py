@@ -1,0 +1,411 @@
+"""Sampled hardware metrics of GPUs, network interfaces, switches and CPUs, on a row for each
+device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import factorize, factorize_together
+from nsys2prv.events.catalogue.counters import Metric, labels_of, split_unit
+from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction, present
+from nsys2prv.events.kind import Counters, EventKind, Rows
+from nsys2prv.events.sampling import groups, intervals, not_negative, pivot
+from nsys2prv.nsight.source import NULL, Part, Source
+
+TABLE, GPU_METRIC_NAMES, FIELDS = (
+    "GPU_METRICS",
+    "TARGET_INFO_GPU_METRICS",
+    "GENERIC_EVENT_TYPE_FIELDS",
+)
+GPU_LAYOUT = "gpu_metric"
+#: Units of numbers that may be any of 32 bits without sign; percentages never are.
+COUNTED = frozenset({"Hz", "B/s", "Requests", "Cycles Active", "Workloads", "Commands"})
+#: A clock below this is in MHz: no GPU's is that slow in Hz, nor that fast in MHz.
+LEAST_HZ = 100_000
+FLOAT_DECIMALS = 3
+#: ENUM_NSYS_GENERIC_EVENT_FIELD_TYPE.
+FLOATING = (2, 3)
+
+
+def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters]:
+    clock = "timestamp" if extraction.has(TABLE, "timestamp") else "rawTimestamp"
+    columns = extraction.read(part, (clock, "typeId", "metricId", "value"))
+    if not columns.rows:
+        return
+    named = metric_names(extraction.database)
+    for source, rows in groups(columns["typeId"]):
+        time, ids, value = columns[clock][rows], columns["metricId"][rows], columns["value"][rows]
+        lacking = value == NULL
+        if lacking.any():
+            extraction.account.dropped["samples without a value"] += int(lacking.sum())
+            time, ids, value = time[~lacking], ids[~lacking], value[~lacking]
+        if len(time):
+            yield _records(extraction, source, named.get(source, {}), time, ids, value)
+
+
+def _records(
+    extraction: Extraction,
+    source: int,
+    named: dict[int, tuple[str, int]],
+    time: np.ndarray,
+    ids: np.ndarray,
+    value: np.ndarray,
+) -> Counters:
+    distinct, codes = factorize(ids)
+    known = sorted({*named, *map(int, distinct)})
+    labels = labels_of(
+        GPU_LAYOUT, (named.get(number, (f"GPU metric {number}", 0))[0] for number in known)
+    )
+    sizes = [named.get(number, ("", 0))[1] for number in known]
+    metrics = tuple(
+        Metric(label, FLOAT_DECIMALS if size else 0)
+        for label, size in zip(labels, sizes, strict=True)
+    )
+    column = np.searchsorted(known, distinct)
+    value = value.copy()
+    for code, place in enumerate(column):
+        unit = split_unit(labels[place])[1]
+        if sizes[place] or unit in COUNTED:
+            rows = np.flatnonzero(codes == code)
+            value[rows] = (
+                decoded_float(value[rows], sizes[place])
+                if sizes[place]
+                else unsigned(value[rows], unit)
+            )
+    object_ = extraction.device(DeviceKey(GPU, number=0 if source == NULL else source & 0xFF))
+    return pivot(
+        extraction,
+        GPU_LAYOUT,
+        object_,
+        time,
+        column[codes],
+        metrics,
+        not_negative(extraction, value),
+    )
+
+
+def unsigned(value: np.ndarray, unit: str) -> np.ndarray:
+    """Counts with the 32 bits they had; clocks in Hz."""
+    value = np.where((value < 0) & (value >= -(1 << 31)), value + (1 << 32), value)
+    return (
+        np.where((value > 0) & (value < LEAST_HZ), value * 1_000_000, value)
+        if unit == "Hz"
+        else value
+    )
+
+
+def decoded_float(value: np.ndarray, size: int) -> np.ndarray:
+    """Numbers whose bits are those of floating point of so many bytes, as integers with
+    FLOAT_DECIMALS decimals.
+    """
+    number = (
+        (value & 0xFFFFFFFF).astype(np.uint32).view(np.float32).astype(np.float64)
+        if size == 4
+        else value.view(np.float64)
+    )
+    return scaled(number)
+
+
+def scaled(number: np.ndarray) -> np.ndarray:
+    """Fractions as integers with FLOAT_DECIMALS decimals; what is no number is 0."""
+    greatest = 2.0**53 / 10**FLOAT_DECIMALS
+    return np.rint(np.clip(np.nan_to_num(number), -greatest, greatest) * 10**FLOAT_DECIMALS).astype(
+        np.int64
+    )
+
+
+def metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]:
+    """typeId -> metricId -> name, and how many bytes it has if it is in floating point, else 0."""
+    floating = {
+        (source, number): size
+        for source, number, size, kind in database.small(
+            FIELDS, "typeId", "fieldIdx", "size", "type"
+        )
+        if kind in FLOATING and size in (4, 8)
+    }
+    found: dict[int, dict[int, tuple[str, int]]] = {}
+    for source, number, name in database.small(
+        GPU_METRIC_NAMES, "typeId", "metricId", "metricName"
+    ):
+        if isinstance(source, int) and isinstance(number, int) and isinstance(name, str):
+            found.setdefault(source, {})[number] = (name, floating.get((source, number), 0))
+    return found
+
+
+NICS, SWITCHES, CONGESTION = (
+    "NET_NIC_METRIC",
+    "NET_IB_SWITCH_METRIC",
+    "NET_IB_SWITCH_CONGESTION_EVENT",
+)
+NIC_LAYOUT = "network_metric"
+#: Values of the catalogue's set `congestion`.
+KNOWN_CONGESTION, OTHER_CONGESTION = (1,), 99
+#: Field of the layout -> column of the table.
+PACKET = {
+    "source_lid": "packetSLID",
+    "destination_lid": "packetDLID",
+    "service_level": "packetSL",
+    "opcode": "packetOpCode",
+    "source_pair": "packetSourceQP",
+    "destination_pair": "packetDestinationQP",
+    "ingress_port": "switchIngressPort",
+    "egress_port": "switchEgressPort",
+}
+
+
+def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
+    if part.table == CONGESTION:
+        yield from _congestion(extraction, part)
+        return
+    columns = extraction.read(
+        part,
+        ("start", "end", "globalId", "portId", "metricsListId", "metricsIdx", "value"),
+        times=(),
+    )
+    usable = (columns["value"] != NULL) & (columns["start"] != NULL)
+    if not usable.all():
+        extraction.account.dropped["samples without a value or a time"] += int((~usable).sum())
+    kept = np.flatnonzero(usable)
+    if not len(kept):
+        return
+    columns = {name: column[kept] for name, column in columns.integers.items()}
+    begin = _capture_begin(extraction)
+    end = np.where(columns["end"] == NULL, columns["start"], columns["end"])
+    early = np.flatnonzero((columns["start"] < begin) & (end <= begin))
+    if len(early):
+        extraction.account.dropped["samples from before the capture"] += len(early)
+        columns = {name: np.delete(column, early) for name, column in columns.items()}
+        end = np.delete(end, early)
+    if not len(end):
+        return
+    start = np.maximum(columns["start"], begin)
+    end = np.maximum(end, start)
+    value = not_negative(extraction, columns["value"])
+    (lists, indices), metric = factorize_together(columns["metricsListId"], columns["metricsIdx"])
+    metrics = _metrics(extraction, lists, indices)
+    (devices, ports), port_of = factorize_together(columns["globalId"], columns["portId"])
+    kind = NIC if part.table == NICS else SWITCH
+    names = _device_names(extraction, kind)
+    for number, rows in groups(port_of):
+        port = int(ports[number])
+        key = _key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
+        time, series, values = intervals(
+            extraction, start[rows], end[rows], metric[rows], value[rows]
+        )
+        yield pivot(extraction, NIC_LAYOUT, extraction.device(key), time, series, metrics, values)
+
+
+def _capture_begin(extraction: Extraction) -> int:
+    """When the capture began, in the report's time: the first sample of each metric begins long
+    before.
+    """
+    report = extraction.report
+    return (report.utc_ns if report.utc_ns is not None else NULL) if report.absolute else 0
+
+
+def _metrics(extraction: Extraction, lists: np.ndarray, indices: np.ndarray) -> tuple[Metric, ...]:
+    """The metrics of (metricsListId, metricsIdx) pairs."""
+    rows = extraction.database.small(
+        "TARGET_INFO_NETWORK_METRICS", "metricsListId", "metricsIdx", "name", "unit"
+    )
+    named = {
+        (number, index): f"{name} [{unit}]" if unit else name
+        for number, index, name, unit in rows
+        if isinstance(name, str)
+    }
+    names = (
+        named.get((int(number), int(index)), f"Network metric {index} of list {number}")
+        for number, index in zip(lists, indices, strict=True)
+    )
+    return tuple(Metric(label) for label in labels_of(NIC_LAYOUT, names))
+
+
+def _device_names(extraction: Extraction, kind: str) -> dict[int, str]:
+    """globalId -> name of the interface or the switch, where the report has one."""
+    database = extraction.database
+    if kind == SWITCH:
+        return {
+            guid: name
+            for guid, name in database.small("NET_IB_DEVICE_INFO", "guid", "name")
+            if isinstance(name, str) and name
+        }
+    infos = database.small("TARGET_INFO_NIC_INFO", "nicId", "name", "globalId")
+    names = {nic: name for nic, name, _ in infos if isinstance(name, str) and name}
+    found = {
+        device: name
+        for _, name, device in infos
+        if isinstance(name, str) and name and isinstance(device, int)
+    }
+    found.update(
+        {
+            device: names[nic]
+            for nic, device in database.small("NIC_ID_MAP", "nicId", "globalId")
+            if nic in names
+        }
+    )
+    return found
+
+
+def _key(kind: str, name: str, device: int, port: int) -> DeviceKey:
+    """The row of a port. A device without a name goes by its id."""
+    what = ("NIC" if kind == NIC else "Switch") + f" {name or f'{device & (2**64 - 1):#x}'}"
+    return DeviceKey(kind, what if port == NULL else f"{what} port {port}", max(port, 0))
+
+
+def _congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    columns = extraction.read(part, ("start", "globalId", "congestionType", *PACKET.values()))
+    names = _device_names(extraction, SWITCH)
+    devices, device_of = factorize(columns["globalId"])
+    for number, rows in groups(device_of):
+        start, kind = columns["start"][rows], columns["congestionType"][rows]
+        fields = {field: present(columns[column][rows]) for field, column in PACKET.items()}
+        fields["type"] = np.where(np.isin(kind, KNOWN_CONGESTION), kind, OTHER_CONGESTION)
+        device = int(devices[number])
+        object_ = extraction.device(_key(SWITCH, names.get(device, ""), device, NULL))
+        yield Rows("switch_congestion", start, start + 1, np.full(len(start), object_), fields)
+
+
+#: Of 2023 and since; the former knew no SoC.
+COUNTS = ("PERF_EVENT_SOC_OR_CPU_RAW_EVENT", "PERF_EVENT_CPU_RAW_EVENT")
+METRICS = ("PERF_EVENT_SOC_OR_CPU_METRIC_EVENT", "PERF_EVENT_CPU_METRIC_EVENT")
+COMPONENTS, CPU_METRIC_NAMES = "TARGET_INFO_COMPONENT", "TARGET_INFO_PERF_METRIC"
+#: Component within component: more than any machine has, so that a circle in damaged tables ends.
+DEEPEST = 8
+
+
+def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counters]:
+    computed = part.table in METRICS
+    frame = _rows(extraction.database, part, computed)
+    extraction.account.rows += frame.height
+    if not frame.height:
+        return
+    usable = frame.filter((pl.col("start") != NULL) & pl.col("value").is_not_null())
+    if usable.height < frame.height:
+        extraction.account.dropped["samples without a value or a time"] += (
+            frame.height - usable.height
+        )
+    start, end, component, number, value = (
+        usable[name].to_numpy() for name in ("start", "end", "component", "number", "value")
+    )
+    if not len(start):
+        return
+    end = np.where(end == NULL, start, end)
+    value = not_negative(extraction, scaled(value) if computed else value)
+    distinct, codes = factorize(number)
+    layout = "cpu_metric" if computed else "cpu_counter"
+    names = _names(extraction.database)
+    labels = labels_of(
+        layout,
+        (
+            names.get(found, f"CPU {'metric' if computed else 'event'} {found}")
+            for found in distinct.tolist()
+        ),
+    )
+    metrics = tuple(Metric(label, FLOAT_DECIMALS if computed else 0) for label in labels)
+    components = _components(extraction.database)
+    for found, rows in groups(component):
+        key = DeviceKey(
+            SOURCE, components.get(found, "CPU" if found == NULL else f"CPU component {found}")
+        )
+        time, series, values = intervals(
+            extraction, start[rows], end[rows], codes[rows], value[rows]
+        )
+        yield pivot(extraction, layout, extraction.device(key), time, series, metrics, values)
+
+
+def _rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
+    """start, end, component, number and value of a part's rows; NULL where a row lacks one, in
+    values null.
+    """
+    have = database.tables[part.table].columns
+    columns = {
+        "start": "start",
+        "end": "end",
+        "component": "componentId",
+        "number": "metricId" if computed else "eventId",
+    }
+    value = "value" if computed else "count"
+    integers = (
+        f'CAST(coalesce("{column}", {NULL + 1} - 1) AS INTEGER) AS "{name}"'
+        if column in have
+        else f'{NULL + 1} - 1 AS "{name}"'
+        for name, column in columns.items()
+    )
+    asked = f'CAST("{value}" AS {"REAL" if computed else "INTEGER"})' if value in have else "NULL"
+    frame = database.select(
+        f"SELECT {', '.join(integers)}, {asked} AS value FROM {database.rows_of(part)}"
+    )
+    return frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
+
+
+def _names(database: Source) -> dict[int, str]:
+    """The names of events and metrics, with their units."""
+    rows = database.small(CPU_METRIC_NAMES, "id", "displayName", "name", "unit")
+    return {
+        number: f"{shown or name} [{unit}]" if unit else shown or name
+        for number, shown, name, unit in rows
+        if shown or name
+    }
+
+
+def _components(database: Source) -> dict[int, str]:
+    """The name of each component, with those that it is part of before it: `CPU socket 0 core 3`."""
+    rows = [*database.small(COMPONENTS, "componentId", "name", "instance", "parentId")]
+    if not database.has(COMPONENTS, "parentId"):
+        rows = database.small(COMPONENTS, "componentId", "name", "instance", "parentComponentId")
+    known = {
+        number: (str(name or "component"), instance, parent)
+        for number, name, instance, parent in rows
+    }
+    return {number: _path(number, known) for number in known}
+
+
+def _path(number: int, known: dict[int, tuple[str, object, object]]) -> str:
+    words: list[str] = []
+    met: set[object] = set()
+    at: object = number
+    while at in known and at not in met and len(met) < DEEPEST:
+        met.add(at)
+        name, instance, parent = known[at]
+        words.insert(0, name if instance is None else f"{name} {instance}")
+        at = parent
+    path = " ".join(words)
+    return path if path.casefold().startswith(("cpu", "soc ")) else f"CPU {path}"
+
+
+KINDS = (
+    EventKind(
+        "gpu_metrics",
+        "GPU metrics",
+        "physical GPU",
+        (TABLE,),
+        (GPU_LAYOUT,),
+        extract_gpu_metrics,
+        groups=("metrics",),
+        lasting=False,
+    ),
+    EventKind(
+        "nic_metrics",
+        "Network metrics",
+        "port of a network interface or switch",
+        (NICS, SWITCHES, CONGESTION),
+        (NIC_LAYOUT, "switch_congestion"),
+        extract_nic_metrics,
+        groups=("metrics",),
+        lasting=False,
+    ),
+    EventKind(
+        "cpu_counters",
+        "CPU counters",
+        "component of a CPU or chip",
+        (*COUNTS, *METRICS),
+        ("cpu_counter", "cpu_metric"),
+        extract_cpu_counters,
+        groups=("cpu", "metrics", "cpu_raw_counters"),
+        lasting=False,
+    ),
+)

@@ -1,0 +1,201 @@
+"""What kernels do, told from their names: class, use of tensor cores, layout and tile of a GEMM.
+
+The rules are data (``kernel_rules.yaml``, and what users put before it); this module reads, checks
+and applies them.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nsys2prv._util.data import data_text
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue.lookup import values_of
+from nsys2prv.events.names.rule_files import document, keys_checked, text_of
+
+SHIPPED = "kernel_rules.yaml"
+#: Of a name no more is looked at, of the kernel's own name less, so that no name is slow.
+LONGEST_NAME, LONGEST_OWN_NAME = 2048, 512
+#: Names whose classes a process remembers.
+REMEMBERED = 1 << 14
+_KEYS = ("class", "name", "full", "tensor_cores", "shape")
+_GROUPS = ("layout", "m", "n", "k")
+_UNNAMED = re.compile(r"(?:<unnamed>|\(anonymous namespace\))::")
+_RETURN_TYPE = re.compile(r"(?:void\s+|(?:typename\s+)?std::enable_if<.{0,500}?>::type\s+)+")
+#: A capital letter of a pattern, or what its capitals must be left in: escapes, names of groups,
+#: flags.
+_CAPITAL = re.compile(r"\\.|\(\?P<\w+>|\(\?P=\w+\)|\(\?[aiLmsux-]+[:)]|[A-Z]", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule, checked. kind, tensor_cores: values of the sets kernel_class and tensor_cores. The
+    others are patterns, "" for none.
+    """
+
+    kind: int
+    name: str = ""
+    full: str = ""
+    tensor_cores: int = 0
+    shape: str = ""
+
+
+class KernelClass(NamedTuple):
+    """What a kernel is: values of the sets kernel_class and tensor_cores, and of a GEMM the shape
+    ("nn 128x128x64") where it tells.
+    """
+
+    kind: int
+    tensor_cores: int
+    shape: str = ""
+
+
+class Classifier:
+    """Applies rules in their order; remembers the names it has seen."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = [
+            (_search(rule.name), _search(rule.full), _search(rule.shape), rule) for rule in rules
+        ]
+        self._gemm = values_of("kernel_class")["gemm"]
+        self._unknown = KernelClass(
+            values_of("kernel_class")["other"], values_of("tensor_cores")["unknown"]
+        )
+        self._of = lru_cache(REMEMBERED)(self._classify)
+
+    def of(self, name: str) -> KernelClass:
+        """The class of a kernel by its demangled name, or what else there is of it."""
+        return self._of(name[:LONGEST_NAME])
+
+    def columns(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """The same of many: kinds, tensor cores, shapes."""
+        classes = [self.of(name) for name in names]
+        return (
+            np.array([found.kind for found in classes], np.int64),
+            np.array([found.tensor_cores for found in classes], np.int64),
+            [found.shape for found in classes],
+        )
+
+    def _classify(self, name: str) -> KernelClass:
+        full, own = prepared(name)
+        for in_name, in_full, in_shape, rule in self._rules:
+            if (in_name is None or in_name(own)) and (in_full is None or in_full(full)):
+                found = in_shape(full) if in_shape is not None and rule.kind == self._gemm else None
+                return KernelClass(
+                    rule.kind, rule.tensor_cores, "" if found is None else _shape(found.groupdict())
+                )
+        return self._unknown
+
+
+def prepared(name: str) -> tuple[str, str]:
+    """What rules see of a demangled name, in lower case: it without return type and unnamed
+    namespaces, and the kernel's own name in it.
+    """
+    full = _UNNAMED.sub("", name) if "<unnamed>" in name or "(anonymous" in name else name
+    returned = _RETURN_TYPE.match(full)
+    full = full[0 if returned is None else returned.end() :].lower()
+    ends = [end for end in (full.find("<"), full.find("(")) if end >= 0]
+    return full, full[: min([*ends, LONGEST_OWN_NAME])]
+
+
+def _search(pattern: str) -> Callable[[str], re.Match[str] | None] | None:
+    """The search of a pattern in names in lower case: half the time of one that ignores case."""
+    return re.compile(_lower(pattern)).search if pattern else None
+
+
+def _lower(pattern: str) -> str:
+    return _CAPITAL.sub(lambda found: found[0] if len(found[0]) > 1 else found[0].lower(), pattern)
+
+
+def _shape(groups: dict[str, str | None]) -> str:
+    """`layout mxnxk`, or as much of it as there is."""
+    tile = "x".join(size for size in (groups.get("m"), groups.get("n"), groups.get("k")) if size)
+    return " ".join(part for part in (groups.get("layout") or "", tile) if part)
+
+
+@lru_cache(maxsize=4)
+def classifier(rules: tuple[Rule, ...]) -> Classifier:
+    """The classifier of these rules, made once in a process."""
+    return Classifier(rules)
+
+
+# ---- reading rules ------------------------------------------------------------------------------------------------------------------
+
+
+def load_rules(path: Path | None = None) -> tuple[Rule, ...]:
+    """The rules of this file, if any, and then those that come with nsys2prv. What is wrong with
+    the file is one line.
+    """
+    return (
+        _shipped() if path is None else read_rules(text_of(path, "kernel"), str(path)) + _shipped()
+    )
+
+
+@cache
+def _shipped() -> tuple[Rule, ...]:
+    return read_rules(data_text(__package__, SHIPPED), SHIPPED)
+
+
+def read_rules(text: str, source: str) -> tuple[Rule, ...]:
+    """Rules from YAML text; `source` is what errors call it."""
+    rules = document(text, source, "kernel")["rules"]
+    return tuple(_rule(spec, f"{source}: rule {number}") for number, spec in enumerate(rules, 1))
+
+
+def _rule(spec: Any, where: str) -> Rule:
+    """A rule from its keys. `where` begins the message when something is wrong with it."""
+    keys_checked(spec, _KEYS, where)
+    patterns = {
+        key: _pattern(spec[key], f"{where}: {key}")
+        for key in ("name", "full", "shape")
+        if key in spec
+    }
+    if not ("name" in patterns or "full" in patterns):
+        raise Nsys2prvError(f"{where}: needs `name` or `full`")
+    kind = spec.get("class")
+    if not isinstance(kind, str) or kind.lower() not in values_of("kernel_class"):
+        labels = ", ".join(label for _, label in catalogue().value_sets["kernel_class"].labels)
+        raise Nsys2prvError(f"{where}: class {str(kind)[:40]!r} is none of {labels}")
+    tensor = spec.get("tensor_cores", "unknown")
+    tensor = {True: "yes", False: "no"}.get(tensor, tensor) if isinstance(tensor, bool) else tensor
+    if not isinstance(tensor, str) or tensor.lower() not in values_of("tensor_cores"):
+        raise Nsys2prvError(
+            f"{where}: tensor_cores {str(tensor)[:40]!r} is none of yes, no, unknown"
+        )
+    shape = patterns.get("shape", "")
+    if shape and not set(re.compile(shape).groupindex) & set(_GROUPS):
+        raise Nsys2prvError(
+            f"{where}: shape needs a group named {', '.join(_GROUPS[:-1])} or {_GROUPS[-1]}, such as (?P<m>[0-9]+)"
+        )
+    return Rule(
+        values_of("kernel_class")[kind.lower()],
+        patterns.get("name", ""),
+        patterns.get("full", ""),
+        values_of("tensor_cores")[tensor.lower()],
+        shape,
+    )
+
+
+def _pattern(pattern: Any, where: str) -> str:
+    if not isinstance(pattern, str) or not pattern:
+        raise Nsys2prvError(
+            f"{where}: {str(pattern)[:40]!r} is no regular expression; put it in quotes"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            re.compile(_lower(pattern))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise Nsys2prvError(
+            f"{where}: {pattern[:60]!r} is no regular expression: {str(error).partition(chr(10))[0]}"
+        ) from error
+    return pattern

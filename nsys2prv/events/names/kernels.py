@@ -1,0 +1,384 @@
+"""Labels of CUDA kernels: the short name made readable.
+
+A demangled kernel name says too much (policies, iterators, parameter lists, casts) and its short
+name too little: half of PyTorch is called ``vectorized_elementwise_kernel``. A label keeps the
+kernel's own name and those template arguments that tell one kernel from another::
+
+    void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>,
+        std::array<char *, (unsigned long)3>>(int, T2, T3)
+    vectorized_elementwise_kernel<CUDAFunctor_add<float>>
+
+``#2`` marks the second lambda of a function, ``(float)`` behind it the types it is called with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from nsys2prv.events.names.cxx import MAX_DEPTH, Expr, Part, parse, words
+
+_LABEL_LENGTH = 120
+_SUFFIX_LENGTH = 40
+# Facts that matter stand at the front; a longer name is not read further, so that its cost is
+# bounded.
+_PARSED_LENGTH = 8192
+_STRUCTURE = re.compile(r"[<(\[{:]")
+
+# ---- what is noise, and where -------------------------------------------------------------------
+
+# The rules below hold for names that begin with one of these; a user's own `Tensor` is left alone.
+_LIBRARIES = words(
+    "Eigen Kokkos RAJA amrex at at_cuda_detail c10 caffe2 cub cuda cudnn cute cutlass flash jax"
+    " pytorch_flash std sycl tensorflow thrust torch vllm xla"
+)
+
+# Arguments that say nothing of what the kernel does.
+_NOISE = words(
+    "CUDAGeneratorImpl Cuda DSizes DefaultDevice FusedOptimizerTensorListMetadata GpuDevice GridEvenShare"
+    " LaunchBounds LoadWithCast LoadWithoutCast MakePointer NoPermute NullType PhiloxRandom StoreWithCast"
+    " StoreWithoutCast TensorListScalarListMetadata __identity always_true_predicate distribution_nullary_kernel"
+    " identity_decomposer_t no_stencil_tag null_type use_default"
+)
+_NOISE_ANYWHERE = words(
+    "Flash_kernel_traits OffsetCalculator TensorListMetadata TrivialOffsetCalculator"
+)
+
+# Wrappers, and which of their arguments stands for the whole.
+_WRAPPERS = {
+    "C": 0,
+    "CombinedFunctorReducer": 0,
+    "Int": 0,
+    "Kernel": 0,
+    "Kernel2": 0,
+    "ReduceByKeyScanTileState": 0,
+    "ReduceOp": 1,
+    "ScanTileState": 0,
+    "TensorEvaluator": 0,
+    "TensorMap": 0,
+    "_kernel_agent": 0,
+    "constant": 1,
+    "cuda_parallel_launch_constant_memory": 0,
+    "cuda_parallel_launch_global_memory": 0,
+    "cuda_parallel_launch_local_memory": 0,
+    "device_kernel": 0,
+    "device_ptr": 0,
+    "enable_sm80_to_sm89": 0,
+    "enable_sm90": 0,
+    "enable_sm90_or_later": 0,
+    "func_wrapper_t": 1,
+    "gpu_kernel_impl": 0,
+    "gpu_kernel_impl_nocast": 0,
+    "integral_constant": 1,
+    "launch_closure_by_value": 0,
+    "launch_global": -1,
+    "normal_iterator": 0,
+    "zip_iterator": 0,
+}
+
+# Launch shapes of PyTorch's kernels (block size, vector width): the functor is the kernel.
+_WITHOUT_NUMBERS = words(
+    "distribution_elementwise_grid_stride_kernel elementwise_kernel reduce_kernel unrolled_elementwise_kernel"
+    " vectorized_elementwise_kernel vectorized_templated_elementwise_kernel"
+)
+_VALUES = {"true": "1", "false": "0", "void": ""}
+_SHAPES = frozenset(("GemmShape", "MatrixShape", "PitchLinearShape", "tuple"))
+# Here the loop body is the kernel; everything else belongs to the way it is run.
+_LAUNCHERS = frozenset(("RAJA", "amrex", "sycl"))
+# Too little by themselves: the class or namespace before them is kept.
+_GENERIC = words(
+    "F Func Functor Impl Kernel Op Params apply body call functor impl kernel launch op run type value_type"
+)
+_SCALARS = words(
+    "BFloat16 Half __half __nv_bfloat16 bfloat16_t bool char complex double float half half_t int long short"
+    " signed unsigned __int128"
+)
+
+# ---- telling ------------------------------------------------------------------------------------
+
+
+def _text(expr: Expr, depth: int) -> str:
+    """The readable form of an argument, its own arguments shown ``depth`` levels deep; "" for
+    noise.
+    """
+    path = expr.path
+    if len(path) > 1 or (path and path[0].ordinal):
+        path = [part for part in path if not part.is_operator]
+        for at, part in enumerate(path):
+            if part.ordinal:
+                return _closure(path[:at], path[at:], depth)
+    text = _named(path, depth) if path else ""
+    return text + "*" * expr.stars if text else ""
+
+
+def _named(path: list[Part], depth: int) -> str:
+    last = path[-1]
+    name, args = last.text, last.args
+    if len(path) == 1 and not args:
+        if name[0] in "-0123456789":
+            return name.rstrip("uUlL")
+        return _VALUES.get(name, name)
+    library = path[0].text if len(path) > 1 and path[0].text in _LIBRARIES else ""
+    if name in _NOISE_ANYWHERE:
+        return ""
+    if library:
+        if name in _NOISE or any(
+            "Policy" in part.text or part.text.startswith("policy_") for part in path
+        ):
+            return ""
+        if args and name in _WRAPPERS and _WRAPPERS[name] < len(args):
+            return _text(args[_WRAPPERS[name]], depth) + "*" * (name == "device_ptr")
+    if name.startswith("__nv_") and args:  # how nvcc itself writes an extended lambda
+        return _nvcc_closure(args, depth)
+    if len(path) > 1 and (path[-2].args or name in _GENERIC):
+        owner = path[-2].text
+        if path[-2].args:
+            owner = _named([path[0], path[-2]] if len(path) > 2 else path[:1], depth)
+        name = f"{owner}::{name}" if owner else name
+    shape = library in ("cute", "cutlass") and last.text in _SHAPES
+    if not args or (depth <= 0 and not shape):
+        return name
+    if library:
+        return _of_library(library, last.text, name, args, depth)
+    return _with(name, [text for arg in args if (text := _text(arg, depth - 1))])
+
+
+def _of_library(library: str, template: str, name: str, args: list[Expr], depth: int) -> str:
+    """A template of a known library, whose arguments are known too."""
+    if library in _LAUNCHERS:
+        args = [arg for arg in args if _has_closure(arg)][:1] or args
+    elif library == "Eigen" and template.startswith("Tensor"):
+        return _of_eigen(template, args, depth)
+    texts = [text for arg in args if (text := _text(arg, depth - 1))]
+    if library in ("cute", "cutlass") and template in _SHAPES:
+        if texts and all(not text.strip("0123456789x") for text in texts):
+            return "x".join(texts)
+        return "" if template == "tuple" else _with(name, texts)
+    if template in ("array", "Array") and texts and texts[0] == "char*":
+        return ""  # the data pointers of a PyTorch kernel
+    if library == "at":
+        if template in _WITHOUT_NUMBERS:
+            texts = [text for text in texts if not text.isdigit()] or texts
+        scalars = {text for text in texts if text in _SCALARS}
+        if len(scalars) == 1:  # BinaryFunctor<float,float,float,...>: once is enough
+            first = texts.index(scalars.pop())
+            texts = [text for at, text in enumerate(texts) if at == first or text != texts[first]]
+    return _with(name, texts)
+
+
+def _of_eigen(template: str, args: list[Expr], depth: int) -> str:
+    """An Eigen expression as the formula it is:
+    ``sum(Tensor<float,1>,Broadcasting(Tensor<float,1>))``.
+    """
+    texts = [
+        text for arg in args if (text := _text(arg, depth - 1)) and not text.startswith("array")
+    ]
+    if template == "TensorAssignOp" and texts and texts[0].startswith("Tensor<"):
+        return ",".join(texts[1:])
+    if template == "Tensor" or not template.endswith("Op"):
+        return _with(template, texts[:2])
+    operation = template[len("Tensor") : -len("Op")]
+    if operation.startswith("Cwise"):
+        operation, texts = _eigen_operation(args[0]), texts[1:]
+    return f"{operation}({','.join(texts)})" if depth > 1 else operation
+
+
+def _eigen_operation(expr: Expr) -> str:
+    name, args = (expr.path[-1].text, expr.path[-1].args) if expr.path else ("", None)
+    if name in ("scalar_left", "scalar_right") and args and len(args) > 2:
+        return f"{_eigen_operation(args[2])}_{name[7:]}"
+    return name.removeprefix("scalar_").removesuffix("_op")
+
+
+def _closure(function: list[Part], lambdas: list[Part], depth: int) -> str:
+    """A lambda, told by the function it stands in."""
+    ordinals = [part.ordinal for part in lambdas if part.ordinal]
+    torch = bool(function) and function[0].text == "at"
+    if torch and (
+        function[-1].text in _NOISE or (function[-1].text in _WRAPPERS and function[-1].args)
+    ):
+        return _named(function, depth)
+    types = ""
+    if torch and len(ordinals) > 1:
+        # One lambda an operator, in it one a data type, in it the code. The argument types tell the
+        # second.
+        arguments = dict.fromkeys(
+            text for arg in lambdas[-1].params or () if (text := _text(arg, 1))
+        )
+        if any(text.split()[-1] in _SCALARS for text in arguments):
+            types = f"({','.join(arguments)})"
+            ordinals = [ordinals[0], ordinals[-1]]
+            ordinals = ordinals if ordinals[1] > 1 else ordinals[:1]
+    number = "#" + ".".join(map(str, ordinals)) if ordinals != [1] else ""
+    if not function:
+        return "lambda" + number
+    name = _named(function, depth) or function[-1].text
+    if (
+        len(function) > 1
+        and function[0].text not in _LIBRARIES
+        and not (function[-2].args or function[-1].text in _GENERIC)
+    ):
+        name = f"{function[-2].text}::{name}"  # a method without its class says little
+    return name + number + types
+
+
+def _nvcc_closure(args: list[Expr], depth: int) -> str:
+    """``__nv_dl_wrapper_t<__nv_dl_tag<type of f, &f, ordinal>, captures...>``, and its relatives."""
+    for arg in args:
+        tag = arg.path[-1] if arg.path else None
+        if tag and tag.text.startswith("__nv_") and tag.args and len(tag.args) > 2:
+            ordinal = _text(tag.args[-1], 0)
+            return _text(tag.args[1], depth) + (f"#{ordinal}" if ordinal != "1" else "")
+    return "lambda"
+
+
+def _has_closure(expr: Expr) -> bool:
+    return any(
+        part.ordinal or part.text.startswith("__nv_") or any(map(_has_closure, part.args or ()))
+        for part in expr.path
+    )
+
+
+def _with(name: str, texts: list[str]) -> str:
+    return f"{name}<{','.join(texts)}>" if texts else name
+
+
+# ---- labels -------------------------------------------------------------------------------------
+
+
+def _clean(text: str) -> str:
+    """One line of printable characters, not in brackets as Paraver's own labels are."""
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else " " for char in text)
+    text = " ".join(text.split())
+    while text[:1] == "[" and text[-1:] == "]":
+        text = text[1:-1].strip()
+    return text
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def _prepared(name: str) -> str:
+    name = name[:_PARSED_LENGTH].removeprefix("typeinfo name for ")
+    if "<unnamed>" in name:
+        name = name.replace("<unnamed>::", "").replace("<unnamed>", "unnamed")
+    if "(anonymous " in name:
+        name = re.sub(r"\(anonymous (?:namespace|class|struct)\)(?:::)?", "", name)
+    return name
+
+
+def readable_kernel_name(demangled: str, short: str) -> str:
+    """A label for a kernel: at most 120 characters, never empty, of one line."""
+    name = _clean(demangled[:_PARSED_LENGTH]) or _clean(short[:_PARSED_LENGTH]) or "unnamed kernel"
+    if not _STRUCTURE.search(name):
+        return _cut(name, _LABEL_LENGTH)
+    tree = parse(_prepared(name))
+    label = deeper = ""
+    # CUTLASS tells tile, types and schedule first: there the beginning is worth more than an
+    # outline.
+    for depth in (MAX_DEPTH,) if "cutlass::" in name else (MAX_DEPTH, 6, 5, 4, 3, 2, 1, 0):
+        deeper, label = label, _clean(_text(tree, depth))
+        if len(label) <= _LABEL_LENGTH:
+            break
+    if len(label) < _LABEL_LENGTH // 2 and deeper:
+        label = deeper
+    return _cut(label or _clean(short) or name, _LABEL_LENGTH)
+
+
+# ---- telling apart ------------------------------------------------------------------------------
+
+
+def disambiguate(labels: Sequence[str], full: Sequence[str]) -> list[str]:
+    """Make labels unique: ``labels[i]`` is that of the kernel whose full name is ``full[i]``.
+
+    Where kernels share a label, each gets the template arguments or parameters in which it differs
+    from the others, or else a number by its place among the sorted full names. The outcome depends
+    on the pairs alone, not on their order; only the same pair given twice keeps one label.
+    """
+    kernels: defaultdict[str, set[str]] = defaultdict(set)
+    for label, name in zip(labels, full, strict=True):
+        kernels[label].add(name)
+    taken = set(kernels)
+    unique: dict[tuple[str, str], str] = {}
+    for label in sorted(label for label, names in kernels.items() if len(names) > 1):
+        names = sorted(kernels[label])
+        told: defaultdict[str, list[str]] = defaultdict(list)
+        for name, difference in zip(names, _differences(names), strict=True):
+            told[f"{label} {difference}" if difference else label].append(name)
+        for candidate, same in sorted(told.items()):
+            numbered = (f"{candidate} #{number}" for number in count(1))
+            for name in same:
+                choice = candidate if len(same) == 1 and candidate not in taken else next(numbered)
+                while choice in taken:
+                    choice = next(numbered)
+                unique[label, name] = choice
+                taken.add(choice)
+    return [unique.get((label, name), label) for label, name in zip(labels, full, strict=True)]
+
+
+def _differences(names: list[str]) -> list[str]:
+    """For each name, in as few words as tell most of them apart, what it has of its own."""
+    texts = [_prepared(name) for name in names]
+    chosen, distinct = [""] * len(names), 1
+    for column in _columns([(text, parse(text, parameters=True)) for text in texts]):
+        tried = [f"{old},{new}" if old else new for old, new in zip(chosen, column, strict=True)]
+        if len(set(tried)) > distinct:
+            chosen, distinct = tried, len(set(tried))
+        if distinct == len(names):
+            break
+    if max(map(len, chosen)) > _SUFFIX_LENGTH:
+        pairs = enumerate(zip(min(chosen), max(chosen), strict=False))
+        common = next((at for at, (one, other) in pairs if one != other), 0)
+        chosen = ["..." + text[common:] if common > 1 else text for text in chosen]
+    chosen = [_cut(_clean(text), _SUFFIX_LENGTH) for text in chosen]
+    return [text if not text or text.startswith("(") else f"<{text}>" for text in chosen]
+
+
+def _columns(kernels: list[tuple[str, Expr]]) -> Iterator[list[str]]:
+    """The places where some of the names differ, outermost first, with what each has there."""
+    exprs = [expr for _, expr in kernels]
+    if len({text[expr.start : expr.end] for text, expr in kernels}) == 1:
+        return
+    if (
+        len({(expr.path[-1].text, expr.path[-1].ordinal) if expr.path else None for expr in exprs})
+        > 1
+    ):
+        yield [_text(expr, 2) or _plain(expr, 1) for expr in exprs]
+        yield [_plain(expr, 2) for expr in exprs]
+        return
+    yield ["::".join(part.text for part in expr.path[:-1]) for expr in exprs]
+    yield ["*" * expr.stars for expr in exprs]
+    ends = {len(expr.path) for expr in exprs}
+    for at in range(-min(ends), 0) if len(ends) == 1 else [-1]:
+        parts = [expr.path[at] for expr in exprs]
+        yield [f"{part.text}#{part.ordinal}" if part.ordinal else "" for part in parts]
+        for lists in [part.args for part in parts], [part.params for part in parts]:
+            if len({None if args is None else len(args) for args in lists}) > 1:
+                texts = [",".join(_plain(arg, 1) for arg in args or ()) for args in lists]
+                if lists[0] is parts[0].params:
+                    long = max(map(len, texts)) > _SUFFIX_LENGTH
+                    texts = [
+                        f"({len(args or ())} parameters)" if long else f"({text})"
+                        for args, text in zip(lists, texts, strict=True)
+                    ]
+                yield texts
+            elif lists[0]:
+                for column in zip(*lists, strict=True):
+                    yield from _columns(
+                        [(text, arg) for (text, _), arg in zip(kernels, column, strict=True)]
+                    )
+
+
+def _plain(expr: Expr, depth: int) -> str:
+    """The argument as it stands, but for namespaces, casts and inner arguments."""
+    if not expr.path:
+        return "*" * expr.stars
+    last = expr.path[-1]
+    text = last.text + (f"#{last.ordinal}" if last.ordinal else "")
+    if last.args and depth > 0:
+        text += f"<{','.join(_plain(arg, depth - 1) for arg in last.args)}>"
+    return text + "*" * expr.stars

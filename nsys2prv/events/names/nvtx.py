@@ -1,0 +1,256 @@
+"""What NVTX ranges and marks are called in the trace: names of the report, changed by rules.
+
+The rules are data (``nvtx_rules.yaml``, and what users put before it); this module reads, checks
+and applies them, to distinct names in columns. Their patterns are those of Rust's regex, as polars
+has them: no name makes one slow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv._util.data import data_text
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.events.names.rule_files import document, keys_checked, text_of
+
+SHIPPED = "nvtx_rules.yaml"
+#: In place of a file: no rules at all.
+NONE = "none"
+#: The group of a pattern that is kept as a number.
+NUMBER = "number"
+#: What patterns see of the default domain, whose own name is empty.
+DEFAULT_DOMAIN = "default domain"
+_KEYS = ("match", "replace", "drop", "domain")
+_BUILTIN = "builtin"
+#: A group in a replacement: $1, $name, ${name}; $$ is a dollar sign.
+_REFERENCE = re.compile(r"\$\$|\$\{(?P<braced>[^}]*)\}|\$(?P<bare>[0-9A-Za-z_]+)")
+_WHOLE = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule, checked. match, domain: patterns searched in the name and in its domain's name, ""
+    for any domain. replace: what takes the place of every match; None where names that match are
+    dropped. keeps: whether the pattern has a group `number`.
+    """
+
+    match: str
+    replace: str | None
+    domain: str = ""
+    keeps: bool = False
+
+
+@dataclass
+class Renamed:
+    """texts: the names that rules make, "" where nothing is left; codes: of each name that was
+    given the index of what became of it. wanted: of each, False where a rule drops it. numbers:
+    kept of each, ABSENT where there is none.
+    """
+
+    texts: pl.Series
+    codes: np.ndarray
+    wanted: np.ndarray
+    numbers: np.ndarray
+
+
+def renamed(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) -> Renamed:
+    """What rules make of names, each with the name of its domain ("" for the default one; None
+    where no rule asks for domains).
+
+    Each rule sees what those before it left, which of many names is often the same: it is asked
+    once for each.
+    """
+    codes = np.arange(len(texts))
+    wanted = np.ones(len(texts), bool)
+    numbers = np.full(len(texts), ABSENT)
+    apart = True  # each name stands by itself, where it was given
+    for rule in rules:
+        change = _Change(rule, texts)
+        meant = change.hit[codes] & wanted
+        if rule.domain and domains is not None:
+            meant &= domains.replace("", DEFAULT_DOMAIN).str.contains(rule.domain).to_numpy()
+        rows = np.flatnonzero(meant)
+        if not len(rows):
+            continue
+        if rule.replace is None:
+            wanted[rows] = False
+            continue
+        changing, of_row = (rows, np.arange(len(rows))) if apart else factorize(codes[rows])
+        if rule.keeps:
+            kept = (
+                texts.gather(changing)
+                .str.extract_groups(rule.match)
+                .struct.field(NUMBER)
+                .cast(pl.Int64, strict=False)
+            )
+            kept = kept.fill_null(ABSENT).to_numpy()[of_row]
+            numbers[rows] = np.where(kept >= 0, kept, numbers[rows])
+        made, of_changed = _distinct(change.made(changing))
+        codes[rows] = len(texts) + of_changed[of_row]
+        used, codes = factorize(codes)
+        apart = False
+        left = np.searchsorted(used, len(texts))
+        texts = pl.concat(
+            [texts.gather(used[:left]), made.gather(used[left:] - len(texts)).str.strip_chars()]
+        )
+    texts, merged = _distinct(texts)
+    return Renamed(texts, merged[codes], wanted, numbers)
+
+
+class _Change:
+    """What a rule makes of texts. hit: which of them it is about."""
+
+    def __init__(self, rule: Rule, texts: pl.Series) -> None:
+        self._rule, self._texts = rule, texts
+        self._place = self._replaced = None
+        if rule.replace == "" and to_the_end(rule.match):
+            self._place = texts.str.find(rule.match)
+            # A rule that only replaces is not about texts that it leaves as they were.
+            hit = (
+                self._place.is_not_null()
+                if rule.keeps
+                else (self._place < texts.str.len_bytes()).fill_null(False)
+            )
+        elif rule.replace is None or rule.keeps:
+            hit = texts.str.contains(rule.match)
+        else:
+            # One search instead of two: what a replacement leaves as it was needs none.
+            self._replaced = texts.str.replace_all(rule.match, rule.replace)
+            hit = self._replaced != texts
+        self.hit = hit.to_numpy()
+
+    def made(self, rows: np.ndarray) -> pl.Series:
+        """What becomes of those at `rows`."""
+        if self._replaced is not None:
+            return self._replaced.gather(rows)
+        chosen = self._texts.gather(rows)
+        if self._place is not None:
+            return chosen.cast(pl.Binary).bin.head(self._place.gather(rows)).cast(pl.String)
+        return chosen.str.replace_all(self._rule.match, self._rule.replace or "")
+
+
+def _distinct(texts: pl.Series) -> tuple[pl.Series, np.ndarray]:
+    """The texts without repetitions, and each one's index among them."""
+    kept = texts.unique(maintain_order=True)
+    if len(kept) == len(texts):
+        return texts, np.arange(len(texts))
+    frame = (
+        texts.alias("text")
+        .to_frame()
+        .join(
+            kept.alias("text").to_frame().with_row_index("code"),
+            on="text",
+            how="left",
+            maintain_order="left",
+        )
+    )
+    return kept, frame["code"].to_numpy().astype(np.int64)
+
+
+@cache
+def to_the_end(pattern: str) -> bool:
+    """Whether it is certain that all that a pattern matches lasts to the end of the text: it ends
+    in $, which no alternative lacks.
+    """
+    bare = re.sub(r"\\.", "", pattern)
+    if re.search(r"\(\?(?![:<]|P<)", bare):
+        return False  # flags, by which $ may mean the end of a line
+    bare = re.sub(r"\[[^\[\]]*\]", "", bare)
+    while bare != (bare := re.sub(r"\([^()]*\)", "", bare)):
+        pass
+    return bare.endswith("$") and not re.search(r"[][()|]", bare)
+
+
+# ---- reading rules ------------------------------------------------------------------------------------------------------------------
+
+
+def load_rules(source: str | Path | None = None) -> tuple[Rule, ...]:
+    """The rules of this file, if any, and then those that come with nsys2prv, unless the file or
+    `none` leaves them out.
+    """
+    if source is None:
+        return _shipped()
+    if str(source) == NONE:
+        return ()
+    return read_rules(text_of(Path(source), "NVTX"), str(source))
+
+
+@cache
+def _shipped() -> tuple[Rule, ...]:
+    return read_rules(f"{_BUILTIN}: no\n{data_text(__package__, SHIPPED)}", SHIPPED)
+
+
+def read_rules(text: str, source: str) -> tuple[Rule, ...]:
+    """Rules from YAML text; `source` is what errors call it."""
+    data = document(text, source, "NVTX", (_BUILTIN,))
+    builtin = data.get(_BUILTIN, True)
+    if not isinstance(builtin, bool):
+        raise Nsys2prvError(f"{source}: {_BUILTIN} is yes or no, not {str(builtin)[:40]!r}")
+    rules = tuple(
+        _rule(spec, f"{source}: rule {number}") for number, spec in enumerate(data["rules"], 1)
+    )
+    return rules + _shipped() if builtin else rules
+
+
+def _rule(spec: Any, where: str) -> Rule:
+    """A rule from its keys. `where` begins the message when something is wrong with it."""
+    keys_checked(spec, _KEYS, where)
+    if "match" not in spec:
+        raise Nsys2prvError(f"{where}: needs `match`")
+    groups = _groups(spec["match"], f"{where}: match")
+    if "domain" in spec:
+        _groups(spec["domain"], f"{where}: domain")
+    drop = spec.get("drop", False)
+    if not isinstance(drop, bool):
+        raise Nsys2prvError(f"{where}: drop is yes or no, not {str(drop)[:40]!r}")
+    if drop == ("replace" in spec):
+        raise Nsys2prvError(f"{where}: needs either `replace` or `drop: yes`")
+    if drop:
+        return Rule(spec["match"], None, spec.get("domain", ""))
+    return Rule(
+        spec["match"],
+        _replacement(spec["replace"], groups, f"{where}: replace"),
+        spec.get("domain", ""),
+        NUMBER in groups,
+    )
+
+
+def _groups(pattern: Any, where: str) -> set[str]:
+    """The groups of a pattern, by number and by name."""
+    if not isinstance(pattern, str) or not pattern:
+        raise Nsys2prvError(
+            f"{where}: {str(pattern)[:40]!r} is no regular expression; put it in quotes"
+        )
+    try:
+        named = pl.Series([""]).str.extract_groups(pattern).struct.fields
+        pl.Series([""]).str.contains(pattern)
+    except pl.exceptions.PolarsError as error:
+        said = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise Nsys2prvError(
+            f"{where}: {pattern[:60]!r} is no regular expression: {said[-1] if said else 'not understood'}"
+        ) from error
+    return {"0", *named, *(str(number) for number in range(1, len(named) + 1))}
+
+
+def _replacement(text: Any, groups: set[str], where: str) -> str:
+    if not isinstance(text, str):
+        raise Nsys2prvError(f"{where}: {str(text)[:40]!r} is no text; put it in quotes")
+    for found in _REFERENCE.finditer(text):
+        group = found["braced"] if found["braced"] is not None else found["bare"]
+        if group is not None and group not in groups:
+            hint = (
+                f"; write ${{{_WHOLE.match(group)[0]}}} before further letters"
+                if _WHOLE.match(group)
+                else ""
+            )
+            raise Nsys2prvError(f"{where}: {found[0]!r} is no group of the pattern{hint}")
+    return text

@@ -1,0 +1,129 @@
+"""Which kinds of events to translate: the argument of ``-t``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.text import duration_text
+from nsys2prv.events import all_kinds
+from nsys2prv.events.kind import ALL, EventKind
+
+#: So many names at most are offered for one that is none. Report of nsys stats -> the kinds that
+#: hold its rows, where the nearest name of a kind would mislead.
+STATS = {
+    "cuda_gpu_trace": "kernels,memory",
+    "cuda_gpu_sum": "kernels,memory",
+    "cuda_gpu_kern_sum": "kernels",
+    "cuda_gpu_mem_time_sum": "memory",
+    "cuda_gpu_mem_size_sum": "memory",
+    "cuda_kern_exec_trace": "cuda_api_trace,kernels",
+    "cuda_kern_exec_sum": "cuda_api_trace,kernels",
+    "nvtx_gpu_proj_trace": "nvtx_on_gpu",
+    "nvtx_gpu_proj_sum": "nvtx_on_gpu",
+    "nvtx_kern_sum": "nvtx_on_gpu",
+}
+LIKE = 3
+
+
+@dataclass(frozen=True)
+class Selection:
+    """kinds: to translate. asked: the names that the user gave, of kinds or of groups of them,
+    worth a warning where none is found.
+    """
+
+    kinds: tuple[EventKind, ...]
+    asked: frozenset[str]
+
+
+def names() -> list[str]:
+    """Every name that -t takes."""
+    called = {name for kind in all_kinds() for name in (kind.name, *kind.groups, *kind.along)}
+    return sorted({*called, ALL})
+
+
+def no_such_kind(name: str) -> str:
+    """What to say of a name that is none: what is meant elsewhere by it, or which names are like
+    it.
+    """
+    if name in STATS:
+        return (
+            f"no such kind of event; the rows of this report of nsys stats are {STATS[name]} here"
+        )
+    near = get_close_matches(name.lower(), names(), LIKE)
+    return f"no such kind of event; {f'is it {_either(near)}? ' if near else ''}nsys2prv --kinds lists all"
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
+    """The kinds that a list of names means; `-name` leaves one out, no name at all or only such
+    means everything.
+
+    Kinds on demand are never meant by another name than their own, and come beside what else is
+    asked for. demanded: names of such. Raises UsageError for a name that is none.
+    """
+    kinds = all_kinds()
+    chosen: set[str] = set()
+    left_out: set[str] = set()
+    asked: set[str] = set()
+    on_demand = {kind.name for kind in kinds if kind.on_demand}
+    demanded = list(demanded)
+    given = [word.strip() for word in (*words, *demanded) if word.strip()]
+    for word in given:
+        negative, name = word.startswith("-"), word.lstrip("-")
+        members = {
+            kind.name
+            for kind in kinds
+            if kind.called(name) or (name in kind.along and not negative)
+        }
+        if not negative:
+            members -= on_demand - {name}
+        if not members:
+            raise UsageError(f"-t {name}: {no_such_kind(name)}")
+        if negative:
+            left_out |= members
+        else:
+            chosen |= members
+            asked |= {name} - {ALL}
+    if all(word.startswith("-") or word in on_demand for word in given):
+        chosen |= {kind.name for kind in kinds} - on_demand
+    left_out -= set(demanded)
+    return Selection(
+        tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked)
+    )
+
+
+def least_durations(
+    given: Mapping[str, int], typed: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Kind -> duration in ns below which its ranges are dropped. given: by the names that -t takes.
+
+    A kind's own name goes before those of groups, of which the longest duration counts, and these
+    before `all`. typed: how the user wrote them, for messages. Raises UsageError for a name that is
+    none, for a kind of points in time, and for what is no duration.
+    """
+    for name, duration in given.items():
+        text = (typed or {}).get(name, f"{name}={duration_text(duration)}")
+        members = [kind for kind in all_kinds() if kind.called(name)]
+        if not members:
+            raise UsageError(f"--min-duration {text}: {no_such_kind(name)}")
+        if not any(kind.lasting for kind in members):
+            raise UsageError(
+                f"--min-duration {text}: its events are points in time, or follow from others"
+            )
+        if not 0 <= duration < 1 << 63:
+            raise UsageError(f"--min-duration {name}={duration}: no duration in ns")
+    least: dict[str, int] = {}
+    for kind in all_kinds():
+        levels = (
+            [given[name] for name in level if name in given]
+            for level in ((kind.name,), kind.groups, (ALL,))
+        )
+        if kind.lasting and (fitting := next(filter(None, levels), None)):
+            least[kind.name] = max(fitting)
+    return least

@@ -1,0 +1,277 @@
+"""The MPI communicators of a report: handles, which mean something within one process only, to
+names that all ranks share.
+
+MPI_COMMUNICATORS has a row for every communicator of every rank that the report covers. `members`
+lists world ranks by their rank in the communicator; a list by world rank of the ranks in the
+communicator is understood too (the row's own `rank` and `localRank` tell which it is). A handle
+that was freed may come again, so a call's communicator is the latest of its handle at that time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.source import NULL, Source
+
+TABLE = "MPI_COMMUNICATORS"
+WORLD, SELF = "MPI_COMM_WORLD", "MPI_COMM_SELF"
+#: What MPICH and its relatives (Intel MPI, Cray MPI, MVAPICH) call MPI_COMM_WORLD in every process.
+MPICH_WORLD = 0x44000000
+#: Names list so many characters of ranks at most.
+LONGEST_LIST = 60
+UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A communicator of one rank. members: world rank of each of its ranks, None if not known."""
+
+    rank: int
+    handle: int | None
+    parent: int | None
+    time: int
+    size: int | None
+    root: tuple[int, int] | None
+    uid: int | None
+    members: tuple[int, ...] | None
+
+
+class Communicators:
+    """The communicators of one report. names: of each, the same on all its ranks and in all
+    reports.
+
+    Names come from the unique number of newer exports, else from the number that the first member
+    gave it, else from the names of its parent and its members and how many of these there were
+    before.
+    """
+
+    def __init__(self, info: ReportInfo, database: Source) -> None:
+        rows = _rows(database)
+        self._ranks = info.ranks
+        ranks = {row.rank for row in rows}
+        self._only_rank = (
+            None
+            if info.ranks or len(ranks) > 1
+            else ranks.pop()
+            if ranks
+            else next(iter(info.launcher_ranks.values()), None)
+        )
+        named = _named(rows)
+        self.names = [name for _, name in named]
+        self._members = [row.members for row, _ in named]
+        self._handles = _first_for_ever(
+            pl.DataFrame(
+                [
+                    (row.rank, row.handle, row.time, index)
+                    for index, (row, _) in enumerate(named)
+                    if row.handle is not None
+                ],
+                schema={"rank": pl.Int64, "handle": pl.Int64, "time": pl.Int64, "index": pl.Int64},
+                orient="row",
+            )
+        )
+        self._uids = pl.DataFrame(
+            [
+                (row.rank, row.uid, index)
+                for index, (row, _) in enumerate(named)
+                if row.uid is not None
+            ],
+            schema={"rank": pl.Int64, "uid": pl.Int64, "by_uid": pl.Int64},
+            orient="row",
+        ).unique(["rank", "uid"], keep="first")
+        self._mpich_world = len(self.names)
+        self.names.append(WORLD)
+        lengths = np.array([len(members or ()) for members in self._members] + [0], np.int64)
+        self._start = np.cumsum(lengths) - lengths
+        self._length = lengths
+        self._table = np.array(
+            [rank for members in self._members for rank in members or ()] + [UNKNOWN], np.int64
+        )
+
+    def own_ranks(self, processes: np.ndarray) -> np.ndarray:
+        """The rank in MPI_COMM_WORLD of each of these processes (globalPid), UNKNOWN where nothing
+        tells.
+        """
+        otherwise = UNKNOWN if self._only_rank is None else self._only_rank
+        return np.array(
+            [self._ranks.get(int(process), otherwise) for process in processes], np.int64
+        )
+
+    def find(
+        self, ranks: np.ndarray, handles: np.ndarray, uids: np.ndarray, times: np.ndarray
+    ) -> np.ndarray:
+        """The communicator of each call: by the rank that made it, its commHandle and commUid, and
+        when. UNKNOWN where none is.
+        """
+        calls = pl.DataFrame(
+            {"rank": ranks, "handle": handles, "uid": uids, "time": times}
+        ).with_row_index("row")
+        found = calls.join(self._uids, on=["rank", "uid"], how="left", maintain_order="left")
+        by_handle = (
+            calls.sort("time")
+            .join_asof(self._handles, on="time", by=["rank", "handle"], check_sortedness=False)
+            .sort("row")
+        )
+        index = pl.select(pl.coalesce(found["by_uid"], by_handle["index"])).to_series()
+        known = index.fill_null(UNKNOWN).to_numpy()
+        return np.where((known == UNKNOWN) & (handles == MPICH_WORLD), self._mpich_world, known)
+
+    def world_ranks(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+        """Ranks in communicators as ranks in MPI_COMM_WORLD; UNKNOWN for what is no rank, or of a
+        communicator not known.
+        """
+        inside = (communicators != UNKNOWN) & (ranks >= 0) & (ranks < self._length[communicators])
+        listed = self._table[np.where(inside, self._start[communicators] + ranks, -1)]
+        return np.where((communicators == self._mpich_world) & (ranks >= 0), ranks, listed)
+
+    def sizes(self, communicators: np.ndarray) -> np.ndarray:
+        """The number of ranks of each, 0 where not known."""
+        return self._length[communicators]
+
+    def keys(self, communicators: np.ndarray) -> np.ndarray:
+        """A number for each that means the same communicator in all reports; 0 for one not known."""
+        numbers = [_number(name) for name in self.names]
+        return np.array([*numbers, 0], np.int64)[communicators]
+
+
+def _rows(database: Source) -> list[_Row]:
+    columns = (
+        "rank",
+        "timestamp",
+        "commHandle",
+        "parentHandle",
+        "localRank",
+        "size",
+        "groupRoot",
+        "groupRootUid",
+        "members",
+        "commUid",
+    )
+    rows = []
+    for rank, time, handle, parent, local, size, root, root_uid, members, uid in database.small(
+        TABLE, *columns
+    ):
+        if isinstance(rank, int):
+            root_known = isinstance(root, int) and isinstance(root_uid, int)
+            rows.append(
+                _Row(
+                    rank,
+                    _integer(handle),
+                    _integer(parent),
+                    time if isinstance(time, int) else NULL,
+                    _integer(size),
+                    (root, root_uid) if root_known else None,
+                    _integer(uid),
+                    _members(members, rank, local, size),
+                )
+            )
+    return sorted(rows, key=lambda row: row.time)
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _members(text: object, rank: int, local: object, size: object) -> tuple[int, ...] | None:
+    """World ranks by rank in the communicator, if the text says so without a contradiction."""
+    numbers = [int(number) for number in re.findall(r"-?\d+", str(text or ""))]
+    if not isinstance(local, int):
+        return tuple(numbers) if numbers and rank in numbers else None
+    if (
+        0 <= local < len(numbers)
+        and numbers[local] == rank
+        and len(numbers) == (size if isinstance(size, int) else len(numbers))
+    ):
+        return tuple(numbers)
+    by_world_rank = {number: world for world, number in enumerate(numbers) if number >= 0}
+    if by_world_rank.get(local) == rank and sorted(by_world_rank) == list(
+        range(len(by_world_rank))
+    ):
+        return tuple(by_world_rank[number] for number in range(len(by_world_rank)))
+    return None
+
+
+def _named(rows: list[_Row]) -> list[tuple[_Row, str]]:
+    """The rows (in order of time) with their communicators' names."""
+    worlds, selves = _predefined(rows)
+    latest: dict[tuple[int, int | None], str] = {}
+    before: dict[tuple[int, str, tuple[int, ...] | None], int] = {}
+    named = []
+    for row in rows:
+        if row is worlds.get(row.rank):
+            name = WORLD
+        elif row is selves.get(row.rank):
+            name = SELF
+        else:
+            parent = latest.get((row.rank, row.parent), "")
+            earlier = before.get((row.rank, parent, row.members), 0)
+            before[row.rank, parent, row.members] = earlier + 1
+            name = f"{_list(row.members)} #{_identity(row, parent, earlier)}"
+        latest[row.rank, row.handle] = name
+        named.append((row, name))
+    return named
+
+
+def _predefined(rows: list[_Row]) -> tuple[dict[int, _Row], dict[int, _Row]]:
+    """MPI_COMM_WORLD and MPI_COMM_SELF of each rank: the first with all ranks in order, and the
+    first of one rank beside it.
+    """
+    largest = max((len(row.members) for row in rows if row.members), default=0)
+    worlds: dict[int, _Row] = {}
+    selves: dict[int, _Row] = {}
+    for row in rows:
+        if row.members == tuple(range(largest)) and row.rank not in worlds:
+            worlds[row.rank] = row
+        elif row.members == (row.rank,) and row.rank not in selves:
+            selves[row.rank] = row
+    return worlds, selves
+
+
+def _identity(row: _Row, parent: str, earlier: int) -> str:
+    if row.uid is not None:
+        return str(row.uid)
+    return f"{row.root[0]}.{row.root[1]}" if row.root else f"{earlier + 1} of {parent or 'unknown'}"
+
+
+def _list(members: tuple[int, ...] | None) -> str:
+    """The ranks in a few characters, equal for equal lists only."""
+    if members is None:
+        return "unknown ranks"
+    text = ""
+    first = 0
+    for position in range(1, len(members) + 1):
+        if position == len(members) or members[position] != members[position - 1] + 1:
+            text += f",{members[first]}" + (
+                f"-{members[position - 1]}" if position - 1 > first else ""
+            )
+            first = position
+        if len(text) > LONGEST_LIST:
+            digest = hashlib.blake2b(repr(members).encode(), digest_size=4).hexdigest()
+            return f"{len(members)} ranks from {members[0]} ({digest})"
+    return f"ranks {text[1:]}"
+
+
+def _number(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1 | 1
+
+
+def _first_for_ever(handles: pl.DataFrame) -> pl.DataFrame:
+    """The first communicator of each handle counts for earlier calls too: rows are stamped when the
+    creating call ends.
+    """
+    return (
+        handles.sort("time", maintain_order=True)
+        .with_columns(
+            pl.when(pl.col("index").cum_count().over("rank", "handle") == 1)
+            .then(NULL)
+            .otherwise("time")
+            .alias("time")
+        )
+        .sort("time", maintain_order=True)
+    )

@@ -1,0 +1,348 @@
+"""What one report says of itself: versions, host, clocks, processes, threads, ranks, GPUs. Small
+and picklable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsys2prv.nsight.capture import Capture, Message, capture_of, messages
+from nsys2prv.nsight.opening import open_source
+from nsys2prv.nsight.source import TIME_LIMIT, Part, Source
+
+#: In the order of trust: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+#: Variable of ranks -> that of their number.
+SIZE_VARIABLES = {
+    "RANK": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+    "SLURM_PROCID": "SLURM_NTASKS",
+}
+#: Ids of a job. A heterogeneous job has one for all its parts.
+JOB_VARIABLES = (
+    "SLURM_HET_JOB_ID",
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "FLUX_JOB_ID",
+    "PJM_JOBID",
+    "COBALT_JOBID",
+)
+
+
+def launcher_ranks(database: Source) -> dict[str, int]:
+    """The rank by each of :data:`RANK_VARIABLES` that the report's launch environment holds, in
+    their order.
+
+    META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`, with a value
+    `NAME="text"`. A variable with several values (several processes launched) tells nothing.
+    """
+    return _numbers(database, RANK_VARIABLES)
+
+
+def launcher_sizes(database: Source) -> dict[str, int]:
+    """The number of ranks by each of :data:`SIZE_VARIABLES` that the launch environment holds."""
+    return _numbers(database, tuple(SIZE_VARIABLES.values()))
+
+
+def _numbers(database: Source, names: Sequence[str]) -> dict[str, int]:
+    """The values of variables that are numbers, in the order of their names; a variable with
+    several values is left out.
+    """
+    if not database.has("META_DATA_CAPTURE", "name", "value"):
+        return {}
+    wanted = " OR ".join(f"value GLOB '{name}=*'" for name in names)
+    rows = database.query(
+        f"SELECT value FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})"
+    )
+    found: dict[str, set[int]] = {}
+    for (value,) in rows:
+        match = re.fullmatch(r'(\w+)="?([0-9]{1,9})"?\s*', str(value))
+        if match:
+            found.setdefault(match[1], set()).add(int(match[2]))
+    return {name: found[name].pop() for name in names if len(found.get(name, ())) == 1}
+
+
+def launcher_job(database: Source) -> str:
+    """Tells the launcher's jobs apart, and nothing of them: a digest of the first of
+    :data:`JOB_VARIABLES`; "" without one.
+    """
+    if not database.has("META_DATA_CAPTURE", "name", "value"):
+        return ""
+    for name in JOB_VARIABLES:
+        rows = database.query(
+            f"SELECT DISTINCT value FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT_VARIABLE' "
+            f"AND typeof(value) = 'text' AND value GLOB '{name}=*' LIMIT 2"
+        )
+        if len(rows) == 1:
+            return hashlib.sha256(rows[0][0].encode("utf-8", "replace")).hexdigest()[:16]
+    return ""
+
+
+def distinguishing(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
+    """One rank per report, by the first variable that all of them have and no two share the value
+    of; None if there is none.
+    """
+    for name in RANK_VARIABLES:
+        values = [report.get(name) for report in ranks]
+        if None not in values and len(set(values)) == len(values):
+            return values
+    return None
+
+
+PROCESS_MASK = ~0xFFFFFF
+#: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
+NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A physical GPU as the report numbers it. `key` tells it from all others of its host, where
+    that is known.
+    """
+
+    number: int
+    name: str = ""
+    uuid: str = ""
+    bus: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.uuid if self.uuid.strip("0-") else self.bus
+
+
+@dataclass(frozen=True)
+class ReportInfo:
+    """Facts of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and
+    globalTid.
+
+    path: the SQLite file or folder of tables that is read; source: the report as the user gave it,
+    where that is another file. utc_ns: UTC (Unix epoch) at event time 0, None where not exported.
+    system_ns: the host's monotonic clock at event time 0. absolute: event times already are UTC
+    (exported with --ts-normalize). capture: the times that rows may have. parts: the rows of every
+    table that has any. ranks: MPI rank of a process. launcher_ranks: rank by each variable of the
+    launcher's environment. cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported. messages:
+    of Nsight Systems about losses and the like. job: tells the launcher's jobs apart.
+    launcher_sizes: number of ranks by each variable of that environment.
+    """
+
+    path: Path
+    source: Path | None = None
+    schema: str = ""
+    product: str = ""
+    host: str = ""
+    utc_ns: int | None = None
+    system_ns: int | None = None
+    absolute: bool = False
+    duration_ns: int | None = None
+    capture: Capture = field(default_factory=Capture)
+    parts: dict[str, Part] = field(default_factory=dict)
+    processes: dict[int, str] = field(default_factory=dict)
+    threads: dict[int, str] = field(default_factory=dict)
+    ranks: dict[int, int] = field(default_factory=dict)
+    launcher_ranks: dict[str, int] = field(default_factory=dict)
+    gpus: dict[int, Gpu] = field(default_factory=dict)
+    cuda_gpus: dict[tuple[int, int], int] = field(default_factory=dict)
+    domains: dict[tuple[int, int], str] = field(default_factory=dict)
+    categories: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    messages: tuple[Message, ...] = ()
+    job: str = ""
+    launcher_sizes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.given.name
+
+    @property
+    def given(self) -> Path:
+        """The report as the user knows it."""
+        return self.source or self.path
+
+    def gpu_of(self, pid: int, ordinal: int) -> int | None:
+        """The number of the GPU behind a CUDA ordinal of a process (globalPid), None where nothing
+        tells.
+
+        Where the report does not tie them, ordinal 0 is its only GPU; a further ordinal means that
+        it has others, which it does not name.
+        """
+        number = self.cuda_gpus.get((pid_of(pid), ordinal))
+        if number is None and ordinal == 0 and len(self.gpus) == 1:
+            (number,) = self.gpus
+        return number
+
+    def gpu_or_ordinal(self, pid: int, ordinal: int) -> int:
+        """The same, the ordinal where nothing tells."""
+        number = self.gpu_of(pid, ordinal)
+        return ordinal if number is None else number
+
+
+def pid_of(global_id: int) -> int:
+    """The operating system's process id inside a globalPid or globalTid."""
+    return (global_id >> 24) & 0xFFFFFF
+
+
+def tid_of(global_tid: int) -> int:
+    """The operating system's thread id inside a globalTid."""
+    return global_tid & 0xFFFFFF
+
+
+def inspect(path: str | Path, source: Path | None = None) -> ReportInfo:
+    """Read the small tables of an export (made from `source`)."""
+    with open_source(path) as database:
+        return _inspect(database, source)
+
+
+def _inspect(database: Source, source: Path | None) -> ReportInfo:
+    # First, as a folder's tables are counted together.
+    parts = database.with_rows()
+    export = dict(
+        database.small("META_DATA_EXPORT", "name", "value")
+        or database.small("EXPORT_META_DATA", "name", "value")
+    )
+    starts = [
+        (_utc(utc), _integer(system))
+        for utc, system in database.small(
+            "TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs"
+        )
+    ]
+    utc_ns, system_ns = min(
+        starts, key=lambda start: (start[0] is None, start[0] or 0), default=(None, None)
+    )
+    hosts = [
+        value
+        for name, value in database.small(
+            "TARGET_INFO_SYSTEM_ENV", "name", "value", where="{name} = 'Hostname'"
+        )
+        if value
+    ]
+    details = database.small("ANALYSIS_DETAILS", "duration")
+    domains, categories = _nvtx_names(database)
+    return ReportInfo(
+        path=database.path,
+        source=source,
+        schema=str(export.get("EXPORT_SCHEMA_VERSION") or ""),
+        product=str(export.get("EXPORT_PRODUCT_VERSION") or ""),
+        host=str(hosts[0]) if hosts else "",
+        utc_ns=utc_ns,
+        system_ns=system_ns,
+        absolute=str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower()
+        in {"1", "true", "yes"},
+        duration_ns=_integer(details[0][0]) if details else None,
+        capture=capture_of(database, utc_ns),
+        parts={name: part for name, part in parts.items() if _usable(database, name)},
+        processes=_processes(database),
+        threads=_thread_names(database),
+        ranks={
+            tid & PROCESS_MASK: rank
+            for tid, rank in database.small("MPI_RANKS", "globalTid", "rank")
+            if isinstance(tid, int) and isinstance(rank, int)
+        },
+        launcher_ranks=launcher_ranks(database),
+        launcher_sizes=launcher_sizes(database),
+        gpus=_gpus(database),
+        cuda_gpus=_cuda_gpus(database),
+        domains=domains,
+        categories=categories,
+        messages=messages(database),
+        job=launcher_job(database),
+    )
+
+
+def _usable(database: Source, table: str) -> bool:
+    """Whether a table can be asked for. Conditions look strings up, in both columns of their table."""
+    return table != "StringIds" or database.has(table, "id", "value")
+
+
+def _integer(value: object) -> int | None:
+    """A number that a clock can show."""
+    return value if isinstance(value, int) and abs(value) < TIME_LIMIT else None
+
+
+def _utc(value: object) -> int | None:
+    """A UTC (ns): one before 1970 is a clock that was never set, and would stretch the trace over
+    half a century.
+    """
+    number = _integer(value)
+    return number if number is not None and number > 0 else None
+
+
+def _processes(database: Source) -> dict[int, str]:
+    rows = database.small("PROCESSES", "globalPid", "name")
+    return {
+        pid: Path(name).name if isinstance(name, str) and name else ""
+        for pid, name in rows
+        if isinstance(pid, int)
+    }
+
+
+def _thread_names(database: Source) -> dict[int, str]:
+    """The name of highest priority of each thread."""
+    rows = [
+        row
+        for row in database.small("ThreadNames", "globalTid", "nameId", "priority")
+        if isinstance(row[0], int)
+    ]
+    best: dict[int, tuple[int, int]] = {}
+    for tid, name, priority in rows:
+        rank = (priority if isinstance(priority, int) else 0, name if isinstance(name, int) else 0)
+        best[tid] = max(best.get(tid, rank), rank)
+    texts = database.strings(sorted({name for _, name in best.values()}))
+    return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
+
+
+def _gpus(database: Source) -> dict[int, Gpu]:
+    gpus = {}
+    for number, name, uuid, bus in database.small(
+        "TARGET_INFO_GPU", "id", "name", "uuid", "busLocation"
+    ):
+        if isinstance(number, int):
+            gpus[number] = Gpu(number, str(name or ""), str(uuid or ""), str(bus or ""))
+    return gpus
+
+
+def _cuda_gpus(database: Source) -> dict[tuple[int, int], int]:
+    """(pid, CUDA ordinal) -> GPU number: ordinals differ per process under CUDA_VISIBLE_DEVICES."""
+    rows = database.small("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
+    return {
+        (pid, ordinal): gpu
+        for pid, ordinal, gpu in rows
+        if all(isinstance(value, int) for value in (pid, ordinal, gpu))
+    }
+
+
+def _nvtx_names(
+    database: Source,
+) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int, int], str]]:
+    """Names of NVTX domains by (globalPid, domainId) and of categories by (globalPid, domainId,
+    category).
+
+    A domain may be created on several threads of a process, under the same number; one row is as
+    good as another.
+    """
+    rows = database.small(
+        "NVTX_EVENTS",
+        "eventType",
+        "globalTid",
+        "domainId",
+        "category",
+        "text",
+        "textId",
+        where=f"{{eventType}} IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})",
+    )
+    texts = database.strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
+    domains, categories = {}, {}
+    for kind, tid, domain, category, text, text_id in rows:
+        # Numbers alone: they go into conditions in SQL. 0 is the default domain, which has no name.
+        domain = domain if isinstance(domain, int) else 0
+        name = text if isinstance(text, str) and text else texts.get(text_id, "")
+        process = tid & PROCESS_MASK if isinstance(tid, int) else 0
+        if name and domain and kind == NVTX_DOMAIN_CREATE:
+            domains.setdefault((process, domain), name)
+        elif name and kind == NVTX_CATEGORY and isinstance(category, int):
+            categories.setdefault((process, domain, category), name)
+    return domains, categories

@@ -1,0 +1,213 @@
+"""Check that reports given together are of one job, and which processes a report is about."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+
+from nsys2prv.nsight.capture import NO_PROCESSES, Capture
+from nsys2prv.nsight.info import (
+    PROCESS_MASK,
+    RANK_VARIABLES,
+    SIZE_VARIABLES,
+    ReportInfo,
+    distinguishing,
+    pid_of,
+)
+from nsys2prv.nsight.source import Source
+
+#: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns)
+#: were recorded one after the other.
+GAP = 60 * 1_000_000_000
+FEW = 3
+#: Jobs of more ranks than anybody runs are not counted through.
+MOST_RANKS = 10_000_000
+
+
+def warnings(infos: Sequence[ReportInfo]) -> list[str]:
+    """What makes it doubtful, each in one line."""
+    return [
+        *_copies(infos),
+        *_jobs(infos),
+        *_one_after_the_other(infos),
+        *(_ranks(infos) or _launched(infos)),
+    ]
+
+
+def missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
+    """A warning where the launcher started more ranks than there are reports of. infos: all that
+    were given.
+    """
+    for name, size_name in SIZE_VARIABLES.items():
+        sizes = {info.launcher_sizes.get(size_name) for info in infos}
+        if len(sizes) != 1 or (size := sizes.pop()) is None:
+            continue
+        # Ranks of MPI where they are known, as a report may hold several processes.
+        ranks = [set(info.ranks.values()) or {info.launcher_ranks.get(name)} for info in infos]
+        present = set().union(*ranks)
+        if (
+            None in present
+            or len(present) < len(infos)
+            or not 0 < size <= MOST_RANKS
+            or max(present) >= size
+        ):
+            continue
+        missing = sorted(set(range(size)) - present)
+        if missing:
+            return [
+                f"the job has {size} ranks ({size_name}), and there is no report of {_numbered(missing)}: what they took part in is "
+                "incomplete"
+            ]
+        return []
+    return []
+
+
+def _numbered(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {_some(list(map(str, ranks)))}"
+
+
+def _copies(infos: Sequence[ReportInfo]) -> list[str]:
+    """Reports whose sessions, processes and rows are the same."""
+    found = []
+    seen: dict[Hashable, list[ReportInfo]] = {}
+    for info in infos:
+        if (begun := session(info)) is None:
+            continue
+        alike = seen.setdefault(begun, [])
+        if (first := next((other for other in alike if same(other, info)), None)) is not None:
+            found.append(
+                f"{info.given}: is the same report as {first.given} (session, processes and rows): its events are "
+                "in the trace twice"
+            )
+        else:
+            alike.append(info)
+    return found
+
+
+def session(info: ReportInfo) -> Hashable | None:
+    """What copies of a report have in common and few other reports; None where nothing tells a
+    copy.
+    """
+    return (
+        (info.utc_ns, tuple(info.processes)) if info.utc_ns is not None and info.processes else None
+    )
+
+
+def same(one: ReportInfo, other: ReportInfo) -> bool:
+    """Whether two reports of one session are one: an SQLite export numbers its rows with gaps,
+    tables of a folder without.
+    """
+
+    def bare(info: ReportInfo) -> ReportInfo:
+        return replace(info, path=Path(), source=None, parts={}, capture=Capture())
+
+    forms_differ = one.path.is_dir() != other.path.is_dir()
+    return bare(one) == bare(other) and (
+        one.parts.keys() == other.parts.keys() if forms_differ else one.parts == other.parts
+    )
+
+
+def _jobs(infos: Sequence[ReportInfo]) -> list[str]:
+    by_job: dict[str, ReportInfo] = {}
+    for info in infos:
+        if info.job:
+            by_job.setdefault(info.job, info)
+    if len(by_job) < 2:
+        return []
+    return [
+        f"the reports are of {len(by_job)} jobs by the launcher's job id ({_some([info.name for info in by_job.values()])}): "
+        "do they belong together?"
+    ]
+
+
+def _one_after_the_other(infos: Sequence[ReportInfo]) -> list[str]:
+    spans = sorted(
+        (info.utc_ns, info.utc_ns + info.duration_ns, info.name)
+        for info in infos
+        if info.utc_ns is not None and info.duration_ns is not None
+    )
+    lasts = accumulate((end for _, end, _ in spans), max)
+    for last, (_, _, name), (start, _, later) in zip(lasts, spans, spans[1:], strict=False):
+        if start - last > GAP:
+            return [
+                f"{later} begins {(start - last) / 1e9:,.0f} s after {name} and all before it ended: are they of one run?"
+            ]
+    return []
+
+
+def _ranks(infos: Sequence[ReportInfo]) -> list[str]:
+    """MPI ranks that two processes claim."""
+    seen: dict[int, tuple[tuple[str, int], str]] = {}
+    for info in infos:
+        for process, rank in info.ranks.items():
+            who = (info.host, process)
+            known = seen.setdefault(rank, (who, info.name))
+            if known[0] != who:
+                return [
+                    f"MPI rank {rank} is in {known[1]} and in {info.name}, as different processes: are they of one job?"
+                ]
+    return []
+
+
+def _launched(infos: Sequence[ReportInfo]) -> list[str]:
+    """Ranks by the launcher's environment that several reports claim, where no variable tells all
+    reports apart.
+    """
+    if (
+        any(info.ranks for info in infos)
+        or distinguishing([info.launcher_ranks for info in infos]) is not None
+    ):
+        return []
+    copies = {info.given for seen in _sessions(infos).values() for info in seen[1:]}
+    for name in RANK_VARIABLES:
+        seen: dict[int, ReportInfo] = {}
+        values = {info.launcher_ranks.get(name) for info in infos}
+        # Inside of a batch step that starts mpirun it is 0 for all.
+        if None in values or (name == "SLURM_PROCID" and values == {0}):
+            continue
+        for info in infos:
+            first = seen.setdefault(info.launcher_ranks[name], info)
+            if first is not info and info.given not in copies:
+                return [
+                    f"rank {info.launcher_ranks[name]} ({name}) is in {first.name} and in {info.name}: are they of one job?"
+                ]
+    return []
+
+
+def _sessions(infos: Sequence[ReportInfo]) -> dict[Hashable, list[ReportInfo]]:
+    """Reports of one session, which are copies."""
+    found: dict[Hashable, list[ReportInfo]] = {}
+    for info in infos:
+        if (begun := session(info)) is not None:
+            found.setdefault(begun, []).append(info)
+    return found
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:FEW]) + (f" and {len(names) - FEW} more" if len(names) > FEW else "")
+
+
+#: Small tables with rows of the processes that Nsight Systems was loaded into, and their columns of
+#: global ids.
+TELLING = (
+    ("PROFILER_OVERHEAD", "globalTid"),
+    ("ProcessStreams", "globalPid"),
+    ("DIAGNOSTIC_EVENT", "globalPid"),
+    ("MPI_RANKS", "globalTid"),
+)
+
+
+def profiled(database: Source) -> frozenset[int]:
+    """globalPid of every process that the report profiles; none where it does not tell.
+
+    In exports as Nsight Systems 2021.2 to 2026.2 wrote them every process with rows in tables of
+    traced calls is among these.
+    """
+    return frozenset(
+        number & PROCESS_MASK
+        for table, column in TELLING
+        for (number,) in database.small(table, column)
+        if isinstance(number, int) and pid_of(number) not in NO_PROCESSES
+    )

@@ -1,0 +1,370 @@
+"""Reading an export that is a folder with a file for each table: Parquet (``nsys export -t
+parquetdir``) or Arrow (``-t arrowdir``).
+
+polars reads rows and columns; what is asked in SQL is answered by SQLite itself
+(:class:`nsys2prv.nsight.queries.Queries`), so that it means the same as on an SQLite export. A
+condition is decided once for each distinct combination of the values that it looks at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.untrusted import panics_unseen
+from nsys2prv.nsight.pages import columns_asked
+from nsys2prv.nsight.queries import Queries
+from nsys2prv.nsight.source import (
+    SPREAD,
+    Columns,
+    Extent,
+    Part,
+    Shared,
+    SomeRows,
+    Source,
+    Table,
+    bytes_of,
+    columns_of,
+    decoded,
+)
+from nsys2prv.nsight.sqlite import without_content
+
+T = TypeVar("T")
+SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
+#: What reading a damaged file raises.
+DAMAGE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
+#: Rows looked at together where all of a table is asked for.
+PIECE_ROWS = 200_000
+#: Types whose values read as integers though they are none.
+NO_NUMBERS = ("String", "Binary", "Float32", "Float64")
+
+
+def is_export_folder(path: Path) -> bool:
+    """Whether this is a folder with at least one table."""
+    try:
+        return path.is_dir() and any(
+            Path(entry.name).suffix in SCANS and entry.is_file() for entry in os.scandir(path)
+        )
+    except OSError:
+        return False
+
+
+class Folder(Source):
+    """A folder of tables opened for reading. Rows are numbered from 1 in the order of their file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            files = sorted(
+                file for file in self.path.iterdir() if file.suffix in SCANS and file.is_file()
+            )
+        except OSError as error:
+            raise Nsys2prvError(
+                f"{self.path}: cannot be read ({error.strerror or error})"
+            ) from None
+        self.files = {file.stem: file for file in files}
+        self.tables: Mapping[str, Table] = _Tables(self)
+        self._queries = Queries(self.tables, self._pieces_of)
+        self._counted: dict[str, int] = {}
+
+    def with_rows(self) -> dict[str, Part]:
+        names = [name for name, table in self.tables.items() if table.columns]
+        # One query, as each takes a while to begin. Where it fails, the table that it fails at is
+        # found when that is counted alone.
+        with suppress(*DAMAGE), panics_unseen():
+            counts = (
+                pl.concat([self.scan(name).select(pl.len()) for name in names])
+                .collect()
+                .to_series()
+                if names
+                else ()
+            )
+            self._counted = dict(zip(names, counts, strict=True))
+        return super().with_rows()
+
+    def close(self) -> None:
+        self._queries.close()
+
+    def _unreadable(self, table: str, error: BaseException) -> Nsys2prvError:
+        # polars quotes values.
+        what = re.split(r"[\[\"'`\n]", str(error), maxsplit=1)[0].strip() or type(error).__name__
+        return Nsys2prvError(
+            f"{self.files[table]}: cannot be read as a table ({what[:160]}); {self._again()}"
+        )
+
+    def _again(self) -> str:
+        return f"export the report again with: nsys export --type parquetdir --force-overwrite true {self.path.stem}.nsys-rep"
+
+    def scan(self, table: str) -> pl.LazyFrame:
+        """A table, of which nothing is read yet."""
+        file = self.files[table]
+        return SCANS[file.suffix](str(file))
+
+    def collect(self, table: str, frame: pl.LazyFrame) -> pl.DataFrame:
+        """What was asked of a table, in the few types that SQLite has."""
+        return self._tried(table, lambda: plain(frame.collect()))
+
+    def table(self, name: str) -> Table:
+        """What a file says of its table."""
+        schema = self._tried(name, lambda: self.scan(name).collect_schema())
+        return Table(
+            name,
+            {column: str(kind) for column, kind in schema.items()},
+            partial(self._extent, name, len(schema)),
+        )
+
+    def _extent(self, name: str, columns: int) -> Extent:
+        if columns and name not in self._counted:
+            self._counted[name] = self._tried(
+                name, lambda: self.scan(name).select(pl.len()).collect().item()
+            )
+        return Extent(1, self._counted.get(name, 0), "")
+
+    def _tried(self, table: str, reading: Callable[[], T]) -> T:
+        """What is read of a table."""
+        try:
+            with panics_unseen():
+                return reading()
+        except DAMAGE as error:
+            raise self._unreadable(table, error) from None
+
+    def _having(self, part: Part, columns: list[str], where: str) -> pl.DataFrame:
+        """Columns (if none are given, any) of those rows of a part that meet a condition. The table
+        has these columns.
+        """
+        have = self.tables[part.table].columns
+        columns = columns or list(have)[:1]
+        looked_at = [name for name in columns_asked(where) if name in have]
+        rows = self.scan(part.table).slice(part.first - 1, part.last - part.first + 1)
+        found = self.collect(part.table, rows.select(*dict.fromkeys([*columns, *looked_at])))
+        if isinstance(part, SomeRows):
+            found = found[[number - part.first for number in part.rowids]]
+        return (self._meeting(found, part.table, looked_at, where) if where else found).select(
+            columns
+        )
+
+    def _meeting(
+        self, rows: pl.DataFrame, table: str, looked_at: list[str], where: str
+    ) -> pl.DataFrame:
+        """Those of the rows that meet a condition."""
+        return rows.filter(
+            self._asked(table, self._queries.met, rows, looked_at, self.condition(table, where))
+        )
+
+    def _asked(self, table: str, query: Callable[..., T], *arguments: object) -> T:
+        """What a query on a table comes to."""
+        try:
+            return query(*arguments)
+        except sqlite3.Error as error:
+            raise self._unreadable(table, error) from None
+
+    def _pieces_of(
+        self, table: str, columns: list[str], part: Part | None, where: str
+    ) -> Iterator[pl.DataFrame]:
+        """Rows of a table, or of a part of it, that meet a condition, a bounded number at a time,
+        bytes as text; at least one piece.
+        """
+        part = part or self.whole(table)
+        for piece in part.split(PIECE_ROWS) if part.last >= part.first else [part]:
+            rows = self._having(piece, columns, where)
+            # Text that is no UTF-8 is among bytes; from SQLite it comes as text with replacement
+            # characters.
+            yield rows.with_columns(
+                decoded(rows[name]) for name, kind in rows.schema.items() if kind == pl.Binary
+            )
+
+    def count(self, table: str, where: str = "") -> int:
+        if not where:
+            return self.tables[table].extent.rows
+        return sum(rows.height for rows in self._pieces_of(table, [], None, where))
+
+    def count_of(self, part: Part, where: str = "") -> int:
+        return sum(rows.height for rows in self._pieces_of(part.table, [], part, where))
+
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
+        return self._run(sql, parameters)[1]
+
+    def _run(self, sql: str, parameters: tuple[object, ...] = ()) -> tuple[list[str], list[tuple]]:
+        try:
+            return self._queries.run(sql, parameters)
+        except sqlite3.Error as error:
+            raise Nsys2prvError(
+                f"{self.path}: cannot be read as an export ({without_content(error)}); {self._again()}"
+            ) from None
+
+    def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
+        if table not in self.tables:
+            return []
+        have = [name for name in columns if name in self.tables[table]]
+        missing = [pl.lit(None).alias(name) for name in columns if name not in have]
+        return [
+            row
+            for rows in self._pieces_of(table, have, None, where)
+            for row in rows.with_columns(missing).select(columns).rows()
+        ]
+
+    def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
+        if not self.has("StringIds", "id", "value") or not len(ids):
+            return {}
+        wanted = pl.Series("id", np.asarray(ids, np.int64))
+        found = self._matching("StringIds", "id", wanted, ["id", "value"])
+        return dict(zip(found["id"], decoded(bytes_of(found["value"])), strict=True))
+
+    def _matching(
+        self, table: str, key: str, wanted: pl.Series, columns: list[str]
+    ) -> pl.DataFrame:
+        """Columns of all rows of a table whose key, a column of integers, is among those wanted."""
+        rows = self.scan(table).select(columns)
+        kind = self._tried(table, lambda: rows.collect_schema()[key])
+        wanted = (
+            wanted.cast(kind, strict=False, wrap_numerical=True)
+            if kind.is_integer()
+            else wanted.clear()
+        )
+        if not len(wanted):
+            return self.collect(table, rows.head(0))
+        near = rows.filter(pl.col(key).is_between(wanted.min(), wanted.max()))
+        return self.collect(
+            table,
+            near.join(
+                wanted.unique().rename(key).to_frame().lazy(),
+                on=key,
+                how="semi",
+                maintain_order="left",
+            ),
+        )
+
+    def spread(self, columns: Mapping[str, str]) -> list[int]:
+        frames = [
+            rows.select(pl.col(column).alias("time").cast(pl.Int64, strict=False))
+            for table, column in columns.items()
+            if self.tables[table].columns[column] not in NO_NUMBERS
+            for rows in self._few_rows(table)
+        ]
+        if not frames:
+            return []
+        try:
+            with panics_unseen():
+                return pl.concat(frames).collect().to_series().drop_nulls().to_list()
+        except DAMAGE:
+            # Whoever reads the table tells what is wrong with it.
+            return []
+
+    def _few_rows(self, table: str) -> list[pl.LazyFrame]:
+        rows = self.tables[table].extent.rows
+        if rows > PIECE_ROWS:
+            # Without all rows between them; each slice is a part of the query, with its price.
+            return [self.scan(table).slice(place, 1) for place in (0, rows // 2, rows - 1)]
+        return [self.scan(table).gather_every(-(-rows // SPREAD))]
+
+    def read(
+        self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""
+    ) -> Columns:
+        names = [
+            name for name in dict.fromkeys([*integers, *texts]) if name in self.tables[part.table]
+        ]
+        return columns_of(self._having(part, names, where), integers, texts)
+
+    def read_once(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...],
+        conditions: Sequence[str],
+    ) -> Shared | None:
+        have = self.tables[part.table].columns
+        names = [name for name in dict.fromkeys([*integers, *texts]) if name in have]
+        looked_at = [
+            [name for name in columns_asked(where) if name in have] for where in conditions
+        ]
+        rows = self._having(
+            part,
+            list(dict.fromkeys([*names, *(name for of_one in looked_at for name in of_one)])),
+            "",
+        )
+        met = np.zeros(rows.height, np.int64)
+        for number, (where, of_one) in enumerate(zip(conditions, looked_at, strict=True)):
+            chosen = self._asked(
+                part.table, self._queries.met, rows, of_one, self.condition(part.table, where)
+            )
+            met |= chosen.to_numpy().astype(np.int64) << number
+        columns = columns_of(rows, integers, texts)
+        return None if columns.damaged else Shared(part, columns, met)
+
+    def read_for(
+        self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
+    ) -> Columns:
+        looked_at = [name for name in columns_asked(where) if name in self.tables[table]]
+        wanted = self._having(part, [key], "")[key]
+        rows = self._matching(
+            table,
+            key,
+            wanted if wanted.dtype == pl.Int64 else wanted.clear(),
+            list({key, *integers, *looked_at}),
+        )
+        return columns_of(self._meeting(rows, table, looked_at, where), integers, ())
+
+    def rows_of(self, part: Part, where: str = "") -> str:
+        return self._queries.rows_of(part, where)
+
+    def select(self, sql: str) -> pl.DataFrame:
+        names, rows = self._run(sql)
+        frame = pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
+        # As SQLite's driver has it, columns without a value are integers.
+        return frame.with_columns(pl.col(pl.Null).cast(pl.Int64))
+
+
+class _Tables(Mapping[str, Table]):
+    """The tables of a folder, each looked at when it is first asked for."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._known: dict[str, Table] = {}
+
+    def __getitem__(self, name: str) -> Table:
+        if name not in self._known:
+            if name not in self._folder.files:
+                raise KeyError(name)
+            self._known[name] = self._folder.table(name)
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._folder.files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._folder.files)
+
+    def __len__(self) -> int:
+        return len(self._folder.files)
+
+
+def plain(frame: pl.DataFrame) -> pl.DataFrame:
+    """The columns in SQLite's types: integers of 64 bits with a sign, floating point, text, bytes."""
+    return frame.with_columns(_plain(column) for column in frame.iter_columns())
+
+
+def _plain(column: pl.Series) -> pl.Series:
+    kind = column.dtype
+    if kind.is_temporal():
+        column, kind = column.to_physical(), pl.Int64()
+    if kind == pl.UInt64:
+        return column.cast(pl.Int64, wrap_numerical=True)
+    if kind.is_integer() or kind == pl.Boolean:
+        return column.cast(pl.Int64)
+    if kind == pl.Null:
+        return column.cast(pl.Int64)
+    if kind.is_float():
+        return column.cast(pl.Float64)
+    if kind in (pl.String, pl.Binary):
+        return column
+    return column.cast(pl.String, strict=False)

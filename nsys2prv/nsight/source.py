@@ -1,0 +1,394 @@
+"""What is read of a report, whatever form its export has: which tables and columns there are, and
+their rows as columns of numbers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+#: Stands for NULL in columns of integers.
+NULL = np.iinfo(np.int64).min
+#: Times (ns) beyond it, in either direction, are damage, and would overflow sums of times.
+TIME_LIMIT = 1 << 61
+#: Of the rows of a part fewer than one in so many are cheaper to read one by one than to look for.
+FEW = 20
+#: So many rows of a table tell where its times lie.
+SPREAD = 16
+#: So many of a column's texts tell whether it is worth looking for those that come again.
+SAMPLE_TEXTS = 1000
+
+
+def usable(times: np.ndarray) -> np.ndarray:
+    """Which times a trace can hold: neither NULL nor beyond TIME_LIMIT."""
+    # Not by the absolute value, which overflows for NULL.
+    return (times > -TIME_LIMIT) & (times < TIME_LIMIT)
+
+
+def all_usable(times: np.ndarray) -> bool:
+    """Whether there are times, and a trace can hold all of them, without a look at each for itself."""
+    return bool(len(times)) and int(times.min()) > -TIME_LIMIT and int(times.max()) < TIME_LIMIT
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The range of a table's rowids (an empty one when it has no rows), and the name by which
+    SQLite knows them here.
+
+    Where there is no such name (""), or where rowids lie too far apart to count them off, rows are
+    numbered from 1 in the order in which SQLite walks the table.
+    """
+
+    first: int = 1
+    last: int = 0
+    rowid: str = "rowid"
+
+    @property
+    def rows(self) -> int:
+        """An upper bound of the rows; exact where none was deleted."""
+        return max(0, self.last - self.first + 1)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's columns (name -> declared type), and what tells its extent, which is looked up when
+    it is first asked for.
+    """
+
+    name: str
+    columns: dict[str, str]
+    look: Callable[[], Extent]
+
+    @cached_property
+    def extent(self) -> Extent:
+        return self.look()
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive rows of a table, by rowid, both ends included."""
+
+    table: str
+    first: int
+    last: int
+
+    def split(self, rows: int) -> Iterator[Part]:
+        """Pieces of at most `rows` rows."""
+        for first in range(self.first, self.last + 1, rows):
+            yield Part(self.table, first, min(first + rows - 1, self.last))
+
+
+@dataclass(frozen=True)
+class SomeRows(Part):
+    """Of a part only the rows with these rowids, ascending."""
+
+    rowids: tuple[int, ...] = ()
+
+    def split(self, rows: int) -> Iterator[Part]:
+        """Itself: it is small."""
+        yield self
+
+
+@dataclass
+class Columns:
+    """Rows of one read. integers: int64 with :data:`NULL` for NULL. texts: each row's code into a
+    series of distinct bytes.
+
+    `damaged` counts the values that were no integers where integers belong; they read as NULL.
+    """
+
+    rows: int
+    integers: dict[str, np.ndarray]
+    texts: dict[str, tuple[np.ndarray, pl.Series]]
+    damaged: int = 0
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.integers[name]
+
+    def where(self, keep: np.ndarray) -> Columns:
+        """The rows for which `keep` is true, with the texts that they have."""
+        texts = {
+            name: _used(codes[keep], distinct) for name, (codes, distinct) in self.texts.items()
+        }
+        return Columns(
+            int(keep.sum()),
+            {name: column[keep] for name, column in self.integers.items()},
+            texts,
+            self.damaged,
+        )
+
+    def only(self, integers: Iterable[str], texts: Iterable[str]) -> Columns:
+        """Some of the columns."""
+        return Columns(
+            self.rows,
+            {name: self.integers[name] for name in integers},
+            {name: self.texts[name] for name in texts},
+            self.damaged,
+        )
+
+
+def _used(codes: np.ndarray, distinct: pl.Series) -> tuple[np.ndarray, pl.Series]:
+    """Codes and what they mean, without what none of them means."""
+    used = np.zeros(len(distinct), bool)
+    used[codes] = True
+    return (
+        (codes, distinct)
+        if used.all()
+        else ((np.cumsum(used) - 1)[codes], distinct.filter(pl.Series(used)))
+    )
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The rows of a part, read once for several conditions; none of their values is damaged. met:
+    of each row the conditions that it meets, as bits: 1 is the first.
+    """
+
+    part: Part
+    rows: Columns
+    met: np.ndarray
+
+    def meeting(self, number: int) -> np.ndarray:
+        """Which rows meet a condition."""
+        return (self.met & (1 << number)) != 0
+
+    def narrowed(self, number: int) -> Part:
+        """The part, or of it the rows that meet a condition where they are few and their rowids are
+        known, for further reading.
+        """
+        rows = np.flatnonzero(self.meeting(number))
+        if len(self.met) != self.part.last - self.part.first + 1 or len(rows) * FEW > len(self.met):
+            return self.part
+        return SomeRows(
+            self.part.table,
+            self.part.first,
+            self.part.last,
+            tuple((rows + self.part.first).tolist()),
+        )
+
+    def holds(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
+        """Whether these columns of this part were asked for."""
+        return (
+            self.part == part
+            and self.rows.integers.keys() >= set(integers)
+            and self.rows.texts.keys() >= set(texts)
+        )
+
+    def columns(self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
+        """Columns of the rows that meet a condition, as :meth:`Source.read` has them."""
+        chosen, columns = self.meeting(number), self.rows.only(integers, texts)
+        return columns if chosen.all() else columns.where(chosen)
+
+
+class Source(ABC):
+    """One export opened for reading. Conditions and queries are in SQL, with SQLite's meaning,
+    whatever the export is.
+
+    tables: by name, those with columns. Whatever reads raises
+    :class:`nsys2prv._util.errors.Nsys2prvError` where the export is damaged.
+    """
+
+    path: Path
+    tables: Mapping[str, Table]
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the files."""
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether the table exists with all these columns."""
+        return table in self.tables and all(column in self.tables[table] for column in columns)
+
+    def whole(self, table: str) -> Part:
+        extent = self.tables[table].extent
+        return Part(table, extent.first, extent.last)
+
+    def with_rows(self) -> dict[str, Part]:
+        """All tables that have rows, whole."""
+        return {name: self.whole(name) for name, table in self.tables.items() if table.extent.rows}
+
+    def condition(self, table: str, where: str) -> str:
+        """A condition in SQL from one with the table's columns in braces: those that the export
+        lacks are NULL. "" is true.
+        """
+        return where.format_map(Named(self.tables[table].columns)) if where else "1"
+
+    @abstractmethod
+    def count(self, table: str, where: str = "") -> int:
+        """The number of rows, or of those that meet a condition (as in :meth:`condition`)."""
+
+    @abstractmethod
+    def count_of(self, part: Part, where: str = "") -> int:
+        """The number of rows of a part, or of those that meet a condition (as in
+        :meth:`condition`).
+        """
+
+    @abstractmethod
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
+        """All rows of a small query."""
+
+    @abstractmethod
+    def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
+        """These columns of the rows of a small table that meet a condition, in the order of the
+        rows.
+
+        A column that the export lacks reads as None, a table that it lacks as no rows.
+        """
+
+    @abstractmethod
+    def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
+        """The text of these ids of StringIds; an id without a row is absent."""
+
+    @abstractmethod
+    def spread(self, columns: Mapping[str, str]) -> list[int]:
+        """The integers that a few rows all over some tables have in one column each. columns: by
+        table.
+        """
+
+    @abstractmethod
+    def read(
+        self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""
+    ) -> Columns:
+        """Columns of some rows, in their order: of those that meet `where`, a condition as in
+        :meth:`condition`.
+
+        A column that the export lacks reads as NULL throughout.
+        """
+
+    @abstractmethod
+    def read_once(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...],
+        conditions: Sequence[str],
+    ) -> Shared | None:
+        """Columns of all rows of a part, and which of some conditions (as in :meth:`condition`)
+        each row meets; None where damage forbids it: :meth:`read` tells what is damaged.
+        """
+
+    @abstractmethod
+    def read_for(
+        self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
+    ) -> Columns:
+        """Columns of the rows of another table that share a key with a part's rows and meet a
+        condition, in any order.
+        """
+
+    @abstractmethod
+    def rows_of(self, part: Part, where: str = "") -> str:
+        """The rows of a part that meet a condition as a table expression in SQL, for one
+        :meth:`select`.
+        """
+
+    @abstractmethod
+    def select(self, sql: str) -> pl.DataFrame:
+        """The result of a larger query whose columns each have one type."""
+
+
+def spread_rows(extent: Extent) -> list[int]:
+    """The numbers of a few rows all over a table, its first and its last among them."""
+    return (
+        np.unique(np.linspace(extent.first, extent.last, SPREAD).astype(np.int64))
+        .clip(extent.first, extent.last)
+        .tolist()
+    )
+
+
+class Named(dict):
+    """Column -> its name in SQL; NULL for a column that is not there."""
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        super().__init__((column, quoted(column)) for column in columns)
+
+    def __missing__(self, column: str) -> str:
+        return "NULL"
+
+
+def coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
+    """A column of bytes as codes into its values, distinct ones unless most come once."""
+    if series.dtype != pl.Binary:
+        return np.zeros(len(series), np.int64), pl.Series([b""], dtype=pl.Binary)
+    sample = series.head(SAMPLE_TEXTS)
+    if sample.n_unique() > len(sample) // 2:
+        return np.arange(len(series)), series  # hardly any comes twice
+    distinct = series.unique(maintain_order=True)
+    codes = series.to_frame("text").join(
+        distinct.to_frame("text").with_row_index("code"),
+        on="text",
+        how="left",
+        maintain_order="left",
+    )["code"]
+    return codes.to_numpy().astype(np.int64), distinct
+
+
+def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
+    """The form of columns that the event kinds know."""
+    damaged = 0
+    numbers: dict[str, np.ndarray] = {}
+    types = rows.schema
+    whole = _without_nulls(rows, [name for name in integers if types.get(name) == pl.Int64])
+    for name in integers:
+        if name in whole:
+            numbers[name] = whole[name]
+        else:
+            numbers[name] = np.full(rows.height, NULL)
+            damaged += rows.height - rows[name].null_count() if name in types else 0
+    words = {
+        name: coded(bytes_of(rows[name]))
+        if name in types
+        else (np.zeros(rows.height, np.int64), pl.Series([b""], dtype=pl.Binary))
+        for name in texts
+    }
+    return Columns(rows.height, numbers, words, damaged)
+
+
+def _without_nulls(rows: pl.DataFrame, names: list[str]) -> dict[str, np.ndarray]:
+    """These columns of integers, NULL for what is null; all at once, as each question to polars has
+    its price.
+    """
+    counts = {name: rows[name].null_count() for name in names}
+    some = [name for name, nulls in counts.items() if 0 < nulls < rows.height]
+    filled = rows.select(pl.col(some).fill_null(NULL)) if some else rows
+    return {
+        name: np.full(nulls, NULL)
+        if nulls and nulls == rows.height
+        else (filled if nulls else rows)[name].to_numpy()
+        for name, nulls in counts.items()
+    }
+
+
+def bytes_of(column: pl.Series) -> pl.Series:
+    """Any column as bytes; what is null has none."""
+    if column.dtype != pl.Binary:
+        column = column.cast(pl.String).cast(pl.Binary)
+    return column.fill_null(b"") if column.null_count() else column
+
+
+def decoded(series: pl.Series) -> pl.Series:
+    """Bytes as text; what is no UTF-8 gets replacement characters."""
+    try:
+        return series.cast(pl.String)
+    except pl.exceptions.PolarsError:
+        texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in series]
+        return pl.Series(series.name, texts, dtype=pl.String)
+
+
+def quoted(name: str) -> str:
+    """An SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,448 @@
+"""Reading an SQLite export.
+
+Databases are opened read-only, and immutable unless a write-ahead log beside them holds data, so
+that a read-only folder or a file system without locks works and nothing is ever written beside the
+input.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.nsight.pages import Pages, conditions_met, looked_at, open_pages
+from nsys2prv.nsight.source import (
+    Columns,
+    Extent,
+    Named,
+    Part,
+    Shared,
+    SomeRows,
+    Source,
+    Table,
+    columns_of,
+    quoted,
+    spread_rows,
+)
+
+if TYPE_CHECKING:
+    from nsys2prv.nsight.driver import Driver
+
+MAGIC = b"SQLite format 3\x00"
+#: The first bytes of a rollback journal that has something to roll back.
+JOURNAL = bytes.fromhex("d9d505f920a163d7")
+#: No row takes less space; a table whose rowids span more than the file can hold has gaps.
+LEAST_ROW_BYTES = 4
+#: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
+DAMAGE = (sqlite3.Error, UnicodeError)
+#: The column of the conditions that a row meets.
+MET = "conditions met"
+_KNOWN = re.compile(
+    "malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
+    "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+"
+)
+#: What comes with a database is data: nothing in it is run.
+DISTRUST = "PRAGMA trusted_schema = OFF"
+#: Columns by a table's name and the statement that made it, which reports of one version share; so
+#: many at most.
+_COLUMNS: dict[tuple[str, str], dict[str, str]] = {}
+MOST_KNOWN = 10_000
+
+
+def database_uri(path: Path) -> str:
+    """The read-only URI of a database file."""
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro" + (
+        "" if has_log(path) else "&immutable=1"
+    )
+
+
+def has_log(path: Path) -> bool:
+    """Whether a write-ahead log beside the database holds data that belongs to it."""
+    try:
+        return Path(f"{path}-wal").stat().st_size > 0
+    except OSError:
+        return False
+
+
+def has_journal(path: Path) -> bool:
+    """Whether a rollback journal beside the database says that a change of it is not complete."""
+    try:
+        with Path(f"{path}-journal").open("rb") as file:
+            return file.read(len(JOURNAL)) == JOURNAL
+    except OSError:
+        return False
+
+
+class Database(Source):
+    """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one.
+
+    Rows of large tables are read from the file's pages. SQLite answers questions in SQL, and reads
+    where the pages are not plainly rows of the table, or hold values that are not of a column's
+    type.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._size = check_file(self.path)
+        self._uri = database_uri(self.path)
+        self._driver: Driver | None = None
+        self._roots: dict[str, int] = {}
+        try:
+            self._connection = sqlite3.connect(self._uri, uri=True, isolation_level=None)
+            self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            self._connection.execute(DISTRUST)
+            if hasattr(self._connection, "setconfig"):
+                self._connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+            self.tables: Mapping[str, Table] = _Tables(self._statements(), self._table)
+        except DAMAGE as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> Nsys2prvError:
+        what = (
+            "names that are no text" if isinstance(error, UnicodeError) else without_content(error)
+        )
+        return Nsys2prvError(
+            f"{self.path}: cannot be read as an SQLite export ({what}); export the report again with: "
+            f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}"
+        )
+
+    def _statements(self) -> dict[str, str]:
+        """The tables, each with the statement that made it."""
+        # Views and virtual tables are left alone: reading them would run code that came with the
+        # file.
+        query = "SELECT name, sql, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+        found = [row for row in self._connection.execute(query) if not row[0].startswith("sqlite_")]
+        self._roots = {name: root for name, _, root in found}
+        return {name: sql for name, sql, _ in found}
+
+    @cached_property
+    def _pages(self) -> Pages | None:
+        """The file's pages, if they are all that there is of the database."""
+        return (
+            None
+            if has_log(self.path) or has_journal(self.path)
+            else open_pages(self.path, self.query)
+        )
+
+    def _table(self, name: str, statement: str) -> Table:
+        columns = self._columns(name, statement)
+        return Table(name, columns, partial(self._extent, name, columns))
+
+    def _extent(self, name: str, columns: dict[str, str]) -> Extent:
+        taken = {column.lower() for column in columns}
+        rowid = next((word for word in ("rowid", "_rowid_", "oid") if word not in taken), "")
+        try:
+            first, last = self._connection.execute(
+                f"SELECT (SELECT min({rowid or 'no'}) FROM {quoted(name)}), (SELECT max({rowid or 'no'}) FROM {quoted(name)})"
+            ).fetchone()
+        except sqlite3.OperationalError:
+            return Extent(1, self._walked(name), "")
+        except DAMAGE as error:
+            raise self._unreadable(error) from None
+        if not isinstance(first, int) or not isinstance(last, int):
+            return Extent()
+        if (last - first) * LEAST_ROW_BYTES > self._size:
+            return Extent(1, self._walked(name), "")
+        return Extent(first, last, rowid)
+
+    def _columns(self, name: str, statement: str) -> dict[str, str]:
+        """The table's columns and their types, as SQLite takes the statement."""
+        known = _COLUMNS.get((name, statement))
+        if known is None:
+            known = {row[1]: row[2] for row in self.query(f"PRAGMA table_info({quoted(name)})")}
+            if len(_COLUMNS) < MOST_KNOWN:
+                _COLUMNS[name, statement] = known
+        return known
+
+    def _walked(self, name: str) -> int:
+        return self.query(f"SELECT count(*) FROM {quoted(name)}")[0][0]
+
+    def close(self) -> None:
+        self._connection.close()
+        if self._driver:
+            self._driver.close()
+        self._driver = None
+        self.__dict__.pop("_pages", None)
+
+    def count(self, table: str, where: str = "") -> int:
+        return self.query(
+            f"SELECT count(*) FROM {quoted(table)} WHERE {self.condition(table, where)}"
+        )[0][0]
+
+    def count_of(self, part: Part, where: str = "") -> int:
+        return self.query(
+            f"SELECT count(*) FROM {self.rows_of(part)} WHERE {self.condition(part.table, where)}"
+        )[0][0]
+
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
+        try:
+            return self._connection.execute(sql, parameters).fetchall()
+        except DAMAGE as error:
+            raise self._unreadable(error) from None
+
+    def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
+        if table not in self.tables:
+            return []
+        named = Named(self.tables[table].columns)
+        expressions = ", ".join(named[column] for column in columns)
+        return self.query(
+            f"SELECT {expressions} FROM {quoted(table)} WHERE {self.condition(table, where)}"
+        )
+
+    def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
+        found: dict[int, str] = {}
+        if not self.has("StringIds", "id", "value"):
+            return found
+        wanted = [int(number) for number in ids]
+        for start in range(0, len(wanted), 500):
+            batch = wanted[start : start + 500]
+            marks = ",".join("?" * len(batch))
+            for number, value in self.query(
+                f"SELECT id, value FROM StringIds WHERE id IN ({marks})", tuple(batch)
+            ):
+                found[number] = (
+                    value.decode("utf-8", "replace")
+                    if isinstance(value, bytes)
+                    else ""
+                    if value is None
+                    else str(value)
+                )
+        return found
+
+    def spread(self, columns: Mapping[str, str]) -> list[int]:
+        selects = []
+        for table, column in columns.items():
+            extent = self.tables[table].extent
+            if extent.rowid:
+                rows = _rows_of(
+                    SomeRows(table, extent.first, extent.last, tuple(spread_rows(extent))),
+                    extent.rowid,
+                )
+                selects.append(
+                    f"SELECT {quoted(column)} FROM {rows} WHERE typeof({quoted(column)}) = 'integer'"
+                )
+        return [time for (time,) in self.query(" UNION ALL ".join(selects))] if selects else []
+
+    def read(
+        self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""
+    ) -> Columns:
+        found = self._read_pages(part, integers, texts, [where] if where else [])
+        # Of damaged values it is not known here which rows they are in.
+        if found is None or (where and found[0].damaged):
+            return self._read_by_driver(part, integers, texts, where)
+        columns, met = found
+        return columns if not where or met.all() else columns.where(met != 0)
+
+    def _read_pages(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...],
+        conditions: Sequence[str],
+    ) -> tuple[Columns, np.ndarray] | None:
+        """Columns of all rows of a part, and which conditions each row meets, as bits; None where
+        SQLite has to read them.
+        """
+        table = self.tables[part.table]
+        if isinstance(part, SomeRows) or not table.extent.rowid or self._pages is None:
+            return None
+        asked = looked_at(conditions)
+        found = self._pages.read(part, self._roots[part.table], integers, texts, asked)
+        if found is None:
+            return None
+        columns, values = found
+        try:
+            met = (
+                conditions_met(
+                    self._connection,
+                    values,
+                    asked.types,
+                    table.columns,
+                    columns.rows,
+                    [self.condition(part.table, where) for where in conditions],
+                )
+                if conditions
+                else np.zeros(0, np.int64)
+            )
+        except DAMAGE as error:
+            raise self._unreadable(error) from None
+        return None if met is None else (columns, met)
+
+    def _read_by_driver(
+        self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], where: str
+    ) -> Columns:
+        """The driver settles a column's type on its first rows; where a later row breaks it (a
+        damaged export), the part is read again with every value checked.
+        """
+        have = self.tables[part.table].columns
+        present = [name for name in integers if name in have]
+        text_present = [name for name in texts if name in have]
+        text_part = [_text(name) for name in text_present]
+        source = f"FROM {_rows_of(part, self.tables[part.table].extent.rowid)}"
+        source += f" WHERE {self.condition(part.table, where)}" if where else ""
+        plain = [quoted(name) for name in present]
+        damaged = 0
+        frame = self._frame(f"SELECT {', '.join(plain + text_part) or 'NULL'} {source}")
+        if frame is None or not _are_integers(frame, present):
+            guarded = [
+                f"CASE typeof({quoted(name)}) WHEN 'integer' THEN {quoted(name)} END AS {quoted(name)}"
+                for name in present
+            ]
+            frame = self._frame(f"SELECT {', '.join(guarded + text_part) or 'NULL'} {source}")
+            if frame is None:
+                raise self._unreadable(ValueError(f"table {part.table}"))
+            if present:
+                bad = " + ".join(
+                    f"sum(typeof({quoted(name)}) NOT IN ('integer', 'null'))" for name in present
+                )
+                damaged = self.query(f"SELECT {bad} {source}")[0][0] or 0
+        return replace(columns_of(frame, integers, texts), damaged=damaged)
+
+    def read_once(
+        self,
+        part: Part,
+        integers: tuple[str, ...],
+        texts: tuple[str, ...],
+        conditions: Sequence[str],
+    ) -> Shared | None:
+        found = self._read_pages(part, integers, texts, conditions)
+        if found is not None:
+            return None if found[0].damaged else Shared(part, *found)
+        have = self.tables[part.table].columns
+        present = [name for name in integers if name in have]
+        met = " + ".join(
+            f"CASE WHEN {self.condition(part.table, where)} THEN {1 << number} ELSE 0 END"
+            for number, where in enumerate(conditions)
+        )
+        expressions = [
+            *map(quoted, present),
+            *(_text(name) for name in texts if name in have),
+            f"{met} AS {quoted(MET)}",
+        ]
+        frame = self._frame(f"SELECT {', '.join(expressions)} FROM {self.rows_of(part)}")
+        if frame is None or not _are_integers(frame, [*present, MET]):
+            return None
+        return Shared(part, columns_of(frame.drop(MET), integers, texts), frame[MET].to_numpy())
+
+    def read_for(
+        self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
+    ) -> Columns:
+        # By the other table's key, where it has one: reading in parts would walk all of it.
+        columns = ", ".join(
+            f"CASE typeof({quoted(name)}) WHEN 'integer' THEN {quoted(name)} END AS {quoted(name)}"
+            for name in integers
+        )
+        wanted = f"SELECT {quoted(key)} FROM {self.rows_of(part)}"
+        frame = self.select(
+            f"SELECT {columns} FROM {quoted(table)} WHERE {quoted(key)} IN ({wanted}) AND {self.condition(table, where)}"
+        )
+        return columns_of(frame, integers, ())
+
+    def rows_of(self, part: Part, where: str = "") -> str:
+        rows = _rows_of(part, self.tables[part.table].extent.rowid)
+        return (
+            f"(SELECT * FROM {rows} WHERE {self.condition(part.table, where)})" if where else rows
+        )
+
+    def select(self, sql: str) -> pl.DataFrame:
+        frame = self._frame(sql)
+        if frame is None:
+            raise self._unreadable(ValueError("columns of mixed types"))
+        return frame
+
+    def _frame(self, sql: str) -> pl.DataFrame | None:
+        """A query's whole result, or None where the driver stumbles over mixed types."""
+        if self._driver is None:
+            # Few reports need it, and it takes a while to import.
+            from nsys2prv.nsight.driver import Driver
+
+            self._driver = Driver(self._uri, DISTRUST, self._unreadable)
+        return self._driver.frame(sql)
+
+
+class _Tables(Mapping[str, Table]):
+    """The tables of a database, each looked at when it is first asked for."""
+
+    def __init__(self, statements: Mapping[str, str], look: Callable[[str, str], Table]) -> None:
+        self._statements, self._look = statements, look
+        self._known: dict[str, Table] = {}
+
+    def __getitem__(self, name: str) -> Table:
+        if name not in self._known:
+            self._known[name] = self._look(name, self._statements[name])
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._statements
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._statements)
+
+    def __len__(self) -> int:
+        return len(self._statements)
+
+
+def _are_integers(frame: pl.DataFrame, names: Sequence[str]) -> bool:
+    types = frame.schema
+    return all(types[name] == pl.Int64 for name in names)
+
+
+def _text(name: str) -> str:
+    """A column of texts in SQL, as bytes."""
+    return f"CAST(COALESCE({quoted(name)}, '') AS BLOB) AS {quoted(name)}"
+
+
+def _rows_of(part: Part, rowid: str) -> str:
+    """The part as a table expression in SQL."""
+    if rowid and isinstance(part, SomeRows):
+        return f"(SELECT * FROM {quoted(part.table)} WHERE {rowid} IN ({', '.join(map(str, part.rowids))}))"
+    if rowid:
+        return f"(SELECT * FROM {quoted(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
+    return f"(SELECT * FROM {quoted(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"
+
+
+def without_content(error: Exception) -> str:
+    """What SQLite says of an error, without what it quotes: of a damaged database that may be
+    anything, secrets of its user too.
+    """
+    text = str(error)
+    known = _KNOWN.search(text)
+    return (
+        known[0]
+        if known
+        else re.split(r"[(:\"'\n]", text, maxsplit=1)[0].strip() or type(error).__name__
+    )
+
+
+def check_file(path: Path) -> int:
+    """The size of the file. Raises one clear line unless this is a readable SQLite file."""
+    try:
+        if path.is_dir():
+            raise Nsys2prvError(
+                f"{path}: is a folder without tables; give .sqlite exports, or folders of nsys export --type parquetdir"
+            )
+        if not path.exists():
+            raise Nsys2prvError(f"{path}: no such file")
+        if not path.is_file():
+            raise Nsys2prvError(f"{path}: is not a regular file")
+        with path.open("rb") as file:
+            head, size = file.read(16), os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if head != MAGIC:
+        what = "is empty" if not head else "is not an SQLite database"
+        raise Nsys2prvError(
+            f"{path}: {what}; make one with: nsys export --type sqlite REPORT.nsys-rep"
+        )
+    return size

@@ -1,0 +1,379 @@
+"""Check event records: their types and values, and what stays open on each row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.paraver.check.findings import Findings
+from nsys2prv.paraver.check.lines import EVENT_FIELDS, Place
+from nsys2prv.paraver.check.pcf import LAST_LABELLED, Labels
+
+_SIZES = [1 << bits for bits in range(10, 21)]
+
+
+class Index:
+    """Numbers distinct values in the order in which they are met. `values`: the value of each
+    number.
+    """
+
+    def __init__(self) -> None:
+        self.values = np.empty(0, np.int64)
+        self._size = _SIZES[0]
+        self._table = np.zeros(self._size, np.int64)
+        self._hashed = True
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def numbers(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The number of each value of a column, and the places of those never met before, each
+        once, in the order of their numbers.
+        """
+        found, known = self._look_up(column)
+        if known.all():
+            return found, np.empty(0, np.int64)
+        unknown = np.flatnonzero(~known)
+        values, first = np.unique(column[unknown], return_index=True)
+        order = np.argsort(first)
+        self.values = np.append(self.values, values[order])
+        self._build()
+        return self._look_up(column)[0], unknown[first[order]]
+
+    def _look_up(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not len(self.values):
+            return np.zeros(len(column), np.int64), np.zeros(len(column), bool)
+        if self._hashed:
+            found = self._table[column & (self._size - 1)]
+        else:
+            found = self._order[
+                np.minimum(np.searchsorted(self._sorted, column), len(self._sorted) - 1)
+            ]
+        return found, self.values[found] == column
+
+    def _build(self) -> None:
+        """A table by the lowest bits, the smallest in which no two values meet; where there is
+        none, a sorted list.
+        """
+        for size in _SIZES:
+            if size >= len(self.values) and len(np.unique(self.values & (size - 1))) == len(
+                self.values
+            ):
+                self._size, self._hashed = size, True
+                self._table = np.zeros(size, np.int64)
+                self._table[self.values & (size - 1)] = np.arange(len(self.values))
+                return
+        self._hashed = False
+        self._order = np.argsort(self.values)
+        self._sorted = self.values[self._order]
+
+
+LAST_TYPE, LAST_EXACT = 2**32 - 1, 2**53
+#: Labelled values up to this are looked up in a table.
+LARGEST_TABLE = 1 << 22
+#: Missing labels that are named one by one.
+EXAMPLES = 5
+
+
+@dataclass
+class _Open:
+    """Columns by (row, type): time, value and line of the last pair, ranges open, numbers of pairs
+    and of those with value 0.
+    """
+
+    time: np.ndarray
+    value: np.ndarray
+    line: np.ndarray
+    depth: np.ndarray
+    pairs: np.ndarray
+    zeros: np.ndarray
+
+
+class Events:
+    """What all events of a trace so far say. pairs: their number."""
+
+    def __init__(self, rows: int, labels: Labels) -> None:
+        self.pairs = 0
+        self.types = Index()
+        self._rows, self._labels = rows, labels
+        self._keys = Index()
+        self._open = _Open(*(np.empty(0, np.int64) for _ in range(6)))
+        self._unlabelled: dict[int, list[int]] = {}
+        self._ranges = np.empty(0, bool)
+        self._labelled = np.empty(0, bool)
+        self._counts = np.empty(0, np.int64)
+        self._tables: list[np.ndarray | None] = []
+
+    def add(self, place: Place, lines: np.ndarray, rows: np.ndarray, times: np.ndarray) -> None:
+        """Records of a block (line, row and time of each), in the order of the file."""
+        numbers = place.lines.numbers
+        counts = (place.lines.fields[lines] - EVENT_FIELDS) // 2
+        before = np.cumsum(counts) - counts
+        total = int(counts.sum())
+        if not total:
+            return
+        record = np.repeat(np.arange(len(lines)), counts)
+        at = np.repeat(
+            place.lines.first[lines] + EVENT_FIELDS - 2 * before, counts
+        ) + 2 * np.arange(total)
+        types, values = numbers[at], numbers[at + 1]
+        sound = self._types_fit(place, lines, record, types)
+        self._values_fit(place, lines, record, values)
+        if not sound.all():
+            record, types, values = record[sound], types[sound], values[sound]
+        if not len(types):
+            return
+        self.pairs += len(types)
+        code, new = self.types.numbers(types)
+        if len(new):
+            self._new_types(place, lines[record[new]])
+        self._counts += np.bincount(code, minlength=len(self.types))
+        self._check_labels(place, lines, record, code, values)
+        self._follow(place, lines[record], rows[record], times[record], code, values)
+
+    def _types_fit(
+        self, place: Place, lines: np.ndarray, record: np.ndarray, types: np.ndarray
+    ) -> np.ndarray:
+        sound = (types >= 0) & (types <= LAST_TYPE)
+        if not sound.all():
+            place.report("negative-type", np.unique(lines[record[types < 0]]))
+            place.report("type-wraps", np.unique(lines[record[types > LAST_TYPE]]))
+        return sound
+
+    def _values_fit(
+        self, place: Place, lines: np.ndarray, record: np.ndarray, values: np.ndarray
+    ) -> None:
+        if int(values.min()) < 0:
+            place.report("negative-value", lines[record[values < 0]])
+        if int(values.max()) > LAST_EXACT:
+            place.report("value-inexact", lines[record[values > LAST_EXACT]])
+
+    def _new_types(self, place: Place, lines: np.ndarray) -> None:
+        """Types met for the first time, in these lines."""
+        new = self.types.values[-len(lines) :].tolist()
+        for code, line in zip(new, lines.tolist(), strict=True):
+            if code > LAST_LABELLED:
+                place.report("type-beyond-labels", np.array([line]), code)
+            elif code not in self._labels.types:
+                self._unlabelled[code] = [place.base + line]
+            values = self._labels.values.get(code)
+            self._tables.append(_table(values) if values else None)
+        self._labelled = np.append(
+            self._labelled, [table is not None for table in self._tables[-len(new) :]]
+        )
+        self._ranges = np.append(
+            self._ranges,
+            [code in self._labels.values or code not in self._labels.types for code in new],
+        )
+        self._counts = np.append(self._counts, np.zeros(len(new), np.int64))
+
+    def _check_labels(
+        self,
+        place: Place,
+        lines: np.ndarray,
+        record: np.ndarray,
+        code: np.ndarray,
+        values: np.ndarray,
+    ) -> None:
+        """Values without a label, of types that have VALUES."""
+        ask = np.flatnonzero(self._labelled[code] & (values != 0))
+        if not len(ask):
+            return
+        code, values, record = code[ask], values[ask], record[ask]
+        order = np.argsort(
+            code.astype(np.uint16) if len(self.types) < 1 << 16 else code, kind="stable"
+        )
+        bounds = np.flatnonzero(np.diff(code[order], prepend=-1, append=len(self.types)))
+        for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            mine = order[begin:end]
+            table, number = self._tables[code[mine[0]]], int(self.types.values[code[mine[0]]])
+            bad = mine[~_in_table(table, values[mine])]
+            if len(bad):
+                beyond = values[bad] > LAST_LABELLED
+                place.report(
+                    "value-beyond-labels",
+                    np.sort(lines[record[bad[beyond]]]),
+                    f"{number}:{values[bad].max()}",
+                )
+                bad = np.sort(bad[~beyond])
+                for value in dict.fromkeys(values[bad[:1000]].tolist()[:EXAMPLES]):
+                    place.findings.add(
+                        "value-unlabelled",
+                        place.name,
+                        place.base + int(lines[record[bad[0]]]),
+                        count=0,
+                        examples=[f"{number}:{value}"],
+                    )
+                place.report("value-unlabelled", lines[record[bad]], "")
+
+    def _follow(
+        self,
+        place: Place,
+        lines: np.ndarray,
+        rows: np.ndarray,
+        times: np.ndarray,
+        code: np.ndarray,
+        values: np.ndarray,
+    ) -> None:
+        """Bring what is open up to date, by (row, type), and check what depends on the pair before."""
+        key, new = self._keys.numbers(code * self._rows + rows)
+        if len(new):
+            for column in vars(self._open):
+                fill = -1 if column == "time" else 0
+                setattr(
+                    self._open,
+                    column,
+                    np.append(getattr(self._open, column), np.full(len(new), fill)),
+                )
+        state = self._open
+        # By key, in the order of the file: numbers of keys and places packed into one.
+        bits = len(key).bit_length()
+        packed = (key << bits) | np.arange(len(key))
+        packed.sort()
+        order = packed & ((1 << bits) - 1)
+        key = packed >> bits
+        values, times, lines, ranges = (
+            values[order],
+            times[order],
+            lines[order],
+            self._ranges[code[order]],
+        )
+        begins = np.flatnonzero(np.diff(key, prepend=-1))
+        groups, last = key[begins], np.append(begins[1:], len(key)) - 1
+        time_before, value_before = np.empty_like(times), np.empty_like(values)
+        time_before[1:], value_before[1:] = times[:-1], values[:-1]
+        time_before[begins], value_before[begins] = state.time[groups], state.value[groups]
+        again = (times == time_before) & (value_before != 0)
+        if again.any():
+            place.report("zero-length-range", np.sort(lines[again & ranges & (values == 0)]))
+            place.report("value-overwritten", np.sort(lines[again & ~ranges & (values != 0)]))
+        zero = values == 0
+        count, zeros = last - begins + 1, np.add.reduceat(zero, begins, dtype=np.int64)
+        self._nest(place, lines, ranges, zero, begins, count, groups)
+        state.time[groups], state.value[groups], state.line[groups] = (
+            times[last],
+            values[last],
+            place.base + lines[last],
+        )
+        state.pairs[groups] += count
+        state.zeros[groups] += zeros
+
+    def _nest(
+        self,
+        place: Place,
+        lines: np.ndarray,
+        ranges: np.ndarray,
+        zero: np.ndarray,
+        begins: np.ndarray,
+        count: np.ndarray,
+        groups: np.ndarray,
+    ) -> None:
+        """How many ranges are open behind each pair; an end where none is leaves it at none."""
+        step = 1 - 2 * zero.astype(np.int64)
+        level = np.cumsum(step)
+        start = level[begins] - step[begins] - self._open.depth[groups]
+        # Every group lies below the one before, so that the running minimum begins anew with each.
+        drop = np.arange(len(begins)) * (2 * len(step) + int(self._open.depth[groups].sum()) + 2)
+        shift = np.repeat(start + drop, count)
+        lowest = np.minimum.accumulate(level - shift) + np.repeat(drop, count)
+        np.minimum(lowest, 0, out=lowest)
+        level -= np.repeat(start, count)
+        before = np.empty_like(lowest)
+        before[1:] = lowest[:-1]
+        before[begins] = 0
+        extra = (lowest < before) & ranges
+        if extra.any():
+            place.report("end-without-begin", np.sort(lines[extra]))
+        last = begins + count - 1
+        self._open.depth[groups] = level[last] - lowest[last]
+
+    def close(self, name: str, end: float, findings: Findings) -> None:
+        """Once all records are read: what is still open, and types without a label."""
+        state = self._open
+        types = self._keys.values // self._rows
+        ranges = self._ranges[types]
+        standing = (state.value != 0) & (state.time < end)
+        self._report("range-open-at-end", name, standing & ranges, types, findings)
+        self._report("counter-open-at-end", name, standing & ~ranges, types, findings)
+        pairs, zeros = np.zeros((2, len(self.types)), np.int64)
+        np.add.at(pairs, types, state.pairs)
+        np.add.at(zeros, types, state.zeros)
+        # Where most begins have an end of their own, the type's ranges are pairs; of types known to
+        # hold until the next, none is.
+        holding = {
+            field.code
+            for layout in catalogue().layouts.values()
+            if layout.holds
+            for field in layout.fields
+        }
+        declared = np.array(
+            [
+                code in self._labels.values and code not in holding
+                for code in self.types.values.tolist()
+            ],
+            bool,
+        )
+        paired = (declared & (3 * zeros > pairs))[types]
+        self._report(
+            "range-unbalanced",
+            name,
+            paired & (state.value == 0) & (state.depth > 0),
+            types,
+            findings,
+        )
+        numbers = {int(code): number for number, code in enumerate(self.types.values)}
+        suspects: dict[int, int] = {}
+        for code, line in self._labels.suspects:
+            suspects.setdefault(code, line)
+        for code, (line,) in self._unlabelled.items():
+            findings.add(
+                "type-unlabelled",
+                name,
+                line,
+                count=int(self._counts[numbers[code]]),
+                examples=[code],
+            )
+            if code in suspects:
+                findings.add(
+                    "type-among-values",
+                    name.removesuffix(".gz").removesuffix(".prv") + ".pcf",
+                    suspects[code],
+                    examples=[code],
+                )
+
+    def _report(
+        self, rule: str, name: str, chosen: np.ndarray, types: np.ndarray, findings: Findings
+    ) -> None:
+        places = np.flatnonzero(chosen)
+        if len(places):
+            lines = self._open.line[places]
+            named = dict.fromkeys(self.types.values[types[places]].tolist())
+            findings.add(
+                rule,
+                name,
+                int(lines.min()),
+                count=len(places),
+                examples=[f"type {code}" for code in named],
+            )
+
+
+def _table(values: dict[int, str]) -> np.ndarray:
+    """Which values have a label: true at each of them, or where these are large their sorted
+    numbers.
+    """
+    numbers = np.array(sorted(value for value in values if 0 <= value <= LAST_LABELLED), np.int64)
+    if not len(numbers) or numbers[-1] >= LARGEST_TABLE:
+        return numbers
+    table = np.zeros(int(numbers[-1]) + 2, bool)
+    table[numbers] = True
+    return table
+
+
+def _in_table(table: np.ndarray, values: np.ndarray) -> np.ndarray:
+    if table.dtype == bool:
+        return table[np.clip(values, 0, len(table) - 1)] & (values >= 0)
+    if not len(table):
+        return np.zeros(len(values), bool)
+    return table[np.minimum(np.searchsorted(table, values), len(table) - 1)] == values

@@ -1,0 +1,235 @@
+"""The .pcf file: labels of types, values and states."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.paraver.check.findings import Findings
+
+SECTIONS = {
+    "DEFAULT_OPTIONS",
+    "DEFAULT_SEMANTIC",
+    "STATES",
+    "STATES_COLOR",
+    "EVENT_TYPE",
+    "GRADIENT_COLOR",
+    "GRADIENT_NAMES",
+}
+LAST_LABELLED, LAST_COLOR = 2**31 - 1, 10_000_000
+#: Labels of 0 that say that nothing is going on.
+_NOTHING = re.compile(r"(end|exit|outside|none|no|not|idle|off|unknown)\b.*|-*", re.IGNORECASE)
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_NUMBERED = re.compile(r"(-?\d+)[:\s]?\s*(\S.*)")
+_TYPE = re.compile(r"-?\d+\s+(-?\d+)\s+(\S.*)")
+_COLOR = re.compile(r"(-?\d+)\s+\{\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\}")
+_IN_BRACKETS = re.compile(r"\[.*\]")
+
+
+@dataclass
+class Labels:
+    """What a .pcf says. types: type -> label; values: type -> value -> label, for types with
+    VALUES; lines: type -> its line.
+
+    suspects: (number, line) of labels of values that look like declarations of types.
+    """
+
+    types: dict[int, str] = field(default_factory=dict)
+    values: dict[int, dict[int, str]] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+    lines: dict[int, int] = field(default_factory=dict)
+    suspects: list[tuple[int, int]] = field(default_factory=list)
+
+
+def read_pcf(path: Path, findings: Findings) -> Labels:
+    """The labels; what is wrong with the file goes to the findings."""
+    if not path.exists():
+        findings.add("pcf-missing", path.name)
+        return Labels()
+    if not path.is_file():
+        raise Nsys2prvError(f"{path}: is not a regular file")
+    try:
+        with path.open("rb") as file:
+            reader = _Reader(path.name, findings)
+            for number, line in enumerate(file, 1):
+                reader.line(line.removesuffix(b"\n"), number)
+    except OSError as error:
+        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
+    reader.close()
+    labels = reader.labels
+    if not labels.types and not labels.states:
+        findings.add("pcf-empty", path.name)
+    _judge_types(labels, path.name, findings)
+    return labels
+
+
+class _Reader:
+    """Reads lines as Paraver does: sections, and within EVENT_TYPE types, then VALUES."""
+
+    def __init__(self, name: str, findings: Findings) -> None:
+        self.labels = Labels()
+        self._name, self._findings = name, findings
+        self._section, self._begun, self._types, self._in_values = "", 0, list[int](), False
+        self._refused = False
+        self._texts: dict[str, int] = {}
+        self._labelled: set[int] = set()
+
+    def line(self, raw: bytes, number: int) -> None:
+        if raw.endswith(b"\r"):
+            self._add("pcf-line-ends", number)
+            raw = raw[:-1]
+        try:
+            line = raw.decode()
+        except UnicodeDecodeError:
+            line = raw.decode("utf-8", "replace")
+            self._add("pcf-encoding", number, line)
+        text = line.strip(" \t")
+        if not text:
+            if line:
+                self._add("pcf-blank-line", number)
+        elif text in SECTIONS:
+            self.close()
+            self._section, self._begun, self._types, self._in_values = text, number, [], False
+            self._refused = False
+        elif not text.startswith("#"):
+            self._content(text, number)
+
+    def close(self) -> None:
+        """End a section."""
+        if self._section == "EVENT_TYPE" and not (self._types or self._refused):
+            self._add("event-type-empty", self._begun)
+        for code in self._types if self._in_values else ():
+            self._zero(code)
+
+    def _content(self, text: str, number: int) -> None:
+        match self._section:
+            case "":
+                self._add("outside-section", number, text)
+            case "STATES":
+                self._state(text, number)
+            case "STATES_COLOR":
+                self._color(text, number)
+            case "EVENT_TYPE":
+                self._event(text, number)
+
+    def _event(self, text: str, number: int) -> None:
+        if text == "VALUES":
+            self._in_values, self._texts, self._labelled = True, {}, set()
+            for code in self._types:
+                self.labels.values.setdefault(code, {})
+        elif re.match(r"PRECISION\b", text):
+            if not re.fullmatch(r"PRECISION\s+\d+", text):
+                self._add("precision-line", number, text)
+        elif self._in_values:
+            self._value(text, number)
+        else:
+            self._type(text, number)
+
+    def _type(self, text: str, number: int) -> None:
+        match = _TYPE.fullmatch(text)
+        if match is None:
+            self._add("type-line", number, text)
+            self._refused = True
+            return
+        code, label = int(match[1]), match[2]
+        if code in self.labels.types:
+            self._add("type-twice", number, code)
+        if code > LAST_LABELLED:
+            self._add("number-beyond-labels", number, code)
+        self._label(label, number)
+        if "*" in label:
+            self._add("label-wildcard", number, label)
+        self._types.append(code)
+        self.labels.types[code] = label
+        self.labels.lines[code] = number
+
+    def _value(self, text: str, number: int) -> None:
+        match = _NUMBERED.fullmatch(text)
+        if match is None:
+            self._add("value-line", number, text)
+            return
+        value, label = int(match[1]), match[2]
+        if value > LAST_LABELLED:
+            self._add("number-beyond-labels", number, value)
+        self._label(label, number)
+        if (inner := _NUMBERED.fullmatch(label)) and label[:1].isdigit():
+            self.labels.suspects.append((int(inner[1]), number))
+        if self._texts.setdefault(label, value) != value:
+            self._add("value-labels-equal", number, label)
+        for code in self._types:
+            self.labels.values[code][value] = label
+        if value in self._labelled:
+            self._add("value-twice", number, value)
+        self._labelled.add(value)
+
+    def _state(self, text: str, number: int) -> None:
+        match = _NUMBERED.fullmatch(text)
+        if match is None:
+            self._add("state-line", number, text)
+            return
+        self._label(match[2], number)
+        self.labels.states[int(match[1])] = match[2]
+
+    def _color(self, text: str, number: int) -> None:
+        match = _COLOR.fullmatch(text)
+        if match is None or max(int(match[place]) for place in (2, 3, 4)) > 255:
+            self._add("color-line", number, text)
+        elif not 0 <= int(match[1]) <= LAST_COLOR:
+            self._add("color-number", number, match[1])
+
+    def _label(self, label: str, number: int) -> None:
+        if _CONTROL.search(label):
+            self._add("label-control", number, label)
+        if _IN_BRACKETS.fullmatch(label):
+            self._add("label-in-brackets", number, label)
+        elif _IN_BRACKETS.search(label):
+            self._add("brackets-in-label", number, label)
+
+    def _zero(self, code: int) -> None:
+        zero = self.labels.values[code].get(0)
+        if zero is None:
+            self._add("zero-unlabelled", self.labels.lines[code], f"type {code}")
+        elif not _NOTHING.fullmatch(zero):
+            self._add("zero-label", self.labels.lines[code], f"type {code}: {zero}")
+
+    def _add(self, rule: str, number: int, *examples: object) -> None:
+        self._findings.add(rule, self._name, number, examples=examples)
+
+
+def _judge_types(labels: Labels, name: str, findings: Findings) -> None:
+    by_label = defaultdict(list)
+    for code, label in labels.types.items():
+        by_label[label].append(code)
+    for label, codes in by_label.items():
+        if len(codes) > 1:
+            findings.add(
+                "type-labels-equal",
+                name,
+                labels.lines[codes[1]],
+                count=len(codes) - 1,
+                examples=[f"{label}: {', '.join(map(str, codes))}"],
+            )
+
+
+def judge_groups(
+    labels: Labels, groups: Iterator[frozenset[int]], name: str, findings: Findings
+) -> None:
+    """Types of a group, which views show together, that label a value differently."""
+    said: set[tuple[int, int, int]] = set()
+    for group in groups:
+        known: dict[int, tuple[int, str]] = {}
+        for code in sorted(group & labels.values.keys()):
+            for value, label in labels.values[code].items():
+                other, before = known.setdefault(value, (code, label))
+                if value and before != label and (value, other, code) not in said:
+                    said.add((value, other, code))
+                    findings.add(
+                        "values-overlap",
+                        name,
+                        labels.lines[code],
+                        examples=[f"{value}: {before} of {other}, {label} of {code}"],
+                    )

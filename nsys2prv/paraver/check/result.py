@@ -1,0 +1,296 @@
+"""Check a trace: the way through its files, the memory Paraver needs for it, and the result as
+text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.paraver.check.findings import PARTS, RULES, Finding, Findings, Rule, Severity
+from nsys2prv.paraver.check.header import Header, read_header
+from nsys2prv.paraver.check.lines import blocks
+from nsys2prv.paraver.check.pcf import judge_groups, read_pcf
+from nsys2prv.paraver.check.records import Records
+from nsys2prv.paraver.check.row import check_row
+
+PAIR_BYTES, STATE_BYTES, COMM_BYTES, CPU_BYTES = 32, 64, 312, 8
+#: While it loads, vectors grow by doubling and are sorted.
+WHILE_LOADING = 1.5
+PAIR_SECONDS, COMM_SECONDS = 1e-6, 5e-6
+#: wxparaver's limit, and what it takes for the size of compressed text. Smaller traces need no
+#: remark.
+ASKS_FROM, GZIP_FACTOR, WORTH_SAYING = 500 << 20, 6.3, 64 << 20
+
+
+def memory(records: Records) -> int:
+    """Bytes that Paraver's records of the trace take."""
+    return (
+        PAIR_BYTES * records.pairs.pairs
+        + STATE_BYTES * records.states
+        + COMM_BYTES * records.comms
+        + CPU_BYTES * records.objects.with_cpu
+    )
+
+
+def check_size(path: Path, records: Records, findings: Findings) -> None:
+    needed = memory(records)
+    if needed > WORTH_SAYING:
+        seconds = (
+            PAIR_SECONDS * (records.pairs.pairs + 2 * records.states) + COMM_SECONDS * records.comms
+        )
+        findings.add(
+            "memory",
+            path.name,
+            examples=[
+                f"{needed / 1e9:.1f} GB, about {needed * WHILE_LOADING / 1e9:.1f} GB while it loads, "
+                f"for {seconds:.0f} s or more"
+            ],
+        )
+    size = path.stat().st_size * (GZIP_FACTOR if path.suffix == ".gz" else 1)
+    if size > ASKS_FROM:
+        findings.add("asks-to-cut", path.name, examples=[f"{size / (1 << 20):.0f} MB"])
+
+
+ENDINGS = (".prv.gz", ".prv")
+#: Views that show types with more names than this together show more than anyone tells apart by
+#: label.
+MOST_TOGETHER = 64
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a trace holds: lines of the .prv, records by kind, pairs of events, types in the order
+    in which they come, times (in the trace's unit; end: as Paraver sees it), objects by level, and
+    the bytes that its records take in Paraver.
+    """
+
+    lines: int
+    states: int
+    events: int
+    comms: int
+    pairs: int
+    types: tuple[int, ...]
+    first: int | None
+    last: int
+    end: float
+    unit: str
+    objects: dict[str, int]
+    memory: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """findings: the worst first. contents: None where the header could not be understood."""
+
+    path: Path
+    findings: tuple[Finding, ...]
+    contents: Contents | None
+
+    def of(self, severity: Severity) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity is severity]
+
+    @property
+    def errors(self) -> list[Finding]:
+        return self.of(Severity.ERROR)
+
+    @property
+    def warnings(self) -> list[Finding]:
+        return self.of(Severity.WARNING)
+
+    def data(self) -> dict[str, Any]:
+        """All of it as plain data, for JSON."""
+        found = [
+            {
+                "severity": finding.severity.value,
+                "rule": finding.rule,
+                "file": finding.file,
+                "line": finding.line,
+                "count": finding.count,
+                "message": finding.message,
+            }
+            for finding in self.findings
+        ]
+        return {
+            "trace": str(self.path),
+            "contents": asdict(self.contents) if self.contents else None,
+            "findings": found,
+        }
+
+
+def check(path: str | Path) -> Result:
+    """Check a .prv or .prv.gz with the .pcf and .row beside it, whoever wrote it.
+
+    Raises Nsys2prvError, in one line, for what cannot be read at all.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise Nsys2prvError(f"{path}: no such file")
+    findings = Findings()
+    stem = path.name
+    for ending in ENDINGS:
+        if stem.endswith(ending):
+            stem = stem.removesuffix(ending)
+            break
+    else:
+        findings.add("file-name", path.name)
+        stem = path.stem
+    labels = read_pcf(path.with_name(f"{stem}.pcf"), findings)
+    judge_groups(labels, _groups(), f"{stem}.pcf", findings)
+    text = blocks(path, findings)
+    opening = next(text, b"\n")
+    end = opening.index(b"\n") + 1
+    header = read_header(opening[: end - 1].decode("utf-8", "replace"), path.name, findings)
+    if header is None:
+        return Result(path, tuple(findings.sorted()), None)
+    check_row(path.with_name(f"{stem}.row"), header, findings)
+    records = Records(header, labels, path.name, findings)
+    for block in _after(opening[end:], text):
+        records.add(block)
+    _close(records, path, header, findings)
+    return Result(path, tuple(findings.sorted()), _contents(records, header))
+
+
+def _after(rest: bytes, text: Iterator[bytes]) -> Iterator[bytes]:
+    if rest:
+        yield rest
+    yield from text
+
+
+def _close(records: Records, path: Path, header: Header, findings: Findings) -> None:
+    """What only the whole trace tells."""
+    if not records.states + records.events + records.comms:
+        findings.add("no-records", path.name)
+        return
+    if records.lines - 1 < header.communicators:
+        findings.add("communicators-missing", path.name, records.lines)
+    records.times.close(path.name, findings)
+    records.pairs.close(path.name, records.times.end, findings)
+    if header.nodes and not records.objects.with_cpu:
+        findings.add("no-cpus", path.name)
+    check_size(path, records, findings)
+
+
+def _contents(records: Records, header: Header) -> Contents:
+    times = records.times
+    return Contents(
+        records.lines,
+        records.states,
+        records.events,
+        records.comms,
+        records.pairs.pairs,
+        tuple(records.pairs.types.values.tolist()),
+        times.first,
+        times.last,
+        times.end,
+        header.unit.removeprefix("_") or "us",
+        header.sizes(),
+        memory(records),
+    )
+
+
+@cache
+def _groups() -> tuple[frozenset[int], ...]:
+    """Types that one window of our views shows together by their values."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, load
+    from nsys2prv.paraver.views import folder
+
+    return tuple(
+        {
+            group
+            for view in load(folder() / FILE)
+            for window in view.cfg.windows
+            for group in _types_of(window)
+        }
+    )
+
+
+def _types_of(window: object) -> Iterator[frozenset[int]]:
+    types = getattr(window, "types", None)
+    if (
+        types is not None
+        and types.condition == "="
+        and not window.guards
+        and 1 < len(types.values) <= MOST_TOGETHER
+    ):
+        yield frozenset(int(code) for code in types.values)
+
+
+#: Event types that are named one by one.
+MOST_TYPES = 12
+
+
+def lines(result: Result) -> Iterator[str]:
+    """What a trace holds, then its findings, the worst first, then a line of counts."""
+    yield f"{result.path}:"
+    if result.contents:
+        yield from (f"  {line}" for line in _contents_text(result.contents))
+    yield from (f"  {_finding(finding)}" for finding in result.findings)
+    counts = [
+        f"{len(found)} {severity.value}{'' if len(found) == 1 else 's'}"
+        for severity in Severity
+        if (found := result.of(severity))
+    ]
+    yield f"  {', '.join(counts) or 'nothing found'}"
+
+
+def _contents_text(held: Contents) -> Iterator[str]:
+    yield (
+        f"{held.lines:,} lines: {held.events:,} events with {held.pairs:,} values, {held.states:,} states, "
+        f"{held.comms:,} communications"
+    )
+    objects = held.objects
+    nodes, cpus, appls, tasks, threads = (
+        f"{objects[level]} {what}{'' if objects[level] == 1 else 's'}"
+        for level, what in (
+            ("NODE", "node"),
+            ("CPU", "CPU"),
+            ("APPL", "application"),
+            ("TASK", "task"),
+            ("THREAD", "thread"),
+        )
+    )
+    yield f"{nodes} with {cpus}, {appls}, {tasks}, {threads}"
+    shown = ", ".join(map(str, sorted(held.types)[:MOST_TYPES]))
+    yield f"{len(held.types)} event types{f': {shown}' if shown else ''}{', ...' if len(held.types) > MOST_TYPES else ''}"
+    if held.first is not None:
+        yield f"times from {held.first} to {held.last} {held.unit}, the trace ends at {held.end:.0f}"
+
+
+def _finding(found: Finding) -> str:
+    where = f"{found.file}:{found.line}" if found.line else found.file
+    return f"{found.severity.value:<7} {found.rule} {where}{f' ({found.count} places)' if found.count > 1 else ''}: {found.message}"
+
+
+def rules_page() -> str:
+    """The text of docs/checks.md."""
+    head = """# What `nsys2prv check` checks
+
+Made from the declarations in `nsys2prv/paraver/check/rules.yaml` by `python tools/make_checks.py`.
+
+    nsys2prv check trace.prv [more.prv.gz ...] [--strict] [--json]
+
+reads a Paraver trace, whoever wrote it, with the .pcf and .row beside it, and tells what in it would crash, hang or mislead Paraver. An
+*error* makes Paraver or one of its tools crash, hang, refuse, lose something or show it wrongly; a *warning* misleads; a *remark* is good
+to know. Of each rule the first line is named at which it is broken, and how many are. What Paraver does was seen by running
+paramedir (Paraver 4.11), or read in its source.
+
+Records need no order among kinds at the same time: Paraver sorts states, events and communications of a thread itself, by rules of its
+own. Within events (and within states) of the same thread and time it keeps the order of the file.
+
+Exit status: 0 no error, 1 errors (with `--strict` warnings too, and what cannot be read), 2 usage.
+"""
+    sections = (
+        f"\n## {title}\n\n| rule | | what is wrong | what it does |\n|---|---|---|---|\n"
+        + "".join(_row(rule) for rule in RULES.values() if rule.part == part)
+        for part, title in PARTS.items()
+    )
+    return head + "".join(sections)
+
+
+def _row(rule: Rule) -> str:
+    return f"| `{rule.name}` | {rule.severity.value} | {rule.wrong.replace('|', chr(92) + '|')} | {rule.effect} |\n"

@@ -1,0 +1,133 @@
+"""The event types of a trace for its .pcf, from the declarations of the kinds it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
+from nsys2prv.events.catalogue.counters import Metric
+from nsys2prv.paraver.pcf import EventType
+from nsys2prv.paraver.text import LONGEST, clean
+from nsys2prv.paraver.values import NameValues
+
+DEFAULT_DOMAIN = "default domain"
+#: Labels write out what fractions are multiplied by up to so many zeros, then as a power of ten.
+MOST_ZEROS = 6
+#: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has
+#: none of them: POP's BasicAnalysis knows by their labels which traces it can read so, and nsys2prv
+#: of BSC declares them beside every kernel.
+ON_GPU = frozenset(("cuda_kernel", "cuda_graph"))
+BESIDE_IT = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
+
+
+def event_types(
+    layouts: Sequence[str],
+    values: Mapping[str, NameValues],
+    domains: Mapping[str, int],
+    counters: Sequence[EventType] = (),
+) -> list[EventType]:
+    """Every event type of these layouts, and the counters, by code. A type that several layouts
+    share is listed once.
+    """
+    types = {event_type.code: event_type for event_type in counters}
+    fields = [field for layout in layouts for field in catalogue().layouts[layout].fields]
+    if not ON_GPU.isdisjoint(layouts):
+        fields += [
+            field
+            for layout, name in BESIDE_IT
+            for field in catalogue().layouts[layout].fields
+            if field.name == name
+        ]
+    for field in fields:
+        for event_type in _types_of(field, values, domains):
+            types.setdefault(event_type.code, event_type)
+    return _with_unique_labels([types[code] for code in sorted(types)])
+
+
+def codes_of(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
+    """The event types that all records of these layouts have; `domains`: the numbers of the NVTX
+    domains of the trace.
+    """
+    codes = [
+        field.code
+        for layout in layouts
+        for field in catalogue().layouts[layout].fields
+        if not field.optional
+    ]
+    return {
+        number
+        for code in codes
+        for number in (
+            [code.of(*domain) for domain in domains.items()]
+            if isinstance(code, DomainCode)
+            else [code]
+        )
+    }
+
+
+def _with_unique_labels(types: list[EventType]) -> list[EventType]:
+    """The types with their code behind a label that an earlier one has: views look types up by
+    label, too.
+    """
+    taken: set[str] = set()
+    result = []
+    for event_type in types:
+        label = clean(event_type.label)
+        if label in taken:
+            label = f"{label[: LONGEST // 2]} ({event_type.code})"
+        taken.add(label)
+        result.append(replace(event_type, label=label))
+    return result
+
+
+def _scale(decimals: int) -> str:
+    """The end of a label that tells what its numbers are multiplied by."""
+    if not decimals:
+        return ""
+    return f" (x {10**decimals})" if decimals <= MOST_ZEROS else f" (x 10^{decimals})"
+
+
+def counter_types(
+    metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]
+) -> list[EventType]:
+    """The event types of the metrics met, by layout. Labels tell what fractions are multiplied by:
+    `PRECISION`, with which Paraver would show them as they are, is more than other readers of .pcf
+    files know.
+    """
+    return [
+        EventType(codes[layout, metric.name], metric.name + _scale(metric.precision))
+        for layout, found in metrics.items()
+        for metric in sorted(found)
+    ]
+
+
+def _types_of(
+    field: Field, values: Mapping[str, NameValues], domains: Mapping[str, int]
+) -> list[EventType]:
+    if not isinstance(field.code, DomainCode):
+        return [EventType(field.code, field.label, _labels(field, values, None))]
+    return [
+        EventType(
+            field.code.of(domain, number),
+            field.label.format(domain=domain or DEFAULT_DOMAIN),
+            _labels(field, values, domain),
+        )
+        for domain, number in domains.items()
+        if not field.code.only_named or domain in dict(field.code.named)
+    ]
+
+
+def _labels(
+    field: Field, values: Mapping[str, NameValues], domain: str | None
+) -> pl.DataFrame | None:
+    if isinstance(field.values, ValueSet):
+        return pl.DataFrame(
+            field.values.labels, schema={"value": pl.Int64, "label": pl.String}, orient="row"
+        )
+    if not isinstance(field.values, NameSet):
+        return None
+    names = values[field.values.name]
+    return names.labels if domain is None else names.labels_in(domain)

@@ -1,0 +1,408 @@
+"""Nodes, tasks and threads of the trace, from the objects that the reports' events sit on.
+
+One task per process that has events, in rank order; within a task the host threads come first, then
+one thread per (device, stream), then one per GPU and sort of other work, then GPUs with samples. A
+process is known by its machine, its report and its pid: pids repeat between hosts and containers. A
+device is one row of the trace whatever reports have samples of it: a GPU's is in the first task
+that works on it, those of all others are in a task of their host behind all processes, a switch's
+in the first of these: POP's BasicAnalysis takes every row of a task with streams that is neither a
+stream nor a GPU for a host thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.text import natural_key
+from nsys2prv.events.extraction import (
+    DEVICE_KINDS,
+    GPU,
+    GPU_CONTEXTS,
+    SWITCH,
+    DeviceKey,
+    ObjectKey,
+    QueueKey,
+    StreamKey,
+    ThreadKey,
+)
+from nsys2prv.nsight.info import PROCESS_MASK, Gpu, ReportInfo, distinguishing, pid_of, tid_of
+from nsys2prv.paraver.tree import Node, ObjectTree, Task, Thread
+
+#: Stands for the pid of the task that a host gets for the rows of its devices.
+NO_PROCESS = 0
+#: Rows of physical GPUs, and what they are called; "Metrics GPU0" is what POP's BasicAnalysis
+#: parses.
+OF_GPU = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
+
+
+@dataclass(frozen=True)
+class RankedProcess:
+    """A process in its place: report index, globalPid, rank (None where nothing tells)."""
+
+    report: int
+    pid: int
+    rank: int | None
+
+
+@dataclass
+class ObjectModel:
+    """The trace's objects. rows: (report, object key) -> index of its thread in the tree.
+    processes: one for each task. ranked: how the order was found.
+    """
+
+    tree: ObjectTree
+    rows: dict[tuple[int, ObjectKey], int]
+    processes: list[RankedProcess]
+    devices: int
+    ranked: str
+
+    @property
+    def ranks(self) -> int:
+        """How many tasks are processes, not the devices of a host."""
+        return sum(process.pid != NO_PROCESS for process in self.processes)
+
+
+def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
+    """Reports by rank where every one has a rank of its own, else by natural order of their paths."""
+    by_name = sorted(infos, key=lambda info: natural_key(str(info.given)))
+    mpi = [min(info.ranks.values(), default=None) for info in by_name]
+    ranks = (
+        mpi
+        if None not in mpi and len(set(mpi)) == len(mpi)
+        else distinguishing([info.launcher_ranks for info in by_name])
+    )
+    if ranks is None:
+        return by_name
+    return [info for _, info in sorted(zip(ranks, by_name, strict=True), key=lambda pair: pair[0])]
+
+
+def build(
+    infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, ObjectKey]]
+) -> ObjectModel:
+    """The tree of all objects seen; `machines` numbers each report's machine.
+
+    Raises Nsys2prvError when there are more objects than Paraver can hold.
+    """
+    by_process: dict[tuple[int, int], list[ObjectKey]] = defaultdict(list)
+    devices: list[tuple[int, DeviceKey]] = []
+    for report, key in set(seen):
+        if isinstance(key, DeviceKey):
+            devices.append((report, key))
+            continue
+        pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
+        by_process[report, pid].append(key)
+    devices.sort(
+        key=lambda found: (
+            found[0],
+            DEVICE_KINDS.index(found[1].kind),
+            natural_key(found[1].name),
+            found[1].number,
+        )
+    )
+    peopled = {machines[report] for report, _ in by_process}
+    apart = {machines[report] for report, pid in by_process if pid == NO_PROCESS}
+    for report, key in devices:
+        machine = machines[report]
+        if machine not in apart and (key.kind != GPU or machine not in peopled):
+            apart.add(machine)
+            by_process.setdefault((report, NO_PROCESS), [])
+    processes, ranked = _order_processes(infos, by_process)
+    node_of, nodes = _nodes(infos, machines, processes)
+    gpus = GpuNumbers(infos, machines)
+    placed = _place_devices(devices, processes, by_process, machines, gpus)
+
+    tasks, rows, threads = [], {}, 0
+    ambiguous = _streams_on_several_hosts(by_process, infos, gpus)
+    for process in processes:
+        info = infos[process.report]
+        keys = sorted(
+            by_process[process.report, process.pid],
+            key=lambda key: _thread_order(key, process, info, gpus),
+        )
+        for position, key in enumerate(keys):
+            rows[process.report, key] = threads + position
+        task = len(tasks) + 1
+        names = [
+            _thread_name(key, info, task, position + 1, gpus.number(process.report, key))
+            for position, key in enumerate(keys)
+        ]
+        if info.host:
+            names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
+        for device in placed.get((process.report, process.pid), ()):
+            rows.update({found: threads + len(names) for found in device.found})
+            names.append(device.name)
+        threads += len(names)
+        tasks.append(
+            Task(
+                _task_name(process, info),
+                node_of[process.report],
+                tuple(Thread(name) for name in names),
+            )
+        )
+    tree = ObjectTree(tuple(nodes), tuple(tasks))
+    if tree.threads > ObjectTree.LIMIT:
+        raise Nsys2prvError(
+            f"the reports hold {tree.threads} threads and streams, but Paraver can show {ObjectTree.LIMIT}; "
+            "convert fewer reports at a time, or leave kinds out with -t"
+        )
+    return ObjectModel(tree, rows, processes, gpus.used, ranked)
+
+
+@dataclass
+class _Device:
+    """A row for a device: its name, and under what keys the reports have it."""
+
+    name: str
+    found: list[tuple[int, DeviceKey]]
+
+
+def gpu_identity(
+    infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
+) -> tuple:
+    """What tells a GPU of a report from all others of the trace; `machines` numbers each report's
+    machine.
+    """
+    if key.name:
+        return (machines[report], report, key.name, key.number)
+    gpu = infos[report].gpus.get(key.number)
+    return (machines[report], gpu.key if gpu is not None and gpu.key else key.number)
+
+
+def _place_devices(
+    devices: list[tuple[int, DeviceKey]],
+    processes: list[RankedProcess],
+    by_process: dict[tuple[int, int], list[ObjectKey]],
+    machines: list[int],
+    gpus: GpuNumbers,
+) -> dict[tuple[int, int], list[_Device]]:
+    """The rows of devices by (report, pid) of the process whose task they are in, in their order."""
+    first_on: dict[int, RankedProcess] = {}
+    apart_on: dict[int, RankedProcess] = {}
+    users: dict[tuple, tuple[RankedProcess, int]] = {}
+    for process in processes:
+        first_on.setdefault(machines[process.report], process)
+        if process.pid == NO_PROCESS:
+            apart_on.setdefault(machines[process.report], process)
+        streams = [
+            key for key in by_process[process.report, process.pid] if isinstance(key, StreamKey)
+        ]
+        for key in sorted(streams):
+            user = process, gpus.number(process.report, key)
+            users.setdefault(gpus.identity_of_stream(process.report, key), user)
+            users.setdefault(
+                gpus.identity(process.report, DeviceKey(GPU, str(key.pid), key.device)), user
+            )
+    known: dict[tuple, _Device] = {}
+    placed: dict[tuple[int, int], list[tuple[tuple, _Device]]] = defaultdict(list)
+    for report, key in devices:
+        machine = machines[report]
+        gpu = gpus.identity(report, key._replace(kind=GPU)) if key.kind in OF_GPU else None
+        identity = (
+            (key.kind, *gpu) if gpu is not None else (None if key.kind == SWITCH else machine, *key)
+        )
+        if identity not in known:
+            number = (
+                0
+                if gpu is None
+                else users[gpu][1]
+                if gpu in users
+                else gpus.number_of(report, key.number)
+            )
+            if key.kind == GPU:
+                owner = users[gpu][0] if gpu in users else first_on[machine]
+            else:
+                owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
+            known[identity] = _Device(
+                OF_GPU[key.kind].format(number) if gpu is not None else key.name, []
+            )
+            order = (DEVICE_KINDS.index(key.kind), number, natural_key(key.name), key.number)
+            placed[owner.report, owner.pid].append((order, known[identity]))
+        known[identity].found.append((report, key))
+    return {
+        owner: [device for _, device in sorted(found, key=lambda item: item[0])]
+        for owner, found in placed.items()
+    }
+
+
+def _order_processes(
+    infos: list[ReportInfo], by_process: dict[tuple[int, int], list[ObjectKey]]
+) -> tuple[list[RankedProcess], str]:
+    """Processes by rank, then by report; within a report those with GPU work first, then by pid;
+    tasks for devices behind all.
+    """
+    own = {(report, pid): infos[report].ranks.get(pid) for report, pid in by_process}
+    method = "MPI ranks" if any(rank is not None for rank in own.values()) else ""
+    launcher = distinguishing([info.launcher_ranks for info in infos])
+    if not method and launcher is not None:
+        method = "launcher's environment"
+        own = {
+            (report, pid): launcher[report] if pid != NO_PROCESS else None
+            for report, pid in by_process
+        }
+
+    def key(process: tuple[int, int]) -> tuple:
+        report, pid = process
+        rank = own[process]
+        has_gpu = any(isinstance(item, StreamKey) for item in by_process[process])
+        return (pid == NO_PROCESS, rank is None, rank or 0, report, not has_gpu, pid & (2**64 - 1))
+
+    processes = [
+        RankedProcess(report, pid, own[report, pid]) for report, pid in sorted(by_process, key=key)
+    ]
+    return processes, method or "file names"
+
+
+def _nodes(
+    infos: list[ReportInfo], machines: list[int], processes: list[RankedProcess]
+) -> tuple[dict[int, int], list[Node]]:
+    """Nodes in the order in which the tasks first need them: report -> node index, and the nodes."""
+    index: dict[int, int] = {}
+    names: list[str] = []
+    for process in processes:
+        machine = machines[process.report]
+        if machine not in index:
+            index[machine] = len(names)
+            host = infos[process.report].host or "unknown-host"
+            taken = sum(name == host or name.startswith(host + "#") for name in names)
+            names.append(f"{host}#{taken + 1}" if taken else host)
+    return {process.report: index[machines[process.report]] for process in processes}, [
+        Node(name) for name in names
+    ]
+
+
+class GpuNumbers:
+    """Numbers of physical GPUs on their machines, for the names of rows.
+
+    A CUDA ordinal means another GPU in every process under CUDA_VISIBLE_DEVICES; where the report
+    tells the GPU behind it that GPU's number on its machine is used, elsewhere the ordinal itself.
+    """
+
+    def __init__(self, infos: list[ReportInfo], machines: list[int]) -> None:
+        self._infos, self._machines = infos, machines
+        self._seen: set[tuple] = set()
+        keys: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for info, machine in zip(infos, machines, strict=True):
+            for gpu in info.gpus.values():
+                if gpu.key:
+                    keys[machine][gpu.key].add(gpu.number)
+        self._numbers = {machine: _gpu_numbers(gpus) for machine, gpus in keys.items()}
+
+    def number(self, report: int, key: ObjectKey) -> int:
+        """The device number of the row of a stream or queue (0 for a host thread)."""
+        if isinstance(key, QueueKey):
+            return key.gpu if key.gpu < 0 else self.number_of(report, key.gpu)
+        if not isinstance(key, StreamKey):
+            return 0
+        machine, gpu = self._machines[report], self.gpu(report, key)
+        if gpu is not None and gpu.key:
+            self._seen.add((machine, gpu.key))
+            return self._numbers[machine][gpu.key]
+        self._seen.add((machine, report, key.pid, key.device))
+        return key.device
+
+    def gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
+        """The physical GPU that a row is of, where the report tells."""
+        info = self._infos[report]
+        if isinstance(key, StreamKey):
+            number = info.gpu_of(key.pid, key.device)
+            return None if number is None else info.gpus.get(number)
+        return info.gpus.get(key.gpu if isinstance(key, QueueKey) else key.number)
+
+    def identity(self, report: int, key: DeviceKey) -> tuple:
+        """What tells a GPU of the report from all others of the trace."""
+        return gpu_identity(self._infos, self._machines, report, key)
+
+    def identity_of_stream(self, report: int, key: StreamKey) -> tuple:
+        """The same for the GPU of a stream. Where the report does not tell its number, the ordinal
+        is taken for it.
+        """
+        return self.identity(
+            report, DeviceKey(GPU, number=self._infos[report].gpu_or_ordinal(key.pid, key.device))
+        )
+
+    def number_of(self, report: int, number: int) -> int:
+        """The number on its machine of the GPU that the report gives this number."""
+        gpu = self._infos[report].gpus.get(number)
+        return (
+            self._numbers[self._machines[report]][gpu.key]
+            if gpu is not None and gpu.key
+            else number
+        )
+
+    @property
+    def used(self) -> int:
+        """How many GPUs had work; GPUs known by CUDA ordinal alone count once per process."""
+        return len(self._seen)
+
+
+def _gpu_numbers(gpus: dict[str, set[int]]) -> dict[str, int]:
+    """The number of each GPU of a machine: as reported where all reports agree and no two GPUs
+    share one, else by key.
+    """
+    reported = {key: next(iter(numbers)) for key, numbers in gpus.items() if len(numbers) == 1}
+    if len(reported) == len(gpus) and len(set(reported.values())) == len(gpus):
+        return reported
+    return {key: number for number, key in enumerate(sorted(gpus))}
+
+
+def _thread_order(
+    key: ObjectKey, process: RankedProcess, info: ReportInfo, gpus: GpuNumbers
+) -> tuple:
+    if isinstance(key, ThreadKey):
+        main = tid_of(key.tid) != pid_of(process.pid)
+        return (
+            0,
+            main,
+            natural_key(info.threads.get(key.tid, "")),
+            tid_of(key.tid),
+            key.tid,
+            key.lane,
+        )
+    if isinstance(key, QueueKey):
+        return (2, key.queue, gpus.number(process.report, key), key.gpu, key.lane)
+    return (1, gpus.number(process.report, key), key.device, key.stream, key.lane)
+
+
+def _streams_on_several_hosts(
+    by_process: Mapping[tuple[int, int], Iterable[ObjectKey]],
+    infos: Sequence[ReportInfo],
+    gpus: GpuNumbers,
+) -> set[str]:
+    """Names of streams that rows of several hosts would have. Only one's host may stand behind it:
+    POP's BasicAnalysis takes what does for the node of the GPU.
+    """
+    hosts: dict[str, set[str]] = defaultdict(set)
+    for (report, _), keys in by_process.items():
+        for key in keys:
+            if isinstance(key, StreamKey):
+                hosts[_stream_name(key, gpus.number(report, key))].add(infos[report].host or "")
+    return {name for name, found in hosts.items() if len(found) > 1}
+
+
+def _stream_name(key: StreamKey, device: int) -> str:
+    return f"CUDA-D{device}.S{key.stream}"
+
+
+def _thread_name(key: ObjectKey, info: ReportInfo, task: int, thread: int, device: int) -> str:
+    """The name of a row; those of streams are what POP's BasicAnalysis parses. Further rows of a
+    thread, for ranges that overlap, are numbered: `+1`, `+2`.
+    """
+    if isinstance(key, StreamKey):
+        return _stream_name(key, device)
+    if isinstance(key, QueueKey):
+        return f"{key.queue} GPU{device}" if device >= 0 else f"{key.queue} GPU"
+    name = info.threads.get(key.tid) or info.processes.get(key.tid & PROCESS_MASK) or ""
+    label = f"THREAD 1.{task}.{thread}"
+    further = [f"+{key.lane}"] if key.lane else []
+    return " ".join([label, *([name] if name else []), *further, str(tid_of(key.tid))])
+
+
+def _task_name(process: RankedProcess, info: ReportInfo) -> str:
+    if process.pid == NO_PROCESS and not info.processes.get(NO_PROCESS):
+        return f"devices of {info.host or 'unknown-host'}"
+    name = info.processes.get(process.pid, "")
+    who = f"{name} {pid_of(process.pid)}".strip()
+    return f"rank {process.rank} {who}" if process.rank is not None else who

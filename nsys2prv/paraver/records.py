@@ -1,0 +1,256 @@
+"""Writing: from sorted runs to trace lines, one time window at a time. Each window is a pure
+function over files.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv.events.catalogue import DomainCode, Field, catalogue
+from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text
+from nsys2prv.paraver.merging import merged
+from nsys2prv.paraver.output import Output
+from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, fields_present
+from nsys2prv.store.samples import SampleTable, joined, numbers, without_holes
+from nsys2prv.store.window_records import GlobalIds, WindowReader, WindowRecords
+
+
+@dataclass
+class Manifest:
+    """Everything the windows need. addresses: of every thread, as records name it.
+
+    domain_codes: (name, number) of every NVTX domain. counter_codes: event type by layout and
+    label. closings: thread and event types of the samples to set to 0 at the end. bounds: window k
+    is bounds[k] <= time < bounds[k + 1], the last one open.
+    """
+
+    runs: list[Run]
+    meanings: GlobalIds
+    addresses: list[str]
+    domain_codes: list[tuple[str, int]]
+    counter_codes: dict[tuple[str, str], int] = field(default_factory=dict)
+    closings: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    bounds: list[int] = field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        with path.open("wb") as file:
+            pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def write_window(manifest_path: Path, output: Output, number: int) -> tuple[int, Counter[int]]:
+    """Format one window and put it into its place; returns its number of lines, and by event type
+    how many sampled numbers were one of several of the same time.
+    """
+    formatter = _formatter(manifest_path)
+    formatter.repeated.clear()
+    batches: list[Batch] = []
+
+    def pieces() -> Iterator[np.ndarray]:
+        batches.extend(formatter.batches(number))
+        yield from merged(batches)
+
+    output.put(number, pieces())
+    return sum(len(batch.times) for batch in batches), formatter.repeated.copy()
+
+
+#: The formatter that each thread used last, by its manifest.
+_FORMATTERS: dict[tuple[Path, int], Formatter] = {}
+
+
+def _formatter(path: Path) -> Formatter:
+    key = path, threading.get_ident()
+    if key not in _FORMATTERS:
+        for other in [other for other in list(_FORMATTERS) if other[1] == key[1]]:
+            _FORMATTERS.pop(other).reader.close()
+        with path.open("rb") as file:
+            _FORMATTERS[key] = Formatter(pickle.load(file))
+    return _FORMATTERS[key]
+
+
+def close_formatter(path: Path) -> None:
+    """Let go of the files that windows written in this process keep open."""
+    for key in [key for key in list(_FORMATTERS) if key[0] == path]:
+        _FORMATTERS.pop(key).reader.close()
+
+
+class Formatter:
+    """Makes the lines of windows; keeps what all windows of a trace have in common."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.reader = WindowReader(manifest.runs, manifest.meanings)
+        self.repeated: Counter[int] = Counter()
+        addresses = [address.encode() for address in manifest.addresses]
+        self._events = Choice(tuple(b"2:" + address + b":" for address in addresses))
+        self._states = Choice(tuple(b"1:" + address + b":" for address in addresses))
+        self._senders = Choice(tuple(b"3:" + address + b":" for address in addresses))
+        self._receivers = Choice(tuple(b":" + address + b":" for address in addresses))
+        self._shapes: dict[Hashable, LineShape] = {}
+
+    def batches(self, number: int) -> list[Batch]:
+        """The lines of a window by shape: states first, then ends, so that they come before begins
+        of the same time.
+        """
+        bounds = self.manifest.bounds
+        last = bounds[number + 1] if number + 1 < len(bounds) else None
+        found = self.reader.read(bounds[number], last)
+        ranks = {STATE: 0, END: 1, BEGIN: 2, LINE: 3}
+        sampled = {shape: found.pop(shape) for shape in list(found) if shape.stream == COUNTER}
+        batches = [
+            self._batch(shape, found[shape])
+            for shape in sorted(
+                found,
+                key=lambda shape: (ranks[shape.stream], shape.name, shape.present, shape.wide),
+            )
+        ]
+        batches += self._sample_batches(sampled)
+        return batches + self._closing_batches() if last is None else batches
+
+    def _batch(self, shape: Shape, pieces: WindowRecords) -> Batch:
+        times = pieces.times
+        if shape.stream == LINE:
+            return self._line_batch(shape, times, pieces)
+        objects = pieces.column("object")
+        if shape.stream == STATE:
+            return Batch(
+                self._shape(shape, self._state_line),
+                times,
+                [objects, times, pieces.column("end"), pieces.column("state")],
+            )
+        layout = catalogue().layouts[shape.name]
+        fields = fields_present(layout, shape.present)
+        domain = [pieces.column("domain")] if layout.has_domain else []
+        if shape.stream == END:
+            if layout.holds:
+                # Every part of a table closes what it saw; once is enough.
+                objects, first = np.unique(objects, return_index=True)
+                times = times[first]
+            coded = [column for f in fields if isinstance(f.code, DomainCode) for column in domain]
+            return Batch(
+                self._shape(shape, lambda: self._end_line(fields)), times, [objects, times, *coded]
+            )
+        columns = [objects, times]
+        for f in fields:
+            columns += [*(domain if isinstance(f.code, DomainCode) else ()), pieces.column(f.name)]
+        # Of ranges that begin together the longer is the outer one, whichever attributes they
+        # carry.
+        return Batch(
+            self._shape(shape, lambda: self._begin_line(f.code for f in fields)),
+            times,
+            columns,
+            -pieces.column("end") if layout.nests else None,
+        )
+
+    def _begin_line(self, codes: Iterable[int | DomainCode]) -> Iterator[Piece]:
+        yield from (self._events, Number())
+        for code in codes:
+            yield from (self._code(code, b":"), Number())
+
+    def _end_line(self, fields: Sequence[Field]) -> Iterator[Piece]:
+        yield from (self._events, Number())
+        for f in fields:
+            yield self._code(f.code, b":0")
+
+    def _state_line(self) -> Iterator[Piece]:
+        yield from (self._states, Number(), Text(b":"), Number(), Text(b":"), Number())
+
+    def _line_batch(self, shape: Shape, send: np.ndarray, pieces: WindowRecords) -> Batch:
+        own = ["tag"] if "tag" in shape.dtype.names else []
+        sender, receive, receiver, size, *tags = (
+            pieces.column(name) for name in ("sender", "receive", "receiver", "size", *own)
+        )
+        tag = catalogue().lines[shape.name].tag
+
+        def line() -> Iterator[Piece]:
+            between = Text(b":")
+            yield from (
+                self._senders,
+                Number(),
+                between,
+                Number(),
+                self._receivers,
+                Number(),
+                between,
+                Number(),
+                between,
+                Number(),
+            )
+            yield from (between, Number()) if tags else (Text(b":%d" % tag),)
+
+        return Batch(
+            self._shape(shape, line),
+            send,
+            [sender, send, send, receiver, receive, receive, size, *tags],
+        )
+
+    def _sample_batches(self, found: dict[Shape, WindowRecords]) -> list[Batch]:
+        """Lines of samples: one for each instant of an object, with all its numbers."""
+        tables = [self._samples(shape, pieces) for shape, pieces in found.items()]
+        made = joined(tables) if tables else []
+        if len(made) != len(tables) or any(
+            table is not before for table, before in zip(made, tables, strict=True)
+        ):
+            self.repeated += numbers(tables) - numbers(made)
+        return [self._sample_batch(part) for table in made for part in without_holes(table)]
+
+    def _samples(self, shape: Shape, pieces: WindowRecords) -> SampleTable:
+        codes = np.array(
+            [self.manifest.counter_codes[shape.name, metric.name] for metric in shape.metrics]
+        )
+        order = np.argsort(codes)
+        stored = pieces.column("values")
+        return SampleTable(
+            codes[order],
+            pieces.times,
+            pieces.column("object"),
+            stored if (order[1:] > order[:-1]).all() else stored[:, order],
+        )
+
+    def _sample_batch(self, table: SampleTable) -> Batch:
+        codes = tuple(map(int, table.codes))
+        return Batch(
+            self._shape(codes, lambda: self._begin_line(codes)),
+            table.time,
+            [table.object, table.time, *(table.stored - 1).T],
+        )
+
+    def _closing_batches(self) -> list[Batch]:
+        """Zeros for every sampled number at the end of the trace."""
+        by_codes: dict[tuple[int, ...], list[int]] = {}
+        for thread, codes in self.manifest.closings:
+            by_codes.setdefault(codes, []).append(thread)
+        duration = self.manifest.meanings.duration
+        return [
+            self._sample_batch(
+                SampleTable(
+                    np.array(codes),
+                    np.full(len(threads), duration),
+                    np.array(threads),
+                    np.ones((len(threads), len(codes)), np.int64),
+                )
+            )
+            for codes, threads in sorted(by_codes.items())
+        ]
+
+    def _code(self, code: int | DomainCode, behind: bytes) -> Piece:
+        """`:code` and what follows it."""
+        if isinstance(code, DomainCode):
+            return Choice(
+                tuple(
+                    b":%d%s" % (code.of(name, number), behind)
+                    for name, number in self.manifest.domain_codes
+                )
+            )
+        return Text(b":%d%s" % (code, behind))
+
+    def _shape(self, key: Hashable, pieces: Callable[[], Iterator[Piece]]) -> LineShape:
+        if key not in self._shapes:
+            self._shapes[key] = LineShape([*pieces(), Text(b"\n")])
+        return self._shapes[key]

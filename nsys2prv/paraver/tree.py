@@ -1,0 +1,95 @@
+"""The objects of a trace: nodes, and one application of tasks and threads. Every thread has a CPU
+of its own on its node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from nsys2prv.paraver.text import clean
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+
+
+@dataclass(frozen=True)
+class Thread:
+    name: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task on a node (0-based index) with its threads."""
+
+    name: str
+    node: int
+    threads: tuple[Thread, ...]
+
+
+@dataclass(frozen=True)
+class ObjectTree:
+    """All objects; threads are numbered 0.. over all tasks in order."""
+
+    nodes: tuple[Node, ...]
+    tasks: tuple[Task, ...]
+    #: Paraver counts threads and CPUs in 16 bits.
+    LIMIT: ClassVar[int] = 65_535
+
+    @cached_property
+    def threads(self) -> int:
+        return sum(len(task.threads) for task in self.tasks)
+
+    @cached_property
+    def cpus_per_node(self) -> list[int]:
+        counts = [0] * len(self.nodes)
+        for task in self.tasks:
+            counts[task.node] += len(task.threads)
+        return counts
+
+    @cached_property
+    def addresses(self) -> list[str]:
+        """`cpu:application:task:thread` of every thread, as records name it; CPUs are numbered over
+        all nodes from 1.
+        """
+        following, free = [], 1
+        for count in self.cpus_per_node:
+            following.append(free)
+            free += count
+        result = []
+        for number, task in enumerate(self.tasks, 1):
+            for thread in range(1, len(task.threads) + 1):
+                result.append(f"{following[task.node]}:1:{number}:{thread}")
+                following[task.node] += 1
+        return result
+
+    def header(self, date: str, duration: int) -> str:
+        """The first line of the .prv: `date` as dd/mm/yyyy at hh:mm, `duration` in ns."""
+        cpus = ",".join(map(str, self.cpus_per_node))
+        tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in self.tasks)
+        return f"#Paraver ({date}):{duration}_ns:{len(self.nodes)}({cpus}):1:{len(self.tasks)}({tasks})\n"
+
+    def row_file(self) -> str:
+        """The text of the .row file."""
+        cpus: list[list[str]] = [[] for _ in self.nodes]
+        for task in self.tasks:
+            cpus[task.node] += [
+                f"{len(cpus[task.node]) + place}.{self.nodes[task.node].name}"
+                for place in range(1, len(task.threads) + 1)
+            ]
+        levels = {
+            "CPU": [name for node in cpus for name in node],
+            "NODE": [node.name for node in self.nodes],
+            "APPL": ["Application"],
+            "TASK": [task.name for task in self.tasks],
+            "THREAD": [thread.name for task in self.tasks for thread in task.threads],
+        }
+        sections = (
+            f"LEVEL {level} SIZE {len(names)}\n"
+            + "".join(f"{clean(name).replace('LEVEL ', 'LEVEL_', 1)}\n" for name in names)
+            for level, names in levels.items()
+        )
+        return "\n".join(sections)

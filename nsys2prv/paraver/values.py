@@ -1,0 +1,363 @@
+"""Event values of names: the same value for the same name in every trace, as far as that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.frames import StoredFrame, read_frame
+from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, catalogue
+from nsys2prv.events.names.kernels import disambiguate, readable_kernel_name
+from nsys2prv.paraver.pcf import PcfType, read_pcf, safe_labels, without_brackets
+
+#: Greater values are none of ours, and leave no room behind them.
+GREATEST = 10**9
+NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": pl.Boolean})
+
+
+def base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
+    """Name set -> frame of `label`, `value` (each but once) and `sure`: whether the label means
+    this value and no other. The earlier file decides.
+    """
+    found: dict[str, list[pl.DataFrame]] = {}
+    for path in paths:
+        for name_set, frame in _of_file(read_pcf(path)).items():
+            found.setdefault(name_set, []).append(frame)
+    return {
+        name_set: pl.concat(frames)
+        .unique("value", keep="first", maintain_order=True)
+        .with_columns(pl.col("sure") & pl.col("label").is_first_distinct())
+        for name_set, frames in found.items()
+    }
+
+
+def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
+    """The names of one file by set."""
+    fields = [
+        field
+        for layout in catalogue().layouts.values()
+        for field in layout.fields
+        if isinstance(field.values, NameSet)
+    ]
+    found: dict[str, list[pl.DataFrame]] = {}
+    for pcf_type in sorted(types, key=lambda item: item.code):
+        labels = pl.DataFrame(
+            list(pcf_type.labels.items()),
+            schema={"value": pl.Int64, "label": pl.String},
+            orient="row",
+        )
+        labels = without_brackets(
+            labels.filter(pl.col("value").is_between(1, GREATEST)).select("label", "value")
+        )
+        for name_set in {shown.values.name for shown in fields if _is_of(pcf_type, shown)}:
+            found.setdefault(name_set, []).append(labels)
+    return {
+        name_set: pl.concat(frames)
+        .unique(maintain_order=True)
+        .with_columns(sure=~pl.col("label").is_duplicated())
+        for name_set, frames in found.items()
+    }
+
+
+def _is_of(pcf_type: PcfType, field: Field) -> bool:
+    """Whether a type of the file is that of a field, in whatever NVTX domain."""
+    if not isinstance(field.code, DomainCode):
+        return pcf_type.code == field.code
+    if pcf_type.code in dict(field.code.named).values():
+        return True
+    number, rest = divmod(
+        pcf_type.code - field.code.base, field.code.of("", 1) - field.code.of("", 0)
+    )
+    return (
+        rest == 0
+        and 0 <= number <= LAST_HASHED_DOMAIN
+        and pcf_type.label.startswith(field.label.partition("{domain}")[0])
+    )
+
+
+def with_families(names: pl.DataFrame) -> pl.DataFrame:
+    """The labels with `members`: how many share each but for the number behind it."""
+    bare = pl.col("label").str.extract(r"(?s)^(.*) #\d+$", 1)
+    family = pl.when(bare.is_in(names["label"].implode())).then(bare).otherwise("label")
+    return (
+        names.with_columns(family=family)
+        .with_columns(members=pl.len().over("family"))
+        .drop("family")
+    )
+
+
+#: A set's distinct names (text and short form, in order of value) -> their labels.
+Labeller = Callable[[list[str], list[str]], list[str]]
+#: Names of some reading tasks, by the number of each.
+Batch = list[tuple[int, "NameFile", pl.DataFrame]]
+#: Names handled together: more would cost memory, fewer time.
+BATCH_ROWS = 1_000_000
+
+
+@dataclass(frozen=True)
+class NameFile:
+    """The names that one reading task met of one set, in the order of their local indices.
+
+    Columns: text; where any name has one, short and domain, an index into `domains`.
+    """
+
+    frame: StoredFrame
+    domains: Sequence[str] = ()
+
+
+@dataclass
+class NameValues:
+    """Values of one set's names. labels: frame of `value` and (safe) `label`. by_task: reading task
+    -> value of each local index.
+
+    domains: NVTX domain -> frame of the values met in it. kept: names with their value of an
+    earlier trace; ambiguous: those whose labels do not tell which of several they are there.
+    """
+
+    labels: pl.DataFrame = field(
+        default_factory=lambda: pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
+    )
+    by_task: dict[int, np.ndarray] = field(default_factory=dict)
+    domains: dict[str, pl.DataFrame] = field(default_factory=dict)
+    kept: int = 0
+    ambiguous: int = 0
+
+    def labels_in(self, domain: str) -> pl.DataFrame:
+        """The labels of the values met in one NVTX domain."""
+        met = self.domains.get(domain)
+        return self.labels.clear() if met is None else self.labels.join(met, on="value", how="semi")
+
+
+def readable_kernels(texts: list[str], shorts: list[str]) -> list[str]:
+    """Short kernel names that still tell: the functor stays where the short name alone is useless."""
+    return disambiguate(
+        [readable_kernel_name(text, short) for text, short in zip(texts, shorts, strict=True)],
+        texts,
+    )
+
+
+def names_without_folders(texts: list[str], _: list[str]) -> list[str]:
+    """The last parts of paths."""
+    return [text.rstrip("/").rsplit("/", 1)[-1] or text for text in texts]
+
+
+def assign(
+    sets: Mapping[str, NameSet],
+    met: Mapping[str, Mapping[int, NameFile]],
+    labellers: Mapping[str, Labeller],
+    base: Mapping[str, pl.DataFrame] = MappingProxyType({}),
+) -> dict[str, NameValues]:
+    """Give every name met its value. met: set -> reading task -> file of its names. base: set ->
+    label and value of earlier traces.
+
+    Known names have the value of the catalogue, others whose label is in the base have that of the
+    base. The rest are numbered in the order of their texts, from their set's first value on, or
+    behind those of the base; sets of one space do not overlap.
+    """
+    result = {}
+    following: dict[str, int] = {}
+    used = {space: _used(sets, base, space) for space in {item.space for item in sets.values()}}
+    for name_set in sorted(sets.values(), key=lambda item: (item.space, item.first)):
+        first = max(name_set.first, following.get(name_set.space, 0))
+        result[name_set.name], following[name_set.space] = _assign_set(
+            name_set,
+            first,
+            met.get(name_set.name, {}),
+            labellers.get(name_set.name),
+            base.get(name_set.name, NO_NAMES) if base else None,
+            used[name_set.space],
+        )
+    return result
+
+
+def reused_values_note(values: Iterable[NameValues]) -> str:
+    """For people: how many names have the values of an earlier trace."""
+    found = list(values)
+    kept, ambiguous = sum(item.kept for item in found), sum(item.ambiguous for item in found)
+    return (
+        f"names with the values of earlier traces: {kept:,} of {sum(item.labels.height for item in found):,}"
+        + (f"; {ambiguous:,} with new ones, for several share their labels" if ambiguous else "")
+    )
+
+
+def _used(sets: Mapping[str, NameSet], base: Mapping[str, pl.DataFrame], space: str) -> np.ndarray:
+    """The values that the base has in a space, in order."""
+    return np.unique(
+        np.concatenate(
+            [
+                np.zeros(0, np.int64),
+                *(
+                    base[name]["value"].to_numpy()
+                    for name, name_set in sets.items()
+                    if name_set.space == space and name in base
+                ),
+            ]
+        )
+    )
+
+
+def _assign_set(
+    name_set: NameSet,
+    first: int,
+    files: Mapping[int, NameFile],
+    labeller: Labeller | None,
+    base: pl.DataFrame | None,
+    used: np.ndarray,
+) -> tuple[NameValues, int]:
+    """The values of one set, and the first value after them. used: values of the base in the set's
+    space.
+    """
+    if not files:
+        return NameValues(), first
+    batches = _Batches(files)
+    distinct = _distinct(batches, labeller is not None)
+    known = pl.DataFrame(
+        list(name_set.known_values().items()),
+        schema={"text": pl.String, "known": pl.Int64},
+        orient="row",
+    )
+    distinct = (
+        distinct.join(known, on="text", how="left", maintain_order="left")
+        if known.height
+        else distinct.with_columns(known=pl.lit(None, pl.Int64))
+    )
+    distinct = distinct.with_columns(
+        value=pl.coalesce("known", first - 1 + pl.col("known").is_null().cum_sum().cast(pl.Int64))
+    )
+    following = first + distinct["known"].null_count()
+    values = NameValues()
+    labels = (
+        distinct["text"]
+        if labeller is None
+        else pl.Series(
+            labeller(distinct["text"].to_list(), distinct["short"].to_list()), dtype=pl.String
+        )
+    )
+    values.labels = safe_labels(distinct.select("value").with_columns(label=labels))
+    if base is not None:
+        distinct, following = _continued(values, distinct, name_set, base, first, used)
+    _look_up(values, batches, distinct.select("text", "value"))
+    return values, following
+
+
+def _continued(
+    values: NameValues,
+    distinct: pl.DataFrame,
+    name_set: NameSet,
+    base: pl.DataFrame,
+    first: int,
+    used: np.ndarray,
+) -> tuple[pl.DataFrame, int]:
+    """The names with the values of the base where their labels are there, and the first value after
+    the new ones.
+    """
+    fixed = name_set.known_values()
+    base = base.filter(
+        ~pl.col("value").is_in(list(fixed.values())) & ~pl.col("label").is_in(list(fixed))
+    )
+    known = distinct.select("value", "known")
+    names = with_families(values.labels).join(known, on="value", how="left", maintain_order="left")
+    before = with_families(base.filter("sure")).select(
+        "label", before="value", members_before="members"
+    )
+    names = names.join(before, on="label", how="left", maintain_order="left")
+    same = pl.col("known").is_null() & (pl.col("members") == pl.col("members_before"))
+    names = names.with_columns(kept=pl.coalesce("known", pl.when(same).then("before")))
+    values.kept = names.select(
+        (pl.col("known").is_null() & pl.col("kept").is_not_null()).sum()
+    ).item()
+    values.ambiguous = names.filter(
+        pl.col("kept").is_null() & pl.col("label").is_in(base["label"].implode())
+    ).height
+    new = names["kept"].null_count()
+    start = max(first, int(base["value"].max() or 0) + 1)
+    if len(used) and np.searchsorted(used, start) != np.searchsorted(used, start + new):
+        start = max(start, int(used[-1]) + 1)
+    names = names.with_columns(
+        now=pl.coalesce("kept", start - 1 + pl.col("kept").is_null().cum_sum().cast(pl.Int64))
+    )
+    values.labels = names.select("label", value="now").select("value", "label").sort("value")
+    distinct = distinct.join(
+        names.select("value", "now"), on="value", how="left", maintain_order="left"
+    )
+    return distinct.with_columns(value="now"), max(first, start + new if new else 0)
+
+
+def _distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
+    """The distinct texts in order, each with the least of its short forms if those are wanted."""
+    found = pl.DataFrame(
+        schema={"text": pl.String, "short": pl.String} if shorts else {"text": pl.String}
+    )
+    for batch in batches:
+        texts = pl.concat(
+            [
+                found,
+                *(
+                    _with_short(frame) if shorts else frame["text"].to_frame()
+                    for _, _, frame in batch
+                ),
+            ]
+        )
+        found = texts.group_by("text").agg(pl.col("short").min()) if shorts else texts.unique()
+    return found.sort("text")
+
+
+def _with_short(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.select("text", "short" if "short" in frame.columns else pl.lit("").alias("short"))
+
+
+def _look_up(values: NameValues, batches: Iterable[Batch], distinct: pl.DataFrame) -> None:
+    """Fill in every task's values, and the values met per domain."""
+    met: dict[str, list[np.ndarray]] = {}
+    for batch in batches:
+        texts = pl.concat([frame["text"] for _, _, frame in batch])
+        column = (
+            texts.to_frame()
+            .join(distinct, on="text", how="left", maintain_order="left")["value"]
+            .to_numpy()
+        )
+        start = 0
+        for task, file, frame in batch:
+            part = values.by_task[task] = column[start : start + frame.height]
+            start += frame.height
+            if "domain" not in frame.columns:
+                met.setdefault("", []).append(part)
+                continue
+            domains = frame["domain"].to_numpy()
+            for domain in np.unique(domains).tolist():
+                met.setdefault(file.domains[domain], []).append(part[domains == domain])
+    values.domains = {
+        domain: pl.DataFrame({"value": np.unique(np.concatenate(found))})
+        for domain, found in met.items()
+    }
+
+
+class _Batches:
+    """The tasks' names, a bounded number of rows at a time; read once if that is all of them."""
+
+    def __init__(self, files: Mapping[int, NameFile]) -> None:
+        self._files = files
+        self._all: list[Batch] = []
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._all:
+            yield from self._all
+            return
+        batch: Batch = []
+        rows = given = 0
+        for task, file in sorted(self._files.items()):
+            batch.append((task, file, read_frame(file.frame)))
+            rows += batch[-1][2].height
+            if rows >= BATCH_ROWS:
+                yield batch
+                given += 1
+                batch, rows = [], 0
+        if batch and not given:
+            self._all = [batch]
+        if batch:
+            yield batch

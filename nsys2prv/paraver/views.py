@@ -1,0 +1,248 @@
+"""The Paraver views that come with the package."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsys2prv._util.errors import Nsys2prvError
+
+if TYPE_CHECKING:
+    from nsys2prv.paraver.cfg.model import Cfg
+
+#: Views that a summary names to be opened first, and those that a listing for a trace begins with.
+MOST_FIRST, MOST_LISTED = 5, 10
+#: Characters of a sentence on a view.
+MOST_SENTENCE = 90
+WORKSPACES = "workspaces"
+#: What the views are called in a listing that no menu has.
+OTHERS = "In no menu"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A view and a trace."""
+
+    path: str  #: of the view, below the folder of views
+    title: str  #: of the view
+    menus: tuple[str, ...]  #: titles of those that have the view
+    lacking: str  #: what the trace lacks for it, in words; "" where it shows something
+
+
+def folder() -> Path:
+    """Where the views lie: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    for candidate in (package / "cfgs", package.parent / "cfgs"):
+        if candidate.is_dir():
+            return candidate
+    raise Nsys2prvError(
+        f"{package}: the views are missing from this installation; install nsys2prv again"
+    )
+
+
+def views() -> list[str]:
+    """Every view of the core, as a path below :func:`folder`."""
+    root = folder()
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*.cfg"))
+
+
+def extra_views() -> list[str]:
+    """Every other view, as the path that :func:`copy_to` gives it."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, is_core, load
+
+    return sorted(view.path for view in load(folder() / FILE) if not is_core(view))
+
+
+def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[str]]:
+    """Write all views into a folder, which is made, with workspaces that make Paraver offer them;
+    returns what was written.
+
+    trace: the one that they are for. Long lists of event types then name those alone that it has,
+    for Paraver compares every event with each type of a list.
+    """
+    from nsys2prv.paraver.cfg.catalogue import FILE, load
+    from nsys2prv.paraver.cfg.model import narrowed
+    from nsys2prv.paraver.cfg.writer import cfg_text
+    from nsys2prv.paraver.contents import contents
+
+    held = contents(trace).types if trace else None
+    texts = {
+        view.path: view.text if held is None else cfg_text(narrowed(view.cfg, held))
+        for view in load(folder() / FILE)
+    }
+    spaces = {f"{WORKSPACES}/{name}": text for name, text in workspaces().items()}
+    try:
+        for name, text in (texts | spaces).items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise Nsys2prvError(
+            f"{error.filename2 or error.filename or target}: {error.strerror or error}"
+        ) from None
+    return list(texts), list(spaces)
+
+
+def workspaces() -> dict[str, str]:
+    """Name -> text of files that Paraver imports: one for each menu."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, menus
+    from nsys2prv.paraver.cfg.workspace import SUFFIX, workspace, workspace_text
+
+    catalogue = folder() / FILE
+    known = frozenset(code for codes in codes_of(catalogue).values() for code in codes)
+    groups = {f"nsys2prv {title}": group for title, group in menus(catalogue).items()}
+    return {
+        name.replace(" ", "-") + SUFFIX: workspace_text(workspace(name, group, known))
+        for name, group in groups.items()
+    }
+
+
+def views_for_trace(trace: Path) -> list[Fit]:
+    """Every view, with what the trace lacks for it, in the catalogue's order."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, load, menus
+    from nsys2prv.paraver.cfg.fits import why_empty
+    from nsys2prv.paraver.contents import contents
+
+    catalogue, held = folder() / FILE, contents(trace)
+    by_breadth = sorted(codes_of(catalogue).items(), key=lambda entry: -len(entry[1]))
+    names = {code: name for name, codes in by_breadth for code in codes}
+    places = {title: {view.path for view in group} for title, group in menus(catalogue).items()}
+    return [
+        Fit(
+            view.path,
+            view.title,
+            tuple(title for title, paths in places.items() if view.path in paths),
+            why_empty(view.cfg, held, names),
+        )
+        for view in load(catalogue)
+    ]
+
+
+def to_begin_with(found: Collection[Fit]) -> dict[str, list[Fit]]:
+    """Title of a menu -> those of its views that a listing begins with: of all menus the first view
+    that shows something of the trace, then of all the second, until there are enough.
+    """
+    from nsys2prv.paraver.cfg.catalogue import FILE, menus
+
+    shown = {fit.path: fit for fit in found if not fit.lacking}
+    ranks = {
+        title: [shown[view.path] for view in group if view.path in shown]
+        for title, group in menus(folder() / FILE).items()
+    }
+    turns = (fit for turn in zip_longest(*ranks.values()) for fit in turn if fit)
+    chosen = list(islice(dict.fromkeys(turns), MOST_LISTED))
+    return {
+        title: [fit for fit in group if fit in chosen and fit.menus[0] == title]
+        for title, group in ranks.items()
+    }
+
+
+def first_views(types: Collection[int]) -> list[str]:
+    """Up to five views worth opening first on a trace with these event types, and with lines of any
+    kind; where the catalogue names none for them, timelines of the types themselves.
+    """
+    from nsys2prv.events.catalogue import catalogue
+    from nsys2prv.paraver.cfg import FIRST
+    from nsys2prv.paraver.cfg.fits import why_empty
+    from nsys2prv.paraver.contents import Contents
+
+    root = folder()
+    held = Contents(
+        frozenset(types),
+        frozenset(types),
+        frozenset(line.tag or 0 for line in catalogue().lines.values()),
+    )
+    chosen = (root / FIRST).read_text(encoding="utf-8").splitlines()
+    for found in (_read(root, chosen), _timelines(root, named=True), _timelines(root, named=False)):
+        shown = list(
+            islice((path for path, cfg in found if not why_empty(cfg, held, {})), MOST_FIRST)
+        )
+        if shown:
+            return shown
+    return []
+
+
+def shown_by(view: str) -> str:
+    """What a view shows: the first sentence of its description."""
+    root = folder()
+    if (root / view).is_file():
+        _, cfg = next(_read(root, [view]))
+    else:
+        from nsys2prv.paraver.cfg.catalogue import FILE, load
+
+        cfg = next(found.cfg for found in load(root / FILE) if found.path == view)
+    sentence, _, _ = cfg.description.replace("\n", " ").partition(". ")
+    sentence = sentence.partition(" Unit: ")[0].rstrip(".")
+    if len(sentence) <= MOST_SENTENCE:
+        return sentence
+    begun = sentence[:MOST_SENTENCE]
+    return (
+        begun[: max(begun.rfind(","), begun.rfind(";"))]
+        if {",", ";"} & set(begun)
+        else f"{begun.rsplit(' ', 1)[0]} ..."
+    )
+
+
+def _read(root: Path, paths: Iterable[str]) -> Iterator[tuple[str, Cfg]]:
+    """Views as they lie there: the catalogue of all takes ten times as long."""
+    from nsys2prv.paraver.cfg.reader import read_cfg
+
+    return ((path, read_cfg((root / path).read_text(encoding="utf-8"))) for path in paths)
+
+
+def _timelines(root: Path, named: bool) -> Iterator[tuple[str, Cfg]]:
+    """The views that are none of tables, the plainest first: those of values with names, or those
+    of numbers, which may all be 0.
+    """
+    from nsys2prv.paraver.cfg.catalogue import FILE, load
+
+    found = [
+        (view.path, view.cfg)
+        for view in load(root / FILE)
+        if view.cfg.histogram is None and (view.cfg.windows[-1].look.style == "code") == named
+    ]
+    yield from sorted(found, key=lambda view: "basics/" not in view[0])
+
+
+def format_views(trace: Path, found: Collection[Fit], everything: bool = False) -> list[str]:
+    """What :func:`fitting` found, for people: the views to begin with by menu, or all of them."""
+    shown, empty = [fit for fit in found if not fit.lacking], [fit for fit in found if fit.lacking]
+    groups = _by_menu(shown) if everything else to_begin_with(found)
+    named = [fit for group in groups.values() for fit in group] + (empty if everything else [])
+    width = max((len(fit.path) for fit in named), default=0)
+    head = f"{len(shown)} of {len(found)} views show something of {trace}" + (
+        ":" if everything or not shown else "; to begin with:"
+    )
+    lines = [head]
+    for title, group in groups.items():
+        lines += [title, *(f"  {fit.path:<{width}}  {fit.title}" for fit in group)] if group else []
+    rest = len(shown) - len(named)
+    if not everything:
+        return [
+            *lines,
+            *(
+                [f"and {rest} more; --all lists them, and what the trace lacks for the others"]
+                if rest
+                else []
+            ),
+        ]
+    return [
+        *lines,
+        *([f"{len(empty)} do not:"] if empty else []),
+        *(f"  {fit.path:<{width}}  {fit.lacking}" for fit in empty),
+    ]
+
+
+def _by_menu(found: Iterable[Fit]) -> dict[str, list[Fit]]:
+    """Title of a menu -> its views, each in the first menu that has it, in their order there;
+    behind them those that no menu has.
+    """
+    from nsys2prv.paraver.cfg.catalogue import FILE, menus
+
+    groups: dict[str, list[Fit]] = {title: [] for title in (*menus(folder() / FILE), OTHERS)}
+    order = [view.path for group in menus(folder() / FILE).values() for view in group]
+    for fit in sorted(found, key=lambda fit: order.index(fit.path) if fit.menus else len(order)):
+        groups[fit.menus[0] if fit.menus else OTHERS].append(fit)
+    return groups

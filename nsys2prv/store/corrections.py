@@ -1,0 +1,406 @@
+"""Corrections to what was read, counted in the account: clip profiler events to the program's time,
+mark unsampled time, scale fractions alike in all ranks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue.counters import UNSCALED, Metric
+from nsys2prv.events.kind import Account, EventKind
+from nsys2prv.events.sampling import GREATEST, TOO_GREAT
+from nsys2prv.store.normal import append_events, sample_shape
+from nsys2prv.store.runs import (
+    BEGIN,
+    COUNTER,
+    SAMPLE,
+    Run,
+    SpillReader,
+    SpillWriter,
+    pairs,
+    read_run,
+)
+from nsys2prv.store.task_result import TaskResult
+
+OUTSIDE = "before or after all else in the report"
+MOVED = "messages before or after all else in the report, put to its begin or end"
+CUT = "ranges partly before or after all else in the report, cut to it"
+
+
+def clip_profiler_events(results: Sequence[TaskResult], folder: Path) -> list[TaskResult]:
+    """The results with rows of kinds that do not extend the trace cut to what their report holds
+    else, if it does.
+    """
+    kinds = {layout: kind for kind in all_kinds() if not kind.extends for layout in kind.layouts}
+    spans: dict[int, tuple[int, int]] = {}
+    for result in results:
+        for run in result.runs:
+            if run.shape.name not in kinds:
+                first, last = spans.get(result.report, (run.first, run.last))
+                spans[result.report] = min(first, run.first), max(last, run.last)
+    return [
+        _cut(result, kinds, spans[result.report], folder) if result.report in spans else result
+        for result in results
+    ]
+
+
+def _cut(
+    result: TaskResult, kinds: dict[str, EventKind], span: tuple[int, int], folder: Path
+) -> TaskResult:
+    outside = {
+        run
+        for run in result.runs
+        if run.shape.name in kinds
+        and run.shape.stream == BEGIN
+        and (run.first < span[0] or run.last > span[1])
+    }
+    if not outside:
+        return result
+    writer, reader = (
+        SpillWriter(folder / f"span-{result.task}.bin", result.report, result.task),
+        SpillReader(),
+    )
+    changed = replace(result, runs=[], events=result.events.copy(), accounts=result.accounts.copy())
+    for run, ends in pairs(result.runs):
+        if run not in outside:
+            changed.runs += [run] if ends is None else [run, ends]
+            continue
+        kind = kinds[run.shape.name]
+        records = reader.between(run, run.first, None)
+        kept, repaired = _ranges(records, span) if kind.lasting else _points(records, span)
+        changed.runs += (
+            append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max()))
+            if len(kept)
+            else []
+        )
+        gone = len(records) - len(kept)
+        changed.events[run.shape.name] -= gone
+        changed.add(
+            kind.name, Account(records=-gone, dropped=Counter({OUTSIDE: gone}), repaired=repaired)
+        )
+    reader.close()
+    writer.close()
+    return changed
+
+
+def _ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+    """The ranges that lie at least partly within the span (ns), cut to it, and how many were cut."""
+    kept = records[(records["end"] > span[0]) & (records["time"] < span[1])]
+    cut = int(np.count_nonzero((kept["time"] < span[0]) | (kept["end"] > span[1])))
+    kept["time"], kept["end"] = np.maximum(kept["time"], span[0]), np.minimum(kept["end"], span[1])
+    return kept[np.lexsort((-kept["end"], kept["time"]))], Counter({CUT: cut})
+
+
+def _points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+    """The points, those outside the span (ns) put to its begin or end, and how many these are."""
+    kept = records.copy()
+    kept["time"] = np.clip(kept["time"], span[0], max(span[0], span[1] - 1))
+    kept["end"] = kept["time"] + 1
+    return kept, Counter({MOVED: int(np.count_nonzero(kept["time"] != records["time"]))})
+
+
+LAYOUT = "gpu_metric"
+#: Samples further apart than so many periods have a hole between them.
+HOLE = 4
+UNSAMPLED = "zeros where nothing was sampled"
+#: Blocks of samples of which the period is told.
+ENOUGH = 16
+
+
+def mark_unsampled(
+    results: Sequence[TaskResult], folder: Path, clocks: Sequence[ClockMap]
+) -> list[TaskResult]:
+    """The results with zeros for the GPUs whose samples they hold first, stored in this folder and
+    counted in the accounts.
+
+    clocks: from each report's time to one that they share.
+    """
+    firsts: dict[int, int] = {}
+    found: dict[tuple, list[tuple[int, Run]]] = {}
+    for place, result in enumerate(results):
+        for run in result.runs:
+            firsts[result.report] = min(run.first, firsts.get(result.report, run.first))
+            if run.shape.name == LAYOUT:
+                found.setdefault((result.report, result.objects[run.object]), []).append(
+                    (place, run)
+                )
+    changed, reader = list(results), SpillReader()
+    begin = min((_shared(clocks[report], time) for report, time in firsts.items()), default=0)
+    for number, ((report, _), holders) in enumerate(found.items()):
+        holders.sort(key=lambda held: held[1].first)
+        times = _zeros([run for _, run in holders], reader, clocks[report], begin)
+        if len(times):
+            place, run = holders[0]
+            changed[place] = _with_zeros(
+                changed[place],
+                run,
+                tuple(sorted({metric for _, run in holders for metric in run.shape.metrics})),
+                times,
+                folder / f"unsampled-{number}.bin",
+            )
+    reader.close()
+    return changed
+
+
+def _with_zeros(
+    result: TaskResult, like: Run, metrics: tuple, times: np.ndarray, path: Path
+) -> TaskResult:
+    """The result with a run of zeros of these metrics, of the object of the run `like`."""
+    stored = np.ones((len(times), len(metrics)), np.int64)
+    shape = sample_shape(LAYOUT, metrics, stored)
+    records = np.empty(len(times), shape.dtype)
+    records["time"], records["object"], records["values"] = times, like.object, stored
+    writer = SpillWriter(path, like.report, like.source)
+    run = replace(
+        writer.append(shape, records, int(times[-1]), like.object, stored.size), filler=True
+    )
+    writer.close()
+    # The kind whose own layout it is, unless only another one, which has it besides, was read
+    # there.
+    kinds = [
+        kind for kind in all_kinds() if LAYOUT in kind.layouts and kind.name in result.accounts
+    ]
+    kind = min(kinds, key=lambda kind: kind.layouts.index(LAYOUT)).name
+    changed = replace(
+        result,
+        runs=[*result.runs, run],
+        events=result.events + Counter({LAYOUT: stored.size}),
+        accounts=result.accounts.copy(),
+    )
+    changed.add(kind, Account(records=stored.size, beyond=Counter({UNSAMPLED: stored.size})))
+    return changed
+
+
+def _zeros(runs: Sequence[Run], reader: SpillReader, clock: ClockMap, begin: int) -> np.ndarray:
+    """When zeros are due in runs of one GPU, which ascend by their first times (local ns). begin:
+    of the job, on the shared clock.
+    """
+    apart = all(one.until < other.first for one, other in pairwise(runs))
+    times = (
+        None
+        if apart
+        else np.unique(
+            np.concatenate([reader.between(run, run.first, None)["time"] for run in runs])
+        )
+    )
+    period = _period(times if times is not None else _some_times(runs, reader))
+    if not period:
+        return np.zeros(0, np.int64)
+    behind = (
+        _behind_holes(times, period)
+        if times is not None
+        else np.concatenate(
+            [
+                *(_in_run(run, reader, period) for run in runs),
+                [
+                    other.first
+                    for one, other in pairwise(runs)
+                    if other.first - one.until > HOLE * period
+                ],
+            ]
+        )
+    )
+    found = np.unique(behind.astype(np.int64)) - period
+    early = runs[0].first - period
+    # Without the first one where it would make the trace longer: nothing is shown before its begin.
+    return np.append(early, found) if _shared(clock, early) > begin else found
+
+
+def _shared(clock: ClockMap, time: int) -> int:
+    return int(clock.to_global(np.array([time]))[0])
+
+
+def _some_times(runs: Sequence[Run], reader: SpillReader) -> np.ndarray:
+    """Times of samples that follow each other, of the longest run."""
+    run = max(runs, key=lambda run: run.rows)
+    return reader.between(
+        run, run.first, int(run.samples[ENOUGH]) if len(run.samples) > ENOUGH else None
+    )["time"]
+
+
+def _period(times: np.ndarray) -> int:
+    """The usual time (ns) from sample to sample, 0 of fewer than two. Of two sets of metrics that
+    take turns it is the longer one.
+    """
+    return int(np.quantile(np.diff(times), 0.75, method="lower")) if len(times) > 1 else 0
+
+
+def _behind_holes(times: np.ndarray, period: int) -> np.ndarray:
+    return times[1:][np.diff(times) > HOLE * period]
+
+
+def _in_run(run: Run, reader: SpillReader, period: int) -> np.ndarray:
+    """Times of the samples of a run before which there is a hole. Of its blocks only those that
+    last too long are read.
+    """
+    edges = np.append(run.samples, run.until)
+    count = np.full(len(run.samples), SAMPLE)
+    count[-1] = run.rows - 1 - SAMPLE * (len(run.samples) - 1)
+    long = np.flatnonzero(np.diff(edges) > (count + HOLE // 2) * period)
+    return np.concatenate(
+        [
+            np.zeros(0, np.int64),
+            *(
+                _behind_holes(
+                    reader.between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"],
+                    period,
+                )
+                for block in long
+            ),
+        ]
+    )
+
+
+#: Decimals of the smallest fractions.
+MOST = 30
+TOO_SMALL = "fractions too small beside others of their name, made 0"
+#: The greatest floating point number that an integer of 64 bits holds.
+_LIMIT = np.nextafter(2.0**63, 0)
+_POWERS = 10.0 ** np.arange(MOST + 1)
+
+
+@dataclass
+class _Met:
+    """What was met of a name. greatest: finite value; decimals: of the shortest forms as 64-bit
+    numbers, single: as 32-bit numbers, -1 where a value is none.
+    """
+
+    greatest: float = 0.0
+    decimals: int = 0
+    single: int = 0
+
+    def add(self, values: np.ndarray) -> None:
+        values = np.unique(values[np.isfinite(values) & (values > 0)])
+        if not len(values):
+            return
+        self.greatest = max(self.greatest, float(values[-1]))
+        self.decimals = max(self.decimals, _decimals(values, np.float64))
+        if self.single >= 0:
+            with np.errstate(over="ignore"):
+                narrow = (values.astype(np.float32) == values).all()
+            self.single = max(self.single, _decimals(values, np.float32)) if narrow else -1
+
+    def scale(self) -> int:
+        """How many decimals its integers have."""
+        wanted = self.single if self.single >= 0 else self.decimals
+        return (
+            min(wanted, max(int(np.searchsorted(_POWERS, _LIMIT / self.greatest, "right")) - 1, 0))
+            if self.greatest
+            else wanted
+        )
+
+
+def scale_fractions(
+    results: Sequence[TaskResult], folder: Path
+) -> tuple[list[TaskResult], list[str]]:
+    """The results with fractions as integers, stored in this folder, and warnings of those that are
+    0 though they were not.
+    """
+    met: dict[tuple[str, str], _Met] = {}
+    for run in (run for result in results for run in result.runs if _has_fractions(run)):
+        values = _values(read_run(run))
+        for place, metric in _unscaled(run):
+            met.setdefault((run.shape.name, metric.name), _Met()).add(values[:, place])
+    scales = {key: found.scale() for key, found in met.items()}
+    lost: Counter[str] = Counter()
+    scaled = [
+        _scaled(result, scales, folder / f"fractions-{number}.bin", lost)
+        if any(map(_has_fractions, result.runs))
+        else result
+        for number, result in enumerate(results)
+    ]
+    warnings = [
+        f"{name}: {count:,} numbers that are not 0 are 0 in the trace: below 10^-{MOST}, or others of that name are too great"
+        for name, count in sorted(lost.items())
+    ]
+    return scaled, warnings
+
+
+def _scaled(
+    result: TaskResult, scales: dict[tuple[str, str], int], path: Path, lost: Counter[str]
+) -> TaskResult:
+    """The result with its fractions as integers. scales: decimals by layout and name; lost: counts
+    by name what becomes 0.
+    """
+    changed = replace(result, runs=[], accounts=result.accounts.copy())
+    writer = SpillWriter(path, result.report, result.task)
+    for run in result.runs:
+        if not _has_fractions(run):
+            changed.runs.append(run)
+            continue
+        records = read_run(run)
+        values, numbers, metrics, repaired = (
+            _values(records),
+            records["values"].astype(np.int64),
+            list(run.shape.metrics),
+            Counter(),
+        )
+        for place, metric in _unscaled(run):
+            there, exact = numbers[:, place] > 0, values[:, place]
+            scale = scales[run.shape.name, metric.name]
+            product = np.rint(exact * _POWERS[scale])
+            repaired[TOO_GREAT] += int(np.count_nonzero(there & (product > _LIMIT)))
+            small = int(np.count_nonzero(there & (product == 0) & (exact > 0)))
+            repaired[TOO_SMALL] += small
+            if small:
+                lost[metric.name] += small
+            whole = np.minimum(np.minimum(product, _LIMIT).astype(np.int64), GREATEST)
+            numbers[:, place] = np.where(there, whole + 1, 0)
+            metrics[place] = Metric(metric.name, scale)
+        shape = sample_shape(run.shape.name, tuple(metrics), numbers)
+        written = np.empty(len(records), shape.dtype)
+        written["time"], written["object"], written["values"] = (
+            records["time"],
+            records["object"],
+            numbers,
+        )
+        changed.runs.append(writer.append(shape, written, run.last, run.object, run.values))
+        kind = next(
+            kind.name
+            for kind in all_kinds()
+            if run.shape.name in kind.layouts and kind.name in result.accounts
+        )
+        changed.add(kind, Account(repaired=+repaired))
+    writer.close()
+    return changed
+
+
+def _has_fractions(run: Run) -> bool:
+    return run.shape.stream == COUNTER and bool(_unscaled(run))
+
+
+def _unscaled(run: Run) -> list[tuple[int, Metric]]:
+    """The places of fractions among a run's metrics."""
+    return [
+        (place, metric)
+        for place, metric in enumerate(run.shape.metrics)
+        if metric.precision == UNSCALED
+    ]
+
+
+def _values(records: np.ndarray) -> np.ndarray:
+    """The numbers of records as floating point, 0 where there is none."""
+    return np.maximum(records["values"].astype(np.int64) - 1, 0).view(np.float64)
+
+
+def _decimals(values: np.ndarray, kind: type[np.floating]) -> int:
+    """How many decimals the shortest decimal forms of numbers have at most; MOST where it is more
+    than that.
+    """
+    for decimals, power in enumerate(_POWERS):
+        with np.errstate(over="ignore"):
+            product = np.rint(values * power)
+            values = values[
+                np.isfinite(product) & ((product / power).astype(kind) != values.astype(kind))
+            ]
+        if not len(values):
+            return decimals
+    return MOST

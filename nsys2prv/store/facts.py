@@ -1,0 +1,150 @@
+"""Facts that event kinds set aside while reading, brought together for what compares the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import OPEN, factorize
+from nsys2prv._util.frames import StoredFrame, read_frame
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.events.extraction import OBJECT, TIME
+from nsys2prv.nsight.source import NULL
+from nsys2prv.store.task_result import TaskResult
+
+#: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,
+#: fifty thousand kernels.
+BATCH_BYTES = 10_000_000
+
+
+@dataclass(frozen=True)
+class FactFile:
+    """Facts of one reading task. clock, host, part: of its report; threads: thread index of each of
+    its local objects.
+    """
+
+    frame: StoredFrame
+    report: int
+    clock: ClockMap
+    host: int
+    threads: np.ndarray
+    part: int = 0
+
+
+@dataclass(frozen=True)
+class FactBook:
+    """Where all facts are. results: of reading. clocks, hosts: by report. threads: by reading task,
+    as in FactFile. tasks: (report, globalPid) -> 0-based task of the trace. parts: by report; times
+    of different parts cannot be compared.
+    """
+
+    results: Sequence[TaskResult]
+    clocks: Sequence[ClockMap]
+    hosts: Sequence[int]
+    threads: Mapping[int, np.ndarray]
+    tasks: Mapping[tuple[int, int], int]
+    parts: Sequence[int] = ()
+
+    def files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:
+        """The files of these facts, in the order of their tasks."""
+        ordered = sorted(self.results, key=lambda result: result.task)
+        return {
+            name: tuple(
+                FactFile(
+                    result.facts[name],
+                    result.report,
+                    self.clocks[result.report],
+                    self.hosts[result.report],
+                    self.threads[result.task],
+                    self.parts[result.report] if self.parts else 0,
+                )
+                for result in ordered
+                if name in result.facts
+            )
+            for name in names
+        }
+
+
+def read_facts(
+    files: Mapping[str, Sequence[FactFile]], tasks: Mapping[tuple[int, int], int]
+) -> dict[str, pl.DataFrame]:
+    """The facts by name, as a relation sees them. tasks: (report, globalPid) -> 0-based task of the
+    trace.
+    """
+    return {name: read_fact(found, tasks) for name, found in files.items()}
+
+
+def batches(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
+    """The files in batches for a step each, all of a report in one."""
+    found: list[list[FactFile]] = []
+    room, report = 0, -1
+    for file in sorted(files, key=lambda file: file.report):
+        if room <= 0 and file.report != report:
+            found.append([])
+            room = BATCH_BYTES
+        found[-1].append(file)
+        room -= file.frame.size
+        report = file.report
+    return [tuple(batch) for batch in found]
+
+
+def read_fact(
+    files: Sequence[FactFile],
+    tasks: Mapping[tuple[int, int], int],
+    columns: Sequence[str] | None = None,
+) -> pl.DataFrame:
+    """The facts of one name, from all its files, or some columns of them."""
+    read = [(file, read_frame(file.frame, columns)) for file in files]
+    alike = [
+        list(group) for _, group in groupby(read, key=lambda found: list(found[1].schema.items()))
+    ]
+    return (
+        pl.concat([_translated(group, tasks) for group in alike], how="diagonal")
+        if alike
+        else pl.DataFrame()
+    )
+
+
+def _translated(
+    found: Sequence[tuple[FactFile, pl.DataFrame]], tasks: Mapping[tuple[int, int], int]
+) -> pl.DataFrame:
+    """The facts of tasks whose frames have the same columns."""
+    files = [file for file, _ in found]
+    heights = np.array([frame.height for _, frame in found])
+    bounds = np.cumsum(heights)[:-1]
+    frame = pl.concat([frame for _, frame in found])
+
+    def by_file(name: str, translate: Callable[[FactFile, np.ndarray], np.ndarray]) -> np.ndarray:
+        parts = np.split(frame[name].to_numpy(), bounds)
+        return np.concatenate(
+            [translate(file, part) for file, part in zip(files, parts, strict=True)]
+        )
+
+    def process_tasks(file: FactFile, processes: np.ndarray) -> np.ndarray:
+        distinct, codes = factorize(processes)
+        return np.array(
+            [tasks.get((file.report, int(process)), -1) for process in distinct], np.int64
+        )[codes]
+
+    columns = {
+        "report": np.repeat(np.array([file.report for file in files], np.int64), heights),
+        "host": np.repeat(np.array([file.host for file in files], np.int64), heights),
+        "part": np.repeat(np.array([file.part for file in files], np.int64), heights),
+    }
+    for name in frame.columns:
+        if name.startswith(TIME):
+            columns[name] = by_file(name, _in_trace_time)
+        elif name.startswith(OBJECT):
+            columns[name] = by_file(name, lambda file, objects: file.threads[objects])
+    if "process" in frame.columns:
+        columns["task"] = by_file("process", process_tasks)
+    return frame.with_columns(pl.Series(name, values) for name, values in columns.items())
+
+
+def _in_trace_time(file: FactFile, times: np.ndarray) -> np.ndarray:
+    known = (times != NULL) & (times != OPEN)
+    return np.where(known, file.clock.to_global(np.where(known, times, 0)), times)

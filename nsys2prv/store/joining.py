@@ -1,0 +1,116 @@
+"""Many small runs become few before the trace is written.
+
+A window of the trace looks into every run that it touches. A job of a thousand reports has some
+seventy thousand runs of a few records each; looking into all of them for every window would cost
+more than their records. So small runs of one shape are joined to runs in trace time, of global
+numbers, in memory that does not grow with the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.store import window_records
+from nsys2prv.store.normal import MOST_NARROW
+from nsys2prv.store.runs import BEGIN, RESOLVED, TRACE, Run, Shape, SpillWriter, read_run
+from nsys2prv.store.window_records import GlobalIds, WindowRecords
+
+#: Records of a run that is small, for which joining costs less than a hundred windows that look
+#: into it; and of a run made of such.
+SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
+#: File with what the runs' times and indices mean, see :mod:`nsys2prv.store.window_records`.
+MEANINGS = "meanings"
+
+
+@dataclass(frozen=True)
+class JoinTask:
+    """Groups of runs, each of one shape, of which each becomes one run. folder: of all tasks and
+    what is in their runs (MEANINGS).
+    """
+
+    number: int
+    groups: tuple[tuple[Run, ...], ...]
+    folder: Path
+
+
+def groups_of(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs, in groups of those that are to become one; in the order of their first."""
+    groups: list[list[Run]] = []
+    filling: dict[Shape, list[Run]] = {}
+    filled: dict[Shape, int] = {}
+    for run in runs:
+        shape = run.shape
+        if run.rows > SMALL_RUN:
+            groups.append([run])
+            continue
+        if shape not in filling or filled[shape] + run.rows > JOINED_RECORDS:
+            filling[shape], filled[shape] = [], 0
+            groups.append(filling[shape])
+        filling[shape].append(run)
+        filled[shape] += run.rows
+    return groups
+
+
+def plan(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinTask]:
+    """Tasks for the groups of several runs, each with about as many records as a run of joined ones
+    has. folder: a new one.
+    """
+    tasks: list[JoinTask] = []
+    gathered: list[tuple[Run, ...]] = []
+    records = 0
+    wanted = [tuple(group) for group in groups if len(group) > 1]
+    for place, group in enumerate(wanted):
+        gathered.append(group)
+        records += sum(run.rows for run in group)
+        if records >= JOINED_RECORDS or place == len(wanted) - 1:
+            tasks.append(JoinTask(len(tasks), tuple(gathered), folder))
+            gathered, records = [], 0
+    return tasks
+
+
+def joined(groups: Sequence[Sequence[Run]], made: Iterator[list[Run]]) -> list[Run]:
+    """All runs, where those made stand for the groups of several, in order."""
+    runs = (run for found in made for run in found)
+    return [group[0] if len(group) == 1 else next(runs) for group in groups]
+
+
+def join_task(task: JoinTask) -> list[Run]:
+    """A run for each group."""
+    meant = _meanings(task.folder / MEANINGS)
+    writer = SpillWriter(task.folder / f"runs-{task.number}.bin", TRACE, RESOLVED)
+    try:
+        return [_join(group, meant, writer) for group in task.groups]
+    finally:
+        writer.close()
+
+
+@lru_cache(1)
+def _meanings(path: Path) -> GlobalIds:
+    return window_records.load_global_ids(path)
+
+
+def _join(group: Sequence[Run], meant: GlobalIds, writer: SpillWriter) -> Run:
+    shape = group[0].shape
+    pieces = WindowRecords(shape, meant, [(run, read_run(run)) for run in group])
+    columns = pieces.translated()
+    order = np.argsort(pieces.times, kind="stable")
+    records = pieces.stored(order)
+    if shape.stream == BEGIN:
+        fields = catalogue().layouts[shape.name].fields
+        wide = sum(
+            1 << bit
+            for bit, field in enumerate(fields)
+            if field.name in columns and int(columns[field.name].max()) > MOST_NARROW
+        )
+        shape = replace(shape, wide=shape.wide | wide)
+        records = records.astype(shape.dtype, copy=False)
+    records["time"] = pieces.times[order]
+    for name, column in columns.items():
+        records[name] = column[order]
+    return writer.append(shape, records, int(pieces.times.max()))

@@ -1,0 +1,362 @@
+"""Overlapping work of one stream goes to rows of its own.
+
+Paraver shows one value of a type at a time on a row: the first end of two overlapping kernels would
+blank both. Kernels of one stream do overlap where a graph's branches are traced node by node, or
+where a launch may begin before its predecessor ends; start/end ranges of NVTX may overlap on any
+thread. Each such range goes to the first lane of its row that is free when it begins; lane 0 is the
+row itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from nsys2prv._util.columns import factorize_together, occurrence
+from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.kind import Account
+from nsys2prv.store.normal import ends_of
+from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pairs, read_run, rewrite_run
+from nsys2prv.store.task_result import TaskResult
+
+#: Records looked at together.
+CHUNK_RECORDS = 500_000
+#: Lanes of one row at most; what overlaps beyond shares the last one and is counted.
+MOST_LANES = 64
+TOO_MANY = f"ranges that overlap {MOST_LANES} others and share a row with one of them"
+
+
+@dataclass(frozen=True)
+class OverlapTask:
+    """All results of one report."""
+
+    results: tuple[TaskResult, ...]
+
+
+@dataclass
+class _Moved:
+    """Rows of one run that leave lane 0: their positions and their lanes."""
+
+    rows: list[np.ndarray] = field(default_factory=list)
+    lanes: list[np.ndarray] = field(default_factory=list)
+
+
+def separate_overlaps(
+    results: Sequence[TaskResult], run: Callable[[Callable, Sequence], Iterable]
+) -> list[TaskResult]:
+    """The results with overlapping rows moved to lanes; the runs' files are changed in place. `run`
+    maps over tasks.
+    """
+    grouped = _lane_groups()
+    by_report: dict[int, list[TaskResult]] = {}
+    for result in results:
+        by_report.setdefault(result.report, []).append(result)
+    concerned = {
+        report
+        for report, found in by_report.items()
+        if any(item.shape.name in grouped for result in found for item in result.runs)
+    }
+    tasks = [
+        OverlapTask(tuple(_needed(result, grouped) for result in by_report[report]))
+        for report in sorted(concerned)
+    ]
+    changes = {change.task: change for found in run(find_overlaps_task, tasks) for change in found}
+    return [
+        _apply(result, changes[result.task]) if result.task in changes else result
+        for result in results
+    ]
+
+
+@dataclass
+class _Change:
+    """Objects that a result gained, and rows counted as crowded by kind."""
+
+    task: int
+    objects: list
+    crowded: int = 0
+
+
+def _apply(result: TaskResult, change: _Change) -> TaskResult:
+    changed = replace(result, objects=change.objects, accounts=result.accounts.copy())
+    if change.crowded:
+        changed.add("overlaps", Account(repaired=Counter({TOO_MANY: change.crowded})))
+    return changed
+
+
+def _needed(result: TaskResult, grouped: Mapping[str, str]) -> TaskResult:
+    """What a task needs: runs that may move, each with its ends, and lines; the rest would only
+    cost its transport.
+    """
+    return TaskResult(
+        result.task,
+        result.report,
+        result.rows,
+        objects=result.objects,
+        runs=[run for run in result.runs if run.shape.stream == LINE or run.shape.name in grouped],
+    )
+
+
+def _lane_groups() -> dict[str, str]:
+    """Layout -> the word that it shares lanes under."""
+    return {layout: kind.lanes for kind in all_kinds() if kind.lanes for layout in kind.layouts}
+
+
+def find_overlaps_task(task: OverlapTask) -> list[_Change]:
+    """Find and move the overlapping rows of one report."""
+    groups = _lane_groups()
+    runs = [
+        (result, item)
+        for result in task.results
+        for item in result.runs
+        if item.shape.stream == BEGIN and item.shape.name in groups
+    ]
+    keys: dict = {}
+    locals_of = {
+        result.task: np.array([keys.setdefault(key, len(keys)) for key in result.objects], np.int64)
+        for result in task.results
+    }
+    moved: dict[int, _Moved] = {}
+    crowded = 0
+    for group in sorted(set(groups.values())):
+        members = [
+            index for index, (_, item) in enumerate(runs) if groups[item.shape.name] == group
+        ]
+        crowded += _find_overlaps(members, runs, locals_of, moved)
+    changes = _move(task.results, runs, moved)
+    if crowded and changes:
+        changes[0].crowded = crowded
+    return changes
+
+
+def _find_overlaps(
+    members: Sequence[int],
+    runs: list[tuple[TaskResult, Run]],
+    locals_of: dict[int, np.ndarray],
+    moved: dict[int, _Moved],
+) -> int:
+    """Note the rows of these runs that leave lane 0; returns how many found all lanes taken."""
+    lane_ends: dict[int, list[int]] = {}
+    crowded = 0
+    reader = SpillReader()
+    for owner, position, object_, begin, end in _chunks(
+        [runs[index] for index in members], locals_of, reader
+    ):
+        lanes, over = first_free(object_, begin, end, lane_ends)
+        crowded += over
+        away = np.flatnonzero(lanes)
+        for index in np.unique(owner[away]):
+            mine = away[owner[away] == index]
+            note = moved.setdefault(members[index], _Moved())
+            note.rows.append(position[mine])
+            note.lanes.append(lanes[mine])
+    reader.close()
+    return crowded
+
+
+def _chunks(
+    runs: list[tuple[TaskResult, Run]], locals_of: dict[int, np.ndarray], reader: SpillReader
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """The report's begins in time order, in chunks: run index, row in the run, object, begin, end;
+    by object, outer first.
+    """
+    if not runs:
+        return
+    samples = np.sort(np.concatenate([run.samples for _, run in runs]))
+    total = sum(run.rows for _, run in runs)
+    step = max(1, len(samples) * CHUNK_RECORDS // total)
+    bounds = [
+        int(samples[0]),
+        *sorted({int(time) for time in samples[step::step]} - {int(samples[0])}),
+    ]
+    for first, last in zip(bounds, [*bounds[1:], None], strict=True):
+        pieces = []
+        for index, (result, run) in enumerate(runs):
+            if run.until < first or (last is not None and run.first >= last):
+                continue
+            start, records = reader.located(run, first, last)
+            if len(records):
+                pieces.append(
+                    (
+                        np.full(len(records), index),
+                        np.arange(start, start + len(records)),
+                        locals_of[result.task][records["object"]],
+                        records["time"],
+                        records["end"],
+                    )
+                )
+        if pieces:
+            owner, position, object_, begin, end = (
+                np.concatenate(column) for column in zip(*pieces, strict=True)
+            )
+            order = np.lexsort((-end, begin, object_))
+            yield owner[order], position[order], object_[order], begin[order], end[order]
+
+
+def first_free(
+    object_: np.ndarray, begin: np.ndarray, end: np.ndarray, lane_ends: dict[int, list[int]]
+) -> tuple[np.ndarray, int]:
+    """The lane of each row (rows by object, then begin), and how many found all lanes taken.
+    `lane_ends` goes from chunk to chunk.
+    """
+    lanes = np.zeros(len(object_), np.int64)
+    crowded = 0
+    starts = np.flatnonzero(np.diff(object_, prepend=object_[0] - 1))
+    stops = np.append(starts[1:], len(object_))
+    overlapping = _any_overlap(object_, begin, end, starts, lane_ends)
+    for start, stop, overlaps in zip(
+        starts.tolist(), stops.tolist(), overlapping.tolist(), strict=True
+    ):
+        number = int(object_[start])
+        if overlaps:
+            crowded += _first_fit(
+                begin[start:stop],
+                end[start:stop],
+                lane_ends.setdefault(number, []),
+                lanes[start:stop],
+            )
+        else:
+            ends = lane_ends.setdefault(number, [0])
+            ends[0] = int(end[stop - 1])
+    return lanes, crowded
+
+
+def _any_overlap(
+    object_: np.ndarray,
+    begin: np.ndarray,
+    end: np.ndarray,
+    starts: np.ndarray,
+    lane_ends: dict[int, list[int]],
+) -> np.ndarray:
+    """For each object (rows from `starts` on) whether any row begins before the one ahead ends, or
+    before an earlier chunk's.
+    """
+    before = np.empty(len(end), np.int64)
+    before[1:] = end[:-1]
+    before[starts] = [
+        lane_ends.get(int(number), [np.iinfo(np.int64).min])[0] for number in object_[starts]
+    ]
+    return np.logical_or.reduceat(begin < before, starts)
+
+
+def _first_fit(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.ndarray) -> int:
+    """Give every row the first lane that is free; returns how many found none."""
+    left = np.arange(len(begin))
+    lane = 0
+    while len(left) and lane < MOST_LANES:
+        if lane == len(ends):
+            ends.append(np.iinfo(np.int64).min)
+        taken = _chain(begin[left], end[left], ends[lane])
+        if taken.any():
+            ends[lane] = int(end[left[taken]][-1])
+        lanes[left[taken]] = lane
+        left = left[~taken]
+        lane += 1
+    lanes[left] = MOST_LANES - 1
+    return len(left)
+
+
+def _chain(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndarray:
+    """Which rows one lane takes: the first that begins when it is free, then always the first to
+    begin after that one's end.
+
+    The successor of each row is known at once; the rows on the chain are then found by doubling the
+    steps, without a loop over rows.
+    """
+    count = len(begin)
+    following = np.append(np.searchsorted(begin, end, "left"), count)
+    # A row of the same begin comes later in order, never itself: ends lie after begins.
+    on_chain = np.zeros(count + 1, bool)
+    on_chain[np.searchsorted(begin, free, "left")] = True
+    jumps = [following]
+    while len(jumps) < int(count).bit_length():
+        jumps.append(jumps[-1][jumps[-1]])
+    for jump in reversed(jumps):
+        on_chain[jump[np.flatnonzero(on_chain)]] = True
+    return on_chain[:count]
+
+
+def _move(
+    results: Sequence[TaskResult], runs: list[tuple[TaskResult, Run]], moved: dict[int, _Moved]
+) -> list[_Change]:
+    """Rewrite the runs with rows in other lanes: begins, their ends, and the lines that lead to
+    them.
+    """
+    by_task = {result.task: result for result in results}
+    changes: dict[int, _Change] = {}
+    targets: dict[int, list[tuple[np.ndarray, ...]]] = {}
+    ends_of_run = {
+        begins: ends
+        for result in results
+        for begins, ends in pairs(result.runs)
+        if ends is not None
+    }
+    for index, note in moved.items():
+        result, run = runs[index]
+        change = changes.setdefault(result.task, _Change(result.task, list(result.objects)))
+        rows, lanes = np.concatenate(note.rows), np.concatenate(note.lanes)
+        begins = read_run(run)
+        old = begins["object"][rows].astype(np.int64)
+        (numbers, wanted), codes = factorize_together(old, lanes)
+        new = np.array(
+            [
+                _lane_object(change, int(number), int(lane))
+                for number, lane in zip(numbers, wanted, strict=True)
+            ]
+        )[codes]
+        begins["object"][rows] = new
+        rewrite_run(run, begins)
+        rewrite_run(
+            ends_of_run[run], ends_of(begins, begins["end"], catalogue().layouts[run.shape.name])
+        )
+        targets.setdefault(result.task, []).append(
+            (old, begins["time"][rows], begins["end"][rows], new)
+        )
+    for task, found in targets.items():
+        _redirect_lines(
+            by_task[task], *(np.concatenate(column) for column in zip(*found, strict=True))
+        )
+    return list(changes.values())
+
+
+def _lane_object(change: _Change, number: int, lane: int) -> int:
+    """The index of an object's lane among the result's objects."""
+    key = change.objects[number]._replace(lane=lane)
+    if key not in change.objects:
+        change.objects.append(key)
+    return change.objects.index(key)
+
+
+def _redirect_lines(
+    result: TaskResult, old: np.ndarray, begin: np.ndarray, end: np.ndarray, new: np.ndarray
+) -> None:
+    """Let the lines that lead to moved rows end on their new objects.
+
+    A line knows its row by object, begin and end. Of rows equal in all three, lane 0 keeps one and
+    the lines go round in order.
+    """
+    runs = [run for run in result.runs if run.shape.stream == LINE]
+    lines = [read_run(run) for run in runs]
+    if not lines:
+        return
+    columns = [
+        np.concatenate([moved, *(run[name].astype(np.int64) for run in lines)])
+        for moved, name in ((old, "receiver"), (begin, "receive"), (end, "until"))
+    ]
+    codes = factorize_together(*columns)[1]
+    count = int(codes.max()) + 1
+    moved, leading = codes[: len(old)], codes[len(old) :]
+    rows_of, lines_of = np.bincount(moved, minlength=count), np.bincount(leading, minlength=count)
+    moved_order = np.argsort(moved, kind="stable")
+    rank = occurrence(leading) - np.maximum(lines_of - rows_of, 0)[leading]
+    hit = np.flatnonzero((rows_of[leading] > 0) & (rank >= 0))
+    receivers = np.concatenate([run["receiver"] for run in lines])
+    receivers[hit] = new[moved_order[(np.cumsum(rows_of) - rows_of)[leading[hit]] + rank[hit]]]
+    start = 0
+    for run, records in zip(runs, lines, strict=True):
+        records["receiver"] = receivers[start : start + len(records)]
+        start += len(records)
+        rewrite_run(run, records)

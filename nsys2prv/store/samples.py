@@ -1,0 +1,204 @@
+"""Samples of counters as tables, one row an instant; devices that several reports sampled are kept
+once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nsys2prv._util.notes import Detail
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.events import all_kinds
+from nsys2prv.events.extraction import DeviceKey
+from nsys2prv.store.runs import BEGIN, COUNTER
+from nsys2prv.store.task_result import TaskResult
+
+
+@dataclass
+class SampleTable:
+    """Instants with the same event types. object: of each. stored: value + 1 of each type (a column
+    each), 0 where it has none.
+    """
+
+    codes: np.ndarray
+    time: np.ndarray
+    object: np.ndarray
+    stored: np.ndarray
+
+    def rows(self, chosen: np.ndarray) -> SampleTable:
+        return SampleTable(self.codes, self.time[chosen], self.object[chosen], self.stored[chosen])
+
+
+def joined(tables: Sequence[SampleTable]) -> list[SampleTable]:
+    """The tables with the instants of equal time and object made one; of two numbers of one type
+    the greater stays.
+
+    A time that comes once stays where it is, so that what is in order costs no more than a look.
+    """
+    time = np.concatenate([table.time for table in tables])
+    object_ = np.concatenate([table.object for table in tables])
+    order = np.lexsort((object_, time))
+    same = (np.diff(time[order]) == 0) & (np.diff(object_[order]) == 0)
+    if not same.any():
+        return list(tables)
+    repeated = np.zeros(len(time), bool)
+    repeated[order[1:][same]] = repeated[order[:-1][same]] = True
+    codes = np.unique(np.concatenate([table.codes for table in tables]))
+    kept, parts = [], []
+    starts = np.cumsum([0] + [len(table.time) for table in tables])
+    for table, first in zip(tables, starts, strict=False):
+        mine = repeated[first : first + len(table.time)]
+        kept.append(table.rows(~mine))
+        wide = np.zeros((int(mine.sum()), len(codes)), np.int64)
+        wide[:, np.searchsorted(codes, table.codes)] = table.stored[mine]
+        parts.append(wide)
+    rows = order[repeated[order]]
+    stored = np.concatenate(parts)[(np.cumsum(repeated) - 1)[rows]]
+    first_of = np.flatnonzero(
+        np.append(True, (np.diff(time[rows]) != 0) | (np.diff(object_[rows]) != 0))
+    )
+    kept.append(
+        SampleTable(
+            codes,
+            time[rows][first_of],
+            object_[rows][first_of],
+            np.maximum.reduceat(stored, first_of),
+        )
+    )
+    return [table for table in kept if len(table.time)]
+
+
+def numbers(tables: Sequence[SampleTable]) -> Counter[int]:
+    """How many numbers of each event type the tables hold."""
+    found: Counter[int] = Counter()
+    for table in tables:
+        found.update(
+            dict(
+                zip(
+                    table.codes.tolist(),
+                    np.count_nonzero(table.stored, axis=0).tolist(),
+                    strict=True,
+                )
+            )
+        )
+    return found
+
+
+def without_holes(table: SampleTable) -> Iterator[SampleTable]:
+    """The table cut into tables whose every instant has all their types."""
+    lacking = table.stored == 0
+    if not lacking.any():
+        yield table
+        return
+    bits = np.packbits(~lacking, axis=1)
+    patterns, pattern_of = np.unique(bits, axis=0, return_inverse=True)
+    pattern_of = pattern_of.reshape(-1)
+    for number in range(len(patterns)):
+        rows = np.flatnonzero(pattern_of == number)
+        carried = ~lacking[rows[0]]
+        if carried.any():
+            yield SampleTable(
+                table.codes[carried],
+                table.time[rows],
+                table.object[rows],
+                table.stored[np.ix_(rows, carried)],
+            )
+
+
+#: The reason of what is left out.
+TWICE = "held by several reports, of which the first one's are written"
+
+
+def deduplicate_device_samples(
+    results: Sequence[TaskResult],
+    rows: Mapping[tuple[int, object], int],
+    clocks: Sequence[ClockMap],
+) -> tuple[list[TaskResult], list[str]]:
+    """The results without what an earlier report has of the same device, layout and time, counted
+    there, and a note on what is left out.
+
+    rows: (report, object key) -> thread of the trace, the same for one device in several reports.
+    clocks: from each report's time to one that they share. Reports are in rank order.
+    """
+    written = _written(results, rows, clocks)
+    kept, left_out, devices = [], Counter(), set()
+    for result in results:
+        away = [
+            (run, thread)
+            for run, thread in _of_devices(result, rows)
+            if result.report not in written[thread, run.shape.name]
+        ]
+        if away:
+            counts = Counter()
+            for run, thread in away:
+                counts[run.shape.name] += (
+                    run.values
+                    if run.shape.stream == COUNTER
+                    else run.rows * (run.shape.stream == BEGIN)
+                )
+                devices.add(thread)
+            left_out.update(counts)
+            gone = {id(run) for run, _ in away}
+            result = replace(
+                result,
+                runs=[run for run in result.runs if id(run) not in gone],
+                events=result.events - counts,
+                left_out=result.left_out
+                + Counter({(name, TWICE): count for name, count in counts.items()}),
+            )
+        kept.append(result)
+    notes = (
+        [
+            Detail(
+                f"{sum(left_out.values()):,} samples left out: several reports hold them, of {len(devices)} devices; "
+                "the first one's are written"
+            )
+        ]
+        if left_out
+        else []
+    )
+    return kept, notes
+
+
+def _written(
+    results: Sequence[TaskResult],
+    rows: Mapping[tuple[int, object], int],
+    clocks: Sequence[ClockMap],
+) -> dict[tuple[int, str], set[int]]:
+    """By thread and layout the reports that are written: each that has nothing at a time of which
+    one before it tells.
+    """
+    spans: dict[tuple[int, str], dict[int, tuple[int, int]]] = {}
+    for result in results:
+        for run, thread in _of_devices(result, rows):
+            found = spans.setdefault((thread, run.shape.name), {})
+            first, last = found.get(result.report, (run.first, run.last))
+            found[result.report] = min(first, run.first), max(last, run.last)
+    written: dict[tuple[int, str], set[int]] = {}
+    for key, found in spans.items():
+        told: dict[int, tuple[int, int]] = {}
+        for report, span in sorted(found.items()):
+            first, last = clocks[report].to_global(np.array(span)).tolist()
+            if all(last < begin or end < first for begin, end in told.values()):
+                told[report] = first, last
+        written[key] = set(told)
+    return written
+
+
+def _of_devices(result: TaskResult, rows: Mapping[tuple[int, object], int]):
+    """The runs of devices that tell of the device itself, each with its thread."""
+    own = {layout for kind in all_kinds() if not kind.sampled for layout in kind.layouts}
+    threads = {
+        number: rows[result.report, key]
+        for number, key in enumerate(result.objects)
+        if isinstance(key, DeviceKey)
+    }
+    return [
+        (run, threads[run.object])
+        for run in result.runs
+        if run.object in threads and run.shape.name not in own
+    ]

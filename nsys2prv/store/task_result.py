@@ -1,0 +1,88 @@
+"""What a task finds in reports, or between them: its runs, and what becomes of the rows that it
+reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from nsys2prv._util.frames import StoredFrame
+from nsys2prv.events.extraction import ObjectKey
+from nsys2prv.events.kind import Account, Counters, Lines, Rows
+from nsys2prv.events.launches import Segment
+from nsys2prv.store.normal import spill, spill_counters, spill_lines
+from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
+
+#: In the account of rows: records that follow from several rows.
+TOGETHER = "found by several rows together"
+
+
+@dataclass
+class TaskResult:
+    """What a task found. runs: that of ends directly follows that of their begins
+    (:func:`runs.pairs`). objects, domains: what the indices in them mean; names: the same, per set
+    a frame of names (text, and where any name has one, short and the index of its domain). facts:
+    frames for the relations between reports. notes: for the summary. events: records by layout.
+    accounts: by kind of event, or relation. tables: rows of tables of which kinds read parts by
+    conditions; of_table: those that they read. lines: that were to be stored; left_out: those that
+    are not, by (kind of lines, reason).
+    """
+
+    task: int
+    report: int
+    rows: int
+    runs: list[Run] = field(default_factory=list)
+    objects: list[ObjectKey] = field(default_factory=list)
+    domains: list[str] = field(default_factory=list)
+    names: dict[str, StoredFrame] = field(default_factory=dict)
+    facts: dict[str, StoredFrame] = field(default_factory=dict)
+    launches: list[Segment] = field(default_factory=list)
+    regions: list[StoredFrame] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    events: Counter[str] = field(default_factory=Counter)
+    accounts: dict[str, Account] = field(default_factory=dict)
+    tables: Counter[str] = field(default_factory=Counter)
+    of_table: Counter[str] = field(default_factory=Counter)
+    lines: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, kind: str, account: Account) -> None:
+        """Add to the account of a kind of event."""
+        self.accounts[kind] = self.accounts.get(kind, Account()) + account
+
+    def add_found(self, kind: str, account: Account) -> None:
+        """Add to the account what no row by itself is a record of."""
+        account.beyond[TOGETHER] = account.records + account.dropped.total()
+        self.add(kind, account)
+
+    def store(
+        self, rows: Rows | Counters, writer: SpillWriter, account: Account, open_ended: bool = False
+    ) -> None:
+        """Store records or samples, and the lines to them, and count them. open_ended: as for
+        :func:`spill`.
+        """
+        if isinstance(rows, Counters):
+            runs = list(spill_counters(rows, writer, account))
+            made = sum(run.values for run in runs)
+        else:
+            runs = list(spill(rows, open_ended, writer, account))
+            made = sum(run.rows for run in runs if run.shape.stream == BEGIN)
+            if rows.lines is not None:
+                self._count_lines(rows.lines, runs)
+        self.runs += runs
+        self.events[rows.layout] += made
+        account.records += made
+
+    def store_lines(self, lines: Lines, writer: SpillWriter) -> None:
+        """Store lines by themselves, and count them."""
+        runs = list(spill_lines(lines, writer))
+        self.runs += runs
+        self._count_lines(lines, runs)
+
+    def _count_lines(self, lines: Lines, runs: list[Run]) -> None:
+        """Count the lines that were to be stored, and those that were not."""
+        stored = sum(run.rows for run in runs if run.shape.stream == LINE)
+        self.lines[lines.kind] += len(lines.send)
+        if stored < len(lines.send):
+            self.left_out[lines.kind, "without usable times"] += len(lines.send) - stored

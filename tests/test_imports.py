@@ -1,0 +1,52 @@
+"""Rooms import in one direction, lazily too: a room knows those before it in this list, and nothing of those after it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "nsys2prv"
+ROOMS = (
+    "_util",
+    "clock",
+    "nsight",
+    "events",
+    "store",
+    "relations",
+    "paraver",
+    "conversion",
+    "analysis",
+    "cli",
+)
+
+
+def test_rooms_import_in_one_direction():
+    wrong = []
+    for path in (path for room in ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))):
+        place = ROOMS.index(path.relative_to(PACKAGE).parts[0])
+        for node in ast.walk(ast.parse(path.read_text())):
+            for module in _imported(node):
+                parts = module.split(".")
+                if parts[0] == "nsys2prv" and not {*parts[1:2]} & {*ROOMS[: place + 1]}:
+                    wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno} imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_package_is_its_rooms():
+    assert {
+        path.name
+        for path in PACKAGE.iterdir()
+        if path.is_dir() and path.name not in ("__pycache__", "cfgs")
+    } == set(ROOMS)
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return (
+            [f"nsys2prv.{alias.name}" for alias in node.names]
+            if node.module == "nsys2prv"
+            else [node.module or ""]
+        )
+    return []
