@@ -33,11 +33,7 @@ def test_rooms_import_in_one_direction():
 
 
 def test_the_package_is_its_rooms():
-    assert {
-        path.name
-        for path in PACKAGE.iterdir()
-        if any(path.glob("*.py"))
-    } == set(ROOMS)
+    assert {path.name for path in PACKAGE.iterdir() if any(path.glob("*.py"))} == set(ROOMS)
 
 
 def _imported(node: ast.AST) -> list[str]:

@@ -5,6 +5,7 @@ paramedir.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tools.exports import make_large
 from tools.paramedir import PARAMEDIR, TIMELINE, need_paramedir
 
 from nsys2prv import Options, Summary, convert
+from nsys2prv.conversion import paraver_memory
 from nsys2prv.conversion.cut.asked import CutOptions
 from nsys2prv.conversion.paraver_memory import MemoryEstimate
 
@@ -89,3 +91,22 @@ def test_the_memory_that_paraver_takes(tmp_path: Path) -> None:
     )
     assert load.memory / 2 < int(done.stdout) * 1024 < load.memory * 2
     assert load.memory > 100_000_000
+
+
+def test_what_would_make_a_large_trace_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paraver_memory, "WORTH_TELLING", 0)
+    reports = sorted((SAMPLES / "training").glob("*.sqlite"))
+    told = convert(reports, tmp_path / "all.prv", Options(quiet=True)).smaller
+    for option, cut in {
+        "--no-args": CutOptions(arguments=False),
+        "--no-lines": CutOptions(lines=False),
+    }.items():
+        convert(reports, tmp_path / "less.prv", Options(quiet=True, cut=cut))
+        found = re.search(rf"([0-9.]+) KB with {option}", told)
+        assert (found is None) == (option == "--no-lines"), told
+        if found:
+            size = (tmp_path / "less.prv").stat().st_size / 1000
+            assert float(found[1]) == pytest.approx(size, rel=0.05)
+    assert told.endswith("with -z")

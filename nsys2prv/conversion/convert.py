@@ -22,7 +22,7 @@ from nsys2prv._util.files import (
     working_folder,
 )
 from nsys2prv.clock.maps import UNPLACED
-from nsys2prv.conversion import metadata
+from nsys2prv.conversion import metadata, paraver_memory
 from nsys2prv.conversion.archive import blame_stores
 from nsys2prv.conversion.clock_text import comments
 from nsys2prv.conversion.cut.plan import CutPlan
@@ -136,6 +136,7 @@ def write_job(
 
     head = model.tree.header(_date(placed), job.duration) + comments(placed.record)
     inputs = metadata.inputs_of(job) if options.metadata else []
+    smaller = _smaller(job)
     lines, repeated = _write(job, manifest, head, prv, again)
     if not again:
         job.workers.pool.end()
@@ -176,6 +177,7 @@ def write_job(
                 job.runs, sum(len(codes) for _, codes in manifest.closings) - sum(repeated.values())
             ),
             sizes,
+            smaller,
         ),
     )
     if options.metadata:
@@ -185,6 +187,15 @@ def write_job(
         )
         summary.sizes[told] = told.stat().st_size
     return summary
+
+
+def _smaller(job: Job) -> str:
+    """Return what options would make of a trace that takes Paraver long to open, for people."""
+    if MemoryEstimate.of(job.runs).memory < paraver_memory.WORTH_TELLING:
+        return ""
+    from nsys2prv.conversion.cut.size import smaller_sizes
+
+    return smaller_sizes(job)
 
 
 def _states(job: Job) -> list[StateLabel]:

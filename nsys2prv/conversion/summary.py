@@ -203,6 +203,7 @@ class Written:
     """What the files of a trace hold. lines: of the .prv. events: records and sampled numbers by
     layout, lines by kind; left_out: those that were made and are not written, by (layout or kind of
     lines, reason). types: event types. load: what Paraver has to open. sizes: bytes of every file.
+    smaller: what options would make of a large trace.
     """
 
     lines: int
@@ -211,6 +212,7 @@ class Written:
     types: frozenset[int]
     load: MemoryEstimate
     sizes: dict[Path, int]
+    smaller: str = ""
 
 
 @dataclass
@@ -221,7 +223,7 @@ class Summary:
     by layout. dropped, repaired: rows by (kind, reason). left_out: records by (layout or kind of
     lines, reason). ledger: what became of all rows and records. sizes: bytes of every file.
     duration in ns. types: event types in the trace. report: of the analyses, "" where they were not
-    asked for. load: what Paraver has to open. cpu: seconds by stage, in one line. unread: what is
+    asked for. load: what Paraver has to open; smaller: what options would make of the trace. cpu: seconds by stage, in one line. unread: what is
     wrong with reports that could not be read, with keep_going.
     """
 
@@ -246,6 +248,7 @@ class Summary:
     types: frozenset[int] = frozenset()
     report: str = ""
     load: MemoryEstimate = field(default_factory=MemoryEstimate)
+    smaller: str = ""
     cpu: str = ""
     unread: list[str] = field(default_factory=list)
     is_cut: bool = False
@@ -259,8 +262,8 @@ class Summary:
 
     @property
     def load_lines(self) -> list[str]:
-        """What Paraver needs to open the trace, where that is worth telling."""
-        return list(filter(None, [self.load.text()]))
+        """What Paraver needs to open a large trace, and what would make it smaller."""
+        return list(filter(None, [self.load.text(), self.smaller]))
 
     @classmethod
     def of(cls, job: Job, written: Written) -> Summary:
@@ -299,6 +302,7 @@ class Summary:
             sizes=written.sizes,
             types=written.types,
             load=written.load,
+            smaller=written.smaller,
             cpu=job.workers.spent.text(),
             unread=job.unread,
             notes=[

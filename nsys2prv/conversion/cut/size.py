@@ -12,7 +12,7 @@ import numpy as np
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import duration_text, size_text
 from nsys2prv.conversion.cut.plan import layouts_called, sampled
-from nsys2prv.conversion.cut.spec import CutSpec
+from nsys2prv.conversion.cut.spec import CutSpec, Window
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import DomainCode, NameSet, catalogue
 from nsys2prv.events.catalogue.counters import counter_codes
@@ -240,6 +240,32 @@ def steps() -> list[Step]:
         *(_long("CUDA calls", least, "cuda_api_trace") for least in (10 * US, 100 * US)),
         *(_long("ranges", least, "all") for least in (10 * US, 100 * US, MS, 10 * MS)),
     ]
+
+
+#: Gzip leaves about so much of a .prv.
+COMPRESSED = 0.2
+#: What an option must spare of a trace for it to be named.
+WORTH_SPARING = 0.1
+
+
+def smaller_sizes(job: Job) -> str:
+    """Return what options would make of a job's trace, for people; "" where none helps much.
+
+    Sizes are estimated from samples of the records, to within a few per cent.
+    """
+    parts, whole = tuple(weights(job)), CutSpec(Window(0, job.duration, True))
+    size = _total(parts, whole)
+    options = {"--no-args": "attributes", "--no-lines": "lines"}
+    found = {step.subject: step for step in steps() if step.subject in options.values()}
+    sizes = {
+        option: _total(parts, found[subject].take(whole)) for option, subject in options.items()
+    }
+    named = [
+        f"{size_text(round(left))} with {option}"
+        for option, left in sizes.items()
+        if left < (1 - WORTH_SPARING) * size
+    ]
+    return f"smaller: {', '.join([*named, f'about {size_text(round(COMPRESSED * size))} with -z'])}"
 
 
 @dataclass(frozen=True)
