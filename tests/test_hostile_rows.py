@@ -527,7 +527,7 @@ def test_a_column_that_a_condition_names_reads_as_null(
     with contextlib.closing(sqlite3.connect(report)) as connection:
         connection.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
     assert main(["--list", str(report)]) == 0
-    assert str(report) in capsys.readouterr().out
+    assert report.name in capsys.readouterr().out
     trace = traced(tmp_path, report)
     for code in (KERNEL_CODE, API_CODE, NVTX_CODE, NCCL_CODE, PTHREAD_CODE, OSRT_CODE):
         before, after = len(whole.intervals(code)), len(trace.intervals(code))

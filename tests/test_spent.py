@@ -66,7 +66,8 @@ def test_stages_are_no_more_than_the_process_used(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "processes"), [(("-j", "2"), True), (("-j", "2", "--engine", "threads"), False)]
+    ("how", "processes"),
+    [(("-j", "2", "--engine", "processes"), True), (("-j", "2", "--engine", "threads"), False)],
 )
 def test_stages_of_workers_are_no_more_than_all_processes_used(
     how: tuple[str, ...], processes: bool, large: Path, tmp_path: Path

@@ -258,7 +258,7 @@ def test_a_folder_by_a_name_that_has_no_last_part(
 ) -> None:
     done = command(*(argument.format(name) for argument in arguments), cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert "is a folder without tables" in done.stderr
+    assert "no reports in this folder" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

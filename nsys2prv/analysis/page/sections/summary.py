@@ -38,6 +38,7 @@ def section(material: Material) -> Section:
         )
         blocks += material.grid("findings", "phases")
     blocks += material.notes("efficiencies")
+    blocks += material.grid("efficiencies", "steady")
     blocks += material.grid("efficiencies", "nodes", folded=True)
     warnings = [str(warning) for warning in material.job.get("warnings", [])]
     notes = [str(note) for note in material.job.get("notes", [])]
