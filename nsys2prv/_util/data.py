@@ -4,10 +4,9 @@ written.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any
-
-import yaml
 
 
 def data_text(package: str, name: str) -> str:
@@ -21,6 +20,22 @@ def data_texts(package: str, suffix: str) -> list[str]:
     return [file.read_text(encoding="utf-8") for file in sorted(found, key=lambda file: file.name)]
 
 
+def shipped(text: str) -> Any:
+    """What the text of a YAML file of the package says.
+
+    ``hatch_build.py`` parses these files while the package is built. A file that is another since
+    then is parsed here.
+    """
+    try:
+        from nsys2prv._util.shipped_data import PARSED
+    except ImportError:
+        return parsed(text)
+    make = PARSED.get(sha256(text.encode()).hexdigest())
+    return parsed(text) if make is None else make()
+
+
 def parsed(text: str) -> Any:
     """What YAML text says. libyaml, where PyYAML has it, is several times as fast."""
+    import yaml
+
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

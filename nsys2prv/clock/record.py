@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-import yaml
-
 from nsys2prv._util.data import parsed
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.clock.maps import ClockMap
@@ -118,6 +116,8 @@ class ClockRecord:
             for name, lines in (("notes", self.notes), ("warnings", self.warnings))
             if lines
         }
+        import yaml
+
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
         return head + yaml.dump(
             content,
@@ -131,6 +131,8 @@ class ClockRecord:
 
 def read_record(text: str, source: str) -> ClockRecord:
     """The clock file back. Raises Nsys2prvError, with one line, for what is none."""
+    import yaml
+
     try:
         content = parsed(text)
     except yaml.YAMLError as error:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from nsys2prv._util.data import data_text, parsed
+from nsys2prv._util.data import data_text, shipped
 
 #: Of tables that ``tables.yaml`` does not know.
 UNKNOWN = "unknown to this version"
@@ -17,7 +17,7 @@ def _reasons() -> tuple[dict[str, str], dict[str, str]]:
     """Name -> reason, and the beginning of a name -> reason, the longest first."""
     names: dict[str, str] = {}
     beginnings: dict[str, str] = {}
-    for reason, tables in parsed(data_text(__package__, "tables.yaml")).items():
+    for reason, tables in shipped(data_text(__package__, "tables.yaml")).items():
         for table in tables:
             known = beginnings if table.endswith("*") else names
             if table.rstrip("*") in known:
@@ -38,5 +38,5 @@ def order(text: str) -> int:
     """The place of a reason: unknown tables first, then as ``tables.yaml`` has them from its end,
     where those with events are.
     """
-    known = list(parsed(data_text(__package__, "tables.yaml")))
+    known = list(shipped(data_text(__package__, "tables.yaml")))
     return -known.index(text) if text in known else -len(known)

@@ -17,6 +17,7 @@ from tools.exports import KERNEL, kernel, make_export, strings
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
+from nsys2prv._util.data import data_text
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import catalogue
@@ -660,6 +661,12 @@ def test_the_example_of_the_documentation_is_valid() -> None:
     assert classified("my_product_nt_tile64x64x16(float *)", mine) == (GEMM, YES, "nt 64x64x16")
     assert classified("void launch<MyAttention<float>>(float *)", mine) == (ATTENTION, UNKNOWN, "")
     assert classified("void ns::apply_stencil<2>(float *)", mine) == (CONVOLUTION, UNKNOWN, "")
+
+
+def test_the_rules_that_come_along_are_right() -> None:
+    """They are not checked when they are loaded."""
+    text = data_text("nsys2prv.events.names", "kernel_rules.yaml")
+    assert read_rules(text, "kernel_rules.yaml") == load_rules()
 
 
 def test_case_does_not_count_and_escapes_are_kept() -> None:

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
-from nsys2prv._util.data import data_text, data_texts, parsed
+from nsys2prv._util.data import data_text, data_texts, shipped
 from nsys2prv.events.catalogue import calls as call_lines
 from nsys2prv.events.catalogue import states as row_states
 from nsys2prv.events.catalogue.calls import CallTable
@@ -246,7 +246,7 @@ def _sections() -> dict[str, Any]:
     """Section -> its entries of all files; a name twice in a section is a mistake of ours."""
     found: dict[str, Any] = {}
     for topic in data_texts(f"{__package__}.events", ".yaml"):
-        for section, entries in parsed(topic).items():
+        for section, entries in shipped(topic).items():
             if isinstance(entries, list):
                 found.setdefault(section, []).extend(entries)
                 continue

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from nsys2prv._util.data import data_text, parsed
+from nsys2prv._util.data import data_text, shipped
 from nsys2prv.events.catalogue import catalogue, claims_of
 from nsys2prv.events.catalogue.hashing import hashed_numbers
 
@@ -62,7 +62,7 @@ def counter_tables() -> dict[str, CounterTable]:
         for name, layout in catalogue().layouts.items()
         if not layout.fields
     }
-    listed = parsed(data_text(__package__, "counters.yaml")) | catalogue().counters
+    listed = shipped(data_text(__package__, "counters.yaml")) | catalogue().counters
     for layout, entries in listed.items():
         known: dict[tuple[str, str], str] = {}
         for code, names in entries.items():

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nsys2prv._util.data import data_text
+from nsys2prv._util.data import data_text, shipped
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.lookup import values_of
@@ -28,6 +28,8 @@ LONGEST_NAME, LONGEST_OWN_NAME = 2048, 512
 #: Names whose classes a process remembers.
 REMEMBERED = 1 << 14
 _KEYS = ("class", "name", "full", "tensor_cores", "shape")
+#: What YAML makes of yes and no.
+_BOOLEANS = {True: "yes", False: "no"}
 _GROUPS = ("layout", "m", "n", "k")
 _UNNAMED = re.compile(r"(?:<unnamed>|\(anonymous namespace\))::")
 _RETURN_TYPE = re.compile(r"(?:void\s+|(?:typename\s+)?std::enable_if<.{0,500}?>::type\s+)+")
@@ -63,9 +65,7 @@ class Classifier:
     """Applies rules in their order; remembers the names it has seen."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._rules = [
-            (_search(rule.name), _search(rule.full), _search(rule.shape), rule) for rule in rules
-        ]
+        self._rules = tuple(rules)
         self._gemm = values_of("kernel_class")["gemm"]
         self._unknown = KernelClass(
             values_of("kernel_class")["other"], values_of("tensor_cores")["unknown"]
@@ -87,9 +87,12 @@ class Classifier:
 
     def _classify(self, name: str) -> KernelClass:
         full, own = prepared(name)
-        for in_name, in_full, in_shape, rule in self._rules:
-            if (in_name is None or in_name(own)) and (in_full is None or in_full(full)):
-                found = in_shape(full) if in_shape is not None and rule.kind == self._gemm else None
+        for rule in self._rules:
+            if (not rule.name or _search(rule.name)(own)) and (
+                not rule.full or _search(rule.full)(full)
+            ):
+                shaped = rule.shape and rule.kind == self._gemm
+                found = _search(rule.shape)(full) if shaped else None
                 return KernelClass(
                     rule.kind, rule.tensor_cores, "" if found is None else _shape(found.groupdict())
                 )
@@ -107,9 +110,12 @@ def prepared(name: str) -> tuple[str, str]:
     return full, full[: min([*ends, LONGEST_OWN_NAME])]
 
 
-def _search(pattern: str) -> Callable[[str], re.Match[str] | None] | None:
-    """The search of a pattern in names in lower case: half the time of one that ignores case."""
-    return re.compile(_lower(pattern)).search if pattern else None
+@cache
+def _search(pattern: str) -> Callable[[str], re.Match[str] | None]:
+    """The search of a pattern in names in lower case: half the time of one that ignores case.
+    Compiled when a name first gets so far: most names are done after a few rules.
+    """
+    return re.compile(_lower(pattern)).search
 
 
 def _lower(pattern: str) -> str:
@@ -142,20 +148,35 @@ def load_rules(path: Path | None = None) -> tuple[Rule, ...]:
 
 @cache
 def _shipped() -> tuple[Rule, ...]:
-    return read_rules(data_text(__package__, SHIPPED), SHIPPED)
+    """Not checked, which takes as long as to compile all patterns; a test does that."""
+    return tuple(_rule(spec) for spec in shipped(data_text(__package__, SHIPPED))["rules"])
 
 
 def read_rules(text: str, source: str) -> tuple[Rule, ...]:
     """Rules from YAML text; `source` is what errors call it."""
     rules = document(text, source, "kernel")["rules"]
-    return tuple(_rule(spec, f"{source}: rule {number}") for number, spec in enumerate(rules, 1))
+    for number, spec in enumerate(rules, 1):
+        _check(spec, f"{source}: rule {number}")
+    return tuple(map(_rule, rules))
 
 
-def _rule(spec: Any, where: str) -> Rule:
-    """A rule from its keys. `where` begins the message when something is wrong with it."""
+def _rule(spec: dict[str, Any]) -> Rule:
+    """A rule from its keys."""
+    tensor = spec.get("tensor_cores", "unknown")
+    return Rule(
+        values_of("kernel_class")[spec["class"].lower()],
+        spec.get("name", ""),
+        spec.get("full", ""),
+        values_of("tensor_cores")[_BOOLEANS.get(tensor, tensor).lower()],
+        spec.get("shape", ""),
+    )
+
+
+def _check(spec: Any, where: str) -> None:
+    """Raise where a rule is wrong; `where` begins the message."""
     keys_checked(spec, _KEYS, where)
     patterns = {
-        key: _pattern(spec[key], f"{where}: {key}")
+        key: _checked_pattern(spec[key], f"{where}: {key}")
         for key in ("name", "full", "shape")
         if key in spec
     }
@@ -166,7 +187,7 @@ def _rule(spec: Any, where: str) -> Rule:
         labels = ", ".join(label for _, label in catalogue().value_sets["kernel_class"].labels)
         raise Nsys2prvError(f"{where}: class {str(kind)[:40]!r} is none of {labels}")
     tensor = spec.get("tensor_cores", "unknown")
-    tensor = {True: "yes", False: "no"}.get(tensor, tensor) if isinstance(tensor, bool) else tensor
+    tensor = _BOOLEANS[tensor] if isinstance(tensor, bool) else tensor
     if not isinstance(tensor, str) or tensor.lower() not in values_of("tensor_cores"):
         raise Nsys2prvError(
             f"{where}: tensor_cores {str(tensor)[:40]!r} is none of yes, no, unknown"
@@ -176,16 +197,9 @@ def _rule(spec: Any, where: str) -> Rule:
         raise Nsys2prvError(
             f"{where}: shape needs a group named {', '.join(_GROUPS[:-1])} or {_GROUPS[-1]}, such as (?P<m>[0-9]+)"
         )
-    return Rule(
-        values_of("kernel_class")[kind.lower()],
-        patterns.get("name", ""),
-        patterns.get("full", ""),
-        values_of("tensor_cores")[tensor.lower()],
-        shape,
-    )
 
 
-def _pattern(pattern: Any, where: str) -> str:
+def _checked_pattern(pattern: Any, where: str) -> str:
     if not isinstance(pattern, str) or not pattern:
         raise Nsys2prvError(
             f"{where}: {str(pattern)[:40]!r} is no regular expression; put it in quotes"

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize
-from nsys2prv._util.data import data_text
+from nsys2prv._util.data import data_text, shipped
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.names.rule_files import document, keys_checked, text_of
 
@@ -186,7 +186,7 @@ def load_rules(source: str | Path | None = None) -> tuple[Rule, ...]:
 
 @cache
 def _shipped() -> tuple[Rule, ...]:
-    return read_rules(f"{_BUILTIN}: no\n{data_text(__package__, SHIPPED)}", SHIPPED)
+    return _rules(shipped(data_text(__package__, SHIPPED))["rules"], SHIPPED)
 
 
 def read_rules(text: str, source: str) -> tuple[Rule, ...]:
@@ -195,10 +195,12 @@ def read_rules(text: str, source: str) -> tuple[Rule, ...]:
     builtin = data.get(_BUILTIN, True)
     if not isinstance(builtin, bool):
         raise Nsys2prvError(f"{source}: {_BUILTIN} is yes or no, not {str(builtin)[:40]!r}")
-    rules = tuple(
-        _rule(spec, f"{source}: rule {number}") for number, spec in enumerate(data["rules"], 1)
-    )
+    rules = _rules(data["rules"], source)
     return rules + _shipped() if builtin else rules
+
+
+def _rules(specs: list[Any], source: str) -> tuple[Rule, ...]:
+    return tuple(_rule(spec, f"{source}: rule {number}") for number, spec in enumerate(specs, 1))
 
 
 def _rule(spec: Any, where: str) -> Rule:

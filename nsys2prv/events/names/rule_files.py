@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nsys2prv._util.data import parsed
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
@@ -29,6 +27,8 @@ def document(text: str, source: str, what: str, more: Sequence[str] = ()) -> dic
     """What the text says: a list under `rules`, and perhaps the keys `more`. source: what errors
     call the file.
     """
+    import yaml
+
     try:
         data = parsed(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

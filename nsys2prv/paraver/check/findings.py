@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from nsys2prv._util.data import data_text, parsed
+from nsys2prv._util.data import data_text, shipped
 
 
 class Severity(Enum):
@@ -32,7 +32,7 @@ class Rule:
     effect: str
 
 
-_DECLARED = parsed(data_text("nsys2prv.paraver.check", "rules.yaml"))
+_DECLARED = shipped(data_text("nsys2prv.paraver.check", "rules.yaml"))
 
 PARTS: dict[str, str] = {part: declared["title"] for part, declared in _DECLARED.items()}
 """Part of a trace -> title."""
