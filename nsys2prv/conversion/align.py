@@ -168,8 +168,8 @@ def concat_observations(kind: type, parts: Sequence[Any]) -> Any:
 
 
 def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str]) -> ClockRecord:
-    """What was found, by the clocks' names. owners: of each 0-based task of the trace, for the
-    notes.
+    """Return the result of the alignment, keyed by the names of the clocks. owners: of each 0-based
+    task of the trace, the clock its notes are about.
     """
     hosts = {}
     for correction, samples in zip(alignment.corrections, alignment.samples, strict=True):

@@ -59,13 +59,15 @@ class ArchivedReport:
 
 @dataclass(frozen=True)
 class ArchiveManifest:
-    """What a store holds. kinds: names of those that were read; asked: named by the user. settings:
-    of reading.
-    """
+    """Contents of a store."""
 
+    #: Names of the kinds that were read.
     kinds: list[str]
+    #: Kinds that the user named.
     asked: frozenset[str]
+    #: Settings of reading.
     settings: Settings
+    #: Reports in the store.
     reports: list[ArchivedReport]
 
 

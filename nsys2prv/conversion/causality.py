@@ -88,7 +88,7 @@ def moved(
 
 
 def report_names(infos: Sequence[ReportInfo], processes: Sequence[RankedProcess]) -> list[str]:
-    """What to call the reports, each differently: by the rank of their one process, else by name."""
+    """Return a distinct label for each report: the rank of its only process, else its name."""
     ranks: list[list[int | None]] = [[] for _ in infos]
     for process in processes:
         if process.pid != NO_PROCESS:

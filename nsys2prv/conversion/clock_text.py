@@ -1,4 +1,4 @@
-"""What is known of the hosts' clocks, for people: in the summary, in the trace, and as a picture."""
+"""Describe the hosts' clocks in words and as a picture, for the summary and the trace."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _causality(record: ClockRecord) -> Iterable[str]:
 
 
 def causal_lines(causal: CausalRecord | None) -> list[str]:
-    """What moving the ranks did."""
+    """Describe in lines of text what --causal moved."""
     if causal is None:
         return []
     order = (

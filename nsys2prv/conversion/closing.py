@@ -49,8 +49,8 @@ def clock_lines(
 
 
 def _is_aligned(clock: HostClock) -> bool:
-    """Whether its times can be compared with those of others, by what was observed or by a clock
-    file that was given.
+    """True if the report's times can be compared with those of others, by observations or by a
+    given clock file.
     """
     return (
         clock.sure
@@ -135,7 +135,7 @@ NOT_PROFILED = "which is not profiled"
 
 
 def is_routine(reason: str) -> bool:
-    """Whether nobody need do anything about rows that were dropped or changed for this reason."""
+    """True if rows dropped or changed for this reason need nobody's attention."""
     return reason in REASONS or reason.endswith(NOT_PROFILED)
 
 
@@ -238,9 +238,7 @@ def _all_events(summary: Summary) -> list[str]:
 
 
 def _noted(summary: Summary, verbose: bool) -> list[str]:
-    """What is not in the trace, or changed there, and what was noticed: what asks for something, or
-    everything.
-    """
+    """Return notes on what is missing or changed in the trace: those that need attention, or all."""
     noted = [
         *(
             (isinstance(note, Detail), note)
@@ -262,7 +260,7 @@ def _noted(summary: Summary, verbose: bool) -> list[str]:
 
 
 def _reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
-    """Whether nobody need do anything, and what became of rows and records, by kind and reason."""
+    """Return whether all is routine, and what became of rows and records, by kind and reason."""
     for what, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
         for (kind, reason), count in sorted(counts.items()):
             yield is_routine(reason), f"{plural(count, 'row')} of {kind} {what}: {reason}"
@@ -276,7 +274,7 @@ def _reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
 
 
 def _title(name: str) -> str:
-    """What a layout or a kind of lines is called, within a sentence."""
+    """Return the title of a layout or of a kind of lines, as used within a sentence."""
     title = (
         catalogue().layouts[name].title
         if name in catalogue().layouts

@@ -199,7 +199,7 @@ def _smaller(job: Job) -> str:
 
 
 def _states(job: Job) -> list[StateLabel]:
-    """What state records mean, if the trace has any."""
+    """Return the labels and colours of state records, if the trace has any."""
     if not any(run.shape.stream == STATE for run in job.runs):
         return []
     return [StateLabel(state.value, state.label, state.color) for state in catalogue().states]
@@ -256,8 +256,8 @@ def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> records.Manifest:
 
 
 def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
-    """What :class:`WindowReader` reads a job's records from, small runs joined, and the times (ns)
-    at which its windows begin.
+    """Return what :class:`WindowReader` reads a job's records from (its runs, small ones joined,
+    and their meanings), and the times (ns) at which its windows begin.
     """
     meant = GlobalIds(
         job.clocks,

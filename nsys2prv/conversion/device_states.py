@@ -67,8 +67,8 @@ class Sweep:
     def _stretches(
         self, bit: int, begin: np.ndarray, end: np.ndarray, last: int | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where stretches of a class begin, and where they, and the one under way, end if that is
-        before `last`.
+        """Return the begins of stretches of a class, and their ends; the one under way ends before
+        `last` too.
         """
         order = np.argsort(begin, kind="stable")
         begin, end = begin[order], end[order]
@@ -240,7 +240,7 @@ class _Sets:
         self._above: dict[object, object] = {}
 
     def of(self, member: object) -> object:
-        """What stands for the set of a member."""
+        """Return the representative of the set that a member belongs to."""
         while (above := self._above.setdefault(member, member)) != member:
             self._above[member] = self._above[above]
             member = above

@@ -23,8 +23,7 @@ def inspect_reports(
     keep_going: bool,
     run: Callable[[Callable, Iterable], Iterator],
 ) -> Iterator[ReportInfo | Nsys2prvError]:
-    """What the reports say of themselves, in their order; of one that cannot be read what is wrong
-    with it.
+    """Read the metadata of the reports, in their order; for one that cannot be read, the error.
 
     folder: where exports are made of reports that are none, by this process. keep_going: also after
     one that none can be made of. run: maps over tasks, in order.
@@ -34,7 +33,7 @@ def inspect_reports(
 
 
 def inspect_task(task: Sequence[Export | Nsys2prvError]) -> list[ReportInfo | Nsys2prvError]:
-    """What some reports say of themselves."""
+    """Read the metadata of some reports."""
     return [export if isinstance(export, Nsys2prvError) else _looked_at(*export) for export in task]
 
 
@@ -55,7 +54,9 @@ def _looked_at(path: Path, source: Path) -> ReportInfo | Nsys2prvError:
 def _portions(
     paths: Sequence[Path], folder: Path, keep_going: bool
 ) -> Iterator[list[Export | Nsys2prvError]]:
-    """What to look at together. No further one is waited for behind an export that had to be made."""
+    """Divide the reports into portions inspected together. None waits behind an export that had to
+    be made.
+    """
     portion: list[Export | Nsys2prvError] = []
     size = 0
     for number, path in enumerate(paths):

@@ -25,10 +25,13 @@ from nsys2prv.store.task_result import TaskResult
 
 @dataclass(frozen=True)
 class Workers:
-    """Who does the work, and where progress is shown."""
+    """Pool that runs the tasks, with progress and accounting of time."""
 
+    #: Executor of the tasks.
     pool: Pool
+    #: Display of progress on the terminal.
     progress: Progress
+    #: CPU and wall time by stage.
     spent: Spent = field(default_factory=Spent)
 
     def run(
@@ -49,40 +52,51 @@ class Workers:
 
 @dataclass
 class Job:
-    """What is known of a job once its reports are read. All arrays are int64.
-
-    infos: the reports, in rank order. results: of reading and relating; their runs' indices are
-    local. runs: all runs, whose `source` is an index into these lists: threads, of the thread (in
-    model.tree) of each local object; domains, of the local NVTX domains as indices into
-    domain_codes; names, per name set, of the values of local names. values: labels of these values.
-    domain_codes: (name, number) of every NVTX domain, sorted. placed: the timeline, whose clocks
-    lead to trace time. duration: of the trace (ns). written: records and sampled numbers by layout,
-    lines by kind; left_out: those that were read and are not written, by (layout or kind of lines,
-    reason). notes, warnings: of preparing. unread: what is wrong with reports that could not be
-    read. stores: of which some of the results are. is_cut: whether this is a part of what was read.
-    folder: of the temporary files, where the runs are.
+    """Reports of a job once they are read, with all that is needed to write the trace. All arrays
+    are int64.
     """
 
+    #: Metadata of the reports, in rank order.
     infos: list[ReportInfo]
+    #: Kinds of events that are translated.
     selection: Selection
+    #: Results of reading and of the relations; indices in their runs are local to the task.
     results: list[TaskResult]
+    #: Paraver's tree of nodes, tasks and threads.
     model: ObjectModel
+    #: Timeline whose clock maps lead from local to trace time.
     placed: Timeline
+    #: Name set -> labels of the values that `names` refers to.
     values: dict[str, NameValues]
+    #: (name, number) of every NVTX domain, sorted.
     domain_codes: list[tuple[str, int]]
+    #: Folder of temporary files, where the runs are.
     folder: Path
+    #: Pool that runs tasks on this job.
     workers: Workers
+    #: Notes of the preparation, for the summary.
     notes: list[str] = field(default_factory=list)
+    #: Warnings of the preparation, for the summary.
     warnings: list[str] = field(default_factory=list)
+    #: One line for each report that could not be read.
     unread: list[str] = field(default_factory=list)
+    #: Stores that some of the results come from.
     stores: list[Path] = field(default_factory=list)
+    #: True if this is a part of the job that was read.
     is_cut: bool = False
+    #: Records and sampled numbers by layout, lines by kind.
     written: Counter[str] = field(init=False)
+    #: Read but not written, by (layout or kind of lines, reason).
     left_out: Counter[tuple[str, str]] = field(init=False)
+    #: All runs; `run.source` is an index into `threads`, `domains` and each list of `names`.
     runs: list[Run] = field(init=False)
+    #: Per source: index into model.tree of the thread of each local object.
     threads: list[np.ndarray] = field(init=False)
+    #: Per source: index into `domain_codes` of each local NVTX domain.
     domains: list[np.ndarray] = field(init=False)
+    #: Name set -> per source: event value of each local name.
     names: dict[str, list[np.ndarray]] = field(init=False)
+    #: Length of the trace, ns.
     duration: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +132,7 @@ class Job:
 
 
 def trace_duration(results: Sequence[TaskResult], clocks: Sequence[ClockMap]) -> int:
-    """Of the trace (ns), by all that it holds."""
+    """Return the length of the trace (ns), from all that it holds."""
     lasts: dict[int, list[int]] = {}
     for run in (run for result in results for run in result.runs):
         lasts.setdefault(run.report, []).append(run.last)

@@ -119,7 +119,7 @@ def told(options: Options) -> dict[str, Any]:
 
 
 def _told_of(job: Job, lines: Sequence[str], options: Options) -> list[str]:
-    """What people were told, without the folders of the reports where these are not wanted."""
+    """Return the notes and warnings, without the folders of the reports if these are not wanted."""
     folders = (
         sorted({f"{info.given.parent}/" for info in job.infos}, key=len, reverse=True)
         if options.without_paths
@@ -163,7 +163,7 @@ def _input(info: ReportInfo, files: dict[str, Any], paths: bool) -> dict[str, An
 
 
 def inputs_of(job: Job) -> list[dict[str, Any]]:
-    """Of each report what :func:`run_task` finds."""
+    """Return for each report what :func:`run_task` finds."""
     paths = [info.given for info in job.infos]
     tasks = [paths[first : first + TOGETHER] for first in range(0, len(paths), TOGETHER)]
     return [found for of_task in job.workers.run(checksum_task, tasks) for found in of_task]

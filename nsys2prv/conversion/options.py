@@ -1,4 +1,4 @@
-"""What can be asked of a conversion."""
+"""Options of a conversion."""
 
 from __future__ import annotations
 
@@ -13,46 +13,54 @@ from nsys2prv.conversion.cut.asked import CutOptions
 
 @dataclass(frozen=True)
 class Options:
-    """How to convert.
+    """Options of a conversion, by default as on the command line."""
 
-    kinds: names as -t takes them, empty for all. jobs: workers, 0 for one per CPU (a script that
-    asks for more than one needs the usual `if __name__ == "__main__":`). tmp: folder for temporary
-    files, by default the output's. min_duration: such names -> ns; shorter ranges of these kinds
-    are dropped. kernel_rules: a file of rules of kernel classes that come before nsys2prv's own.
-    align: how to align the clocks of hosts, one of methods.METHODS or a clock file. causal: move
-    ranks where their events still contradict each other. demanded: kinds of events that are
-    translated on demand only, beside the others. callstack: frames of each CPU sample. nvtx_rules:
-    a file of rules of NVTX names that come before nsys2prv's own, or "none" for no rules at all.
-    base_pcf: .pcf files of earlier traces, whose names keep their values here. states: say of every
-    row what state it is in at every time. engine: who does the work, one of engines.ENGINES;
-    scheduler: address of Dask's. report: analyse the job too; the tables are in the summary's
-    `report`, everything in <trace>.report.json and .html. cut: what is left out. metadata: write
-    beside the trace of what it was made. keep_going: convert what can be read; the summary's
-    `unread` has the rest. without_paths: write files by their names alone, without their folders:
-    the inputs, and the files that the program accessed.
-    """
-
+    #: Kinds of events by the names that -t takes; all if empty.
     kinds: tuple[str, ...] = ()
+    #: Write a .prv.gz instead of a .prv.
     compress: bool = False
+    #: Name kernels by their full demangled names.
     full_kernel_names: bool = False
+    #: Number of workers, 0 for one per CPU. A script that asks for more than one needs the usual
+    #: `if __name__ == "__main__":`.
     jobs: int = 1
+    #: Folder for temporary files; by default the output's.
     tmp: Path | None = None
+    #: Show no progress.
     quiet: bool = True
+    #: Kind of event -> ns; shorter ranges of it are dropped.
     min_duration: Mapping[str, int] = field(default_factory=dict)
+    #: File of rules for kernel classes, tried before nsys2prv's own.
     kernel_rules: Path | None = None
+    #: How to align the clocks of hosts: one of methods.METHODS, or a clock file.
     align: str = timeline.AUTO
+    #: Move ranks where their events still contradict causality.
     causal: bool = False
+    #: Kinds translated on demand only, in addition to the others.
     demanded: tuple[str, ...] = ()
+    #: Number of stack frames of each CPU sample.
     callstack: int = 1
+    #: File of rules for NVTX names, tried before nsys2prv's own; "none" for no rules at all.
     nvtx_rules: str | Path | None = None
+    #: .pcf files of earlier traces, whose names keep their values.
     base_pcf: tuple[Path, ...] = ()
+    #: Write state records of every row.
     states: bool = False
+    #: Parts of the trace to leave out.
     cut: CutOptions = field(default_factory=CutOptions)
+    #: Write a file beside the trace that says what it was made from.
     metadata: bool = True
+    #: Executor of the work, one of engines.ENGINES.
     engine: str = engines.DEFAULT
+    #: Address of Dask's scheduler.
     scheduler: str | None = None
+    #: Analyse the job too: tables in the summary's `report`, everything in <trace>.report.json and
+    #: .html.
     report: bool = False
+    #: Convert what can be read; the summary's `unread` lists the rest.
     keep_going: bool = False
+    #: Write names of files without their folders: of the inputs and of the files that the program
+    #: accessed.
     without_paths: bool = False
 
 

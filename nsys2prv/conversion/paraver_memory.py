@@ -1,4 +1,4 @@
-"""What Paraver needs to open a trace.
+"""Estimate the memory that Paraver needs to open a trace.
 
 It holds every type:value pair of a trace in 32 bytes, a state in 64 and a communication line in 312
 (paraver-kernel 4.11), however long their text is; while it reads and sorts them it needs about 1.8
@@ -26,8 +26,8 @@ WORTH_SPARING = 0.25
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What a trace holds: type:value pairs, those that remain without attributes, state records,
-    communication lines.
+    """Contents of a trace that determine Paraver's memory: type:value pairs, those that remain
+    without attributes, state records, communication lines.
     """
 
     pairs: int = 0
@@ -37,8 +37,8 @@ class MemoryEstimate:
 
     @classmethod
     def of(cls, runs: Iterable[Run], further: int = 0) -> MemoryEstimate:
-        """Of the lines that these runs become. further: pairs that stand in no run, less those that
-        are written once for several.
+        """Count the contents of the lines that these runs become. further: pairs that stand in no
+        run, less those that are written once for several.
         """
         pairs = bare = further
         rows = {STATE: 0, LINE: 0}

@@ -1,4 +1,4 @@
-"""What is asked of a job, checked before any file of it is touched."""
+"""Plan of a job: its options, checked before any file of the job is touched."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from nsys2prv.paraver.values import base_names
 
 @dataclass(frozen=True)
 class Plan:
-    """What to read and how to place it; made by :meth:`of`, which refuses what cannot be before any
-    file is touched.
+    """Checked options: what to read and how to place it. Made by :meth:`of`, which raises before
+    any file is touched.
     """
 
     selection: Selection

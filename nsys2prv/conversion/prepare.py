@@ -69,13 +69,16 @@ SMALL_JOB_ROWS = 250_000
 
 @dataclass
 class _Reading:
-    """What the stages hand on."""
+    """State that the stages of reading share."""
 
+    #: Metadata of the reports, in rank order.
     infos: list[ReportInfo]
+    #: Where each report is placed in time.
     placements: list[Placement]
     plan: Plan
     folder: Path
     workers: Workers
+    #: Results of the tasks done so far.
     results: list[TaskResult] = field(default_factory=list)
 
     def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
@@ -196,17 +199,18 @@ def _with_clocks(found: OpenedReports, placements: list[Placement], folder: Path
 
 @dataclass
 class OpenedReports:
-    """What is known before reading. infos: the reports, in rank order. stored: of reports that are
-    in stores, by number, which one and where in it. unread: what is wrong with reports that cannot
-    be opened. missing: ranks of the job of which there is no report, for people.
-    """
+    """Reports that are open but not read yet."""
 
+    #: Metadata of the reports, in rank order.
     infos: list[ReportInfo]
     plan: Plan
     workers: Workers
     warnings: list[str]
+    #: Report number -> store that it is in and its entry there.
     stored: dict[int, tuple[Path, archive.ArchivedReport]]
+    #: One line for each report that cannot be opened.
     unread: list[str]
+    #: Ranks of the job without a report, as text.
     missing: list[str] = field(default_factory=list)
 
 
@@ -279,8 +283,8 @@ def opened(
 def read_all(
     found: OpenedReports, folder: Path, read: Callable[[Any], TaskResult]
 ) -> Iterator[tuple[int, TaskResult]]:
-    """What was found in all reports, a task at a time, with the number of its stage. read: does the
-    work of a task.
+    """Yield the results of reading all reports, a task at a time, with the number of the stage.
+    read: does the work of a task.
     """
     stages = extract.plan_tasks(
         found.infos, found.plan.selection.kinds, folder, found.plan.settings

@@ -1,5 +1,5 @@
-"""Whether a job is worth several workers, which the sizes of its reports tell before anything that
-takes long is imported.
+"""Decide whether a job is worth several workers, from the sizes of its reports, before any slow
+import.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SMALL_JOB_BYTES = 14_000_000
 
 
 def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
-    """Whether these reports are work for so many workers."""
+    """True if these reports are enough work for this number of workers."""
     return worth_parallelizing(jobs, sum(map(bytes_of, paths)), SMALL_JOB_BYTES)
 
 
 def bytes_of(path: Path) -> int:
-    """Of a file, or of all files of a folder; 0 where there is none."""
+    """Return the size of a file, or of all files of a folder; 0 if there is none."""
     return sum(size for _, _, _, size, _ in signature(path))
 
 

@@ -200,18 +200,21 @@ EXACT_TIMES = 2**53
 
 @dataclass(frozen=True)
 class Written:
-    """What the files of a trace hold. lines: of the .prv. events: records and sampled numbers by
-    layout, lines by kind; left_out: those that were made and are not written, by (layout or kind of
-    lines, reason). types: event types. load: what Paraver has to open. sizes: bytes of every file.
-    smaller: what options would make of a large trace.
-    """
+    """Contents of the files of a trace."""
 
+    #: Lines of the .prv.
     lines: int
+    #: Records and samples by layout, communication lines by kind.
     events: Counter[str]
+    #: Made but not written, by (layout or kind of lines, reason).
     left_out: Counter[tuple[str, str]]
+    #: Event types in the trace.
     types: frozenset[int]
+    #: Contents that Paraver has to hold in memory.
     load: MemoryEstimate
+    #: Size of every file, bytes.
     sizes: dict[Path, int]
+    #: What options would make of a large trace, for people.
     smaller: str = ""
 
 
@@ -248,6 +251,7 @@ class Summary:
     types: frozenset[int] = frozenset()
     report: str = ""
     load: MemoryEstimate = field(default_factory=MemoryEstimate)
+    #: What options would make of a large trace, for people.
     smaller: str = ""
     cpu: str = ""
     unread: list[str] = field(default_factory=list)

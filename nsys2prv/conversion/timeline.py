@@ -26,7 +26,9 @@ METHODS = (AUTO, UTC, MPI, NCCL, NONE)
 
 
 def parse_method(method: str) -> str | ClockRecord:
-    """What --align means. Raises Nsys2prvError for what is neither a method nor a clock file."""
+    """Return the method or the clock file that --align names. Raises Nsys2prvError for anything
+    else.
+    """
     if method in METHODS:
         return method
     path = Path(method)

@@ -43,11 +43,11 @@ class Capture:
     last: int = TIME_LIMIT
 
     def has_far(self, times: np.ndarray) -> bool:
-        """Whether any time may be far outside, by one look at all together."""
+        """True if any time may be far outside, by one look at all of them."""
         return bool(len(times)) and (int(times.min()) < self.first or int(times.max()) > self.last)
 
     def far(self, times: np.ndarray) -> np.ndarray:
-        """Which times are far outside; those that no trace can hold are not among them."""
+        """Return a mask of the times far outside, except those that no trace can hold."""
         return ((times < self.first) | (times > self.last)) & usable(times)
 
 
@@ -70,7 +70,7 @@ def capture_of(database: Source, utc_ns: int | None) -> Capture:
 
 
 def recorded_duration(database: Source) -> int | None:
-    """How long the report says that it captured (ns), if that can be."""
+    """Return the length of the capture (ns) that the report states, None if it is implausible."""
     rows = database.small("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
     known = [duration for duration in map(_duration, rows) if duration is not None]
     return max(known, default=None)
@@ -100,7 +100,7 @@ def _time_columns(database: Source) -> Iterator[tuple[str, str]]:
 
 
 def _together(times: np.ndarray) -> Capture:
-    """Where most of these times, ascending, lie together; no bounds where too few do."""
+    """Return the bounds within which most of these ascending times lie; no bounds if too few do."""
     low = high = len(times) // 2
     while True:
         gap = max(GAP, GAP_FACTOR * (int(times[high]) - int(times[low])))
@@ -153,17 +153,17 @@ class Message:
 
     @property
     def loss(self) -> bool:
-        """Whether it says that something is not in the report."""
+        """True if the message says that something is missing from the report."""
         return bool((_LOSS if self.severity >= WARNING else _SURE_LOSS).search(self.text))
 
     @property
     def fallback(self) -> bool:
-        """Whether it says that something was recorded in another way than asked for."""
+        """True if the message says that something was recorded in another way than asked for."""
         return bool(_FALLBACK.search(self.text))
 
     @property
     def unused(self) -> bool:
-        """Whether it only says that the program does not use a library."""
+        """True if the message only says that the program does not use a library."""
         return bool(_UNUSED.fullmatch(self.text))
 
 

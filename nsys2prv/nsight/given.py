@@ -61,5 +61,5 @@ def _is_report(path: Path) -> bool:
 
 
 def _is_export(folder: Path) -> bool:
-    """Whether this folder is one report: nsys writes a file for each of its tables."""
+    """True if this folder is one report: nsys writes a file for each of its tables."""
     return any(path.suffix in TABLES and path.is_file() for path in folder.iterdir())

@@ -1,4 +1,4 @@
-"""What one report says of itself: versions, host, clocks, processes, threads, ranks, GPUs. Small
+"""Read the metadata of one report: versions, host, clocks, processes, threads, ranks, GPUs. Small
 and picklable.
 """
 
@@ -254,7 +254,7 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
 
 
 def _usable(database: Source, table: str) -> bool:
-    """Whether a table can be asked for. Conditions look strings up, in both columns of their table."""
+    """True if a table can be queried. Conditions look strings up, in both columns of their table."""
     return table != "StringIds" or database.has(table, "id", "value")
 
 

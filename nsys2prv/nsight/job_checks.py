@@ -27,7 +27,7 @@ MOST_RANKS = 10_000_000
 
 
 def warnings(infos: Sequence[ReportInfo]) -> list[str]:
-    """What makes it doubtful, each in one line."""
+    """Return the doubts about the job, one line each."""
     return [
         *_copies(infos),
         *_jobs(infos),
@@ -87,8 +87,8 @@ def _copies(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 def session(info: ReportInfo) -> Hashable | None:
-    """What copies of a report have in common and few other reports; None where nothing tells a
-    copy.
+    """Return a key that copies of a report share and few other reports do; None if nothing
+    identifies a copy.
     """
     return (
         (info.utc_ns, tuple(info.processes)) if info.utc_ns is not None and info.processes else None
@@ -96,7 +96,7 @@ def session(info: ReportInfo) -> Hashable | None:
 
 
 def same(one: ReportInfo, other: ReportInfo) -> bool:
-    """Whether two reports of one session are one: an SQLite export numbers its rows with gaps,
+    """True if two reports of one session are the same: an SQLite export numbers its rows with gaps,
     tables of a folder without.
     """
 

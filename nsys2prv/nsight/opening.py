@@ -20,7 +20,7 @@ from nsys2prv.nsight.unchanged import signature
 
 
 def is_report(path: Path) -> bool:
-    """Whether this can be taken for a report, or for a store of some."""
+    """True if this looks like a report or a store of reports."""
     return path.suffix.lower() in FILE_ENDINGS or is_export_folder(path) or is_archive(path)
 
 

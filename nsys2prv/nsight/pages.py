@@ -42,7 +42,7 @@ class LookedAt:
 
 
 def looked_at(conditions: Sequence[str]) -> LookedAt:
-    """What conditions with columns in braces look at."""
+    """Return the columns that conditions with columns in braces refer to."""
     text = "\n".join(conditions)
     names = dict.fromkeys(name for where in conditions for name in columns_asked(where))
     types = tuple(
@@ -67,8 +67,8 @@ def conditions_met(
     rows: int,
     conditions: Sequence[str],
 ) -> np.ndarray | None:
-    """Which of some conditions each row meets, as bits: 1 is the first. None where the rows have
-    too many combinations of values.
+    """Return as bits which of the conditions each row meets: 1 is the first. None where the rows
+    have too many combinations of values.
 
     columns: those that the conditions look at (int64, NULL as :data:`NULL`). types: the ones of
     them that hold numbers of types. declared: the types that the table's columns were declared
@@ -122,7 +122,7 @@ Query = Callable[[str], list[tuple]]
 
 @dataclass(frozen=True)
 class Field:
-    """Where a column is in the records of its table, and what their values mean. affinity: as
+    """Position of a column in the records of its table, and how to read its values. affinity: as
     SQLite derives it from the declared type.
     """
 
@@ -138,7 +138,7 @@ class Field:
         types: np.ndarray | None = None,
         texts: Any = None,
     ) -> tuple:
-        """What the compiled reader is told of it. values, types: where they go."""
+        """Return its description for the compiled reader. values, types: arrays that it fills."""
         return (
             self.number,
             kind,
@@ -279,7 +279,7 @@ class Pages:
 
     @staticmethod
     def _doubtful(field: Field, rows: int, nulls: int, odd: int) -> bool:
-        """Whether a condition on a column may see other values than integers and NULL. Of TEXT
+        """True if a condition on a column may see values other than integers and NULL. Of TEXT
         affinity, integers would become texts.
         """
         return odd > 0 or (field.affinity == "TEXT" and nulls < rows)

@@ -50,7 +50,7 @@ NO_NUMBERS = ("String", "Binary", "Float32", "Float64")
 
 
 def is_export_folder(path: Path) -> bool:
-    """Whether this is a folder with at least one table."""
+    """True if this is a folder with at least one table."""
     try:
         return path.is_dir() and any(
             Path(entry.name).suffix in SCANS and entry.is_file() for entry in os.scandir(path)
@@ -111,11 +111,11 @@ class Folder(Source):
         return SCANS[file.suffix](str(file))
 
     def collect(self, table: str, frame: pl.LazyFrame) -> pl.DataFrame:
-        """What was asked of a table, in the few types that SQLite has."""
+        """Run a query on a table and convert the result to the few types that SQLite has."""
         return self._tried(table, lambda: plain(frame.collect()))
 
     def table(self, name: str) -> Table:
-        """What a file says of its table."""
+        """Return the description of a file's table."""
         schema = self._tried(name, lambda: self.scan(name).collect_schema())
         return Table(
             name,
@@ -131,7 +131,7 @@ class Folder(Source):
         return Extent(1, self._counted.get(name, 0), "")
 
     def _tried(self, table: str, reading: Callable[[], T]) -> T:
-        """What is read of a table."""
+        """Read a table; raises one clear line if that fails."""
         try:
             with panics_unseen():
                 return reading()
@@ -156,13 +156,13 @@ class Folder(Source):
     def _meeting(
         self, rows: pl.DataFrame, table: str, looked_at: list[str], where: str
     ) -> pl.DataFrame:
-        """Those of the rows that meet a condition."""
+        """Return the rows that meet a condition."""
         return rows.filter(
             self._asked(table, self._queries.met, rows, looked_at, self.condition(table, where))
         )
 
     def _asked(self, table: str, query: Callable[..., T], *arguments: object) -> T:
-        """What a query on a table comes to."""
+        """Return the result of a query on a table."""
         try:
             return query(*arguments)
         except sqlite3.Error as error:

@@ -60,8 +60,8 @@ class Queries:
                 self._connection.execute(f"DROP TABLE {name}")
 
     def met(self, rows: pl.DataFrame, columns: list[str], condition: str) -> pl.Series:
-        """Which rows meet a condition in SQL that looks at these columns: it is asked once for each
-        combination of their values.
+        """Return a mask of the rows that meet a condition in SQL on these columns: SQLite is asked
+        once for each combination of their values.
         """
         self._bring_in(condition)
         if not columns:

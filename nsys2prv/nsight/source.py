@@ -1,5 +1,5 @@
-"""What is read of a report, whatever form its export has: which tables and columns there are, and
-their rows as columns of numbers.
+"""Interface to one export, whatever its form: its tables and columns, and their rows as columns of
+numbers.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SAMPLE_TEXTS = 1000
 
 
 def usable(times: np.ndarray) -> np.ndarray:
-    """Which times a trace can hold: neither NULL nor beyond TIME_LIMIT."""
+    """Return a mask (bool) of the times that a trace can hold: neither NULL nor beyond TIME_LIMIT."""
     # Not by the absolute value, which overflows for NULL.
     return (times > -TIME_LIMIT) & (times < TIME_LIMIT)
 
 
 def all_usable(times: np.ndarray) -> bool:
-    """Whether there are times, and a trace can hold all of them, without a look at each for itself."""
+    """True if there are times and a trace can hold all of them, without looking at each one."""
     return bool(len(times)) and int(times.min()) > -TIME_LIMIT and int(times.max()) < TIME_LIMIT
 
 
@@ -89,7 +89,7 @@ class Part:
 
 @dataclass(frozen=True)
 class SomeRows(Part):
-    """Of a part only the rows with these rowids, ascending."""
+    """Part of a table reduced to the rows with these rowids, ascending."""
 
     rowids: tuple[int, ...] = ()
 
@@ -158,7 +158,7 @@ class Shared:
     met: np.ndarray
 
     def meeting(self, number: int) -> np.ndarray:
-        """Which rows meet a condition."""
+        """Return a mask of the rows that meet a condition."""
         return (self.met & (1 << number)) != 0
 
     def narrowed(self, number: int) -> Part:
@@ -176,7 +176,7 @@ class Shared:
         )
 
     def holds(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
-        """Whether these columns of this part were asked for."""
+        """True if these columns of this part were asked for."""
         return (
             self.part == part
             and self.rows.integers.keys() >= set(integers)
@@ -211,7 +211,7 @@ class Source(ABC):
         self.close()
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether the table exists with all these columns."""
+        """True if the table exists with all these columns."""
         return table in self.tables and all(column in self.tables[table] for column in columns)
 
     def whole(self, table: str) -> Part:

@@ -68,7 +68,7 @@ def database_uri(path: Path) -> str:
 
 
 def has_log(path: Path) -> bool:
-    """Whether a write-ahead log beside the database holds data that belongs to it."""
+    """True if a write-ahead log next to the database holds data that belongs to it."""
     try:
         return Path(f"{path}-wal").stat().st_size > 0
     except OSError:
@@ -76,7 +76,7 @@ def has_log(path: Path) -> bool:
 
 
 def has_journal(path: Path) -> bool:
-    """Whether a rollback journal beside the database says that a change of it is not complete."""
+    """True if a rollback journal next to the database says that a change of it is incomplete."""
     try:
         with Path(f"{path}-journal").open("rb") as file:
             return file.read(len(JOURNAL)) == JOURNAL
@@ -413,8 +413,8 @@ def _rows_of(part: Part, rowid: str) -> str:
 
 
 def without_content(error: Exception) -> str:
-    """What SQLite says of an error, without what it quotes: of a damaged database that may be
-    anything, secrets of its user too.
+    """Return SQLite's error message without quoted content, which in a damaged database may be
+    anything, secrets of its user included.
     """
     text = str(error)
     known = _KNOWN.search(text)

@@ -1,6 +1,4 @@
-"""What the tables of an export are for where no kind of event reads them: the data of
-``tables.yaml``.
-"""
+"""Purposes of the tables that no kind of event reads: the data of ``tables.yaml``."""
 
 from __future__ import annotations
 

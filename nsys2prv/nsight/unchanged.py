@@ -1,4 +1,4 @@
-"""Whether the files of a report stay as they are while they are read."""
+"""Check that the files of a report stay unchanged while they are read."""
 
 from __future__ import annotations
 

@@ -269,12 +269,13 @@ _POWERS = 10.0 ** np.arange(MOST + 1)
 
 @dataclass
 class _Met:
-    """What was met of a name. greatest: finite value; decimals: of the shortest forms as 64-bit
-    numbers, single: as 32-bit numbers, -1 where a value is none.
-    """
+    """Statistics of the values met under one name."""
 
+    #: Greatest finite value.
     greatest: float = 0.0
+    #: Most decimals of the shortest forms as 64-bit numbers.
     decimals: int = 0
+    #: The same as 32-bit numbers; -1 where a value is not one.
     single: int = 0
 
     def add(self, values: np.ndarray) -> None:

@@ -23,30 +23,37 @@ BATCH_BYTES = 10_000_000
 
 @dataclass(frozen=True)
 class FactFile:
-    """Facts of one reading task. clock, host, part: of its report; threads: thread index of each of
-    its local objects.
-    """
+    """Facts of one reading task."""
 
+    #: The facts, on disk; times are local ns.
     frame: StoredFrame
+    #: Index of the report.
     report: int
+    #: Clock map of the report.
     clock: ClockMap
+    #: Index of the report's host.
     host: int
+    #: Thread index of each local object of the task, int64.
     threads: np.ndarray
+    #: Part of the job; times of different parts cannot be compared.
     part: int = 0
 
 
 @dataclass(frozen=True)
 class FactBook:
-    """Where all facts are. results: of reading. clocks, hosts: by report. threads: by reading task,
-    as in FactFile. tasks: (report, globalPid) -> 0-based task of the trace. parts: by report; times
-    of different parts cannot be compared.
-    """
+    """Index of all facts of a job."""
 
+    #: Results of reading.
     results: Sequence[TaskResult]
+    #: Clock map of each report.
     clocks: Sequence[ClockMap]
+    #: Index of the host of each report.
     hosts: Sequence[int]
+    #: Reading task -> thread index of each of its local objects.
     threads: Mapping[int, np.ndarray]
+    #: (report, globalPid) -> 0-based task of the trace.
     tasks: Mapping[tuple[int, int], int]
+    #: Part of the job of each report; times of different parts cannot be compared.
     parts: Sequence[int] = ()
 
     def files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:

@@ -41,7 +41,7 @@ def _groups(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> list[np.nd
 
 
 def _crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Which rows begin within an earlier one and end after it."""
+    """Return a mask of the rows that begin within an earlier one and end after it."""
     order = np.argsort(end, kind="stable")
     ends = end[order]
     first, last = np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end, "left")

@@ -79,7 +79,7 @@ def sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -
 
 
 def _of(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndarray:
-    """Those at `chosen` of some rows; a slice is all of them."""
+    """Return the rows at `chosen`; a slice takes all of them."""
     return (
         chosen if isinstance(rows, slice) else rows if isinstance(chosen, slice) else rows[chosen]
     )
@@ -179,7 +179,7 @@ class _NonNegativeColumns(dict):
         return column
 
     def is_wide(self, name: str, rows: slice | np.ndarray) -> bool:
-        """Whether one of these rows needs more than 32 bits."""
+        """True if one of these rows needs more than 32 bits."""
         column = self[name]
         return name not in self.narrow and int(column[rows].max()) > MOST_NARROW
 

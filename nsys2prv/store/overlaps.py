@@ -88,8 +88,8 @@ def _apply(result: TaskResult, change: _Change) -> TaskResult:
 
 
 def _needed(result: TaskResult, grouped: Mapping[str, str]) -> TaskResult:
-    """What a task needs: runs that may move, each with its ends, and lines; the rest would only
-    cost its transport.
+    """Return the runs that a task needs: those that may move, with their ends, and lines; others
+    would only cost transport.
     """
     return TaskResult(
         result.task,
@@ -260,8 +260,8 @@ def _first_fit(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.nd
 
 
 def _chain(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndarray:
-    """Which rows one lane takes: the first that begins when it is free, then always the first to
-    begin after that one's end.
+    """Return the rows that one lane takes: the first that begins while it is free, then always the
+    first to begin after the previous one's end.
 
     The successor of each row is known at once; the rows on the chain are then found by doubling the
     steps, without a loop over rows.

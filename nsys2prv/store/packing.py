@@ -1,4 +1,4 @@
-"""What a reading task found, packed into a few small files, and unpacked from them elsewhere.
+"""Pack the result of a reading task into a few small files, and unpack it elsewhere.
 
 Runs become columns, compressed, whose times are differences: of a record's begin to the one before,
 of its other times to its begin. Ends follow from begins and are left out.

@@ -78,7 +78,7 @@ def fields_present(layout: Layout, present: int) -> list:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a run's records are: begins or ends of a layout with certain fields, lines of a kind,
+    """Format of a run's records: begins or ends of a layout with certain fields, lines of a kind,
     samples of a layout's metrics, or states.
 
     present, wide: of begins, see :func:`begin_dtype`. Samples are stored as value + 1 in `present`

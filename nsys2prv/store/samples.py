@@ -73,7 +73,7 @@ def joined(tables: Sequence[SampleTable]) -> list[SampleTable]:
 
 
 def numbers(tables: Sequence[SampleTable]) -> Counter[int]:
-    """How many numbers of each event type the tables hold."""
+    """Return the number of samples of each event type in the tables."""
     found: Counter[int] = Counter()
     for table in tables:
         found.update(

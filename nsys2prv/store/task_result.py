@@ -1,6 +1,4 @@
-"""What a task finds in reports, or between them: its runs, and what becomes of the rows that it
-reads.
-"""
+"""Result of a task on reports or between them: its runs, and the account of the rows that it read."""
 
 from __future__ import annotations
 
@@ -20,31 +18,42 @@ TOGETHER = "found by several rows together"
 
 @dataclass
 class TaskResult:
-    """What a task found. runs: that of ends directly follows that of their begins
-    (:func:`runs.pairs`). objects, domains: what the indices in them mean; names: the same, per set
-    a frame of names (text, and where any name has one, short and the index of its domain). facts:
-    frames for the relations between reports. notes: for the summary. events: records by layout.
-    accounts: by kind of event, or relation. tables: rows of tables of which kinds read parts by
-    conditions; of_table: those that they read. lines: that were to be stored; left_out: those that
-    are not, by (kind of lines, reason).
-    """
+    """Result of a task."""
 
+    #: Number of the task.
     task: int
+    #: Index of the report that it read.
     report: int
+    #: Number of rows that it read.
     rows: int
+    #: Runs on disk; a run of ends directly follows that of its begins (:func:`runs.pairs`).
     runs: list[Run] = field(default_factory=list)
+    #: Meaning of the local object indices.
     objects: list[ObjectKey] = field(default_factory=list)
+    #: Names of the local NVTX domains.
     domains: list[str] = field(default_factory=list)
+    #: Name set -> frame of local names: text and, where any name has one, short and the index of
+    #: its domain.
     names: dict[str, StoredFrame] = field(default_factory=dict)
+    #: Frames for the relations between reports, by name.
     facts: dict[str, StoredFrame] = field(default_factory=dict)
+    #: Segments of the index from correlation ids to launching calls.
     launches: list[Segment] = field(default_factory=list)
+    #: Frames of NCCL regions for later tasks.
     regions: list[StoredFrame] = field(default_factory=list)
+    #: Notes for the summary.
     notes: list[str] = field(default_factory=list)
+    #: Number of records by layout.
     events: Counter[str] = field(default_factory=Counter)
+    #: Account of each kind of event or relation.
     accounts: dict[str, Account] = field(default_factory=dict)
+    #: Rows by table, for tables that kinds read in parts by conditions.
     tables: Counter[str] = field(default_factory=Counter)
+    #: Rows of these tables that kinds have read.
     of_table: Counter[str] = field(default_factory=Counter)
+    #: Communication lines by kind, before any is left out.
     lines: Counter[str] = field(default_factory=Counter)
+    #: Lines that are not stored, by (kind of lines, reason).
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, kind: str, account: Account) -> None:

@@ -77,7 +77,7 @@ class GlobalIds:
     names: Mapping[str, IdTable]
 
     def lookup(self, shape: Shape, column: str) -> IdTable | None:
-        """What gives the global numbers of a column of records, None where it holds plain numbers
+        """Return the table from local to global numbers of a column, None if it holds plain numbers
         or times.
         """
         role = _role(shape.stream, shape.name, column)
@@ -90,16 +90,16 @@ class GlobalIds:
 
 
 def is_moment(column: str) -> bool:
-    """Whether a column of records holds times, in which OPEN stays as it is, beside the one by
-    which they are sorted.
+    """True if a column of records holds times besides the one that sorts them; OPEN stays as it is
+    in it.
     """
     return column in ("end", "receive", "until")
 
 
 @cache
 def _role(stream: str, kind: str, name: str) -> str:
-    """What a column of records of a layout or kind of lines holds: objects, domains, values of a
-    name set (its name), or anything else ("").
+    """Return what a column of a layout or kind of lines holds: objects, domains, the name of a name
+    set, or "" for anything else.
     """
     if name in ("object", "sender", "receiver"):
         return OBJECT
@@ -111,7 +111,7 @@ def _role(stream: str, kind: str, name: str) -> str:
 
 
 def load_global_ids(path: Path) -> GlobalIds:
-    """Those saved to a file of this conversion's own."""
+    """Return the global numbers saved to a file of this conversion."""
     with path.open("rb") as file:
         return pickle.load(file)
 

@@ -75,7 +75,7 @@ def window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
 
 
 def _weight(run: Run) -> float:
-    """How many records a run is worth: its lines may be long."""
+    """Return the number of records that a run is worth; lines may count more than one."""
     return run.rows * max(1, len(run.shape.metrics) / VALUES_PER_RECORD)
 
 
@@ -103,7 +103,7 @@ def around(
 
 
 def in_window(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
-    """Which times are in a window."""
+    """Return a mask (bool) of the times in a window."""
     return (times >= first) & (True if last is None else times < last)
 
 

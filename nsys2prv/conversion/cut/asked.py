@@ -1,4 +1,4 @@
-"""What can be left out of a trace, as people write it."""
+"""Options of a cut, as users write them."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ _NUMBER = re.compile(r"\d{1,9}")
 
 @dataclass(frozen=True)
 class CutOptions:
-    """What is left out. Nothing by default.
+    """Options of a cut. By default nothing is left out."""
 
-    time: FROM:TO of trace time, in seconds or with a unit (ns, us, ms, s) or in % of the trace;
-    either may be empty. region: name of NVTX ranges (a glob pattern), from the first begin to the
-    last end of any, or `name:n`, `name:a-b`: of the n-th on each thread, from 1. keep_time: times
-    stay those of the whole trace. ranks, hosts, devices: the only ones wanted, all if empty; ranks
-    as numbers and ranges, hosts as glob patterns, devices as their numbers in the trace or
-    beginnings of their UUIDs. arguments: whether events have their attributes; fields: those that
-    events of a kind keep, by the names that -t takes. lines: whether there are communication lines.
-    rates: samples a second at most of each number of a kind. max_size: bytes of the .prv, before
-    compression; what is left out for that is told (cut/size.py).
-    """
-
+    #: FROM:TO of trace time, in seconds, with a unit (ns, us, ms, s) or in % of the trace; either
+    #: end may be empty.
     time: str = ""
+    #: Glob pattern of NVTX range names: from the first begin to the last end of any. `name:n` or
+    #: `name:a-b` takes the n-th on each thread, from 1.
     region: str = ""
+    #: Keep the times of the whole trace instead of starting at 0.
     keep_time: bool = False
+    #: Ranks to keep, as numbers and ranges; all if empty.
     ranks: tuple[str, ...] = ()
+    #: Hosts to keep, as glob patterns; all if empty.
     hosts: tuple[str, ...] = ()
+    #: Devices to keep, as numbers in the trace or beginnings of UUIDs; all if empty.
     devices: tuple[str, ...] = ()
+    #: Keep the attributes of events.
     arguments: bool = True
+    #: Kind of event, by the names that -t takes -> the fields that its events keep.
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Keep communication lines.
     lines: bool = True
+    #: Kind of event -> greatest number of samples per second of each metric.
     rates: Mapping[str, int] = field(default_factory=dict)
+    #: Greatest size of the .prv in bytes, before compression; cut/size.py reports what is left out
+    #: for it.
     max_size: int | None = None
 
 

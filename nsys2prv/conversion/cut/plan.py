@@ -48,8 +48,8 @@ class CutPlan:
 
     @property
     def changes_runs(self) -> bool:
-        """Whether runs have to be rewritten, whatever rows and reports are wanted, and whatever
-        size.
+        """True if runs have to be rewritten, apart from the choice of rows and reports and from
+        --max-size.
         """
         return bool(self.cut.time or self.region or self.away or self.present or self.rates)
 
@@ -145,7 +145,7 @@ def _rates(asked: Mapping[str, int]) -> dict[str, int]:
 
 
 def sampled(layouts: Iterable[str]) -> list[str]:
-    """Those of the layouts that are of sampled numbers."""
+    """Return those of the layouts that hold sampled numbers."""
     return [name for name in layouts if not catalogue().layouts[name].fields]
 
 

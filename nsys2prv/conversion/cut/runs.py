@@ -40,7 +40,7 @@ OUTERMOST = 1 << 62
 
 
 def cut_task(task: CutTask) -> CutRuns:
-    """What stays of the runs."""
+    """Cut the runs of a task and return what stays of them."""
     cutter = _Cutter(task)
     try:
         return cutter.cut()
@@ -235,7 +235,7 @@ class _Cutter:
     # States
 
     def _state_records(self, run: Run) -> None:
-        """What rows do meanwhile: records with a begin and an end, in trace time."""
+        """Return the state records of rows, with a begin and an end, in trace time."""
         records, window = self._upto_end(run), self.window
         records = records[
             (records["end"] > window.first)

@@ -1,5 +1,5 @@
-"""What a cut leaves of sampled numbers: those in force when it begins, and of the others as many as
-are wanted.
+"""Cut sampled numbers: keep those in force when the cut begins, and thin out the others to the rate
+asked for.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Samples:
 
 
 def _width(rate: int) -> int:
-    """Of the stretches (ns) of which one sample stays."""
+    """Return the length (ns) of the stretches of which one sample stays."""
     return max(1, SECOND // rate)
 
 

@@ -1,4 +1,4 @@
-"""Which reports (ranks, hosts), rows and spans of time (regions) a cut keeps."""
+"""Select the reports (ranks, hosts), rows and spans of time (regions) that a cut keeps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ranks_of(infos: Sequence[ReportInfo]) -> list[set[int]]:
 
 
 def is_among(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
-    """Whether a rank is in one of the ranges."""
+    """True if a rank is in one of the ranges."""
     return rank is not None and any(first <= rank <= last for first, last in wanted)
 
 

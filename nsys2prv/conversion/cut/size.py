@@ -270,17 +270,20 @@ def smaller_sizes(job: Job) -> str:
 
 @dataclass(frozen=True)
 class Fitting:
-    """How far a trace has been made to fit. bytes: of the trace as it is; done: steps that changed
-    something; left: further steps. orders: all those done. parts: what the lines of the runs weigh
-    before any step.
-    """
+    """Progress of making a trace fit into --max-size."""
 
+    #: Greatest size of the .prv, bytes.
     limit: int
+    #: Estimated size of the trace after the steps done, bytes.
     bytes: float
+    #: Cut that all steps done amount to.
     orders: CutSpec
+    #: Size of the lines of the runs before any step.
     parts: tuple[Weight, ...]
     beside: int
+    #: Steps that changed something.
     done: tuple[Step, ...] = ()
+    #: Steps not tried yet.
     left: tuple[Step, ...] = ()
 
     @classmethod

@@ -78,14 +78,14 @@ class CutTask:
 
 @dataclass
 class CutRuns:
-    """What stays, in the time of the cut trace (report TRACE). written: records and numbers by
-    layout, lines by kind; left_out: those that are not, by (layout or kind of lines, reason).
-    clipped: ranges that begin before the cut or end after it, by layout.
-    """
+    """Runs after a cut, in the time of the cut trace (report TRACE)."""
 
     runs: list[Run] = field(default_factory=list)
+    #: Records and samples by layout, lines by kind.
     written: Counter[str] = field(default_factory=Counter)
+    #: Records and lines not written, by (layout or kind of lines, reason).
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Ranges that begin before the cut or end after it, by layout.
     clipped: Counter[str] = field(default_factory=Counter)
 
     def leave_out(self, name: str, reason: str, count: int) -> None:

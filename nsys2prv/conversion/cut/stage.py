@@ -81,7 +81,7 @@ def _window(job: Job, plan: CutPlan) -> Window:
 def _common(
     whole: tuple[int, int], first: Moment | None, last: Moment | None, duration: int
 ) -> tuple[int, int]:
-    """What a span of time (ns) has in common with the one from `first` to `last`."""
+    """Return the intersection of a span of time (ns) with the one from `first` to `last`."""
     return max(whole[0], first.of(duration) if first else 0), min(
         whole[1], last.of(duration) if last else duration
     )
