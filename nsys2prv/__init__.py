@@ -53,7 +53,7 @@ def _write_report(*given: object, **more: object) -> str:
 
 
 def __dir__() -> list[str]:
-    """What completion offers: also what is imported on first use."""
+    """Return the names that completion offers, including those imported on first use."""
     return sorted({*globals(), *__all__, "open"})
 
 

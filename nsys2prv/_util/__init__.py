@@ -1,3 +1,3 @@
-"""What every room uses and that knows nothing of profiles: files, text, progress, signals, workers,
+"""Helpers of every room that know nothing of profiles: files, text, progress, signals, workers,
 frames, the compiled core.
 """

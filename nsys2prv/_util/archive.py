@@ -25,7 +25,7 @@ Members = list[list[str | int]]
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file begins like a store, damaged or not."""
+    """True if a file begins like a store, damaged or not."""
     try:
         # Opening what is no file, such as a pipe, may wait for ever.
         if not path.is_file():
@@ -93,7 +93,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
 
 
 def members(archive: zipfile.ZipFile) -> Members:
-    """The members of an archive but the first, by name."""
+    """Return the members of the archive so far."""
     return sorted(
         [info.filename, info.CRC, info.file_size]
         for info in archive.infolist()

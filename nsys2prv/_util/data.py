@@ -35,7 +35,7 @@ def shipped(text: str) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """What YAML text says. libyaml, where PyYAML has it, is several times as fast."""
+    """Parse YAML text. libyaml, where PyYAML has it, is several times as fast."""
     import yaml
 
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

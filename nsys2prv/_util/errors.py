@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class Nsys2prvError(Exception):
-    """What is wrong, with which file, and what to do, in one line."""
+    """Error for users: what is wrong, with which file, and what to do, in one line."""
 
     exit_code = 1
 

@@ -35,7 +35,7 @@ FOLDER_ENDINGS = {".parquetdir", ".arrowdir"}
 
 
 def named_as_report(path: Path) -> bool:
-    """Whether the name is hardly that of anything else."""
+    """True if a file of this name is almost certainly a report."""
     return path.suffix.lower() in FILE_ENDINGS | FOLDER_ENDINGS
 
 
@@ -102,12 +102,12 @@ class Owner:
         return cls(found[1], *map(int, found.groups()[1:])) if found else None
 
     def new_name(self) -> str:
-        """Of a folder of its own."""
+        """Return a name for a folder of its own."""
         return f"{PREFIX}{self.host}-{self.namespace}-{self.pid}-{self.began}-{secrets.token_hex(4)}{SUFFIX}"
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs; its pid must be one of this process's namespace."""
+        """True if its process still runs; the pid must be of this process's namespace."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -183,7 +183,7 @@ def _undo(staging: Path, finals: Mapping[Path, bool]) -> None:
 
 
 def is_one_of(path: Path, others: Iterable[str | Path]) -> bool:
-    """Whether a file that would be written is one of these, by whatever names."""
+    """True if a file to be written is one of these, whatever their names."""
     return path.exists() and any(Path(other).exists() and path.samefile(other) for other in others)
 
 
@@ -257,7 +257,7 @@ def _restore(folder: Path) -> None:
 
 
 def _dead(owner: Owner, folder: Path) -> bool:
-    """Whether the run whose folder this is surely is no more."""
+    """True if the process that owns the folder is known to have ended."""
     if owner.host != _host():
         return False  # of another machine nothing surely tells
     if owner.namespace == _namespace():
@@ -302,8 +302,8 @@ def _began(pid: int) -> int:
 
 
 def user_error(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2prvError:
-    """What went wrong while `target` was made by way of temporary files in these folders, in one
-    line.
+    """Return one line that describes an error met while `target` was made from temporary files in
+    these folders.
     """
     names = [str(name) for name in (error.filename, error.filename2) if name]
     for folder in folders:

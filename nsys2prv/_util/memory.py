@@ -1,4 +1,4 @@
-"""How the C library, polars and Python deal with memory.
+"""Settings of the memory use of the C library, polars and Python.
 
 Columns of some MB are made and dropped again and again. By default glibc hands each of them back to
 the system at once, and every new one costs page faults: a fifth of a conversion's time. And Python

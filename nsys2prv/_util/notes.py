@@ -1,6 +1,4 @@
-"""What a conversion has to say beside its warnings: plain notes, which ask people to look at
-something, and these.
-"""
+"""Notes of a conversion besides its warnings: plain notes ask for attention, details do not."""
 
 from __future__ import annotations
 

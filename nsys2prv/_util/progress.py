@@ -50,7 +50,7 @@ class Progress:
 
 
 class _NoBar:
-    """What takes the place of a bar that nobody sees, and of importing what draws it."""
+    """Placeholder for a progress bar that is not shown; avoids importing the real one."""
 
     def __enter__(self) -> _NoBar:
         return self
@@ -96,7 +96,9 @@ class Spent:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """What this process does meanwhile; no worker's work within."""
+        """Account what this process itself does within the block to a stage; workers' time is not
+        included.
+        """
         begun = time.process_time()
         try:
             yield
@@ -123,13 +125,15 @@ class Spent:
 
 @dataclass(frozen=True)
 class Timed:
-    """What a task gave, what it cost in CPU seconds, in which process, and what that had cost
-    before its first task.
-    """
+    """Result of a task with its cost."""
 
+    #: Result of the task.
     value: object
+    #: CPU time of the task, s.
     seconds: float
+    #: Identity of the process that ran it.
     process: uuid.UUID
+    #: CPU time of that process before its first task, s.
     before: float
 
 

@@ -17,8 +17,8 @@ _MAPPINGS = (dict, Counter, collections.abc.Mapping)
 
 
 def to_json(value: Any, kind: Any) -> Any:
-    """What JSON can hold of a value of this annotated type. Mappings become lists of pairs, one of
-    several classes its name and value.
+    """Convert a value of this annotated type to what JSON can hold. Mappings become lists of pairs,
+    a value of a union of classes its class name and value.
     """
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, types.UnionType):

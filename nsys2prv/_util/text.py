@@ -24,7 +24,7 @@ def parse_size(text: str) -> int:
 
 
 def plural(count: int, what: str) -> str:
-    """So many of something that takes an s."""
+    """Return "1 task", "3 tasks": a count and its noun with the regular plural."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 

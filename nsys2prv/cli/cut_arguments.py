@@ -77,7 +77,7 @@ def add_cut(parser: argparse.ArgumentParser) -> None:
 
 
 def cut_of(options: argparse.Namespace) -> CutOptions:
-    """What the arguments ask for."""
+    """Return the cut options that the arguments ask for."""
     return CutOptions(
         time=options.time,
         region=options.region,

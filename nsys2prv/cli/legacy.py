@@ -1,6 +1,4 @@
-"""What people type who know other tools: options of BSC's nsys2prv and names of nsys stats, and
-what does the same here.
-"""
+"""Options of BSC's nsys2prv and report names of nsys stats, mapped to their equivalents here."""
 
 from __future__ import annotations
 

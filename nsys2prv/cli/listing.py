@@ -155,7 +155,9 @@ def _kinds(held: Sequence[_Held]) -> list[str]:
 
 
 def _each(rows: Sequence[int], names: Sequence[str]) -> str:
-    """How many rows each report has; marked where some have none or far fewer than others."""
+    """Return the number of rows in each report; marked where some have none or far fewer than
+    others.
+    """
     least, most = min(rows), max(rows)
     if least == most:
         return f"{most:,}"

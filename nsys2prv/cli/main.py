@@ -355,8 +355,8 @@ def _write_report(*given: object, **more: object) -> str:
 
 
 def as_options(arguments: argparse.Namespace) -> Options:
-    """What was asked for on the command line: arguments by the names of the options' fields, but
-    for those that stand otherwise there.
+    """Return the options given on the command line, by the names of the fields of Options, except
+    those that need translation.
     """
     if arguments.jobs < 0:
         raise UsageError("-j takes a number of processes, or 0 for one per CPU")

@@ -130,5 +130,5 @@ def _made_of(trace: Path) -> str:
 
 
 def is_trace(path: str) -> bool:
-    """Whether the name is that of a Paraver trace."""
+    """True if the name is that of a Paraver trace."""
     return path.lower().endswith(TRACES)

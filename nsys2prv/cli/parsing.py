@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def help_hint(self) -> str:
-        """Where all options are told."""
+        """Return a hint to the command that lists all options."""
         _, _, command = self.prog.partition(" ")
         return f"`nsys2prv help{f' {command}' if command else ''}` tells all"
 

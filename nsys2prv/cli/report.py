@@ -30,7 +30,7 @@ SLOWER = 4
 
 
 def add_analysis_options(parser: argparse.ArgumentParser) -> None:
-    """What both commands take."""
+    """Add the options that both commands take."""
     parser.add_argument(
         "--useful",
         choices=("compute", "all-kernels"),
@@ -139,7 +139,7 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
 
 
 def _add_cut(parser: argparse.ArgumentParser) -> None:
-    """What to look at of a job: as for conversions, but that --region is called --cut-region."""
+    """Add the cut options of a conversion; --region is called --cut-region here."""
     less = parser.add_argument_group("to look at a part of the job (docs/cutting.md)")
     less.add_argument(
         "-t",
@@ -169,7 +169,7 @@ def _add_cut(parser: argparse.ArgumentParser) -> None:
 
 
 def _cut(options: argparse.Namespace) -> dict[str, object]:
-    """What is asked of a part of the job, as options of it."""
+    """Return the options that select a part of the job."""
     if "cut_region" not in options:
         return {}
     return {
@@ -185,7 +185,7 @@ def _cut(options: argparse.Namespace) -> dict[str, object]:
 
 
 def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, Result]]:
-    """What the job is, and the analyses asked for."""
+    """Return the description of the job and the results of the analyses asked for."""
     names = [name for names in options.only for name in names.split(",") if name]
     if options.compare and names and "efficiencies" not in names:
         names = ["efficiencies", *names]
@@ -211,7 +211,7 @@ def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, 
 
 
 def _one_job(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
-    """What `report --json` wrote."""
+    """Read the file that `report --json` wrote."""
     described, found = from_json(path)
     if "records" not in described:
         raise Nsys2prvError(f"{path}: holds the difference of two jobs, not one job")
@@ -344,7 +344,7 @@ def load_run(given: str, options: argparse.Namespace) -> Run:
 
 
 def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:
-    """What a job is, for JSON."""
+    """Return the description of a job, for JSON."""
     tasks = job.rows.filter(job.rows["kind"] != SAMPLED)["task"].n_unique()
     return {
         "name": name
@@ -361,7 +361,7 @@ def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dic
 
 
 def heading(job: Mapping[str, Any]) -> list[str]:
-    """What a job is, for people. job: as :func:`describe` gives it."""
+    """Return the heading for a job. job: as :func:`describe` returns it."""
     return [
         f"{plural(job['ranks'], 'task')} on {plural(len(job['nodes']), 'host')}, {plural(job['devices'], 'GPU')}; "
         f"{duration(job['duration_ns'])}; {sum(job['records'].values()):,} events",

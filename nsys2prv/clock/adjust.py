@@ -111,17 +111,21 @@ def connect(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
 
 @dataclass(frozen=True)
 class _Road:
-    """What to add to the times of one part to have those of another, offset + drift * time; error:
-    from first to last; rate: how much more it is for each ns before and after; rows: precedences
-    that it rests on.
-    """
+    """Correction that takes times of one part to those of another: offset + drift * time."""
 
+    #: Offset, ns.
     offset: float = 0.0
+    #: Drift, ns per ns.
     drift: float = 0.0
+    #: Error bound between `first` and `last`, ns.
     error: float = 0.0
+    #: Growth of the error per ns before `first` and after `last`.
     rate: float = 0.0
+    #: Begin of the observed span, ns.
     first: float = -np.inf
+    #: End of the observed span, ns.
     last: float = np.inf
+    #: Number of precedences that it rests on.
     rows: int = 0
 
     def then(self, other: _Road) -> _Road:

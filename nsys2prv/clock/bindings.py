@@ -1,5 +1,5 @@
-"""What binds the times of reports to each other: begins that no end of the others may precede, per
-collective or message.
+"""Bounds between the times of reports: begins that no end of the others may precede, per collective
+or message.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Side:
         return Side(self.group[rows], self.report[rows], self.time[rows], self.knot[rows])
 
     def extreme(self, values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each group the greatest value, the report that has it, and the greatest value of the
-        others; -FAR of none.
+        """Return, for each group, its greatest value, the report that has it, and the greatest
+        value of the others; -FAR where there is none.
         """
         first, owner, second = np.full(groups, -FAR), np.full(groups, -1), np.full(groups, -FAR)
         if len(values):
@@ -82,8 +82,8 @@ class Bindings:
         )
 
     def lacks(self, shifts: np.ndarray) -> np.ndarray:
-        """How much each end is before the last begin of the others, ns; negative where it is after
-        it. shifts: of every knot.
+        """Return how far each end lies before the last begin of the others, ns; negative where it
+        is after it. shifts: of every knot, ns.
         """
         first, owner, second = self.begins.extreme(
             self.begins.time + shifts[self.begins.knot], self.groups
@@ -93,8 +93,8 @@ class Bindings:
         return last - (self.ends.time + shifts[self.ends.knot])
 
     def room(self, shifts: np.ndarray) -> np.ndarray:
-        """How far each begin may be moved altogether, until it is at the first end of the others;
-        `shifts` are those of ends.
+        """Return how far each begin may be moved in all, ns, until it reaches the first end of the
+        others. shifts: those of ends, ns.
         """
         first, owner, second = self.ends.extreme(
             -self.ends.time - shifts[self.ends.knot], self.groups
@@ -128,7 +128,7 @@ class Bound:
 
 
 def bound(calls: Calls, pivot: int) -> Bound:
-    """What calls bind; whole groups, whose clocks are their reports."""
+    """Return the bindings of calls; whole groups, whose clocks are their reports."""
     table, findings = call_frame(calls, pivot)
     table, found = number_calls(table)
     findings += found

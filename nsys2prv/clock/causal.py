@@ -122,7 +122,9 @@ def restored(reports: int, parts: Sequence[Bound], messages: Messages, pivot: in
 
 
 def _allowed(net: Bindings, rate: int, close: int) -> np.ndarray:
-    """What a shift may change by 1 ns in `rate`, summed up from each report's first knot."""
+    """Return the change that a shift may make at 1 ns in `rate`, summed up from each report's first
+    knot, ns.
+    """
     whole = net.knots // rate
     steps = np.minimum(np.diff(whole, prepend=0), np.diff(net.knots, prepend=0) // close)
     steps[net.bounds[:-1][net.bounds[:-1] < len(steps)]] = 0
@@ -205,7 +207,7 @@ def _smoothed(
 
 
 def _bent(shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray) -> np.ndarray:
-    """What the shift does between each knot and the next."""
+    """Return the change of the shift between each knot and the next, ns."""
     step = np.diff(shifts)
     none = (step == 0) & (shifts[1:] == 0)
     return np.where(

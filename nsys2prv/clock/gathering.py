@@ -88,7 +88,7 @@ def downsample(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which of so many collectives are looked at, and which of those are held back."""
+    """Return the indices of the collectives to look at, and of those among them that are held back."""
     kept = evenly(count, MOST)
     return kept, np.arange(len(kept)) % HOLD_BACK == HOLD_BACK - 1
 
@@ -201,8 +201,8 @@ def per_host(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Precedences:
-    """What must precede what: in a collective the begin of its root or of the last to come, and the
-    ends of those who waited for it.
+    """Return the precedences of collectives: the begin of the root or of the last member, and the
+    ends of those that waited for it.
     """
     parts = [_from_messages(messages, pivot)]
     for role in Role:

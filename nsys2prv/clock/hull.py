@@ -1,5 +1,5 @@
-"""What hard bounds leave of a line: the region of (value at the span's begin, value at its end)
-that no bound forbids.
+"""Feasible region of a line under hard bounds: the pairs (value at the span's begin, value at its
+end) that no bound forbids.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class ClockMap:
 
     @property
     def slack(self) -> int:
-        """What is to be added to `to_local` of a span's ends to have all of the span."""
+        """Return what to add to `to_local` of the ends of a span to cover all of the span, ns."""
         return (2 if self.drift else 0) + (4 if self.shifts is not None else 0)
 
     def shifted(self, by: int) -> ClockMap:
@@ -109,9 +109,7 @@ class ClockMap:
 
 
 class RowClocks:
-    """What :class:`ClockMap` does, for rows of which each has its own of several maps: row k has
-    maps[which[k]].
-    """
+    """Apply a different :class:`ClockMap` to each row: row k has maps[which[k]]."""
 
     def __init__(self, maps: Sequence[ClockMap], which: np.ndarray) -> None:
         self.slack = max(clock.slack for clock in maps)
@@ -146,13 +144,15 @@ UNPLACED = "none"
 
 @dataclass(frozen=True)
 class ReportClock:
-    """What a report says of its clock: times at its local time 0 in ns, None where unknown.
-    `absolute`: local times are UTC.
-    """
+    """Times of a report's clock at its local time 0, None where unknown."""
 
+    #: Name of the host.
     host: str
+    #: UTC at local time 0, ns since 1970.
     utc_ns: int | None
+    #: Host's monotonic clock at local time 0, ns.
     system_ns: int | None
+    #: True if local times are UTC.
     absolute: bool = False
 
 

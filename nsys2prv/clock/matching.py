@@ -43,7 +43,7 @@ class Match:
 
 
 def agreeing(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Whether signatures do not contradict each other: 0 is unknown."""
+    """Return a mask of the signatures that do not contradict each other: 0 is unknown."""
     return (one == other) | (one == 0) | (other == 0)
 
 
@@ -138,7 +138,7 @@ def _places(
     other: np.ndarray,
     other_signatures: np.ndarray,
 ) -> list[int]:
-    """Where in the other sequence the chunk's intervals fit best."""
+    """Return the places in the other sequence where the chunk's intervals fit best."""
     chunk, known = np.diff(ends[begin : begin + length]), signatures[begin : begin + length]
     first = max(0, min(begin - PLACES // 2, len(other) - length + 1 - PLACES))
     windows = np.lib.stride_tricks.sliding_window_view(np.diff(other), length - 1)[
@@ -247,9 +247,9 @@ RIVALS, CLOSE = 4, 100_000.0
 def certainty_of_order(
     ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noise: Noise
 ) -> float:
-    """How certainly calls whose `ends` (ns, ascending but for noise) were paired with `others`, one
-    by one, belong together: surely from SURE on; 0 where another pairing fits about as well, or
-    nothing can be compared.
+    """Return how certainly calls belong together whose `ends` (ns, ascending but for noise) were
+    paired with `others` one by one: reliable from SURE on; 0 if another pairing fits about as well,
+    or nothing can be compared.
     """
     part = _central(len(ends))
     ends, others, signatures = ends[part], others[part], signatures[part]
@@ -321,7 +321,7 @@ def certainty_of_match(
 
 
 def _certainty(gain: float, count: int) -> float:
-    """So much for each call, but for one that tells where the others are to be."""
+    """Return the certainty of each call; one call is used up to find the place of the others."""
     return gain * (count - 1) if gain >= EACH else 0.0
 
 
@@ -384,7 +384,9 @@ def rival_distances(ends: np.ndarray, kinds: np.ndarray) -> list[float]:
 def _lacks(
     times: np.ndarray, kinds: np.ndarray, others: np.ndarray, other_kinds: np.ndarray, width: float
 ) -> np.ndarray:
-    """How badly each call fits the nearest of its kind: logarithm of widths, 0 where it fits."""
+    """Return how badly each call fits the nearest of its kind: logarithm of widths, 0 where it
+    fits.
+    """
     if not len(times):
         return np.empty(0)
     names = np.unique(np.concatenate([kinds, other_kinds]))

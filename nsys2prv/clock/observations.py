@@ -14,8 +14,8 @@ NCCL, MPI = 0, 1
 
 
 class Role(IntEnum):
-    """Who waits for whom in a collective: every member for all, the others for the root, or the
-    root for the others.
+    """Role in a collective: every member waits for all, the others wait for the root, or the root
+    waits for the others.
     """
 
     ALL = 0
@@ -25,31 +25,33 @@ class Role(IntEnum):
 
 @dataclass(frozen=True)
 class Noise:
-    """How simultaneous the ends of one collective are, in ns; fixed, so that more observations
-    never widen a bound.
+    """Model of how simultaneous the ends of one collective are, in ns; fixed, so that more
+    observations never widen a bound.
 
-    end: standard deviation of one host's end; late, late_sigma: how much later the last to come
-    ends than those who waited, before anything is observed; slack: clocks of devices within a host
-    may contradict each other by this; misfit: ends of a sequence that scatter by more than this
-    (standard deviation, by the median absolute deviation) do not belong together; floor: error that
-    no number of observations removes, for hardware and algorithms let some always end later than
-    others.
-
-    Measured for NCCL kernels of two H100: ends within about 20 us, the last to come 10 us after the
-    other, the middle of both off by up to 14 us. What that is elsewhere is not known, so that the
-    expectation of lateness lies between this and none.
+    Measured for NCCL kernels of two H100: ends within about 20 us, the last member ends 10 us after
+    the other, the middle of both off by up to 14 us. Other machines are unknown, so the expected
+    lateness lies between this and none.
     """
 
+    #: Standard deviation of one host's end.
     end: float
+    #: Expected time by which the last to arrive ends after those that waited, before any
+    #: observation.
     late: float
+    #: Standard deviation of `late`.
     late_sigma: float
+    #: Largest contradiction between clocks of devices within a host.
     slack: float
+    #: Ends of a sequence that scatter by more than this (standard deviation, by the median absolute
+    #: deviation) do not belong together.
     misfit: float
+    #: Error that no number of observations removes: hardware and algorithms let some members always
+    #: end later.
     floor: float
 
     @property
     def reach(self) -> float:
-        """What two ends of one collective may differ by, ns."""
+        """Return the greatest difference of two ends of one collective, ns."""
         return 3 * self.end + self.late + self.late_sigma
 
 

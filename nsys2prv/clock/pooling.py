@@ -40,15 +40,16 @@ KINDS = 1 << 32
 
 @dataclass(frozen=True)
 class Pool:
-    """What was found. rows: of per_host, with keys and collectives of their own. groups:
-    communicator of each of these keys. doubt: by host, how far it may be off beside its error, ns:
-    0 where the calls surely belong together, inf where nothing is known. left: hosts that have
-    calls in common with others, and could not be placed by them.
-    """
+    """Calls of hosts that share communicators."""
 
+    #: Rows of per_host, with keys and collectives of their own.
     rows: pl.DataFrame
+    #: Key -> communicator.
     groups: dict[int, int]
+    #: Per host: possible error in addition to its bound, ns; 0 where the calls surely belong
+    #: together, inf where nothing is known.
     doubt: np.ndarray
+    #: Hosts that share calls with others but could not be placed by them.
     left: list[int]
 
 
@@ -219,7 +220,7 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
 
 
 def _told(calls: _Calls, a: np.ndarray, b: np.ndarray, groups: int, noise: Noise) -> bool:
-    """Whether something speaks for the order of one group's calls, that of others taken for none."""
+    """True if there is evidence for the order of one group's calls, taking that of others as none."""
     ends, others = calls.end[a], calls.end[b]
     return groups == 1 and (
         are_nearby(ends, others, USUAL_UTC_ERROR)

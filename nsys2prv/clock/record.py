@@ -53,24 +53,27 @@ class HostClock:
 
 @dataclass(frozen=True)
 class RankMove:
-    """How far a rank was moved beyond its host's correction, ns: at most (at this corrected UTC),
-    and in the mean over its calls.
-    """
+    """Move of a rank beyond its host's correction."""
 
+    #: Largest move, ns.
     largest_ns: int
+    #: Mean over the rank's calls, ns.
     mean_ns: int
+    #: Corrected UTC of the largest move, ns since 1970.
     at_utc_ns: int = 0
 
 
 @dataclass(frozen=True)
 class CausalRecord:
-    """What --causal did to `ranks` reports, those moved by name. before, after: checked, violated,
-    the largest violation and their sum.
-    """
+    """Effect of --causal."""
 
+    #: Number of reports.
     ranks: int
+    #: Before: checked, violated, the largest violation and their sum (ns).
     before: Mapping[str, int]
+    #: The same afterwards.
     after: Mapping[str, int]
+    #: Name -> move of the ranks that moved.
     moved: Mapping[str, RankMove]
 
 

@@ -360,8 +360,8 @@ def _by_time(member: CallSequence, reference: CallSequence, error: float) -> np.
 
 
 def fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
-    """Whether calls of one order ended together but for a line; not so where one is missing here
-    and another there.
+    """True if calls of one order ended together up to a line; not so if one is missing here and
+    another there.
     """
     if not len(ends):
         return True
@@ -375,16 +375,16 @@ def fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
 
 
 def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
-    """Whether the clocks as placed say too that calls of one order belong together, as a shift by
-    one would be much farther off.
+    """True if the clocks as placed support that calls of one order belong together: a shift by one
+    would be much farther off.
     """
     far = float(np.median(np.abs(np.diff(ends)))) / 4 if len(ends) > 1 else 0.0
     return far >= error and bool(np.abs(others - ends).max() < far)
 
 
 def _gapless(index: np.ndarray, count: int) -> bool:
-    """Whether nearly all calls that the other member (of `count` calls) should have too are
-    matched: some few of many fit by chance.
+    """True if nearly all calls that the other member (of `count` calls) should share are matched: a
+    few of many fit by chance.
     """
     matched = np.flatnonzero(index >= 0)
     shifted = np.arange(len(index)) + int(np.median(index[matched] - matched))

@@ -281,8 +281,8 @@ def _correction(
 
 
 def _apart(estimates: list[Estimate], met: frozenset[int], pooled: Pool) -> list[Finding]:
-    """What is not connected to the first host; and hosts that nothing but the order of calls
-    connects. met: hosts that share anything.
+    """Return the hosts not connected to the first one, and those connected by the order of calls
+    alone. met: hosts that share anything.
     """
     findings = []
     for estimate in estimates:

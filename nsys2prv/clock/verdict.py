@@ -19,13 +19,15 @@ MISFITS = 0.05
 
 @dataclass(frozen=True)
 class Violations:
-    """Of `checked` ends, `number` lie before a begin that must precede them: by `largest` at most
-    and `total` together, ns.
-    """
+    """Count and size of causality violations."""
 
+    #: Number of ends checked.
     checked: int = 0
+    #: Number of ends before a begin that must precede them.
     number: int = 0
+    #: Largest violation, ns.
     largest: float = 0.0
+    #: Sum of the violations, ns.
     total: float = 0.0
 
     def counts(self) -> dict[str, int]:
@@ -85,9 +87,9 @@ def without_misfits(
     drift: np.ndarray,
     limit: np.ndarray,
 ) -> tuple[pl.DataFrame, Precedences, int]:
-    """What is left without collectives and messages that corrected clocks contradict by more than
-    `limit` (ns, by host), and how many those are: calls that do not belong together. Where they are
-    more than a few, the clocks are as likely wrong, and all stay.
+    """Remove collectives and messages that corrected clocks contradict by more than `limit` (ns, by
+    host), and return the rest and their number: calls that do not belong together. If they are more
+    than a few, the clocks are as likely wrong, and all stay.
     """
     late = _collectives(hosts, offset, drift)
     wrong = np.unique(hosts["collective"].to_numpy()[late > limit[hosts["clock"].to_numpy()]])
@@ -108,8 +110,8 @@ def without_misfits(
 def split_by_component(
     hosts: pl.DataFrame, messages: Precedences, part: np.ndarray
 ) -> tuple[pl.DataFrame, Precedences]:
-    """What lies within the parts that the hosts belong to: of collectives across several, each
-    part's share on its own.
+    """Divide collectives by the components that the hosts belong to; one across several is divided
+    into a share for each.
     """
     number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
     hosts = hosts.with_columns(collective=pl.Series(number)).sort("collective", maintain_order=True)
@@ -139,8 +141,8 @@ def _count(late: np.ndarray) -> Violations:
 
 
 def _collectives(hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
-    """How much earlier each host's first end of a collective is than the last begin on another host
-    that it must follow.
+    """Return by how much each host's first end of a collective precedes the last begin on another
+    host that it must follow, ns.
     """
     if not hosts.height:
         return np.empty(0)

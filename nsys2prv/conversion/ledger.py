@@ -46,7 +46,9 @@ class Ledger:
 
     @property
     def missing(self) -> dict[str, int]:
-        """What does not balance, by kind, layout or kind of line: nothing."""
+        """Return what does not balance, by kind, layout or kind of line: empty unless something is
+        wrong.
+        """
         return {
             name: account.missing
             for accounts in (self.kinds, self.records, self.lines)

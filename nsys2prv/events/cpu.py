@@ -117,7 +117,7 @@ def _known(values: np.ndarray, value_set: str, other: int) -> np.ndarray:
 
 
 def _reasons_recorded(extraction: Extraction) -> bool:
-    """Whether the report's system records why threads are off the CPU; it does so for all or for
+    """True if the report's system records why threads leave the CPU; it does so for all or for
     none.
     """
     found = extraction.kept.get("reasons")

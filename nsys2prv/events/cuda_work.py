@@ -196,7 +196,7 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def by_node(source: Source) -> str:
-    """Where graphs were traced node by node."""
+    """True if graphs were traced node by node."""
     if source.has(KERNEL_TABLE, "graphNodeId") and source.count(KERNEL_TABLE, "{graphNodeId} > 0"):
         return "graphs were traced node by node, and their nodes are rows of `kernels`"
     return ""

@@ -1,5 +1,5 @@
-"""What an event kind works with while it reads one report: the database, and tables that number
-objects and names.
+"""Tools of an event kind while it reads one report: the export, and tables that number objects and
+names.
 """
 
 from __future__ import annotations
@@ -111,17 +111,17 @@ class Interner(dict):
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked of reading. lines: whether the calls that lines begin at are in the trace.
+    """Settings of reading."""
 
-    least: kind -> duration in ns; its shorter ranges are dropped. rules, nvtx_rules: of kernel
-    classes, of NVTX names (None: those that come with nsys2prv). callstack: frames of each CPU
-    sample.
-    """
-
+    #: True if the calls that lines begin at are in the trace.
     lines: bool = True
+    #: Kind -> ns; shorter ranges of it are dropped.
     least: Mapping[str, int] = field(default_factory=dict)
+    #: Rules of kernel classes; None for those that come with nsys2prv.
     rules: tuple[Rule, ...] | None = None
+    #: Number of stack frames of each CPU sample.
     callstack: int = 1
+    #: Rules of NVTX names; None for those that come with nsys2prv.
     nvtx_rules: tuple[nvtx.Rule, ...] | None = None
 
 
@@ -226,7 +226,9 @@ class Extraction:
         return replace(rows, chosen=chosen[~far[chosen]])
 
     def long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Which ranges last :attr:`least` ns or have no end; the others are counted as dropped."""
+        """Return a mask of the ranges that last :attr:`least` ns or have no end; the others are
+        counted as dropped.
+        """
         # As unsigned numbers, differences are right whatever the times, NULL among them.
         closed = (begin != NULL) & (end != NULL)
         short = closed & ((end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.least)))

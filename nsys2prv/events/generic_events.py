@@ -32,11 +32,15 @@ NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 @dataclass(frozen=True)
 class EventSource:
-    """Where events of a type come from. fields: index -> name, and whether in floating point."""
+    """Source of the events of a type."""
 
+    #: Name of the source.
     source: str
+    #: Title of the row that its events are on.
     row: str
+    #: True if its events are samples of numbers.
     samples: bool
+    #: (index, name, True if floating point) of each field.
     fields: tuple[tuple[int, str, bool], ...]
 
 

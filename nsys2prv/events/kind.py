@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Account:
-    """Of one kind of event. rows: that were read; records: made of them. dropped: rows that are
-    lost, by reason; aside: rows that are no record by design; beyond: records that no row of its
-    own stands for. repaired: rows that were changed, whatever became of them.
+    """Account of the rows of one kind of event: rows + beyond = records + dropped + aside."""
 
-    rows + beyond = records + dropped + aside.
-    """
-
+    #: Rows read.
     rows: int = 0
+    #: Records made.
     records: int = 0
+    #: Rows lost, by reason.
     dropped: Counter[str] = field(default_factory=Counter)
+    #: Rows that are no records by design, by reason.
     aside: Counter[str] = field(default_factory=Counter)
+    #: Records that no row of their own stands for, by reason.
     beyond: Counter[str] = field(default_factory=Counter)
+    #: Rows that were changed, whatever became of them, by reason.
     repaired: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -57,45 +58,50 @@ ALL = "all"
 
 @dataclass
 class Lines:
-    """Communication records: sent by an object at a time, received by an object at a time (local
-    ns), with a size.
+    """Communication records. All arrays have one element per line."""
 
-    receiver, receive and until: object, begin and end of the row that the line leads to. tag: of
-    each, for kinds without one in the catalogue.
-    """
-
+    #: Kind of lines, a name in the catalogue.
     kind: str
+    #: Time of sending, local ns.
     send: np.ndarray
+    #: Object that sends.
     sender: np.ndarray
+    #: Begin of the row that the line leads to, local ns.
     receive: np.ndarray
+    #: Object that receives.
     receiver: np.ndarray
+    #: End of the row that the line leads to, local ns.
     until: np.ndarray
+    #: Size, bytes.
     size: np.ndarray
+    #: Tag of each line, for kinds without one in the catalogue.
     tag: np.ndarray | None = None
 
 
 @dataclass
 class Rows:
-    """The normal form: events of one layout.
+    """Normal form of events of one layout. All arrays have one element per row."""
 
-    begin, end: local ns (end may be NULL or OPEN where the layout's kind allows it; it says nothing
-    where the layout holds). object: index into the extraction's objects. owner: ranges of one owner
-    on one object belong together; those of several get rows of their own where they cross (derived
-    events only). columns: one int64 column per field of the layout: a number (ABSENT where an
-    optional one is lacking), a value of a closed set, or an index into the extraction's names of
-    that set. domain: index into the extraction's NVTX domains, for layouts whose event types depend
-    on it. chosen: indices of the rows that are meant, ascending; None for all. All columns have all
-    rows, so that those in question are copied but once, when they are stored.
-    """
-
+    #: Name of the layout in the catalogue.
     layout: str
+    #: Begin, local ns.
     begin: np.ndarray
+    #: End, local ns; NULL or OPEN where the kind allows it; ignored where the layout holds.
     end: np.ndarray
+    #: Index into the extraction's objects.
     object: np.ndarray
+    #: Field -> int64: a number (ABSENT where an optional one is lacking), a value of a closed set,
+    #: or an index into the extraction's names of that set.
     columns: dict[str, np.ndarray]
+    #: Index into the extraction's NVTX domains, for layouts whose event types depend on it.
     domain: np.ndarray | None = None
+    #: Communication lines that lead to these rows.
     lines: Lines | None = None
+    #: Ranges of one owner on one object belong together; those of several get rows of their own
+    #: where they cross (derived events only).
     owner: np.ndarray | None = None
+    #: Ascending indices of the rows to store, None for all; the arrays have all rows, so that the
+    #: chosen ones are copied only once.
     chosen: np.ndarray | None = None
 
     def where(self, keep: np.ndarray) -> Rows:
@@ -105,19 +111,21 @@ class Rows:
 
 @dataclass
 class Counters:
-    """The normal form of numbers sampled over time on one object: at each time one record with all
-    of them.
+    """Normal form of numbers sampled over time on one object.
 
-    A value holds until the object's next record with that number. time: local ns, not more than
-    once the same. object: index into the extraction's objects. metrics: what the columns of
-    `values` (int64) are; ABSENT where an instant lacks one. Records of equal time and object, from
-    whatever part of the export, are joined when the trace is written.
+    A value holds until the object's next record with that number. Records of equal time and object,
+    from whatever part of the export, are joined when the trace is written.
     """
 
+    #: Name of the layout in the catalogue.
     layout: str
+    #: Local ns, each time at most once, shape (n,).
     time: np.ndarray
+    #: Index into the extraction's objects.
     object: int
+    #: Metric of each column of `values`.
     metrics: tuple[Metric, ...]
+    #: int64, shape (n, len(metrics)); ABSENT where an instant lacks a metric.
     values: np.ndarray
 
 
@@ -180,9 +188,11 @@ class EventKind:
     on_demand: str = ""
 
     def called(self, name: str) -> bool:
-        """Whether a command-line name means it, by itself or as one of a group."""
+        """True if a command-line name means this kind, by itself or as part of a group."""
         return name in (ALL, self.name, *self.groups)
 
     def condition(self, info: ReportInfo) -> str:
-        """Which rows of its tables it translates in a report, as in `where`; "" for all."""
+        """Return the SQL condition on the rows of its tables that it translates in a report, as in
+        `where`; "" for all.
+        """
         return self.where if isinstance(self.where, str) else self.where(info)

@@ -97,7 +97,7 @@ class Found:
         return self.kinds["result"][self.code]
 
     def placed(self, order: np.ndarray) -> Found:
-        """What was found for rows asked for in this order, in their own."""
+        """Return the results for rows asked for in this order, in the rows' own order."""
         columns = []
         for column in (self.hit, self.begin, self.end, self.code):
             columns.append(np.empty_like(column))
@@ -105,7 +105,7 @@ class Found:
         return Found(*columns, self.kinds)
 
     def of(self, rows: slice | np.ndarray) -> Found:
-        """What was found for these rows."""
+        """Return the results for these rows."""
         return Found(self.hit[rows], self.begin[rows], self.end[rows], self.code[rows], self.kinds)
 
 
@@ -233,7 +233,7 @@ class LaunchWriter:
 
 
 def _earliest(launches: Launches, rows: np.ndarray) -> slice | np.ndarray:
-    """Of these rows those with the earliest call of each id, ascending by id."""
+    """Return, of these rows, those with the earliest call of each id, ascending by id."""
     ids = launches.correlation[rows]
     if (ids[1:] > ids[:-1]).all():
         return slice(None) if len(rows) == len(launches.correlation) else rows

@@ -111,7 +111,7 @@ class _Calls:
     rank: np.ndarray
 
     def called(self, functions: frozenset[str]) -> np.ndarray:
-        """Whether each row is a call of one of these functions."""
+        """Return a mask of the rows that are calls of one of these functions."""
         return np.array([name in functions for name in self.names], bool)[self.codes]
 
     def chosen(self, rows: np.ndarray) -> _Calls:
@@ -362,7 +362,7 @@ def _places(calls: _Calls, concerned: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _in_order(calls: _Calls) -> bool:
-    """Whether the rows of each thread are in the order of their begins, or of their ends."""
+    """True if the rows of each thread are in the order of their begins, or of their ends."""
     by_thread = np.argsort(calls.columns["globalTid"], kind="stable")
     same = np.diff(calls.columns["globalTid"][by_thread]) == 0
     return any(
@@ -438,7 +438,7 @@ def _rows(
 
 
 def _fields(layout: str, count: int) -> dict[str, np.ndarray]:
-    """What calls say that have no such columns in their table."""
+    """Return fields of calls whose table has no such columns."""
     absent, zero = np.full(count, ABSENT), np.zeros(count, np.int64)
     if layout == "mpi_point_to_point":
         return {"size": absent, "tag": absent, "partner": absent, "communicator": absent}

@@ -1,5 +1,5 @@
-"""What NCCL says of its calls: NVTX payloads in all the forms in which nsys exports them, as
-columns of numbers.
+"""Decode NCCL's NVTX payloads, in all the forms in which nsys exports them, into columns of
+numbers.
 
 Three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit
 numbers - domain, schema, size, offset - and the payload, laid out by the schema tables); a table

@@ -130,8 +130,8 @@ class RegionIndex:
     def _made(
         self, process: np.ndarray, communicator: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What the calls that made communicators say of these: ranks, the least rank (or ABSENT),
-        and of how many ranks the process is (or 0).
+        """Return what the calls that made communicators state: ranks, the least rank (or ABSENT),
+        and the number of the process's ranks (or 0).
         """
         found = (
             np.full(len(process), ABSENT),
@@ -260,7 +260,7 @@ def _rows(columns: Mapping[str, np.ndarray], wanted: np.ndarray) -> dict[str, np
 
 
 def _heads(keys: np.ndarray) -> np.ndarray:
-    """Where each group begins, in rows that stand group by group."""
+    """Return the index of the first row of each group, in rows sorted by group."""
     return (
         np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
         if len(keys)
@@ -275,7 +275,9 @@ def _slices(keys: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _outer(ranges: Mapping[str, np.ndarray], threads: list[tuple[int, int]]) -> np.ndarray:
-    """Which ranges, in order, begin after all earlier ones of their thread have ended."""
+    """Return a mask of the ranges, in order, that begin after all earlier ones of their thread have
+    ended.
+    """
     begin, end = ranges["begin"], ranges["end"]
     outer = np.ones(len(begin), bool)
     for first, last in threads:

@@ -42,8 +42,8 @@ def of_others(where: str) -> Callable[[ReportInfo], str]:
 
 
 def _in_nccl(info: ReportInfo) -> str:
-    """Whether a row is of NCCL's domain, whose number differs from process to process. The domain
-    is looked at first: it is cheap.
+    """Return a mask of the rows in NCCL's domain, whose number differs from process to process. The
+    domain is compared first, since that is cheap.
     """
     processes: dict[int, list[int]] = {}
     for process, domain in sorted(key for key, name in info.domains.items() if name == "NCCL"):
@@ -70,7 +70,7 @@ class Named:
 
 
 def named(extraction: Extraction, columns: Columns, field: str) -> Named:
-    """What rows read with globalTid, domainId, category, textId and text are called; `field`: the
+    """Return the names of rows read with globalTid, domainId, category, textId and text. field: the
     layout's first.
     """
     domains, domain_of = domains_of(extraction, columns["globalTid"], columns["domainId"])

@@ -56,7 +56,7 @@ def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
 
 
 def _any_together(begin: np.ndarray) -> bool:
-    """Whether rows may begin at the same time."""
+    """True if rows may begin at the same time."""
     return not (np.diff(begin) > 0).all()
 
 

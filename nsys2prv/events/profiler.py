@@ -1,4 +1,4 @@
-"""What profiling itself did: messages of Nsight Systems, and its overhead on the profiled threads."""
+"""Events of profiling itself: messages of Nsight Systems, and its overhead on the profiled threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kinds of events to translate: the argument of ``-t``."""
+"""Select the kinds of events to translate: the argument of ``-t``."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def names() -> list[str]:
 
 
 def no_such_kind(name: str) -> str:
-    """What to say of a name that is none: what is meant elsewhere by it, or which names are like
-    it.
+    """Return the message for a name that is no kind: the kind meant by it elsewhere, or similar
+    names.
     """
     if name in STATS:
         return (

@@ -1,5 +1,5 @@
-"""Which event types, small values of them, communication tags and states a trace holds: one pass
-over its bytes, in blocks.
+"""Collect the event types, small values of them, communication tags and states of a trace, in one
+pass over its bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Contents:
 
 
 def contents(path: Path) -> Contents:
-    """What a .prv or .prv.gz holds. Raises Nsys2prvError, in one line, for what is no trace."""
+    """Return the contents of a .prv or .prv.gz. Raises Nsys2prvError, in one line, for anything
+    else.
+    """
     pairs: set[int] = set()
     tags: set[int] = set()
     states: set[int] = set()

@@ -61,7 +61,7 @@ class ObjectModel:
 
     @property
     def ranks(self) -> int:
-        """How many tasks are processes, not the devices of a host."""
+        """Return the number of tasks that are processes, not devices of a host."""
         return sum(process.pid != NO_PROCESS for process in self.processes)
 
 
@@ -162,8 +162,8 @@ class _Device:
 def gpu_identity(
     infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
 ) -> tuple:
-    """What tells a GPU of a report from all others of the trace; `machines` numbers each report's
-    machine.
+    """Return the identity of a report's GPU among all of the trace. machines: numbers of each
+    report's machine.
     """
     if key.name:
         return (machines[report], report, key.name, key.number)
@@ -312,7 +312,7 @@ class GpuNumbers:
         return info.gpus.get(key.gpu if isinstance(key, QueueKey) else key.number)
 
     def identity(self, report: int, key: DeviceKey) -> tuple:
-        """What tells a GPU of the report from all others of the trace."""
+        """Return the identity of one of the report's GPUs among all of the trace."""
         return gpu_identity(self._infos, self._machines, report, key)
 
     def identity_of_stream(self, report: int, key: StreamKey) -> tuple:
@@ -334,7 +334,9 @@ class GpuNumbers:
 
     @property
     def used(self) -> int:
-        """How many GPUs had work; GPUs known by CUDA ordinal alone count once per process."""
+        """Return the number of GPUs that had work; GPUs known by CUDA ordinal alone count once per
+        process.
+        """
         return len(self._seen)
 
 

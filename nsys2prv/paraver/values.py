@@ -65,7 +65,7 @@ def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
 
 
 def _is_of(pcf_type: PcfType, field: Field) -> bool:
-    """Whether a type of the file is that of a field, in whatever NVTX domain."""
+    """True if a type of the file is that of a field, in any NVTX domain."""
     if not isinstance(field.code, DomainCode):
         return pcf_type.code == field.code
     if pcf_type.code in dict(field.code.named).values():

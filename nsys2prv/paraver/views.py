@@ -33,7 +33,7 @@ class Fit:
 
 
 def folder() -> Path:
-    """Where the views lie: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the views: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).parents[1]
     for candidate in (package / "cfgs", package.parent / "cfgs"):
         if candidate.is_dir():
@@ -165,7 +165,7 @@ def first_views(types: Collection[int]) -> list[str]:
 
 
 def shown_by(view: str) -> str:
-    """What a view shows: the first sentence of its description."""
+    """Return what a view shows: the first sentence of its description."""
     root = folder()
     if (root / view).is_file():
         _, cfg = next(_read(root, [view]))
@@ -207,7 +207,7 @@ def _timelines(root: Path, named: bool) -> Iterator[tuple[str, Cfg]]:
 
 
 def format_views(trace: Path, found: Collection[Fit], everything: bool = False) -> list[str]:
-    """What :func:`fitting` found, for people: the views to begin with by menu, or all of them."""
+    """Format the result of :func:`fitting`: the views to begin with by menu, or all of them."""
     shown, empty = [fit for fit in found if not fit.lacking], [fit for fit in found if fit.lacking]
     groups = _by_menu(shown) if everything else to_begin_with(found)
     named = [fit for group in groups.values() for fit in group] + (empty if everything else [])

@@ -1,5 +1,4 @@
-"""What the ranks did together: one module per relation between the events of several reports, and
-states of rows.
+"""Relations between the events of several reports, one module each, and states of rows.
 
 A relation reads *facts*, small frames that event kinds set aside while reading
 (:meth:`Extraction.fact`), once every clock, object and name is known, and yields further records

@@ -52,7 +52,7 @@ class Block:
         return rows.reshape(-1, self.width)
 
     def ordinals(self, count: int) -> np.ndarray:
-        """So many of its ordinals, evenly spread."""
+        """Return a number of its ordinals, evenly spread."""
         return self._mapped()[np.linspace(0, self.rows - 1, count).round().astype(np.int64), 0]
 
     def _mapped(self) -> np.ndarray:
@@ -78,7 +78,7 @@ def write_blocks(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Bloc
 
 
 def buckets_of(communicators: np.ndarray, ranks: np.ndarray, count: int) -> np.ndarray:
-    """Which of so many buckets each row comes to: rows of one communicator and rank to the same."""
+    """Return the bucket of each row: rows of one communicator and rank share one."""
     mixed = (
         communicators.astype(np.uint64) ^ (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     ) * np.uint64(0xD6E8FEB86659FD93)

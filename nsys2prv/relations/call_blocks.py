@@ -60,7 +60,7 @@ class Kinds:
 
     @classmethod
     def of(cls, parts: Iterable[Sequence[np.ndarray]]) -> Kinds:
-        """Those met in parts, each of several columns."""
+        """Join the parts, each of several columns."""
         found: set[tuple[int, ...]] = set()
         for part in parts:
             found.update(
@@ -210,7 +210,9 @@ class CallPortion:
         )
 
     def _by_member(self, pivot: int) -> Gathered:
-        """Of one large communicator that the report does not number: a member's calls at a time."""
+        """Yield the calls of one large communicator that the report does not number, a member at a
+        time.
+        """
         members: dict[int, list[MemberBlock]] = {}
         for block in self.blocks:
             members.setdefault(block.member, []).append(block)

@@ -1,5 +1,4 @@
-"""How much memory of each kind is in use on every GPU, at every moment, by all processes in the
-trace.
+"""Memory of each kind in use on every GPU, at every moment, by all processes in the trace.
 
 An address means memory of one process, from its allocation to its release or to the next allocation
 at that address, whose missing release is then made up for. Memory that was allocated before the
@@ -67,7 +66,9 @@ class _Resolved:
 
 
 def _resolved(rows: pl.DataFrame) -> _Resolved:
-    """What allocations and releases change, each seen with the row before it at its address."""
+    """Return the change of each allocation and release, compared with the row before it at its
+    address.
+    """
     # Of an address, a release comes before an allocation at the same time.
     rows = rows.sort(*OWNER, "time_at", "operation", descending=[False] * 4 + [True])
     allocates = rows["operation"].to_numpy() == ALLOCATION

@@ -1,5 +1,5 @@
-"""Which of the ranges that are open on an object tells its state, at every time: in columns,
-whatever overlaps what.
+"""Find, for every time, the state of the innermost open range of each object; vectorized, ranges
+may overlap arbitrarily.
 
 Times are int64 ns. Objects are small indices. All functions are about one stretch of time, first <=
 time < limit.
@@ -146,8 +146,8 @@ def _enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
 def overlaid(
     layers: list[tuple[np.ndarray, np.ndarray]], before: np.ndarray, keys: Keys
 ) -> Changes:
-    """What layers of (keys, states) say together: at each time the first that says anything, the
-    last one always does.
+    """Overlay layers of (keys, states): at each time the first layer with a state counts; the last
+    one always has one.
 
     before: of each object what the last layer says before its first key; the others say NOTHING
     then.

@@ -1,4 +1,4 @@
-"""What a relation declares, and what it returns: observations of clocks, and runs in trace time."""
+"""Declaration of a relation, and its results: observations of clocks, and runs in trace time."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class RelationResult:
 
 @dataclass
 class Observations:
-    """What binds the clocks of hosts to each other: calls by `task * DEVICES + device`, on the
-    clocks of the column `host`.
+    """Observations between the clocks of hosts: calls by `task * DEVICES + device`, on the clocks
+    of the column `host`.
     """
 
     calls: Calls = field(default_factory=Calls.none)
@@ -88,16 +88,17 @@ class ObservationChunk(Protocol):
 
 @dataclass(frozen=True)
 class RelationContext:
-    """What a relation has that divides its work into steps. files, tasks: its facts, see
-    :class:`FactBook`. folder: for files between the steps and for runs. number: the first number of
-    a task that is free. run: does steps side by side, wherever the workers are; their results, in
-    order.
-    """
+    """Context of a relation that divides its work into steps."""
 
+    #: Facts by name, see :class:`FactBook`.
     files: Mapping[str, tuple[FactFile, ...]]
+    #: (report, globalPid) -> 0-based task of the trace.
     tasks: Mapping[tuple[int, int], int]
+    #: Folder for files between the steps and for runs.
     folder: Path
+    #: First free task number.
     number: int
+    #: Runs steps in parallel on the workers and yields their results in order.
     run: Callable[[Sequence[Step[S]]], Iterator[S]]
 
 
@@ -131,7 +132,7 @@ class Relation:
 
 
 def write_result(related: RelationResult, name: str, number: int, folder: Path) -> TaskResult:
-    """What the relation of this name found, stored under this number of a task."""
+    """Return the result of the relation of this name, stored under this task number."""
     result = TaskResult(number, TRACE, 0)
     account = Account()
     writer = SpillWriter(folder / f"runs-{number}.bin", TRACE, number)

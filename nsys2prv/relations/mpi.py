@@ -174,7 +174,7 @@ def _sides(division: RelationContext, name: str) -> tuple[list[Sides], tuple[Pro
 
 
 def _buckets(sides: Sequence[Sides]) -> list[tuple[Block, ...]]:
-    """What is matched together."""
+    """Return the bucket of each row; a bucket is matched at once."""
     return by_group(block for part in sides for block in part.blocks)
 
 

@@ -95,7 +95,7 @@ class EndsStep:
         ), self.piece.rows - sum(block.rows for block in blocks)
 
     def _error(self) -> float:
-        """Of the times, ns: those of one part are aligned."""
+        """Return the error of the times, ns: those of one part are aligned."""
         parts = [np.unique(block.read()[:, KEPT.index("part")]) for block in self.piece.blocks]
         return ALIGNED_ERROR if len(np.unique(np.concatenate(parts))) == 1 else UTC_ERROR
 
@@ -332,7 +332,7 @@ def _completed(kernels: pl.DataFrame, key: list[str], same: list[str]) -> pl.Dat
 
 
 def _waits() -> pl.Expr:
-    """Who waits for whom (clock.observations.Role)."""
+    """Return the role of each call (clock.observations.Role)."""
     first = pl.col("first_operation")
     return (
         pl.when(first.is_in(WAIT_FOR_ROOT))

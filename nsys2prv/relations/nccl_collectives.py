@@ -207,7 +207,7 @@ def _by_ends(
 def _matched(
     division: RelationContext, pieces: Sequence[Piece], known: bool, first: int = 0
 ) -> list[Found]:
-    """What steps find in the pieces. first: number of the first step."""
+    """Yield the results of matching the pieces. first: number of the first step."""
     return list(
         division.run(
             [
@@ -274,7 +274,7 @@ def _several(communicators: pl.DataFrame, members: int) -> str:
 
 
 def _told(found: Sequence[Found]) -> list[str]:
-    """How many collectives were found in which way, and how many were not."""
+    """Describe how many collectives were found by each method, and how many were not."""
     met: Counter[int] = sum((part.met for part in found), Counter())
     whole: Counter[int] = sum((part.whole for part in found), Counter())
     notes: list[str] = [
@@ -290,7 +290,7 @@ def _told(found: Sequence[Found]) -> list[str]:
 
 
 def _unused(surveys: Sequence[Survey], known: bool) -> list[str]:
-    """What is to be said of kernels that could not be matched at all."""
+    """Describe the kernels that could not be matched at all."""
     notes = []
     graphs, lone = sum(part.graphs for part in surveys), sum(part.lone for part in surveys)
     if graphs:
@@ -309,8 +309,8 @@ def _alone(count: int, why: str) -> list[str]:
 
 
 def _apart(found: Sequence[Found]) -> list[str]:
-    """What is not known of collectives on hosts that could not be placed; and a warning where a
-    rank is done before another begins, which clocks that agree would not show of these collectives.
+    """Describe collectives on hosts that could not be placed; warn where a rank is done before
+    another begins, which clocks that agree would not show.
     """
     unplaced = sum(part.unplaced for part in found)
     if unplaced:

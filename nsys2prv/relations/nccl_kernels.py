@@ -75,20 +75,20 @@ KEPT = (
 
 @dataclass(frozen=True)
 class Survey:
-    """What a step brought into order.
+    """Kernels of a step, in order."""
 
-    blocks: by communicator, rows of KEPT. rest: those of kernels of no known communicator, by row
-    of streams. members: (task, device) of all kernels. told: a row for each communicator and
-    member: how many operations, whether the trace numbers them all, ranks as the payloads say, and
-    the first and last time (ns). graphs, lone: kernels in CUDA graphs; others of no known
-    communicator.
-    """
-
+    #: By communicator: rows of KEPT.
     blocks: tuple[Block, ...]
+    #: Rows of kernels of no known communicator, by row of streams.
     rest: tuple[Block, ...]
+    #: (task, device) of all kernels.
     members: frozenset[tuple[int, int]]
+    #: A row for each communicator and member: number of operations, whether the trace numbers them
+    #: all, ranks as in the payloads, first and last time (ns).
     told: pl.DataFrame
+    #: Number of kernels in CUDA graphs.
     graphs: int
+    #: Number of other kernels of no known communicator.
     lone: int
 
 
@@ -203,7 +203,7 @@ def survey(division: RelationContext, name: str) -> list[Survey]:
 
 
 def roles(first: np.ndarray) -> np.ndarray:
-    """Who waits for whom (clock.observations.Role) in operations."""
+    """Return the role of each operation (clock.observations.Role)."""
     return np.where(
         np.isin(first, WAIT_FOR_ROOT),
         Role.FROM_ROOT,

@@ -33,27 +33,28 @@ SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
 
 @dataclass(frozen=True)
 class Found:
-    """What a step found in its pieces.
-
-    records: of kernels of complete collectives, RECORD, whose collectives are numbered from 1 in
-    this step. transfers: of them what follows the last one's begin, where the bytes are known,
-    TRANSFER_RECORD. firsts: file of a row for each collective: first begin, group, function,
-    ordinal. met, whole: collectives, and those of them that are complete, by way. matched: those
-    that have records; apart: those of which a kernel ends before the last one begins; gap: by up to
-    so many ns. unsteady: groups whose orders of launches do not tell. unplaced: those matched on
-    hosts whose times cannot be compared.
-    """
+    """Collectives that a step matched in its pieces."""
 
     pieces: tuple[Piece, ...]
+    #: File with a row for each collective: first begin, group, function, ordinal.
     firsts: Path
+    #: RECORD rows of kernels of complete collectives, numbered from 1 within the step.
     records: tuple[Block, ...] = ()
+    #: TRANSFER_RECORD rows: the part of them after the last member's begin, if the bytes are known.
     transfers: tuple[Block, ...] = ()
+    #: Collectives by method of matching.
     met: Counter[int] = field(default_factory=Counter)
+    #: Complete collectives by method of matching.
     whole: Counter[int] = field(default_factory=Counter)
+    #: Collectives that have records.
     matched: int = 0
+    #: Collectives of which a kernel ends before the last one begins.
     apart: int = 0
+    #: Greatest such gap, ns.
     gap: int = 0
+    #: Groups whose orders of launches are inconclusive.
     unsteady: frozenset[int] = frozenset()
+    #: Collectives matched on hosts whose times cannot be compared.
     unplaced: int = 0
 
 
@@ -127,7 +128,7 @@ class _Kernels:
         return self.columns[name]
 
     def of_piece(self, name: str) -> np.ndarray:
-        """What the piece of each kernel says."""
+        """Return the piece's attribute for each kernel."""
         return np.array([getattr(piece, name) for piece in self.pieces], np.int64)[self.piece]
 
     def collectives(self, same: tuple[str, ...]) -> _Collectives:

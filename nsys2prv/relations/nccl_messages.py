@@ -99,7 +99,7 @@ def divided(division: RelationContext) -> list[TaskResult]:
 
 
 def portions(division: RelationContext) -> list[ObservationFile]:
-    """What messages between hosts tell of their clocks, by senders."""
+    """Yield observations of clocks from messages between hosts, by senders."""
     return list(
         division.run(
             [
@@ -257,9 +257,9 @@ def _joined(messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _orders(messages: pl.DataFrame) -> pl.DataFrame:
-    """Of each stream, whether its orders may be right (`possible`: equally many sends and receives,
-    of equal sizes, none received before it is sent), and whether they are certainly so (`together`:
-    all their kernels overlap).
+    """Return, for each stream, whether its orders may be right (`possible`: equally many sends and
+    receives, of equal sizes, none received before it is sent), and whether they certainly are
+    (`together`: all their kernels overlap).
     """
     counts = messages.group_by(_STREAM).agg(
         sent=pl.col("sends").sum(), received=(~pl.col("sends")).sum()

@@ -30,8 +30,8 @@ class RelationTask:
 
 
 def run_relations(book: FactBook, spill_folder: Path, run: Run) -> list[TaskResult]:
-    """What follows from the facts, of all relations in their order. Each is a task, but for those
-    that divide their work into steps.
+    """Run all relations on the facts, in their order. Each is one task, except those that divide
+    their work into steps.
     """
     number = max((result.task for result in book.results), default=-1) + 1
     files = {

@@ -283,9 +283,7 @@ def _ranges(
 
 
 class _Rules:
-    """What the rules of layouts say of records; keeps what they say of the names that each task
-    met.
-    """
+    """State rules of layouts, applied to records; caches the states of the names of each task."""
 
     def __init__(self, task: StateTask) -> None:
         self._files = task.names

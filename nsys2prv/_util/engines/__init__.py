@@ -1,4 +1,4 @@
-"""Who does the work: pure functions over files, run by any :class:`concurrent.futures.Executor`.
+"""Engines that run pure functions over files on any :class:`concurrent.futures.Executor`.
 
 An engine is a module here with ``workers(jobs, scheduler)``, a context that gives a :class:`Pool`.
 Those of other packages (Dask, mpi4py) are imported when they are asked for. All workers read the

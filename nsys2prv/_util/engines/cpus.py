@@ -1,4 +1,4 @@
-"""How many processors this process may use."""
+"""Count the processors that this process may use."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_cpus(memberships: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> int:
-    """Those of its affinity (as taskset and Slurm set it), or as many as its control groups allow
-    the time of.
+    """Return the number of CPUs in the process's affinity (as taskset and Slurm set it), or fewer
+    if its control groups limit CPU time.
     """
     allowed = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -51,9 +51,8 @@ def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
 
 @contextmanager
 def _interruptions_later() -> Iterator[None]:
-    """What interrupts meanwhile does so afterwards: a cluster half made cannot be ended. The
-    processes that are started meanwhile are not interrupted at all, as a terminal would do: this
-    one ends them.
+    """Delay interruptions until the block is left: a cluster half made cannot be ended. Processes
+    started within are not interrupted at all, as a terminal would do: this one ends them.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -20,8 +20,8 @@ MOST_THREADS = 4
 
 
 def worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
-    """Whether so many workers are done with so much work sooner than one process that need not
-    start any. while_starting: how much one process does while others start.
+    """True if `jobs` workers finish sooner than one process, counting their start-up.
+    while_starting: the amount of work that one process does while others start.
     """
     return work * (jobs - 1) >= while_starting * jobs if jobs > 1 else work >= while_starting
 

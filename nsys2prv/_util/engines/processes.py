@@ -163,7 +163,7 @@ class ProcessExecutor(Executor):
             thread.join()
 
     def _lose(self, error: WorkerLost) -> None:
-        """What nobody has begun fails as the lost task does."""
+        """Fail the tasks that have not begun as the lost task does."""
         self._lost = self._lost or error
         for task in self._close(take=True):
             if task.future.set_running_or_notify_cancel():

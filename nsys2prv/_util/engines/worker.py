@@ -1,5 +1,5 @@
-"""What a worker process runs: tasks that come by its standard input, whose outcomes go to its
-standard output.
+"""Worker process: run the tasks that arrive on standard input, and write their outcomes to standard
+output.
 
 It ends when its input ends, whatever it is doing: the process that started it is gone then, or has
 no use for it.
@@ -72,7 +72,7 @@ def _receive_tasks(tasks: SimpleQueue[bytearray]) -> None:
 
 
 def _outcome(message: bytearray) -> bytes:
-    """Whether a task was done, what it gave or how it failed, and where."""
+    """Return whether a task succeeded, its result or error, and the process it ran in."""
     try:
         function, args, kwargs = pickle.loads(message)
         return pickle.dumps((True, function(*args, **kwargs), ""), pickle.HIGHEST_PROTOCOL)

@@ -1,5 +1,4 @@
-"""What is compiled: reading the tables of SQLite exports from their pages, and putting lines
-together.
+"""Compiled core: reads the tables of SQLite exports from their pages, and formats lines.
 
 `core` is the extension module, None where the package was installed without a C compiler: then
 SQLite's driver reads, and numpy writes.

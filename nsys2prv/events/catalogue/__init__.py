@@ -129,7 +129,7 @@ class Catalogue:
 
 @cache
 def catalogue() -> Catalogue:
-    """What the files in ``events`` say together."""
+    """Load the files in ``events`` as one catalogue."""
     data = _sections()
     calls = call_lines.call_tables(data.get("calls", {}))
     _add(data, "layouts", call_lines.layouts(calls))

@@ -1,6 +1,4 @@
-"""Which layouts use which event types, so that no two of them give one event type different
-meanings.
-"""
+"""Check that no two layouts give one event type different meanings."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def split_unit(name: str) -> tuple[str, str]:
 
 
 def _reduced(name: str) -> tuple[str, str]:
-    """What two spellings of one name have in common."""
+    """Return the common form of two spellings of one name."""
     base, unit = split_unit(name)
     unit = re.sub(r"\s+", "", unit.casefold())
     return re.sub(r"[^a-z0-9]+", " ", base.casefold()).strip(), REAL_UNITS.get(

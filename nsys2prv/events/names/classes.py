@@ -52,12 +52,13 @@ class Rule:
 
 
 class KernelClass(NamedTuple):
-    """What a kernel is: values of the sets kernel_class and tensor_cores, and of a GEMM the shape
-    ("nn 128x128x64") where it tells.
-    """
+    """Class of a kernel."""
 
+    #: Value of the set kernel_class.
     kind: int
+    #: Value of the set tensor_cores.
     tensor_cores: int
+    #: Layout and tile of a GEMM ("nn 128x128x64"), if its name states them.
     shape: str = ""
 
 
@@ -100,8 +101,8 @@ class Classifier:
 
 
 def prepared(name: str) -> tuple[str, str]:
-    """What rules see of a demangled name, in lower case: it without return type and unnamed
-    namespaces, and the kernel's own name in it.
+    """Return the lower-case texts that rules match: the demangled name without return type and
+    unnamed namespaces, and the kernel's own name in it.
     """
     full = _UNNAMED.sub("", name) if "<unnamed>" in name or "(anonymous" in name else name
     returned = _RETURN_TYPE.match(full)

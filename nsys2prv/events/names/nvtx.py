@@ -1,4 +1,4 @@
-"""What NVTX ranges and marks are called in the trace: names of the report, changed by rules.
+"""Names of NVTX ranges and marks in the trace: names of the report, changed by rules.
 
 The rules are data (``nvtx_rules.yaml``, and what users put before it); this module reads, checks
 and applies them, to distinct names in columns. Their patterns are those of Rust's regex, as polars
@@ -63,8 +63,8 @@ class Renamed:
 
 
 def renamed(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) -> Renamed:
-    """What rules make of names, each with the name of its domain ("" for the default one; None
-    where no rule asks for domains).
+    """Apply the rules to names, each with the name of its domain ("" for the default one; None if
+    no rule asks for domains).
 
     Each rule sees what those before it left, which of many names is often the same: it is asked
     once for each.
@@ -107,7 +107,7 @@ def renamed(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) 
 
 
 class _Change:
-    """What a rule makes of texts. hit: which of them it is about."""
+    """Change that a rule makes to texts. hit: mask of the texts that it matches."""
 
     def __init__(self, rule: Rule, texts: pl.Series) -> None:
         self._rule, self._texts = rule, texts
@@ -129,7 +129,7 @@ class _Change:
         self.hit = hit.to_numpy()
 
     def made(self, rows: np.ndarray) -> pl.Series:
-        """What becomes of those at `rows`."""
+        """Return the new texts of those at `rows`."""
         if self._replaced is not None:
             return self._replaced.gather(rows)
         chosen = self._texts.gather(rows)
@@ -158,8 +158,8 @@ def _distinct(texts: pl.Series) -> tuple[pl.Series, np.ndarray]:
 
 @cache
 def to_the_end(pattern: str) -> bool:
-    """Whether it is certain that all that a pattern matches lasts to the end of the text: it ends
-    in $, which no alternative lacks.
+    """True if all that a pattern matches certainly lasts to the end of the text: it ends in $,
+    which no alternative lacks.
     """
     bare = re.sub(r"\\.", "", pattern)
     if re.search(r"\(\?(?![:<]|P<)", bare):

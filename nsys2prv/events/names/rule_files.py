@@ -24,8 +24,8 @@ def text_of(path: Path, what: str) -> str:
 
 
 def document(text: str, source: str, what: str, more: Sequence[str] = ()) -> dict[str, Any]:
-    """What the text says: a list under `rules`, and perhaps the keys `more`. source: what errors
-    call the file.
+    """Parse the text: a list under `rules`, and perhaps the keys `more`. source: name of the file
+    in errors.
     """
     import yaml
 

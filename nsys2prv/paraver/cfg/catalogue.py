@@ -75,7 +75,7 @@ class View:
 
 
 def in_order(views: Iterable[View]) -> list[View]:
-    """Those of these views that are to be opened first, in their order."""
+    """Return those of these views to open first, in their order."""
     return sorted((view for view in views if view.first), key=lambda view: (view.first, view.path))
 
 
@@ -153,7 +153,9 @@ def menus(path: Path) -> dict[str, tuple[View, ...]]:
 
 
 def is_core(view: View) -> bool:
-    """Whether a view has a file beside the catalogue; the others are made when views are installed."""
+    """True if a view has a file next to the catalogue; the others are made when views are
+    installed.
+    """
     return not view.path.startswith(f"{EXTRA}/")
 
 
@@ -303,9 +305,9 @@ def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
 
 
 def _draw_mode(window: Mapping[str, Any], unit: str) -> str:
-    """What a pixel shows of the many values that it stands for: of codes any one but 0, so that the
-    colours of a stretch are mixed as its values are; of rates their average, of those that stand
-    during operations alone where there is one; of other numbers the greatest.
+    """Return how a pixel shows the many values that it stands for: codes at random except 0, which
+    mixes the colours of a stretch as its values are; rates by their average, or the average of
+    non-zero values for rates during operations; other numbers by the maximum.
     """
     if window.get("look", "code") == "code":
         return "draw_randnotzero"
@@ -470,9 +472,7 @@ def _histogram(
 
 
 def _shows_names(window: Window) -> bool:
-    """Whether the values of a window are those of events, which have names, in no order that means
-    anything.
-    """
+    """True if a window's values are named values of events, in no meaningful order."""
     functions = {function.name for place, function in window.functions.items() if place != "thread"}
     return (
         isinstance(window, Single)

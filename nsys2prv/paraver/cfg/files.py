@@ -57,7 +57,7 @@ def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
 
 
 def table_path(folder: Path) -> Path | None:
-    """Where the table lies: in the docs folder beside the views, if there is one."""
+    """Return the path of the table: in the docs folder next to the views, if there is one."""
     docs = folder.resolve().parent / "docs"
     return docs / TABLE if docs.is_dir() else None
 

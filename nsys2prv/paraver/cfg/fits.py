@@ -1,5 +1,5 @@
-"""Whether a view shows anything of a trace, from the event types, small values, communication tags
-and states that the trace holds.
+"""Decide whether a view shows anything of a trace, from the trace's event types, small values,
+communication tags and states.
 
 A window is 0 where nothing passes its filters. What functions and operations make of 0 is what
 Paraver was seen to make of it.
@@ -80,8 +80,8 @@ OF_THE_COLUMNS = frozenset(
 
 
 def why_empty(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
-    """What a view needs and the trace lacks, in words; empty if it shows something. names: event
-    type -> name.
+    """Return what a view needs and the trace lacks, in words; empty if it shows something. names:
+    event type -> name.
 
     A timeline shows something where one of its open windows is not 0 throughout, a table where none
     is of the windows that it takes its columns, planes and values from: what else Paraver writes
@@ -133,7 +133,7 @@ class _Windows:
         return [reason for number in numbers for reason in self.of_window(number)]
 
     def of_window(self, number: int) -> list[str]:
-        """Of a window by its number, from 1."""
+        """Return the result for a window by its number, from 1."""
         window = self.windows[number - 1]
         functions = [function for place, function in window.functions.items() if place in COMPOSES]
         logarithm = any(function.name == LOGARITHM for function in functions)
@@ -205,14 +205,14 @@ class _Windows:
 
 
 def _function(window: Single) -> str:
-    """What a window takes of a thread's records."""
+    """Apply a window's function to a thread's records."""
     return (
         window.functions["thread"].name if "thread" in window.functions else SELECTED["thread"][1]
     )
 
 
 def _from_zero(function: Function) -> bool:
-    """Whether a function makes something else of 0."""
+    """True if a function makes something else of 0."""
     numbers = [number for parameter in function.parameters for number in parameter]
     return (
         function.name in FROM_ZERO
@@ -236,7 +236,7 @@ def _wanted(window: Single) -> list[tuple[float, ...]]:
 
 
 def _passing(condition: Filter, found: Collection[int]) -> set[int]:
-    """Those of some numbers that pass, as in Paraver: `=` of one, the others of all."""
+    """Return the numbers that pass a filter, as in Paraver: `=` passes one of them, the others all."""
     values = condition.values
     if condition.condition in ("All", "None"):
         return set(found) if condition.condition == "All" else set()

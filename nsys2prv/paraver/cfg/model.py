@@ -28,7 +28,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which types, values, tags... pass."""
+    """Filter of types, values or tags."""
 
     condition: str
     values: tuple[float, ...] = ()
@@ -36,7 +36,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Look:
-    """How a timeline is shown. colors: value -> red, green, blue. group: timelines of one group
+    """Appearance of a timeline. colors: value -> red, green, blue. group: timelines of one group
     (from 1) are zoomed together.
 
     scale: the values of the first and the last colour of a gradient, or of a line's bottom and top;

@@ -67,7 +67,7 @@ def _types_of(window: Single, known: frozenset[int]) -> set[int]:
 
 
 def _holding(types: frozenset[int]) -> Contents:
-    """What a trace holds that has these event types and lines of any kind."""
+    """Return the contents of a trace with these event types and lines of any kind."""
     return Contents(types, types, frozenset(line.tag or 0 for line in catalogue().lines.values()))
 
 

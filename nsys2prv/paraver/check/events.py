@@ -92,7 +92,7 @@ class _Open:
 
 
 class Events:
-    """What all events of a trace so far say. pairs: their number."""
+    """Statistics of all events of a trace so far. pairs: their number."""
 
     def __init__(self, rows: int, labels: Labels) -> None:
         self.pairs = 0
@@ -270,7 +270,9 @@ class Events:
         count: np.ndarray,
         groups: np.ndarray,
     ) -> None:
-        """How many ranges are open behind each pair; an end where none is leaves it at none."""
+        """Return the number of open ranges after each pair; an end without an open range leaves it
+        at none.
+        """
         step = 1 - 2 * zero.astype(np.int64)
         level = np.cumsum(step)
         start = level[begins] - step[begins] - self._open.depth[groups]
@@ -360,8 +362,8 @@ class Events:
 
 
 def _table(values: dict[int, str]) -> np.ndarray:
-    """Which values have a label: true at each of them, or where these are large their sorted
-    numbers.
+    """Return the values that have a label: a mask by value, or their sorted numbers if these are
+    large.
     """
     numbers = np.array(sorted(value for value in values if 0 <= value <= LAST_LABELLED), np.int64)
     if not len(numbers) or numbers[-1] >= LARGEST_TABLE:

@@ -32,16 +32,17 @@ _IN_BRACKETS = re.compile(r"\[.*\]")
 
 @dataclass
 class Labels:
-    """What a .pcf says. types: type -> label; values: type -> value -> label, for types with
-    VALUES; lines: type -> its line.
+    """Contents of a .pcf."""
 
-    suspects: (number, line) of labels of values that look like declarations of types.
-    """
-
+    #: Type -> label.
     types: dict[int, str] = field(default_factory=dict)
+    #: Type -> value -> label, for types with VALUES.
     values: dict[int, dict[int, str]] = field(default_factory=dict)
+    #: State -> label.
     states: dict[int, str] = field(default_factory=dict)
+    #: Type -> line number of its declaration.
     lines: dict[int, int] = field(default_factory=dict)
+    #: (number, line) of labels of values that look like declarations of types.
     suspects: list[tuple[int, int]] = field(default_factory=list)
 
 

@@ -64,22 +64,31 @@ MOST_TOGETHER = 64
 
 @dataclass(frozen=True)
 class Contents:
-    """What a trace holds: lines of the .prv, records by kind, pairs of events, types in the order
-    in which they come, times (in the trace's unit; end: as Paraver sees it), objects by level, and
-    the bytes that its records take in Paraver.
-    """
+    """Contents of a trace."""
 
+    #: Lines of the .prv.
     lines: int
+    #: State records.
     states: int
+    #: Event records.
     events: int
+    #: Communication records.
     comms: int
+    #: type:value pairs of the events.
     pairs: int
+    #: Event types in the order in which they occur.
     types: tuple[int, ...]
+    #: First time, in the trace's unit.
     first: int | None
+    #: Last time, in the trace's unit.
     last: int
+    #: End of the trace as Paraver sees it.
     end: float
+    #: Unit of times in the header.
     unit: str
+    #: Number of objects by level.
     objects: dict[str, int]
+    #: Memory that the records take in Paraver, bytes.
     memory: int
 
 
@@ -162,7 +171,7 @@ def _after(rest: bytes, text: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _close(records: Records, path: Path, header: Header, findings: Findings) -> None:
-    """What only the whole trace tells."""
+    """Report findings that only the whole trace shows."""
     if not records.states + records.events + records.comms:
         findings.add("no-records", path.name)
         return
@@ -225,7 +234,7 @@ MOST_TYPES = 12
 
 
 def lines(result: Result) -> Iterator[str]:
-    """What a trace holds, then its findings, the worst first, then a line of counts."""
+    """Return the contents of the trace, its findings, the worst first, and a line of counts."""
     yield f"{result.path}:"
     if result.contents:
         yield from (f"  {line}" for line in _contents_text(result.contents))
