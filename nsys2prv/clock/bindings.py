@@ -31,7 +31,7 @@ class Side:
     knot: np.ndarray
 
     def of(self, groups: np.ndarray) -> Side:
-        """What is of the groups that are True."""
+        """Return the part of the groups that are True in the mask."""
         if groups.all():
             return self
         rows = np.flatnonzero(groups[self.group])

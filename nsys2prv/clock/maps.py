@@ -37,7 +37,7 @@ class Shifts:
         return time + self.shifts[at] + np.floor(into * self._slopes[at]).astype(np.int64)
 
     def to_local(self, time: int) -> int:
-        """What is moved to `time`, to within 3 ns."""
+        """Return the local time that is moved to `time`, to within 3 ns."""
         at = int(np.searchsorted(self._moved, time, "right")) - 1
         if not 0 <= at < len(self.times) - 1:
             return time - int(self.shifts[max(at, 0)])

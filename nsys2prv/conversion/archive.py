@@ -186,8 +186,8 @@ def check_settings_match(
     stores: Sequence[Store],
     usual: tuple[Selection, Settings],
 ) -> tuple[Selection, Settings]:
-    """What to read: as the stores were, where only the usual is asked for. Raises one clear line
-    where they do not fit.
+    """Return what to read: the stores' own selection and settings, unless others are asked for.
+    Raises one clear line where they do not fit.
     """
     first = stores[0]
     for other in stores[1:]:

@@ -266,7 +266,7 @@ class Summary:
 
     @property
     def load_lines(self) -> list[str]:
-        """What Paraver needs to open a large trace, and what would make it smaller."""
+        """Lines on what Paraver needs to open a large trace, and on what would make it smaller."""
         return list(filter(None, [self.load.text(), self.smaller]))
 
     @classmethod
@@ -331,7 +331,7 @@ class Summary:
         )
 
     def details(self) -> str:
-        """Where each report was placed, and where the time went."""
+        """Describe where each report was placed in time, and where the time of the conversion went."""
         return "\n".join([*self.placed, *([f"  {self.cpu}"] if self.cpu else [])])
 
     def __repr__(self) -> str:

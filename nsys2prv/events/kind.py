@@ -1,4 +1,4 @@
-"""What a kind of event declares, the normal form it returns, and the account of its rows."""
+"""Declaration of a kind of event, the normal form that it returns, and the account of its rows."""
 
 from __future__ import annotations
 
@@ -131,60 +131,72 @@ class Counters:
 
 @dataclass(frozen=True)
 class EventKind:
-    """The declaration of a kind of event.
+    """Declaration of a kind of event.
 
-    name: on the command line. title: for people. row: whose row it sits on, for people. tables:
-    where its rows come from, each read in parts, or none where it follows from the rows of other
-    kinds; where: which of their rows, if not all, in SQL with their columns in braces; beside:
-    further tables, in which what these refer to is looked up. layouts: the record layouts it yields
-    (catalogue). extract: a part of a table -> normal form. columns, texts: those of integers and of
-    texts that it reads of its one table, where several kinds do: one statement then serves them
-    all, see :mod:`nsys2prv.conversion.reading`. groups: further command-line names that include it;
-    along: names that bring it along, but do not mean it where something is left out or given a
-    least duration. open_ended: a range without an end lasts to the end of the trace. lanes: set
-    where its rows may overlap on one object though Paraver shows one value at a time: overlapping
-    rows of all kinds with the same word get rows of their own. lasting: its rows last; False for
-    points in time, and for what follows from other kinds, which take no least duration. on_gpu: its
-    rows are work on a GPU; where all such are lacking, or left out, people are told. elsewhere:
-    where no report holds any: which rows of other kinds a report has in its place, for people, or
-    "". sampled: its rows on a device tell of the device, the same in all reports that have them, so
-    one report's are written; False: they tell of the report's own processes. extends: its rows may
-    make the trace longer; those of False tell of the profiler, see
-    :mod:`nsys2prv.store.corrections`. reads_again: its rows are rows of other kinds too, of which
-    it tells something more. provides_launches / needs_launches: fills or asks the index of
-    launching calls, see :mod:`nsys2prv.events.launches`. provides_regions / needs_regions: fills
-    (where it is selected) or asks the index of NCCL calls, see :mod:`nsys2prv.events.nccl_regions`.
-    gathers, derive: facts that it sets aside while reading, and what follows from those of one
-    report taken together, see :mod:`nsys2prv.conversion.derive`. on_demand: an option of the
-    command line to ask for it by; -t all does not mean it.
+    Example: see `KINDS` in :mod:`nsys2prv.events.openacc`.
     """
 
+    #: Name on the command line.
     name: str
+    #: Title in texts for users.
     title: str
+    #: Title of the row that its events are on.
     row: str
+    #: Tables that its rows come from, each read in parts; none if it follows from the rows of other
+    #: kinds.
     tables: tuple[str, ...]
+    #: Record layouts that it yields, names in the catalogue.
     layouts: tuple[str, ...]
+    #: Translates a part of a table into the normal form.
     extract: Callable[[Extraction, Part], Iterator[Rows | Counters]]
+    #: Integer columns that it reads of its one table, if several kinds read it: one statement then
+    #: serves all, see :mod:`nsys2prv.conversion.reading`.
     columns: tuple[str, ...] = ()
+    #: Text columns that it reads of such a table.
     texts: tuple[str, ...] = ()
+    #: Further tables, in which references of its rows are looked up.
     beside: tuple[str, ...] = ()
+    #: Further command-line names that include it.
     groups: tuple[str, ...] = ()
+    #: Command-line names that include it, but do not mean it where something is left out or given a
+    #: least duration.
     along: tuple[str, ...] = ()
+    #: Condition on the rows of its tables, in SQL with columns in braces; "" for all rows.
     where: str | Callable[[ReportInfo], str] = ""
+    #: A range without an end lasts to the end of the trace.
     open_ended: bool = False
+    #: If not empty, overlapping rows of one object, of all kinds with the same word, get rows of
+    #: their own: Paraver shows one value at a time.
     lanes: str = ""
+    #: Its rows last. False for points in time and for what follows from other kinds: these take no
+    #: least duration.
     lasting: bool = True
+    #: Its rows are work on a GPU; if all such are missing or left out, the user is warned.
     on_gpu: bool = False
+    #: For reports that hold none of it: returns the kind of rows that a report has in its place, or
+    #: "".
     elsewhere: Callable[[Source], str] | None = None
+    #: Its rows on a device describe the device and are the same in all reports that have them, so
+    #: one report's are written. False: they describe the report's own processes.
     sampled: bool = True
+    #: Its rows may make the trace longer. False for rows about the profiler, see
+    #: :mod:`nsys2prv.store.corrections`.
     extends: bool = True
+    #: Fills the index of launching calls, see :mod:`nsys2prv.events.launches`.
     provides_launches: bool = False
+    #: Queries that index.
     needs_launches: bool = False
+    #: Its rows are rows of other kinds too, with further information.
     reads_again: bool = False
+    #: Fills the index of NCCL calls where it is selected, see :mod:`nsys2prv.events.nccl_regions`.
     provides_regions: bool = False
+    #: Queries that index.
     needs_regions: bool = False
+    #: Facts that it sets aside while reading, for `derive`.
     gathers: tuple[str, ...] = ()
+    #: Translates the facts of one report, taken together, see :mod:`nsys2prv.conversion.derive`.
     derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows]] | None = None
+    #: Command-line option that asks for it; -t all does not include it. "" for the others.
     on_demand: str = ""
 
     def called(self, name: str) -> bool:

@@ -290,7 +290,7 @@ class _Met:
             self.single = max(self.single, _decimals(values, np.float32)) if narrow else -1
 
     def scale(self) -> int:
-        """How many decimals its integers have."""
+        """Return the number of decimals that its integers stand for."""
         wanted = self.single if self.single >= 0 else self.decimals
         return (
             min(wanted, max(int(np.searchsorted(_POWERS, _LIMIT / self.greatest, "right")) - 1, 0))
@@ -393,7 +393,7 @@ def _values(records: np.ndarray) -> np.ndarray:
 
 
 def _decimals(values: np.ndarray, kind: type[np.floating]) -> int:
-    """How many decimals the shortest decimal forms of numbers have at most; MOST where it is more
+    """Return the most decimals that the shortest decimal forms of the numbers have; MOST if more
     than that.
     """
     for decimals, power in enumerate(_POWERS):

@@ -51,7 +51,9 @@ class Worker:
         )
 
     def call(self, function: Callable[..., R], /, *args: object, **kwargs: object) -> R:
-        """What a function that can be imported gives there. Raises what it raises, and WorkerLost."""
+        """Call an importable function in the worker and return its result. Raises what it raises,
+        and WorkerLost.
+        """
         message = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
         try:
             send(self._process.stdin, message)

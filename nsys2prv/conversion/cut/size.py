@@ -208,7 +208,7 @@ def _thinned(rate: int) -> Step:
 
 
 def steps() -> list[Step]:
-    """What is left out, one after the other, until the trace fits; the order is that of
+    """Yield the reductions, one after the other, until the trace fits; the order is that of
     docs/cutting.md.
     """
     layouts, lines = catalogue().layouts, frozenset(catalogue().lines)
@@ -324,7 +324,7 @@ class Fitting:
         )
 
     def notes(self) -> list[str]:
-        """What was left out, for people."""
+        """Describe what was left out, one line each."""
         return (
             [
                 f"left out to stay within {size_text(self.limit)}: {'; '.join(step.what for step in self.done)}"

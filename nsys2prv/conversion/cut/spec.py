@@ -1,4 +1,4 @@
-"""What is to become of the runs of a job, and the account of what did."""
+"""Specification of a cut of a job's runs, and the account of what was cut."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Window:
     origin: int = 0
 
     def has(self, times: np.ndarray) -> np.ndarray:
-        """Which times are in it."""
+        """Return a mask (bool) of the times that lie in it."""
         return (times >= self.first) & (
             (times <= self.last) if self.closed else (times < self.last)
         )

@@ -1,4 +1,4 @@
-"""What kernels do, told from their names: class, use of tensor cores, layout and tile of a GEMM.
+"""Classify kernels by their names: class, use of tensor cores, layout and tile of a GEMM.
 
 The rules are data (``kernel_rules.yaml``, and what users put before it); this module reads, checks
 and applies them.
