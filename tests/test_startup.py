@@ -35,12 +35,16 @@ HEAVY = {
     "nsys2prv.paraver.check",
     "nsys2prv.analysis",
 }
-#: For jobs of several hosts, for cuts, and for all views that there are.
+#: For jobs of several hosts, for more workers than threads do, for --states, for cuts, and for all views that there are.
 NOT_ASKED_FOR = {
     "nsys2prv.conversion.align",
     "nsys2prv.conversion.causality",
     "nsys2prv.clock.solve",
     "nsys2prv.clock.causal",
+    "nsys2prv.clock.gathering",
+    "nsys2prv.relations.thread_states",
+    "nsys2prv.relations.innermost",
+    "nsys2prv._util.engines.processes",
     "nsys2prv.conversion.cut.stage",
     "nsys2prv.paraver.cfg.catalogue",
 }

@@ -5,22 +5,11 @@ and spreads.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import IntEnum
 
 import numpy as np
 import polars as pl
 
-NCCL, MPI = 0, 1
-
-
-class Role(IntEnum):
-    """Role in a collective: every member waits for all, the others wait for the root, or the root
-    waits for the others.
-    """
-
-    ALL = 0
-    FROM_ROOT = 1
-    TO_ROOT = 2
+from nsys2prv.clock.roles import MPI, NCCL, Role  # noqa: F401  re-exported
 
 
 @dataclass(frozen=True)

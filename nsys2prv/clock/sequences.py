@@ -35,14 +35,12 @@ from nsys2prv.clock.observations import (
     line_through,
     pivot_of,
 )
+from nsys2prv.clock.roles import ALIGNED_ERROR, UTC_ERROR
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024
-#: By how much UTC hardly ever errs (ns), and seldom: what lies closer together it does not tell
-#: apart.
-UTC_ERROR, USUAL_UTC_ERROR = 100_000_000, 10_000_000
-#: The same of times on clocks that are aligned.
-ALIGNED_ERROR = 1_000_000
+#: By how much UTC seldom errs (ns).
+USUAL_UTC_ERROR = 10_000_000
 #: Members tried as the one that the others of their group are compared with.
 REFERENCES = 3
 #: Why a member's calls are not numbered: kinds of findings, and what they say.

@@ -51,7 +51,6 @@ from nsys2prv.nsight.unchanged import unchanged
 from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_model
 from nsys2prv.relations import run as relate
-from nsys2prv.relations import thread_states
 from nsys2prv.relations.absent_members import absent_members
 from nsys2prv.store import samples as device_model
 from nsys2prv.store.corrections import clip_profiler_events, mark_unsampled, scale_fractions
@@ -454,6 +453,8 @@ def _states(
     reading: _Reading, model: object_model.ObjectModel, placed: Timeline
 ) -> list[TaskResult]:
     """The states of all rows."""
+    from nsys2prv.relations import thread_states
+
     threads = {result.task: threads_of(result, model) for result in reading.results}
     tasks = thread_states.plan(
         reading.results,

@@ -8,21 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize_together
-from nsys2prv.clock.gathering import (
-    Gathered,
-    MemberCalls,
-    Participant,
-    gathered,
-    gathered_by_member,
-)
-from nsys2prv.clock.observations import Calls, Messages
 from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import Observations
+
+if TYPE_CHECKING:
+    from nsys2prv.clock.gathering import Gathered, MemberCalls
+    from nsys2prv.clock.observations import Calls, Messages
 
 #: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
 #: and the function that it numbers; clock.observations.Role; whether of the root; members expected;
@@ -175,6 +172,9 @@ class CallPortion:
         return Observations(self._calls())
 
     def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
+        from nsys2prv.clock.gathering import gathered
+        from nsys2prv.clock.observations import Messages
+
         one = len({block.block.group for block in self.blocks}) == 1
         usual = all(block.sane for block in self.blocks) and not all(
             block.numbered for block in self.blocks
@@ -186,6 +186,8 @@ class CallPortion:
 
     def _calls(self) -> Calls:
         """All calls. Where the report numbers those of a communicator, it does by function."""
+        from nsys2prv.clock.observations import Calls
+
         rows = np.concatenate([block.block.read() for block in self.blocks])
         column = dict(zip(COLUMNS, rows.T, strict=True))
         sizes = [block.block.rows for block in self.blocks]
@@ -213,6 +215,8 @@ class CallPortion:
         """Yield the calls of one large communicator that the report does not number, a member at a
         time.
         """
+        from nsys2prv.clock.gathering import Participant, gathered_by_member
+
         members: dict[int, list[MemberBlock]] = {}
         for block in self.blocks:
             members.setdefault(block.member, []).append(block)
@@ -234,6 +238,8 @@ class CallPortion:
 
 
 def _member_calls(blocks: Sequence[MemberBlock], kinds: Kinds, pivot: int) -> MemberCalls:
+    from nsys2prv.clock.gathering import MemberCalls
+
     rows = np.concatenate([block.block.read() for block in blocks])
     column = dict(
         zip(

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import polars as pl
 
-from nsys2prv.clock.gathering import Gathered, gathered
-from nsys2prv.clock.observations import Calls, Messages, span_of
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
 from nsys2prv.store.runs import TRACE, SpillWriter
 from nsys2prv.store.task_result import TaskResult
 
 if TYPE_CHECKING:
     from nsys2prv.clock.gathering import Gathered
+    from nsys2prv.clock.observations import Calls, Messages
     from nsys2prv.store.facts import FactFile
     from nsys2prv.store.task_result import TaskResult
 
@@ -44,14 +43,26 @@ class RelationResult:
     counters: list[Counters] = field(default_factory=list)
 
 
+def _no_calls() -> Calls:
+    from nsys2prv.clock.observations import Calls
+
+    return Calls.none()
+
+
+def _no_messages() -> Messages:
+    from nsys2prv.clock.observations import Messages
+
+    return Messages.none()
+
+
 @dataclass
 class Observations:
     """Observations between the clocks of hosts: calls by `task * DEVICES + device`, on the clocks
     of the column `host`.
     """
 
-    calls: Calls = field(default_factory=Calls.none)
-    messages: Messages = field(default_factory=Messages.none)
+    calls: Calls = field(default_factory=_no_calls)
+    messages: Messages = field(default_factory=_no_messages)
 
 
 R = TypeVar("R", covariant=True)
@@ -163,11 +174,15 @@ class ObservationFile:
         return pickle.loads(self.path.read_bytes())
 
     def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
+        from nsys2prv.clock.gathering import gathered
+
         observed = self.observed()
         return gathered(observed.calls, pivot), observed.messages
 
 
 def save_observations(observed: Observations, path: Path) -> ObservationFile:
+    from nsys2prv.clock.observations import span_of
+
     path.write_bytes(pickle.dumps(observed))
     source = int(observed.calls.source.min()) if len(observed.calls.source) else -1
     return ObservationFile(

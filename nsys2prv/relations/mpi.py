@@ -14,8 +14,7 @@ import polars as pl
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.notes import ClockNote, Detail
-from nsys2prv.clock.observations import MPI as SOURCE
-from nsys2prv.clock.observations import Messages
+from nsys2prv.clock.roles import MPI as SOURCE
 from nsys2prv.events.mpi import EITHER, MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations.blocks import Block, by_group, stored_lines, write_blocks
@@ -238,6 +237,8 @@ class HostsStep:
     path: Path
 
     def run(self) -> ObservationFile:
+        from nsys2prv.clock.observations import Messages
+
         pairs = _complete(_pairs(_read(self.blocks), self.processes, in_time=False)[0]).filter(
             pl.col("host") != pl.col("receiving_host")
         )

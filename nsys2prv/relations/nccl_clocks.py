@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.observations import NCCL as SOURCE
-from nsys2prv.clock.observations import Calls, Role
-from nsys2prv.clock.sequences import ALIGNED_ERROR, UTC_ERROR, CallSequence, Member, number_group
+from nsys2prv.clock.roles import ALIGNED_ERROR, UTC_ERROR, Role
+from nsys2prv.clock.roles import NCCL as SOURCE
 from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, SEND_RECEIVE, WAIT_FOR_ROOT
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL
@@ -23,6 +23,10 @@ from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, Kinds, porti
 from nsys2prv.relations.kind import DEVICES, Observations, RelationContext
 from nsys2prv.relations.nccl_kernels import BY_ENDS, KEPT, MEMBER, Piece, roles, sane
 from nsys2prv.store.facts import FactFile, batches, read_fact
+
+if TYPE_CHECKING:
+    from nsys2prv.clock.observations import Calls
+    from nsys2prv.clock.sequences import CallSequence
 
 #: Findings that say that ends tell nothing, rather than that they speak against a match.
 UNCLEAR = ("few", "ambiguous")
@@ -65,6 +69,8 @@ class EndsStep:
 
     def run(self) -> tuple[Piece, int]:
         """The piece with other ordinals, and how many kernels are of no collective."""
+        from nsys2prv.clock.sequences import Member, number_group
+
         parts = sorted(
             (part for block in self.piece.blocks for part in _parts(block)),
             key=lambda part: part.member,
@@ -100,6 +106,8 @@ class EndsStep:
         return ALIGNED_ERROR if len(np.unique(np.concatenate(parts))) == 1 else UTC_ERROR
 
     def _calls(self, part: _Part, kinds: Kinds) -> CallSequence:
+        from nsys2prv.clock.sequences import CallSequence
+
         columns = part.read()
         return CallSequence(
             (columns["time_end"] - self.pivot).astype(np.float64),
@@ -347,6 +355,8 @@ def _calls(kernels: pl.DataFrame, clock: str) -> Calls:
     """The kernels as calls; they have columns group, member, number, and `clock` is the one of
     their clocks.
     """
+    from nsys2prv.clock.observations import Calls
+
     kernels = kernels.with_columns(
         waits=_waits().cast(pl.Int64),
         signature=pl.struct("operation", "fused", "bytes").rank("dense").cast(pl.Int64),

@@ -18,9 +18,8 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.notes import Detail
-from nsys2prv.clock.observations import NCCL as SOURCE
-from nsys2prv.clock.observations import Calls, Messages, Role
-from nsys2prv.clock.sequences import ALIGNED_ERROR, UTC_ERROR, recognised
+from nsys2prv.clock.roles import ALIGNED_ERROR, UTC_ERROR, Role
+from nsys2prv.clock.roles import NCCL as SOURCE
 from nsys2prv.events.names.calls import SEND
 from nsys2prv.events.nccl import MESSAGES
 from nsys2prv.nsight.source import NULL
@@ -192,6 +191,8 @@ def _read(blocks: Sequence[Block]) -> pl.DataFrame:
 
 
 def _between_hosts(pairs: pl.DataFrame) -> Observations:
+    from nsys2prv.clock.observations import Messages
+
     pairs = pairs.filter(pl.col("host") != pl.col("host_there"))
     sender, sent, receiver, received = (
         pairs[name].to_numpy() for name in ("host", "time_begin", "host_there", "time_end_there")
@@ -281,6 +282,9 @@ def _by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     """The messages with the ordinals that their kernels' ends tell, -1 where they tell none and the
     order is not possible.
     """
+    from nsys2prv.clock.observations import Calls
+    from nsys2prv.clock.sequences import recognised
+
     messages = messages.with_columns(group=pl.struct(_STREAM).rank("dense").cast(pl.Int64))
     member = messages["sends"].cast(pl.Int64).to_numpy()
     count = messages.height

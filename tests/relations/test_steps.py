@@ -24,7 +24,7 @@ from nsys2prv.clock.gathering import MemberCalls, Participant, gathered, gathere
 from nsys2prv.clock.observations import NCCL, Calls
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
-from nsys2prv.relations import all_relations, call_blocks, nccl_collectives, nccl_messages
+from nsys2prv.relations import MODULES, all_relations, call_blocks, nccl_collectives, nccl_messages
 from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece, portions
 from nsys2prv.store import facts
@@ -250,6 +250,18 @@ def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
         if piece.low is not None and piece.high is not None
     ):
         assert ((piece.read()[:, 0] >= piece.low) & (piece.read()[:, 0] < piece.high)).all()
+
+
+def test_every_module_with_relations_is_listed() -> None:
+    folder = Path(nccl_messages.__file__).parent
+    assert (
+        tuple(
+            file.stem
+            for file in sorted(folder.glob("*.py"))
+            if "\nRELATIONS = " in file.read_text(encoding="utf-8")
+        )
+        == MODULES
+    )
 
 
 def test_facts_set_aside_are_those_that_are_read() -> None:

@@ -7,7 +7,6 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
-from nsys2prv._util.engines import processes, threads
 from nsys2prv._util.engines.pool import MOST_THREADS, Pool
 
 R = TypeVar("R")
@@ -29,4 +28,10 @@ def workers(jobs: int, scheduler: str | None = None) -> AbstractContextManager[P
     """`jobs` workers."""
     if jobs <= 1:
         return nullcontext(Pool(SerialExecutor(), 1))
-    return threads.workers(jobs) if jobs <= MOST_THREADS else processes.workers(jobs)
+    if jobs <= MOST_THREADS:
+        from nsys2prv._util.engines import threads
+
+        return threads.workers(jobs)
+    from nsys2prv._util.engines import processes
+
+    return processes.workers(jobs)

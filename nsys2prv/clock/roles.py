@@ -1,0 +1,25 @@
+"""What those who observe clocks say of calls: whose they are, how far their times may be off, and
+who waits for whom.
+
+Apart from :mod:`nsys2prv.clock.observations`, so that a job with one clock does not import it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+#: Sources of observations.
+NCCL, MPI = 0, 1
+#: By how much UTC hardly ever errs (ns): what lies closer together it does not tell apart. And the
+#: same of times on clocks that are aligned.
+UTC_ERROR, ALIGNED_ERROR = 100_000_000, 1_000_000
+
+
+class Role(IntEnum):
+    """Who waits for whom in a collective: every member for all, the others for the root, or the
+    root for the others.
+    """
+
+    ALL = 0
+    FROM_ROOT = 1
+    TO_ROOT = 2
