@@ -23,11 +23,12 @@ from nsys2prv.analysis.unit import (
     WORK,
     Unit,
     columns_of,
+    driving_threads,
     host_states,
     labels_of,
     located,
 )
-from nsys2prv.events.names.calls import ASYNCHRONOUS, COPYING, SETTING, SYNCHRONISING
+from nsys2prv.events.names.calls import ASYNCHRONOUS, COPYING, SETTING
 
 #: Classes of gaps by length: names, and bounds in ns.
 LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")
@@ -82,7 +83,23 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     result = {
         name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()
     }
-    return result | _latencies(unit) | _calls(unit) | _memory(unit)
+    return result | {"blocking": _blocking(unit)} | _latencies(unit) | _calls(unit) | _memory(unit)
+
+
+def _blocking(unit: Unit) -> pl.DataFrame:
+    """Calls that wait for a device and leave it idle meanwhile: a row for each device, with their
+    count and the idle time (ns). Waiting beside a busy device costs nothing.
+    """
+    rows = []
+    for device in unit.devices if unit.has("cuda_api") else ():
+        calls = unit.api.filter(
+            pl.col("thread").is_in(driving_threads(unit, device))
+            & pl.col("call").is_in(list(unit.question.synchronising))
+        )
+        begin, end = columns_of(calls, "begin", "end")
+        idle = gaps(unit.active(device), 0, unit.duration).within(begin, end)
+        rows.append((int(np.count_nonzero(idle)), int(idle.sum())))
+    return pl.DataFrame(rows, schema={"count": pl.Int64, "time_ns": pl.Int64}, orient="row")
 
 
 def _latencies(unit: Unit) -> dict[str, pl.DataFrame]:
@@ -294,10 +311,10 @@ def _rules(
             met = moves.filter(condition)
             rows.append((rule, int(met["count"].sum()), int(met["time_ns"].sum()), advice))
     if "calls" in tables:
-        blocking = tables["calls"].frame.filter(pl.col("call").str.contains(SYNCHRONISING))
+        blocking = found["blocking"]
         rows.append(
             (
-                "API calls that block the host until the device is done",
+                "API calls that wait for the device and leave it idle",
                 int(blocking["count"].sum()),
                 int(blocking["time_ns"].sum()),
                 "wait for events or streams rather than the device, and as late as can be",
