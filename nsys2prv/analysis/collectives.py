@@ -6,6 +6,7 @@ bandwidth by nccl-tests' factors, of many kernels weighted by their transfers). 
 collective is the rank whose kernel begins last. What it did meanwhile, between the first rank's
 begin and its own, is told by its device (computing, other communication, memory operations, idle)
 and its launching threads (see hosts.py). MPI's, by call.
+Communicators of NCCL are called by their members; `communicator_hash` is NCCL's own number.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
+from nsys2prv.analysis.communicators import communicator_names
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
 from nsys2prv.analysis.unit import (
     COMPUTE,
@@ -219,6 +221,23 @@ def _operations() -> pl.Expr:
     )
 
 
+def _by_members(rows: pl.DataFrame, kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """NCCL communicators by their members, and last (`communicator_hash`) as NCCL numbers them.
+    kernels: communicator and task.
+    """
+    names = communicator_names(kernels, context.tasks).rename({"name": "by_members"})
+    joined = rows.join(
+        names, left_on="communicator", right_on="value", how="left", maintain_order="left"
+    )
+    labelled = _communicators(joined, context, "nccl_communicator")
+    return labelled.with_columns(
+        pl.coalesce("by_members", "communicator").alias("communicator"),
+        pl.when(pl.col("by_members").is_not_null())
+        .then(pl.col("communicator"))
+        .alias("communicator_hash"),
+    ).drop("by_members")
+
+
 def _by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = kernels.group_by("communicator", "operation", maintain_order=True).agg(
         ranks=pl.col("task").n_unique().cast(pl.Int64),
@@ -229,7 +248,7 @@ def _by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = rows.with_columns(mean_ns=pl.col("time_ns") / pl.col("kernels")).sort(
         "time_ns", descending=True, maintain_order=True
     )
-    return _communicators(rows.with_columns(_operations()), context, "nccl_communicator")
+    return _by_members(rows.with_columns(_operations()), kernels, context)
 
 
 def _across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
@@ -254,7 +273,7 @@ def _across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
         wait_share=ratio(pl.col("wait_ns"), pl.col("wait_ns") + pl.col("transfer_ns"))
     )
     rows = rows.sort("wait_ns", descending=True, maintain_order=True)
-    return _communicators(rows.with_columns(_operations()), context, "nccl_communicator")
+    return _by_members(rows.with_columns(_operations()), matched, context)
 
 
 def _stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from nsys2prv.analysis.findings.told import WIDEST, finding_lines
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.text import IN_DETAIL, MOST_ROWS, table_lines
+from nsys2prv.analysis.text import COLUMNS_IN_DETAIL, IN_DETAIL, MOST_ROWS, table_lines
 
 #: Lines that are printed unless all are asked for, and rows of each table then.
 MOST_LINES, FEW_ROWS = 60, 5
@@ -100,7 +100,14 @@ def _blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         )
     ]
     tables = [
-        [table.title, *table_lines(table.frame, rows, style.width)]
+        [
+            table.title,
+            *table_lines(
+                table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False),
+                rows,
+                style.width,
+            ),
+        ]
         for name, table in result.tables.items()
         if name not in IN_DETAIL and table.frame.height
     ]

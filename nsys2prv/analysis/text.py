@@ -21,6 +21,8 @@ FORMAT = "nsys2prv report 1"
 UPRIGHT = 3
 #: Characters of the longest text column.
 WIDEST = 60
+#: Columns that are printed with --full alone.
+COLUMNS_IN_DETAIL = ("communicator_hash",)
 #: Tables that are maps or repeat others in detail: in JSON and DataFrames, not in the terminal.
 IN_DETAIL = frozenset(
     {

@@ -1,0 +1,51 @@
+"""Communicators are called by their members."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsys2prv.analysis.communicators import communicator_names
+
+
+def test_communicators_by_their_members() -> None:
+    """16 ranks on four hosts."""
+    tasks = pl.DataFrame(
+        {
+            "task": range(1, 17),
+            "rank": range(16),
+            "node": [f"node0{1 + rank // 4}" for rank in range(16)],
+        }
+    )
+    groups = {
+        10: range(16),
+        11: range(16),
+        20: range(4, 8),
+        21: (0, 2),
+        30: (0, 4, 8, 12),
+        31: (1, 3, 5, 7),
+        40: (0, 1, 7),
+        50: (3,),
+        -1: (0, 1),
+    }
+    kernels = pl.DataFrame(
+        [(group, rank + 1) for group, ranks in groups.items() for rank in ranks],
+        schema=["communicator", "task"],
+        orient="row",
+    )
+    names = dict(communicator_names(kernels.sample(fraction=1, shuffle=True, seed=1), tasks).rows())
+    assert names == {
+        10: "world (0-15)",
+        11: "world (0-15) #2",
+        20: "node02 (4-7)",
+        21: "node01 (0,2)",
+        30: "every 4th (0,4,8,12)",
+        31: "every 2nd (1,3,5,7)",
+        40: "ranks 0,1,7, across hosts",
+        50: "rank 3 alone",
+    }
+
+
+def test_ranks_that_are_not_known_are_counted() -> None:
+    tasks = pl.DataFrame({"task": [1, 2], "rank": [None, None], "node": ["a", "b"]})
+    kernels = pl.DataFrame({"communicator": [5, 5], "task": [1, 2]})
+    assert communicator_names(kernels, tasks)["name"].to_list() == ["world (0,1)"]
