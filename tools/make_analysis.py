@@ -30,6 +30,7 @@ nsys2prv report rank*.sqlite --ranks 0-7 --time 10:20 -t -osrt   a part of the j
 nsys2prv report rank*.sqlite --json report.json    everything, for scripts and for later comparisons
 nsys2prv report rank*.sqlite --html report.html    everything as one page for a browser, with pictures
 nsys2prv report report.json --html report.html     the same, later and elsewhere
+nsys2prv report rank*.sqlite --title "64 GPUs"     what the report is called; its files by default
 nsys2prv report rank*.sqlite --compare 8gpus.json 16gpus/ --scaling weak
 nsys2prv diff before.json after.json               two jobs side by side; a job is a report, a folder of reports, or such a JSON file
 nsys2prv diff a.json b.json --fail-above 5%        exit status 4 where b takes longer by more than that: an iteration, else the job
@@ -46,7 +47,8 @@ An analysis whose inputs are missing says which table of the reports it would ne
 * `overlap`: communication that is exposed and that is overlapped by computation, by device, by operation, by class of kernels; kernels at
   a time during NCCL's; kernels in flight.
 * `collectives`: NCCL per communicator and operation: calls, bytes, waits, bus bandwidth; who arrives last, how long the others wait for
-  it, and what it does meanwhile; MPI calls.
+  it, and what it does meanwhile; MPI calls. NCCL's communicators are called by their members; its own number of each is in
+  `communicator_hash` (printed with `--full`).
 * `kernels`: kernels and classes: count, mean, median, least, greatest, deviation, imbalance over ranks, tensor cores by name and
   measured; durations, and those with two modes; classes by iteration.
 * `operations`: NVTX ranges, nested: calls, host time, GPU time of the work launched inside, communication, GEMM with and without tensor
@@ -54,6 +56,7 @@ An analysis whose inputs are missing says which table of the reports it would ne
 * `idle`: gaps of devices by length and by what the host does in them; launch latency; API calls; memory copies; what Nsight's expert
   rules look for.
 * `metrics`: GPU metrics and network: means, and maps over time; the use of devices over time.
+* `clocks`: how the clock of each host was corrected, and how far it may still be wrong.
 
 *Useful* on a device are kernels other than NCCL's (`--useful compute`, as BSC's tools count) or all kernels (`--useful all-kernels`, as
 TALP does). An iteration is from the first rank's begin of a range to the last rank's end; the n-th execution of a name on every rank is
@@ -109,8 +112,14 @@ Open a job in a `with` statement, or close it; its temporary files go with it. `
 ```python
 import nsys2prv
 
-job = nsys2prv.open(["sample_reports/training/rank0.sqlite", "sample_reports/training/rank1.sqlite",
-                     "sample_reports/training/rank2.sqlite", "sample_reports/training/rank3.sqlite"])
+job = nsys2prv.open(
+    [
+        "sample_reports/training/rank0.sqlite",
+        "sample_reports/training/rank1.sqlite",
+        "sample_reports/training/rank2.sqlite",
+        "sample_reports/training/rank3.sqlite",
+    ]
+)
 print(job.duration, "ns")
 print(job.layouts)
 print(job.devices)
@@ -147,13 +156,21 @@ print(efficiencies.missing)
 Columns that end in `_ns` are durations, `_bytes` sizes, `share` and `efficiency` fractions of 1. Iterations:
 
 ```python
-print(efficiencies.tables["iterations"].frame.select("region", "elapsed_ns", "parallel_efficiency", "load_balance_efficiency"))
+print(
+    efficiencies.tables["iterations"].frame.select(
+        "region", "elapsed_ns", "parallel_efficiency", "load_balance_efficiency"
+    )
+)
 ```
 
 Who arrives last at NCCL collectives, and how long the others wait for it:
 
 ```python
-print(job.analyse("collectives")["collectives"].tables["stragglers"].frame.select("rank", "last", "late_ns", "made_wait_ns"))
+print(
+    job.analyse("collectives")["collectives"]
+    .tables["stragglers"]
+    .frame.select("rank", "last", "late_ns", "made_wait_ns")
+)
 ```
 
 The tables of the terminal are text of the same frames:
@@ -173,8 +190,13 @@ of_gpu = pl.col("device") == 0
 compute = kernels.filter(of_gpu)
 busy = union(compute["begin"].to_numpy(), compute["end"].to_numpy())
 nccl = job.frame("nccl_kernel", "kernel", "bytes").filter(of_gpu)
-print(nccl.with_columns(beside=pl.Series(busy.within(nccl["begin"].to_numpy(), nccl["end"].to_numpy()))).select(
-    "begin", "end", "bytes", "beside").head(3))
+print(
+    nccl.with_columns(
+        beside=pl.Series(busy.within(nccl["begin"].to_numpy(), nccl["end"].to_numpy()))
+    )
+    .select("begin", "end", "bytes", "beside")
+    .head(3)
+)
 job.close()
 ```
 """

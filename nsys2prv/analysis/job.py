@@ -18,10 +18,20 @@ from nsys2prv._util import engines
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, temporary_folder
 from nsys2prv._util.text import plural
-from nsys2prv.analysis import collectives, efficiencies, idle, kernels, metrics, operations, overlap
+from nsys2prv.analysis import (
+    clocks,
+    collectives,
+    efficiencies,
+    idle,
+    kernels,
+    metrics,
+    operations,
+    overlap,
+)
 from nsys2prv.analysis.book import UNKNOWN, EventReader, Samples, load
 from nsys2prv.analysis.findings import analysis as findings
 from nsys2prv.analysis.findings.finding import Finding
+from nsys2prv.analysis.head import clock_table, facts_of
 from nsys2prv.analysis.regions import folded, group_table, windows
 from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.analysis.steady import Steady, find_steady_state
@@ -40,7 +50,17 @@ from nsys2prv.relations import all_relations
 
 ANALYSES = tuple(
     module.ANALYSIS
-    for module in (findings, efficiencies, overlap, collectives, kernels, operations, idle, metrics)
+    for module in (
+        findings,
+        efficiencies,
+        overlap,
+        collectives,
+        kernels,
+        operations,
+        idle,
+        metrics,
+        clocks,
+    )
 )
 
 
@@ -112,6 +132,11 @@ class OpenJob:
     def warnings(self) -> list[str]:
         """About the reports and their clocks."""
         return [*self._job.warnings, *self._job.placed.warnings]
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """When it ran, on which GPUs, recorded by which versions (see :mod:`nsys2prv.analysis.head`)."""
+        return facts_of(self._job)
 
     @property
     def notes(self) -> list[str]:
@@ -306,7 +331,9 @@ class OpenJob:
             self._groups,
             self.steady,
         )
-        context = Context(self.book, question, self.labels, self.folded, self.absent)
+        context = Context(
+            self.book, question, self.labels, self.folded, self.absent, clock_table(self._job)
+        )
         able = [
             analysis
             for analysis in wanted

@@ -40,7 +40,8 @@ class Result:
 @dataclass(frozen=True)
 class Context:
     """What analyses conclude with. labels: name set -> frame of value and label. folded: NVTX names
-    as groups (folding.py). absent: layouts -> why there are none of them.
+    as groups (folding.py). absent: layouts -> why there are none of them. clocks: as head.clock_table
+    has them.
     """
 
     book: EventReader
@@ -48,6 +49,7 @@ class Context:
     labels: Mapping[str, pl.DataFrame]
     folded: pl.DataFrame
     absent: Callable[[Sequence[str]], str]
+    clocks: pl.DataFrame
 
     @property
     def duration(self) -> int:

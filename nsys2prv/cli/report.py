@@ -12,8 +12,10 @@ from typing import Any
 from nsys2prv._util import signals
 from nsys2prv._util.errors import MissingPackage, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_not_read, named_as_report, write_whole
+from nsys2prv._util.notes import Detail
 from nsys2prv._util.text import plural
 from nsys2prv.analysis.comparison import Run, difference, scaling, slowdown
+from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.job import OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.rows import SAMPLED
@@ -115,6 +117,12 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
         metavar="FILE",
         help="write everything as one page for a browser too (needs matplotlib)",
     )
+    parser.add_argument(
+        "--title",
+        default="",
+        metavar="TEXT",
+        help="what the report is called; its files by default",
+    )
     add_analysis_options(parser)
     _add_cut(parser)
     options = _checked(parser.parse_args(joined_kinds(arguments)), ("json", "html"))
@@ -123,6 +131,8 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
 
         need_matplotlib()
     described, results = _results(options)
+    if options.title:
+        described["title"] = options.title
     if options.compare:
         others = [load_run(one, options) for one in options.compare]
         results["scaling"] = scaling(
@@ -344,7 +354,7 @@ def load_run(given: str, options: argparse.Namespace) -> Run:
 
 
 def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:
-    """Return the description of a job, for JSON."""
+    """What a job is, for JSON. Notes that ask nobody to do anything are left out."""
     tasks = job.rows.filter(job.rows["kind"] != SAMPLED)["task"].n_unique()
     return {
         "name": name
@@ -355,7 +365,8 @@ def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dic
         "devices": job.devices.height,
         "nodes": job.rows["node"].unique(maintain_order=True).to_list(),
         "records": job.layouts,
-        "notes": job.notes,
+        **job.facts,
+        "notes": [note for note in job.notes if not isinstance(note, Detail)],
         "warnings": job.warnings,
     }
 
@@ -363,7 +374,9 @@ def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dic
 def heading(job: Mapping[str, Any]) -> list[str]:
     """Return the heading for a job. job: as :func:`describe` returns it."""
     return [
+        *([str(job["title"])] if job.get("title") else []),
         f"{plural(job['ranks'], 'task')} on {plural(len(job['nodes']), 'host')}, {plural(job['devices'], 'GPU')}; "
         f"{duration(job['duration_ns'])}; {sum(job['records'].values()):,} events",
+        *filter(None, [machine_line(job)]),
         *(f"  {note}" for note in job["notes"]),
     ]

@@ -128,7 +128,8 @@ class ReportInfo:
     table that has any. ranks: MPI rank of a process. launcher_ranks: rank by each variable of the
     launcher's environment. cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported. messages:
     of Nsight Systems about losses and the like. job: tells the launcher's jobs apart.
-    launcher_sizes: number of ranks by each variable of that environment.
+    launcher_sizes: number of ranks by each variable of that environment. driver: version of NVIDIA's
+    driver, empty where it is not told.
     """
 
     path: Path
@@ -153,6 +154,7 @@ class ReportInfo:
     messages: tuple[Message, ...] = ()
     job: str = ""
     launcher_sizes: dict[str, int] = field(default_factory=dict)
+    driver: str = ""
 
     @property
     def name(self) -> str:
@@ -213,13 +215,15 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
     utc_ns, system_ns = min(
         starts, key=lambda start: (start[0] is None, start[0] or 0), default=(None, None)
     )
-    hosts = [
-        value
-        for name, value in database.small(
-            "TARGET_INFO_SYSTEM_ENV", "name", "value", where="{name} = 'Hostname'"
-        )
-        if value
-    ]
+    system: dict[str, str] = {}
+    for name, value in database.small(
+        "TARGET_INFO_SYSTEM_ENV",
+        "name",
+        "value",
+        where="{name} IN ('Hostname', 'NvDriverVersion')",
+    ):
+        if value:
+            system.setdefault(name, str(value))
     details = database.small("ANALYSIS_DETAILS", "duration")
     domains, categories = _nvtx_names(database)
     return ReportInfo(
@@ -227,7 +231,8 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         source=source,
         schema=str(export.get("EXPORT_SCHEMA_VERSION") or ""),
         product=str(export.get("EXPORT_PRODUCT_VERSION") or ""),
-        host=str(hosts[0]) if hosts else "",
+        host=system.get("Hostname", ""),
+        driver=driver_version(system.get("NvDriverVersion", "")),
         utc_ns=utc_ns,
         system_ns=system_ns,
         absolute=str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower()
@@ -251,6 +256,15 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         messages=messages(database),
         job=launcher_job(database),
     )
+
+
+def driver_version(text: str) -> str:
+    """NVIDIA's driver as it is called, `515.65.01`. Older reports write it as one number, 5156501, and
+    0 where there is no driver.
+    """
+    if not text.isdecimal():
+        return text
+    return f"{text[:3]}.{text[3:-2]}.{text[-2:]}" if len(text) >= 7 else ""
 
 
 def _usable(database: Source, table: str) -> bool:

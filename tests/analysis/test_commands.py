@@ -23,6 +23,7 @@ ANALYSES = [
     "operations",
     "idle",
     "metrics",
+    "clocks",
 ]
 
 

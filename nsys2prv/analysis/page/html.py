@@ -16,6 +16,7 @@ import polars as pl
 from nsys2prv._util.data import data_text
 from nsys2prv._util.version import __version__
 from nsys2prv.analysis.findings.told import NOTHING
+from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.page.drawing import draw_all
 from nsys2prv.analysis.page.parts import (
     FAIR,
@@ -219,7 +220,7 @@ def page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
     style, script = (
         data_text("nsys2prv.analysis.page.templates", name) for name in ("style.css", "script.js")
     )
-    name = escaped(str(job["name"]))
+    name = escaped(str(job.get("title") or job["name"]))
     return Template(data_text("nsys2prv.analysis.page.templates", "page.html")).substitute(
         title=name,
         head=_head(job),
@@ -249,4 +250,4 @@ def _head(job: Mapping[str, object]) -> str:
         f'<div data-v="{value}"><b>{escaped(text)}</b>{what}</div>'
         for what, (text, value) in figures.items()
     )
-    return f'<div class="tiles">{tiles}</div><p>Hosts: {escaped(shown)}</p>'
+    return f'<div class="tiles">{tiles}</div><p>{escaped(machine_line(dict(job)))}</p><p>Hosts: {escaped(shown)}</p>'

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from nsys2prv.analysis.page.parts import Material, Section
 from nsys2prv.analysis.page.sections import (
+    clocks,
     collectives,
     communication,
     devices,
@@ -23,6 +24,7 @@ SECTIONS = (
     devices,
     communication,
     collectives,
+    clocks,
     kernels,
     operations,
     idle,

@@ -1,0 +1,87 @@
+"""What a job is, for the head of its report: when it ran, on which GPUs, recorded by which version."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timezone
+
+import polars as pl
+
+from nsys2prv.clock.maps import UNPLACED
+from nsys2prv.conversion.job import Job
+
+#: Begins (UTC, ns) outside of which no date can be told.
+LATEST = 250_000_000_000_000_000_000
+#: Models and versions that are named.
+MOST_NAMED = 3
+
+
+def facts_of(job: Job) -> dict[str, object]:
+    """When the job began (`begins_utc`, text, empty where unknown), its GPU models with how many of
+    each there are, and versions of drivers and of Nsight Systems.
+    """
+    gpus: dict[tuple[str, object], str] = {}
+    for number, info in enumerate(job.infos):
+        # Reports of one host name the same GPUs.
+        where = info.host or str(number)
+        for gpu in info.gpus.values():
+            gpus[where, gpu.key or gpu.number] = gpu.name
+    return {
+        "begins_utc": _date(job),
+        "gpu_models": dict(Counter(filter(None, gpus.values())).most_common()),
+        "drivers": _distinct(info.driver for info in job.infos),
+        "nsys": _distinct(info.product for info in job.infos),
+    }
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return sorted({text for text in texts if text})
+
+
+def _date(job: Job) -> str:
+    known = any(placement.method != UNPLACED for placement in job.placed.placements)
+    if not known or not 0 < job.placed.epoch < LATEST:
+        return ""
+    begin = datetime.fromtimestamp(job.placed.epoch // 1_000_000_000, timezone.utc)
+    return begin.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def named(texts: list[str]) -> str:
+    """A few texts for people."""
+    more = len(texts) - MOST_NAMED
+    return ", ".join(texts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def machine_line(facts: dict[str, object]) -> str:
+    """The date, the GPUs and the versions for people; empty where nothing is known."""
+    models = dict(facts.get("gpu_models") or {})
+    parts = [
+        f"{facts['begins_utc']} UTC" if facts.get("begins_utc") else "",
+        named([f"{count:,} x {name}" for name, count in models.items()]),
+        f"driver {named(list(facts['drivers']))}" if facts.get("drivers") else "",
+        f"recorded by nsys {named(list(facts['nsys']))}" if facts.get("nsys") else "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def clock_table(job: Job) -> pl.DataFrame:
+    """How the clock of each host was corrected: host, method, offset_ns, drift_ppm, bound_ns (null
+    where it is not known). Empty where there is one clock, or none was to be corrected.
+    """
+    hosts = job.placed.record.hosts if job.placed.record else {}
+    return pl.DataFrame(
+        [
+            (name, clock.method, clock.offset_ns, clock.drift_ppm, clock.bound_ns, clock.sure)
+            for name, clock in hosts.items()
+        ],
+        schema={
+            "host": pl.String,
+            "method": pl.String,
+            "offset_ns": pl.Int64,
+            "drift_ppm": pl.Float64,
+            "bound_ns": pl.Int64,
+            "comparable": pl.Boolean,
+        },
+        orient="row",
+    ).sort(pl.col("bound_ns"), descending=True, nulls_last=False, maintain_order=True)
