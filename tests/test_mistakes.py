@@ -41,10 +41,6 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["reprot", REPORT], ["did you mean `nsys2prv report`?"]),
         (["help", "dif"], ["did you mean `nsys2prv help diff`?"]),
         (["help", "zzzz"], ["there are cfgs, check, clock"]),
-        (
-            ["diff", "--html", "a", "b"],
-            ["--html is no option of nsys2prv diff", "nsys2prv report REPORT... --html FILE"],
-        ),
         (["diff", "a"], ["nsys2prv help diff"]),
         (["--kernel-name", "full", REPORT, "o"], ["did you mean --kernel-names?"]),
         (["--html", "page.html", REPORT, "o"], ["nsys2prv report REPORT... --html FILE"]),

@@ -33,6 +33,7 @@ nsys2prv report report.json --html report.html     the same, later and elsewhere
 nsys2prv report rank*.sqlite --title "64 GPUs"     what the report is called; its files by default
 nsys2prv report rank*.sqlite --compare 8gpus.json 16gpus/ --scaling weak
 nsys2prv diff before.json after.json               two jobs side by side; a job is a report, a folder of reports, or such a JSON file
+nsys2prv diff before/ after/ --html diff.html       the same as a page for a browser, with all tables
 nsys2prv diff a.json b.json --fail-above 5%        exit status 4 where b takes longer by more than that: an iteration, else the job
 nsys2prv -m rank*.sqlite out.prv --report          with a conversion, which reads the reports once for both; writes out.report.json, .html
 ```

@@ -25,6 +25,26 @@ COMPARED = (
 )
 
 
+#: Tables with a row for each device or rank: analysis, table, key column, what is compared, the
+#: title.
+PLACES = (
+    (
+        "efficiencies",
+        "devices",
+        "device",
+        ("active_ns", "useful_ns", "nccl_ns", "exposed_ns"),
+        "Time of each device",
+    ),
+    (
+        "collectives",
+        "stragglers",
+        "rank",
+        ("own_wait_ns", "made_wait_ns"),
+        "Waits of each rank in NCCL collectives, and those that it causes",
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Run:
     """A job's results. job: name, duration_ns, devices, ranks."""
@@ -179,6 +199,17 @@ def difference(first: Run, second: Run) -> list[Result]:
     )
     for analysis, table, title, joined in differing:
         tables[f"{analysis}_{table}"] = Table(title, joined)
+    for analysis, table, key, values, title in PLACES:
+        pair = [_table(run, analysis, table) for run in (first, second)]
+        if None in pair:
+            continue
+        frames = [found.frame for found in pair]
+        if frames[0].height != frames[1].height:
+            notes.append(
+                f"{analysis}, {table}: {frames[0].height:,} in A, {frames[1].height:,} in B, not compared one by one"
+            )
+            continue
+        tables[f"by_{key}"] = Table(title, _by_place(*frames, key, values))
     return [Result("difference", "Difference of two jobs", tables, notes)]
 
 
@@ -207,6 +238,35 @@ def _jobs(first: Run, second: Run) -> pl.DataFrame:
         rows, schema={"figure": pl.String, "a": pl.Float64, "b": pl.Float64}, orient="row"
     )
     return frame.with_columns(ratio=ratio("b", "a"))
+
+
+def _by_place(
+    first: pl.DataFrame, second: pl.DataFrame, key: str, values: Sequence[str]
+) -> pl.DataFrame:
+    """Both jobs' devices or ranks, as many in each, greatest change of the first value first: those
+    of the same name beside each other or, where a name is in one job alone, in their order.
+    """
+    known = [name for name in values if name in first.columns and name in second.columns]
+    first, second = (
+        frame.select(pl.col(key).alias(f"{key}_{job}"), pl.col(known).name.prefix(f"{job}_"))
+        for job, frame in (("a", first), ("b", second))
+    )
+    if set(first[f"{key}_a"]) == set(second[f"{key}_b"]):
+        joined = first.join(
+            second, left_on=f"{key}_a", right_on=f"{key}_b", maintain_order="left"
+        ).rename({f"{key}_a": key})
+    else:
+        joined = pl.concat([first, second], how="horizontal")
+    changes = [
+        (pl.col(f"b_{name}") - pl.col(f"a_{name}")).alias(f"change_of_{name}") for name in known
+    ]
+    places = [name for name in joined.columns if name.startswith(key)]
+    columns = [f"{job}{name}" for name in known for job in ("a_", "b_", "change_of_")]
+    return (
+        joined.with_columns(changes)
+        .select(*places, *columns)
+        .sort(pl.col(f"change_of_{known[0]}").abs(), descending=True, maintain_order=True)
+    )
 
 
 def _joined(

@@ -29,9 +29,6 @@ ELSEWHERE = {
         "--output": "--json FILE and --html FILE write what is found",
         "-o": "--json FILE and --html FILE write what is found",
     },
-    "nsys2prv diff": {
-        "--html": "--json FILE writes what it finds; `nsys2prv report REPORT... --html FILE` makes a page of one job"
-    },
     "nsys2prv cfgs": {"--trace": "`nsys2prv cfgs --for TRACE` lists the views of a trace"},
 }
 

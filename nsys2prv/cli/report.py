@@ -245,24 +245,31 @@ def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str
         "are found, else the job",
     )
     parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write what is printed as one page for a browser too, with all tables",
+    )
+    parser.add_argument(
         "runs",
         nargs=2,
         metavar="RUN",
         help="two jobs: a report, a folder of reports, or a file that report --json wrote",
     )
     add_analysis_options(parser)
-    options = _checked(parser.parse_args(arguments), ("json",))
+    options = _checked(parser.parse_args(arguments), ("json", "html"))
     first, second = (load_run(one, options) for one in options.runs)
     results = difference(first, second)
+    more, headline = slowdown(first, second)
+    name = f"{options.runs[0]}, {options.runs[1]}"
     if options.json:
         write_whole(
-            options.json,
-            as_json(
-                {result.name: result for result in results},
-                {"name": f"{options.runs[0]}, {options.runs[1]}"},
-            ),
+            options.json, as_json({result.name: result for result in results}, {"name": name})
         )
-    more, headline = slowdown(first, second)
+    if options.html:
+        from nsys2prv.analysis.page.html import difference_page
+
+        write_whole(options.html, difference_page(name, headline, results))
     status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
     return printed(results, [headline], Style.of_output(options.full, options.rows)), status
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from string import Template
 
@@ -22,6 +22,7 @@ from nsys2prv.analysis.page.parts import (
     FAIR,
     FIGURES,
     GOOD,
+    MOST_RANKS,
     Block,
     Factor,
     Factors,
@@ -210,9 +211,38 @@ def page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
     """The results of a job as one HTML page. job: as in JSON (analysis.command.describe). Needs
     matplotlib.
     """
-    material = Material(job, results)
-    made = sections(material)
-    drawn = iter(draw_all([figure for section in made for figure in figures_of(section)]))
+    return _filled(
+        str(job.get("title") or job["name"]), _head(job), sections(Material(job, results))
+    )
+
+
+def difference_page(name: str, headline: str, results: Sequence[Result]) -> str:
+    """The difference of two jobs as one HTML page: a sentence that says what changed, and the tables.
+    name: of both jobs.
+    """
+    material = Material({"name": name}, {result.name: result for result in results})
+    made = [
+        Section(
+            result.name,
+            result.title,
+            [
+                *(
+                    grid
+                    for table in result.tables
+                    for grid in material.grid(result.name, table, MOST_RANKS)
+                ),
+                *material.notes(result.name),
+            ],
+        )
+        for result in results
+    ]
+    return _filled(name, f"<p>{escaped(headline)}</p>", made)
+
+
+def _filled(name: str, head: str, made: Sequence[Section]) -> str:
+    """The page's template with a title, a head in HTML, and sections."""
+    figures = [figure for section in made for figure in figures_of(section)]
+    drawn = iter(draw_all(figures) if figures else [])
     body = "\n".join(section_html(section, drawn) for section in made)
     links = "".join(
         f'<li><a href="#{section.name}">{escaped(section.title)}</a></li>' for section in made
@@ -220,10 +250,9 @@ def page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
     style, script = (
         data_text("nsys2prv.analysis.page.templates", name) for name in ("style.css", "script.js")
     )
-    name = escaped(str(job.get("title") or job["name"]))
     return Template(data_text("nsys2prv.analysis.page.templates", "page.html")).substitute(
-        title=name,
-        head=_head(job),
+        title=escaped(name),
+        head=head,
         links=links,
         body=body,
         style=style,

@@ -1,0 +1,74 @@
+"""The difference of two jobs by rank and device, and as a page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tools.pages import Page
+from tools.view_answers import SAMPLES
+
+from nsys2prv.analysis.comparison import Run, difference
+from nsys2prv.analysis.result import Result, Table
+from nsys2prv.cli.main import main
+
+
+def run(devices: dict[str, int]) -> Run:
+    """A job whose devices are useful for so long (ns)."""
+    frame = pl.DataFrame({"device": list(devices), "useful_ns": list(devices.values())})
+    return Run(
+        {"name": "job", "duration_ns": 100, "ranks": 1, "devices": len(devices)},
+        {"efficiencies": Result("efficiencies", "", {"devices": Table("", frame)})},
+    )
+
+
+def test_devices_of_the_same_names_are_compared() -> None:
+    (found,) = difference(run({"n1 GPU0": 10, "n1 GPU1": 20}), run({"n1 GPU1": 50, "n1 GPU0": 11}))
+    assert found.tables["by_device"].frame.rows(named=True) == [
+        {"device": "n1 GPU1", "a_useful_ns": 20, "b_useful_ns": 50, "change_of_useful_ns": 30},
+        {"device": "n1 GPU0", "a_useful_ns": 10, "b_useful_ns": 11, "change_of_useful_ns": 1},
+    ]
+
+
+def test_devices_of_other_hosts_are_compared_in_their_order() -> None:
+    (found,) = difference(run({"n1 GPU0": 10, "n1 GPU1": 20}), run({"n7 GPU0": 10, "n7 GPU1": 5}))
+    assert found.tables["by_device"].frame.rows() == [
+        ("n1 GPU1", "n7 GPU1", 20, 5, -15),
+        ("n1 GPU0", "n7 GPU0", 10, 10, 0),
+    ]
+
+
+def test_as_many_devices_are_needed() -> None:
+    (found,) = difference(run({"n1 GPU0": 10}), run({"n1 GPU0": 10, "n1 GPU1": 20}))
+    assert "by_device" not in found.tables
+    assert "efficiencies, devices: 1 in A, 2 in B, not compared one by one" in found.notes
+
+
+def test_a_difference_as_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the headline and every table, and needs no matplotlib."""
+    told, page = tmp_path / "graphs.json", tmp_path / "diff.html"
+    assert main(["report", *map(str, SAMPLES["graphs"]), "-q", "--json", str(told)]) == 0
+    capsys.readouterr()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    both = tmp_path / "diff.json"
+    assert main(["diff", str(told), str(told), "--html", str(page), "--json", str(both)]) == 0
+    headline = capsys.readouterr().out.splitlines()[0]
+    found = Page(page.read_text(encoding="utf-8"))
+    assert headline in found.text
+    assert headline.startswith("B is as fast as A")
+    tables = json.loads(both.read_text())["analyses"]["difference"]["tables"]
+    assert {"by_device", "job", "kernels_kernels"} <= set(tables)
+    for name, table in tables.items():
+        if table["columns"] and any(table["columns"].values()):
+            assert table["title"] in found.text, name
+
+
+def test_a_page_does_not_replace_what_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    report = str(SAMPLES["graphs"][0])
+    assert main(["diff", report, report, "--html", report]) == 2
+    assert "is a report; give the name of the file to write" in capsys.readouterr().err
