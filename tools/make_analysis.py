@@ -38,6 +38,7 @@ nsys2prv diff a.json b.json --fail-above 5%        exit status 4 where b takes l
 nsys2prv -m rank*.sqlite out.prv --report          with a conversion, which reads the reports once for both; writes out.report.json, .html
 ```
 
+With more than eight ranks or GPUs, tables with a row for each of them print the least, the mean and the greatest of all, then the worst.
 In a terminal, tables leave out the last columns that do not fit; in a pipe they have all of them, and there are no escape sequences.
 
 An analysis whose inputs are missing says which table of the reports it would need, rather than print a figure that misleads.

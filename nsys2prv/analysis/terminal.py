@@ -9,9 +9,12 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import polars as pl
+
 from nsys2prv.analysis.findings.told import WIDEST, finding_lines
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import COLUMNS_IN_DETAIL, IN_DETAIL, MOST_ROWS, table_lines
+from nsys2prv.analysis.worst import worst_first
 
 #: Lines that are printed unless all are asked for, and rows of each table then.
 MOST_LINES, FEW_ROWS = 60, 5
@@ -102,10 +105,8 @@ def _blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     tables = [
         [
             table.title,
-            *table_lines(
-                table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False),
-                rows,
-                style.width,
+            *_table(
+                table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False), rows, style
             ),
         ]
         for name, table in result.tables.items()
@@ -119,6 +120,14 @@ def _blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         elif told and style.full:
             return [[*heading, *told]]
     return [*([told] if told and style.full else []), *tables]
+
+
+def _table(frame: pl.DataFrame, rows: int, style: Style) -> list[str]:
+    """A table's lines; of many ranks or devices the worst."""
+    shown, left = worst_first(frame, rows)
+    if not left:
+        return table_lines(frame, rows, style.width)
+    return [*table_lines(shown, shown.height, style.width), f"  ... {left:,} more"]
 
 
 def _folded(lines: list[str], width: int) -> list[str]:

@@ -1,0 +1,66 @@
+"""Of many ranks the least, the mean, the greatest and the worst are printed."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsys2prv.analysis.result import Result, Table
+from nsys2prv.analysis.terminal import Style, printed
+from nsys2prv.analysis.worst import worst_first
+
+
+def devices(count: int) -> pl.DataFrame:
+    """Devices of which number 41 is idle most, and a row for all of them."""
+    idle = [0.9 if number == 41 else number / 1000 for number in range(count)]
+    names = [f"n1 GPU{number}" for number in range(count)]
+    return pl.DataFrame(
+        {
+            "device": ["all", *names],
+            "idle_share": [99.0, *idle],
+            "useful_ns": [10**9, *(1000 + number for number in range(count))],
+        }
+    )
+
+
+def test_the_worst_come_first() -> None:
+    shown, left = worst_first(devices(64), 5)
+    assert shown["device"].to_list() == [
+        *("least of 64", "mean of 64", "greatest of 64"),
+        *("n1 GPU41", "n1 GPU63", "n1 GPU62"),
+    ]
+    assert left == 61
+    # Of the devices alone, without the row for all.
+    assert shown["useful_ns"].to_list()[:3] == [1000, 1032, 1063]
+    assert shown["idle_share"][2] == 0.9
+
+
+def test_the_least_are_the_worst_of_efficiencies() -> None:
+    ranks = pl.DataFrame(
+        {
+            "rank": [f"rank {number}" for number in range(20)],
+            "outside_mpi_share": [0.2 if number == 7 else 0.9 for number in range(20)],
+        }
+    )
+    assert worst_first(ranks, 10)[0]["rank"][3] == "rank 7"
+
+
+def test_few_ranks_and_other_tables_stay_as_they_are() -> None:
+    for frame in (
+        devices(7),
+        pl.DataFrame({"kernel": [str(number) for number in range(20)], "median_ns": range(20)}),
+        # Several rows of a rank.
+        pl.DataFrame({"rank": ["rank 0"] * 20, "median_ns": range(20)}),
+    ):
+        shown, left = worst_first(frame, 5)
+        assert shown.equals(frame)
+        assert left == 0
+
+
+def test_a_terminal_says_how_many_are_left() -> None:
+    result = Result("efficiencies", "Efficiencies", {"devices": Table("Devices", devices(64))})
+    lines = printed([result], (), Style()).splitlines()
+    assert lines[-1] == "  ... 61 more"
+    assert [line.split("  ")[1] for line in lines[4:8]] == [
+        *("least of 64", "mean of 64", "greatest of 64"),
+        "n1 GPU41",
+    ]
