@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from nsys2prv import Options, convert
+from nsys2prv.cli.arguments import parser
 from nsys2prv.cli.legacy import HABITS, LegacyOption
-from nsys2prv.cli.main import main, parser
+from nsys2prv.cli.main import main
 from nsys2prv.conversion.cut.asked import CutOptions, in_ns
 from nsys2prv.events.catalogue.counters import counter_tables
 from nsys2prv.events.selection import STATS, names, select

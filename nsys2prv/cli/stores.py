@@ -37,8 +37,8 @@ def _options(
     command: str, description: str, usage: str, arguments: Sequence[str]
 ) -> argparse.Namespace:
     """The options of a conversion that are this half's; any other that is given is refused."""
+    from nsys2prv.cli.arguments import parser
     from nsys2prv.cli.cut_arguments import joined_kinds
-    from nsys2prv.cli.main import parser
 
     options = parser()
     every = {action.dest for action in options._actions}
@@ -102,7 +102,8 @@ def extract(arguments: Sequence[str]) -> int:
     reports = reports_meant(given.paths)
     start_workers(reports, given.engine, given.jobs)
     with importing():
-        from nsys2prv.cli.main import as_options, warn
+        from nsys2prv.cli.arguments import as_options
+        from nsys2prv.cli.convert import warn
         from nsys2prv.conversion.extract import extract_to
 
     warn(extract_to(reports, given.output, as_options(given)))
@@ -119,7 +120,7 @@ def merge(arguments: Sequence[str]) -> int:
         arguments,
     )
     from nsys2prv._util.archive import is_archive
-    from nsys2prv.cli.main import run
+    from nsys2prv.cli.convert import run
 
     for path in reports_meant(given.paths[:-1]):
         if path.exists() and not is_archive(path):

@@ -1,0 +1,176 @@
+"""The commands beside the conversion: views, clocks, checks, reports and differences."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.text import printable
+from nsys2prv.cli.convert import warn
+from nsys2prv.cli.mistakes import (
+    check_folder_of_views,
+    check_reports,
+    check_traces,
+    is_trace,
+)
+from nsys2prv.cli.parsing import Parser
+
+if TYPE_CHECKING:
+    pass
+
+
+def copy_views(arguments: list[str]) -> int:
+    from nsys2prv.paraver import views
+
+    cfgs = Parser(
+        "nsys2prv cfgs",
+        allow_abbrev=False,
+        description="List the Paraver views that come with nsys2prv, or write them to DIR.",
+    )
+    cfgs.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="DIR",
+        help="where to write them, with workspaces by which Paraver offers them",
+    )
+    cfgs.add_argument(
+        "--for",
+        dest="trace",
+        type=Path,
+        metavar="TRACE",
+        help="list those that show something of a .prv or .prv.gz; with DIR: write them for this trace, so that views of "
+        "all NVTX domains open faster",
+    )
+    cfgs.add_argument(
+        "--all", action="store_true", help="list every view, not the most important ones alone"
+    )
+    options = cfgs.parse_args(arguments)
+    if options.all and options.folder:
+        raise UsageError("--all is for lists; DIR gets all views anyway")
+    if options.folder:
+        check_folder_of_views(options.folder)
+    if options.trace:
+        check_traces("cfgs --for", [str(options.trace)])
+    if options.trace and not options.folder:
+        print(
+            "\n".join(
+                views.format_views(options.trace, views.views_for_trace(options.trace), options.all)
+            )
+        )
+    elif options.folder:
+        copied, workspaces = views.copy_to(options.folder, options.trace)
+        print(f"{len(copied)} views written to {options.folder}")
+        print(
+            "to have Paraver offer them under Hints: File > Preferences > Workspaces, button `Import workspaces`, and choose "
+            f"the {len(workspaces)} files in {(options.folder / views.WORKSPACES).resolve()}"
+        )
+    else:
+        print("\n".join([*views.views(), *(views.extra_views() if options.all else [])]))
+    return 0
+
+
+def show_clocks(arguments: list[str]) -> int:
+    from nsys2prv._util.files import check_not_read
+    from nsys2prv.conversion.clock_text import causal_lines, load, plot, table
+
+    clock = Parser(
+        "nsys2prv clock",
+        allow_abbrev=False,
+        description="How the clocks of hosts were aligned, from a trace's clock file.",
+    )
+    clock.add_argument("file", type=Path, metavar="FILE.clock.yaml")
+    clock.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE.png",
+        help="draw what was observed, before and after (needs matplotlib)",
+    )
+    options = clock.parse_args(arguments)
+    if is_trace(str(options.file)):
+        raise UsageError(
+            f"{options.file}: is a trace; its clock file, if it has several hosts, ends in .clock.yaml"
+        )
+    if options.plot:
+        check_not_read([options.plot], [options.file])
+    record = load(options.file)
+    print(printable("\n".join([*table(record), *causal_lines(record.causal), *record.warnings])))
+    if options.plot:
+        plot(record, options.plot)
+        print(options.plot)
+    return 0
+
+
+def check_traces_given(arguments: list[str]) -> int:
+    from nsys2prv.paraver.check import check
+    from nsys2prv.paraver.check.result import lines
+
+    asked = Parser(
+        "nsys2prv check",
+        allow_abbrev=False,
+        description="Tell what in Paraver traces, whoever wrote them, would crash, hang or mislead Paraver (docs/checks.md).",
+    )
+    asked.add_argument(
+        "traces",
+        nargs="+",
+        metavar="TRACE",
+        help="a .prv or .prv.gz; its .pcf and .row are taken from beside it",
+    )
+    asked.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
+    asked.add_argument(
+        "--json", action="store_true", help="print a JSON list with an object for each trace"
+    )
+    options = asked.parse_args(arguments)
+    check_traces("check", options.traces)
+    results = []
+    for trace in options.traces:
+        results.append(check(trace))
+        if not options.json:
+            print(printable("\n".join(lines(results[-1]))))
+    if options.json:
+        print(json.dumps([result.data() for result in results], indent=1))
+    return int(any(result.errors or (options.strict and result.warnings) for result in results))
+
+
+def report_job(arguments: list[str]) -> int:
+    from nsys2prv.cli.report import report
+
+    options = Parser(
+        "nsys2prv report",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="What holds a job back, and by whom; then efficiencies, overlap, late ranks, kernels, operations, idle time and "
+        "metrics, in tables.\n\n"
+        "examples:\n  nsys2prv report rank*.sqlite\n  nsys2prv report run/ --html run.html\n"
+        "  nsys2prv report run/ --only efficiencies,overlap --json run.json",
+    )
+    _check_reports(options, arguments)
+    text, warnings = report(options, arguments)
+    warn(warnings)
+    print(printable(text))
+    return 0
+
+
+def compare_jobs(arguments: list[str]) -> int:
+    from nsys2prv.cli.report import diff
+
+    options = Parser(
+        "nsys2prv diff",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Two jobs side by side: what got faster and slower.\n\nexamples:\n  nsys2prv diff before/ after/\n"
+        "  nsys2prv diff before.json after.json     (as `nsys2prv report --json` writes them)",
+    )
+    _check_reports(options, arguments)
+    text, status = diff(options, arguments)
+    print(printable(text))
+    return status
+
+
+def _check_reports(options: Parser, arguments: list[str]) -> None:
+    check_reports(
+        options.prog.partition(" ")[2], [one for one in arguments if not one.startswith("-")]
+    )

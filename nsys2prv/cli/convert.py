@@ -1,0 +1,108 @@
+"""Run a conversion, or list what reports hold."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsys2prv._util import signals
+from nsys2prv._util.archive import is_archive
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.files import named_as_report
+from nsys2prv._util.memory import importing
+from nsys2prv._util.text import one_line, printable
+from nsys2prv.cli.arguments import as_options
+from nsys2prv.cli.mistakes import (
+    check_conversion,
+    check_kinds,
+    check_reports,
+    is_trace,
+)
+from nsys2prv.conversion.startup import start_workers
+from nsys2prv.nsight.given import reports_meant
+
+if TYPE_CHECKING:
+    pass
+
+
+def run(options: argparse.Namespace) -> int:
+    check_kinds([word for words in options.trace for word in words.split(",")], options.paths)
+    if options.kinds:
+        return _kinds()
+    if options.list:
+        return _list(options.paths)
+    if len(options.paths) < 2:
+        version = "; --version tells the version" if options.verbose and not options.paths else ""
+        example = (
+            f", as in `nsys2prv {options.paths[0]} out.prv`"
+            if options.paths and not is_trace(options.paths[0])
+            else ""
+        )
+        raise UsageError(
+            f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example} (more with --help){version}"
+        )
+    check_conversion(options.paths, options.trace)
+    *given, output = options.paths
+    if named_as_report(Path(output)) or is_archive(Path(output)):
+        raise UsageError(
+            f"{output}: the last argument is the trace to write, but this is a report or a store of some; "
+            "add a name, as in out.prv"
+        )
+    reports = reports_meant(given)
+    start_workers(reports, options.engine, options.jobs)
+    with importing():
+        from nsys2prv.conversion.convert import convert
+
+    summary = convert(reports, output, as_options(options), _write_report)
+    warn(summary.warnings)
+    if not options.quiet:
+        print(printable(summary.text(options.verbose)))
+        if summary.report:
+            print(printable(f"\n{summary.report}"))
+    for line in summary.unread:
+        complain("error", f"left out: {line}")
+    return int(bool(summary.unread))
+
+
+def _write_report(*given: object, **more: object) -> str:
+    from nsys2prv.cli.report import write_report_files
+
+    return write_report_files(*given, **more)
+
+
+def warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        complain("warning", warning)
+
+
+def complain(severity: str, text: str) -> None:
+    print(f"nsys2prv: {severity}: {one_line(text)}", file=sys.stderr)
+
+
+def _list(paths: list[str]) -> int:
+    if not paths:
+        raise UsageError("--list takes reports")
+    from nsys2prv.cli.listing import described
+
+    signals.raise_ended()
+    check_reports("--list", paths)
+    text, warnings = described(reports_meant(paths))
+    print(printable(text))
+    warn(warnings)
+    return 0
+
+
+def _kinds() -> int:
+    from nsys2prv.events import all_kinds
+
+    for kind in all_kinds():
+        print(
+            f"{kind.name:<22} {kind.title}"
+            + (f"; also: {', '.join(kind.groups)}" if kind.groups else "")
+            + (f"; comes along with: {', '.join(kind.along)}" if kind.along else "")
+            + (f"; only by its name or {kind.on_demand}" if kind.on_demand else "")
+        )
+    return 0
