@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from nsys2prv.cli import arguments, main
+from nsys2prv.cli import main
 from nsys2prv.cli.parsing import Parser
 
 HEAD = """# Command line
