@@ -17,7 +17,9 @@ _TABLE_LIMIT, _TABLE_PER_KEY = 1 << 20, 16
 
 
 def factorize(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct keys in ascending order, and for every row the index of its key among them."""
+    """Return the distinct keys in ascending order, and for every row the index of its key among
+    them.
+    """
     if not len(keys):
         return keys, np.zeros(0, np.int64)
     low, high = int(keys.min()), int(keys.max())
@@ -33,8 +35,8 @@ def factorize(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Distinct combinations of several columns: their values, column by column, and each row's
-    index among them.
+    """Return distinct combinations of several columns: their values, column by column, and each
+    row's index among them.
     """
     distinct, codes = factorize(columns[0])
     values = [distinct]
@@ -49,8 +51,8 @@ def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarr
 
 
 def narrowed(values: np.ndarray) -> np.ndarray:
-    """Integers of 64 bits as unsigned ones of as few bytes as hold all of them; negative ones keep
-    all their bits.
+    """Return integers of 64 bits as unsigned ones of as few bytes as hold all of them; negative
+    ones keep all their bits.
     """
     return values.view(np.uint64).astype(
         np.min_scalar_type(int(values.view(np.uint64).max(initial=0))), copy=False

@@ -10,12 +10,12 @@ from typing import Any
 
 
 def data_text(package: str, name: str) -> str:
-    """The text of a file that lies beside a package's modules."""
+    """Return the text of a file that lies beside a package's modules."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def data_texts(package: str, suffix: str) -> list[str]:
-    """The texts of all files of a package's folder whose names end so, by name."""
+    """Return the texts of all files of a package's folder whose names end so, by name."""
     found = (file for file in files(package).iterdir() if file.name.endswith(suffix))
     return [file.read_text(encoding="utf-8") for file in sorted(found, key=lambda file: file.name)]
 

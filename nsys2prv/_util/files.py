@@ -44,7 +44,7 @@ LARGEST_TEXT, LARGEST_PCF = 32_000_000, 1_000_000_000
 
 
 def read_given(path: Path, largest: int = LARGEST_TEXT) -> bytes:
-    """The content of a regular file of at most `largest` bytes.
+    """Return the content of a regular file of at most `largest` bytes.
 
     Raises OSError where it cannot be read, and Nsys2prvError for a pipe or device, which may never
     end, and for a larger file.
@@ -335,7 +335,7 @@ def user_error(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2pr
 
 
 def _number(error: OSError) -> int | None:
-    """The system's number of an error, which polars only puts into its text."""
+    """Return the system's number of an error, which polars only puts into its text."""
     told = re.search(r"\(os error (\d+)\)", str(error))
     return error.errno if error.errno is not None or told is None else int(told[1])
 

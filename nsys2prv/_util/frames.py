@@ -51,7 +51,7 @@ class FrameWriter:
 
 
 def read_frame(stored: StoredFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """The frame, or some columns of it."""
+    """Return the frame, or some columns of it."""
     with stored.path.open("rb") as file:
         file.seek(stored.offset)
         return pl.read_ipc_stream(

@@ -28,7 +28,7 @@ class Progress:
         self._off = quiet or not (self._notebook or sys.stderr.isatty())
 
     def bar(self, what: str, total: int, unit: str) -> tqdm | _NoBar:
-        """A bar to update by hand."""
+        """Return a bar to update by hand."""
         if self._off:
             return _NoBar()
         return self._tqdm()(
@@ -41,7 +41,7 @@ class Progress:
         return self._tqdm()(items, desc=what, total=total, file=sys.stderr, leave=False)
 
     def _tqdm(self) -> type[tqdm]:
-        """The bar that fits: tqdm.auto finds that of notebooks, and takes longer to import."""
+        """Return the bar that fits: tqdm.auto finds that of notebooks, and takes longer to import."""
         if self._notebook:
             from tqdm.auto import tqdm
         else:
@@ -106,7 +106,7 @@ class Spent:
             self.add(name, time.process_time() - begun, True)
 
     def over(self, function: Callable[[T], R], results: Iterator[Timed]) -> Iterator[R]:
-        """The results of a function wrapped by :func:`timed`, whose time is noted."""
+        """Yield the results of a function wrapped by :func:`timed`, whose time is noted."""
         for result in results:
             self.add(_stage_of(function), result.seconds, result.process == _HERE)
             if result.process not in self.known:
@@ -154,7 +154,7 @@ def timed(function: Callable[[T], R], task: T) -> Timed:
 
 @cache
 def _until_first_task() -> float:
-    """CPU seconds of this process when it got its first task."""
+    """Return CPU seconds of this process when it got its first task."""
     return time.process_time()
 
 

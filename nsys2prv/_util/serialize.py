@@ -44,8 +44,8 @@ def to_json(value: Any, kind: Any) -> Any:
 
 
 def from_json(data: Any, kind: Any) -> Any:
-    """The value of this annotated type that :func:`to_plain` made `data` of. Raises ValueError, or
-    TypeError, for what it cannot be.
+    """Return the value of this annotated type that :func:`to_plain` made `data` of. Raises
+    ValueError, or TypeError, for what it cannot be.
     """
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, types.UnionType):
@@ -98,7 +98,7 @@ def _pair(origin: Any, arguments: tuple) -> tuple:
 
 
 def _parts(origin: Any, arguments: tuple, count: int) -> list:
-    """The types of the items."""
+    """Return the types of the items."""
     return (
         list(arguments)
         if origin is tuple and arguments[-1] is not Ellipsis
@@ -108,7 +108,7 @@ def _parts(origin: Any, arguments: tuple, count: int) -> list:
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """The annotated types of what makes a dataclass or a named tuple; empty for all others."""
+    """Return the annotated types of what makes a dataclass or a named tuple; empty for all others."""
     if is_dataclass(kind):
         hints = get_type_hints(kind)
         return {field.name: hints[field.name] for field in fields(kind) if field.init}

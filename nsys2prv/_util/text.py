@@ -12,8 +12,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Bytes from a number, alone or with a unit (KB, MB, GB of 1000; KiB, MiB, GiB of 1024). Raises
-    ValueError.
+    """Return bytes from a number, alone or with a unit (KB, MB, GB of 1000; KiB, MiB, GiB of 1024).
+    Raises ValueError.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None or (match[3] and not match[2]):
@@ -29,14 +29,14 @@ def plural(count: int, what: str) -> str:
 
 
 def some(names: Sequence[str], most: int = 3) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     return ", ".join(names[:most]) + (
         f" and {len(names) - most:,} more" if len(names) > most else ""
     )
 
 
 def size_text(size: float) -> str:
-    """Bytes for people, in units of 1000."""
+    """Return bytes for people, in units of 1000."""
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -50,7 +50,7 @@ _DURATION = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|)")
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds from a number, alone or with a unit. Raises ValueError for anything else."""
+    """Return nanoseconds from a number, alone or with a unit. Raises ValueError for anything else."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(text)
@@ -58,18 +58,18 @@ def parse_duration(text: str) -> int:
 
 
 def seconds_text(ns: int) -> str:
-    """A time of a trace, in seconds."""
+    """Return a time of a trace, in seconds."""
     return f"{ns / 1e9:.9f}".rstrip("0").rstrip(".") + " s"
 
 
 def duration_text(ns: int) -> str:
-    """A duration in the largest unit that gives a whole number."""
+    """Return a duration in the largest unit that gives a whole number."""
     unit, size = next((unit, size) for unit, size in UNITS.items() if ns % size == 0)
     return f"{ns // size} {unit}"
 
 
 def natural_key(text: str) -> tuple:
-    """A sort key in which runs of digits compare as numbers, however long."""
+    """Return a sort key in which runs of digits compare as numbers, however long."""
     return tuple(
         (1, len(part.lstrip("0")), part.lstrip("0"), part)
         if part[0] in "0123456789"
@@ -87,10 +87,10 @@ _UNSAFE = re.compile(
 
 
 def printable(text: str) -> str:
-    """The text with such characters as escapes."""
+    """Return the text with such characters as escapes."""
     return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def one_line(text: str) -> str:
-    """The same, for text that must not break lines either."""
+    """Return the same, for text that must not break lines either."""
     return printable(text).replace("\n", "\\n").replace("\t", " ")

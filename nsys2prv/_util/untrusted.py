@@ -90,7 +90,7 @@ class _Panics:
 
 
 def _no_name() -> int:
-    """A new file without a name."""
+    """Return a new file without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("stderr")
     with tempfile.TemporaryFile(buffering=0) as file:

@@ -35,7 +35,7 @@ def check(engine: str, scheduler: str | None) -> None:
 
 
 def workers(engine: str, jobs: int, scheduler: str | None = None) -> AbstractContextManager[Pool]:
-    """The workers of an engine. Raises UsageError where its packages are not installed."""
+    """Return the workers of an engine. Raises UsageError where its packages are not installed."""
     check(engine, scheduler)
     name, package = ENGINES[engine]
     try:
@@ -48,7 +48,7 @@ def workers(engine: str, jobs: int, scheduler: str | None = None) -> AbstractCon
 
 
 def alone() -> Pool:
-    """This process, for jobs that are not worth more."""
+    """Return this process, for jobs that are not worth more."""
     from nsys2prv._util.engines.local import SerialExecutor
 
     return Pool(SerialExecutor(), 1)

@@ -42,7 +42,9 @@ def _quotas(memberships: Path, root: Path) -> Iterator[int]:
 
 
 def _limit(group: Path) -> tuple[int, int]:
-    """Microseconds of processor time in each period, and the period; 0 where there is no limit."""
+    """Return microseconds of processor time in each period, and the period; 0 where there is no
+    limit.
+    """
     try:
         quota, period = (group / "cpu.max").read_text().split()
         return (0 if quota == "max" else int(quota)), int(period)

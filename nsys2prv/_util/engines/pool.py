@@ -78,8 +78,8 @@ class Pool:
         ahead: int,
         what: Callable[[T], str] = str,
     ) -> Iterator[R]:
-        """Results in the order of the tasks, with at most `ahead` tasks submitted beyond the one
-        awaited.
+        """Yield results in the order of the tasks, with at most `ahead` tasks submitted beyond the
+        one awaited.
 
         Where a worker is lost, the tasks that it leaves undone are done again. what: names a task
         for people, should it be the one.
@@ -107,7 +107,7 @@ class Pool:
     def _first(
         self, function: Callable[[T], R], waiting: deque[_Submitted[T, R]], what: Callable[[T], str]
     ) -> R:
-        """The result of the first task, which waits no longer."""
+        """Return the result of the first task, which waits no longer."""
         first = waiting.popleft()
         try:
             return first.future.result()
@@ -120,8 +120,8 @@ class Pool:
         return result
 
     def _alone(self, function: Callable[[T], R], task: T, what: Callable[[T], str]) -> R:
-        """The result of a task that has the new workers to itself: if one is lost again, it is for
-        this task.
+        """Return the result of a task that has the new workers to itself: if one is lost again, it
+        is for this task.
         """
         for _ in range(ATTEMPTS if self.renew else 0):
             self._former.append(self.executor)
