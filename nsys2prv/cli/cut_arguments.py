@@ -107,7 +107,7 @@ def joined_kinds(arguments: list[str]) -> list[str]:
 
 
 def words(option: str, lists: Sequence[str]) -> tuple[str, ...]:
-    """The entries of lists separated by commas. Raises UsageError for an empty one."""
+    """Return the entries of lists separated by commas. Raises UsageError for an empty one."""
     found = tuple(word.strip() for text in lists for word in text.split(","))
     if not all(found):
         raise UsageError(f"{option} {','.join(lists)}: an entry of the list is empty")

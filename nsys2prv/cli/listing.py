@@ -41,7 +41,7 @@ class _Held:
 
 
 def described(paths: Sequence[Path]) -> tuple[str, list[str]]:
-    """The reports, for people, and warnings of ranks that are missing or there twice. Raises
+    """Return the reports, for people, and warnings of ranks that are missing or there twice. Raises
     Nsys2prvError for what is no report.
     """
     held = [_looked_at(path) for path in paths]
@@ -86,8 +86,8 @@ def _looked_at(path: Path) -> _Held:
 
 
 def _reports(held: Sequence[_Held]) -> list[str]:
-    """A line for each report, in columns; of columns that must be the same everywhere what is not
-    usual is marked.
+    """Return a line for each report, in columns; of columns that must be the same everywhere what
+    is not usual is marked.
     """
     columns = {
         "report": [one.info.name for one in held],
@@ -117,13 +117,13 @@ def _reports(held: Sequence[_Held]) -> list[str]:
 
 
 def _marked(cells: list[str]) -> list[str]:
-    """The cells, with a mark at those that are not what most are."""
+    """Return the cells, with a mark at those that are not what most are."""
     (usual, _), *others = Counter(cells).most_common()
     return [cell if cell == usual else f"{cell} {MARK}" for cell in cells] if others else cells
 
 
 def _kinds(held: Sequence[_Held]) -> list[str]:
-    """A line for each kind of event that some report holds: rows in all, and in each report."""
+    """Return a line for each kind of event that some report holds: rows in all, and in each report."""
     found = []
     for kind in all_kinds():
         read = [one.kinds.get(kind.name, (0, ())) for one in held]
@@ -170,7 +170,7 @@ def _each(rows: Sequence[int], names: Sequence[str]) -> str:
 
 
 def _untranslated(held: Sequence[_Held]) -> list[str]:
-    """The tables with rows that no kind of event reads, by the reason why."""
+    """Return the tables with rows that no kind of event reads, by the reason why."""
     translated = {table for kind in all_kinds() for table in (*kind.tables, *kind.beside)}
     counts: Counter[str] = Counter()
     for one in held:
@@ -206,7 +206,7 @@ def _begin(info: ReportInfo) -> str:
 
 
 def _processes(info: ReportInfo) -> str:
-    """The processes that the report profiles; all that it names where it does not tell."""
+    """Return the processes that the report profiles; all that it names where it does not tell."""
     own = {pid for pid, _ in info.cuda_gpus} | {pid_of(pid) for pid in info.ranks}
     named = [
         f"{name or 'process'} {pid_of(pid)}"

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _status(arguments: Sequence[str] | None) -> int:
-    """The same. May raise :class:`nsys2prv._util.signals.Ended`."""
+    """Return the same. May raise :class:`nsys2prv._util.signals.Ended`."""
     keep_freed_memory()
     # Before numpy is imported: its matrices here are of a few rows, and it starts a thread for
     # every CPU.

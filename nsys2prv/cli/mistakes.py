@@ -119,7 +119,7 @@ def check_reports(command: str, paths: Sequence[str]) -> None:
 
 
 def _made_of(trace: Path) -> str:
-    """The reports that the file beside a trace names."""
+    """Return the reports that the file beside a trace names."""
     beside = trace.with_name(trace.name.removesuffix(".gz").removesuffix(".prv") + ".nsys2prv.json")
     try:
         names = [str(found["name"]) for found in json.loads(beside.read_bytes())["inputs"]]

@@ -275,7 +275,7 @@ def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str
 
 
 def _percent(text: str) -> float:
-    """A share as in 5% or 0.05."""
+    """Return a share as in 5% or 0.05."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -288,9 +288,9 @@ def _percent(text: str) -> float:
 def write_report_files(
     job: Job, reports: Sequence[str | Path], path: Path, paths: bool = True
 ) -> str:
-    """All analyses of a job that is being converted, as text; everything is written to `path`, and
-    where there is matplotlib as a page beside it. paths: write those of the reports, not only their
-    names.
+    """Return all analyses of a job that is being converted, as text; everything is written to
+    `path`, and where there is matplotlib as a page beside it. paths: write those of the reports,
+    not only their names.
     """
     if not paths:
         reports = [Path(report).name for report in reports]
@@ -307,8 +307,8 @@ def write_report_files(
 
 
 def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Namespace:
-    """The options. targets: those that name a file to write, which must not be a report: where the
-    name is forgotten, the next is one.
+    """Return the options. targets: those that name a file to write, which must not be a report:
+    where the name is forgotten, the next is one.
     """
     for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
         if (given := getattr(options, name)) is not None and given < least:
@@ -342,7 +342,7 @@ def _analysed(job: OpenJob, names: Sequence[str], options: argparse.Namespace) -
 
 
 def load_run(given: str, options: argparse.Namespace) -> Run:
-    """A job by what the command line calls it."""
+    """Return a job by what the command line calls it."""
     path = Path(given)
     if path.suffix == JSON:
         return Run(*_one_job(path))

@@ -36,7 +36,7 @@ OTHER_WORK = {"list", "kinds", "keep_going"}
 def _options(
     command: str, description: str, usage: str, arguments: Sequence[str]
 ) -> argparse.Namespace:
-    """The options of a conversion that are this half's; any other that is given is refused."""
+    """Return the options of a conversion that are this half's; any other that is given is refused."""
     from nsys2prv.cli.arguments import parser
     from nsys2prv.cli.cut_arguments import joined_kinds
 
