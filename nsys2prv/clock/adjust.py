@@ -50,8 +50,8 @@ class Estimate:
 
 
 def estimates_of(net: Network, floors: np.ndarray, cover: float) -> list[Estimate]:
-    """Estimates by the ends alone; hosts that share no collective with others are references of
-    their own. floors: by host, ns.
+    """Return estimates by the ends alone; hosts that share no collective with others are references
+    of their own. floors: by host, ns.
     """
     estimates = []
     size = len(net.offset)
@@ -83,8 +83,8 @@ def estimates_of(net: Network, floors: np.ndarray, cover: float) -> list[Estimat
 
 
 def connect(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
-    """Parts that no ends connect, connected by bounds in both directions: each along the road of
-    the smallest error to a reference.
+    """Return parts that no ends connect, connected by bounds in both directions: each along the
+    road of the smallest error to a reference.
     """
     part = np.array([estimate.reference for estimate in estimates])
     begin, end = corrected(estimates, orders)
@@ -129,7 +129,7 @@ class _Road:
     rows: int = 0
 
     def then(self, other: _Road) -> _Road:
-        """Another road, and then this one."""
+        """Return another road, and then this one."""
         error, first, last = (
             self.error + other.error,
             max(self.first, other.first),
@@ -178,7 +178,9 @@ def _between(
 def _along(
     estimates: list[Estimate], part: np.ndarray, roads: dict[int, list[tuple[int, _Road]]]
 ) -> list[Estimate]:
-    """Corrections of the parts composed along the roads of the smallest error from the lowest part."""
+    """Return corrections of the parts composed along the roads of the smallest error from the
+    lowest part.
+    """
     reached: dict[int, tuple[int, _Road]] = {}
     for start in np.unique(part).tolist():
         if start in reached:
@@ -227,8 +229,8 @@ def _along(
 
 
 def project(estimates: list[Estimate], orders: Precedences) -> tuple[list[Estimate], list[Finding]]:
-    """Estimates moved as little as removes violations that lie within their own error; what is
-    beyond that is taken for wrong data.
+    """Return estimates moved as little as removes violations that lie within their own error; what
+    is beyond that is taken for wrong data.
     """
     estimates, findings = list(estimates), []
     if not len(orders):
@@ -287,7 +289,7 @@ def _moved(
 
 
 def tighten(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
-    """Bounds no wider than what the hosts' own precedences with their reference leave."""
+    """Return bounds no wider than what the hosts' own precedences with their reference leave."""
     reference = np.array([estimate.reference for estimate in estimates])
     slack = _slack(orders)
     begin, end = corrected(estimates, orders)
@@ -327,15 +329,15 @@ def tighten(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
 def _own_bounds(
     begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray
 ) -> Bounds:
-    """Bounds of what may still be added to the times of the host that `leaving` precedences start
-    in and the others end in.
+    """Return bounds of what may still be added to the times of the host that `leaving` precedences
+    start in and the others end in.
     """
     room = end - begin + slack
     return Bounds(begin[leaving], room[leaving], end[~leaving], -room[~leaving])
 
 
 def corrected(estimates: list[Estimate], orders: Precedences) -> tuple[np.ndarray, np.ndarray]:
-    """The begins and the ends of the precedences, by the estimates."""
+    """Return the begins and the ends of the precedences, by the estimates."""
     return orders.corrected(
         np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
     )
@@ -358,9 +360,9 @@ LARGEST_ONE_WAY = 1_000_000_000.0
 def one_way(
     estimates: list[Estimate], orders: Precedences, left_out: frozenset[int] = frozenset()
 ) -> list[Estimate]:
-    """The estimates, with parts moved that are references of their own and violate causality in one
-    direction against those placed before them, from the first host's part on. How far they are off
-    beyond that is not known: their bound is infinite.
+    """Return the estimates, with parts moved that are references of their own and violate causality
+    in one direction against those placed before them, from the first host's part on. How far they
+    are off beyond that is not known: their bound is infinite.
 
     left_out: hosts whose clocks are not to be believed.
     """
@@ -412,8 +414,8 @@ LARGEST_UNMOVED = 10_000.0
 
 
 def unmoved(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
-    """The estimates, with 0 for hosts whose correction is within its own error and whose placed
-    times violate no causality.
+    """Return the estimates, with 0 for hosts whose correction is within its own error and whose
+    placed times violate no causality.
     """
     late = orders.begin > orders.end
     contradicted = np.union1d(orders.before[late], orders.after[late])

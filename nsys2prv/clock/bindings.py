@@ -140,8 +140,8 @@ def bound(calls: Calls, pivot: int) -> Bound:
 def bindings_of(
     parts: Sequence[Bound], messages: Messages, reports: int, pivot: int
 ) -> tuple[Bindings, list[Finding]]:
-    """The bindings between reports, which are the messages' clocks. parts: ascending by source and
-    group.
+    """Return the bindings between reports, which are the messages' clocks. parts: ascending by
+    source and group.
     """
     firsts = np.cumsum([0, *(part.collectives for part in parts)]).tolist()
     first = firsts.pop()
@@ -185,8 +185,8 @@ def bindings_of(
 
 
 def _collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int, int]:
-    """Begins and ends of collectives (group, report, time), the latest and the first of a report,
-    by group; how many collectives these are, and how many are torn.
+    """Return begins and ends of collectives (group, report, time), the latest and the first of a
+    report, by group; how many collectives these are, and how many are torn.
     """
     root = pl.col("is_root")
     binds = (
@@ -235,7 +235,7 @@ def _collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int, 
 def _knots(
     sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], reports: int
 ) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
-    """All times by report, where each side's are among them, and where each report's begin."""
+    """Return all times by report, where each side's are among them, and where each report's begin."""
     times = [side[2] for side in sides]
     low = min((int(time.min()) for time in times if len(time)), default=0)
     high = max((int(time.max()) for time in times if len(time)), default=0)

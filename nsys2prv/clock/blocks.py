@@ -59,7 +59,7 @@ class Link:
 
 
 def blocks_of(hosts: pl.DataFrame, groups: dict[int, int]) -> list[Block]:
-    """A block of each group's synchronising collectives that are not held back; `groups`:
+    """Return a block of each group's synchronising collectives that are not held back; `groups`:
     communicator of each key.
     """
     some = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
@@ -91,8 +91,8 @@ def blocks_of(hosts: pl.DataFrame, groups: dict[int, int]) -> list[Block]:
 
 
 def links_of(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
-    """Lines of each block's hosts against one of them; hosts that fit none are taken out of the
-    block.
+    """Return lines of each block's hosts against one of them; hosts that fit none are taken out of
+    the block.
     """
     links, findings = [], []
     for block in blocks:
@@ -114,7 +114,7 @@ def links_of(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
 
 
 def _star(block: Block) -> tuple[list[Link], list[int]]:
-    """Lines of the hosts against the one that most fit, and the places of those that do not."""
+    """Return lines of the hosts against the one that most fit, and the places of those that do not."""
     noise = NOISE[block.source]
     seen = block.seen.sum(axis=0)
     best: tuple[list[Link], list[int]] = [], []
@@ -185,7 +185,7 @@ def unsteady(
 
 
 def _bend(times: np.ndarray, values: np.ndarray) -> float:
-    """The largest distance of a part's median from 0, of those that are no chance."""
+    """Return the largest distance of a part's median from 0, of those that are no chance."""
     parts = min(PARTS, len(times) // ENOUGH)
     if parts < 3:
         return 0.0

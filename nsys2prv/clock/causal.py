@@ -68,8 +68,8 @@ class CausalOrder:
 
 
 def restored(reports: int, parts: Sequence[Bound], messages: Messages, pivot: int) -> CausalOrder:
-    """Shifts that restore the order of what was observed on `reports` reports, whose indices are
-    the clocks of the observations.
+    """Return shifts that restore the order of what was observed on `reports` reports, whose indices
+    are the clocks of the observations.
 
     parts: what calls bind, in parts of whole groups, ascending by source and group. pivot: an
     instant amid all times (ns).
@@ -132,8 +132,8 @@ def _allowed(net: Bindings, rate: int, close: int) -> np.ndarray:
 
 
 def _settled(net: Bindings) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Groups that were heeded, the smallest shifts that satisfy them going forward, by how they
-    fade, and the rounds that took.
+    """Return groups that were heeded, the smallest shifts that satisfy them going forward, by how
+    they fade, and the rounds that took.
     """
     kept = np.ones(net.groups, bool)
     rounds, best = 0, None
@@ -191,7 +191,7 @@ def _forward(net: Bindings, fading: np.ndarray, rounds: int) -> tuple[np.ndarray
 def _smoothed(
     net: Bindings, shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray
 ) -> np.ndarray:
-    """The shifts, with what lies before them moved too, as far as begins have room."""
+    """Return the shifts, with what lies before them moved too, as far as begins have room."""
     room = np.full(len(shifts), FAR)
     np.minimum.at(room, net.begins.knot, net.room(shifts))
     result = shifts.copy()
@@ -218,8 +218,8 @@ def _bent(shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray) -> np.nda
 
 
 def _corners(net: Bindings, shifts: np.ndarray, bent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The knots between which lines may be drawn, and what the shifts of all knots are by such
-    lines.
+    """Return the knots between which lines may be drawn, and what the shifts of all knots are by
+    such lines.
     """
     corners = np.ones(len(shifts), bool)
     corners[1:-1] = (bent[1:] != bent[:-1]) | (bent[1:] == OTHER)
@@ -245,8 +245,8 @@ def _corners(net: Bindings, shifts: np.ndarray, bent: np.ndarray) -> tuple[np.nd
 
 
 def _curve(times: np.ndarray, shifts: np.ndarray, free: np.ndarray, rate: int) -> Shifts:
-    """The curve through corners. free: between which and the next nothing was observed, so that a
-    shift may fade and grow again.
+    """Return the curve through corners. free: between which and the next nothing was observed, so
+    that a shift may fade and grow again.
     """
     length = np.diff(times)
     faded, grown = rate * shifts[:-1], length - GROWING * shifts[1:]

@@ -61,7 +61,9 @@ class Precedences:
         return Precedences(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
     def corrected(self, offset: np.ndarray, drift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The begins and the ends by corrected clocks: time + offset + drift * time, by clock."""
+        """Return the begins and the ends by corrected clocks: time + offset + drift * time, by
+        clock.
+        """
         return (
             self.begin * (1 + drift[self.before]) + offset[self.before],
             self.end * (1 + drift[self.after]) + offset[self.after],
@@ -69,7 +71,7 @@ class Precedences:
 
 
 def downsample(table: pl.DataFrame) -> pl.DataFrame:
-    """Calls of at most MOST collectives of each group, spread evenly over its order; every
+    """Return calls of at most MOST collectives of each group, spread evenly over its order; every
     HOLD_BACK-th is `held`.
     """
     ordinals = table.select("key", "ordinal").unique().sort("key", "ordinal")
@@ -94,8 +96,8 @@ def sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
-    """The table without members whose intervals between ends are unlike those of the others of
-    their group, whatever their clocks.
+    """Return the table without members whose intervals between ends are unlike those of the others
+    of their group, whatever their clocks.
     """
     sample = table.filter((pl.col("role") == Role.ALL) & pl.col("numbered"))
     findings = []
@@ -150,7 +152,7 @@ def _interval_spreads(ends: np.ndarray) -> np.ndarray:
 
 
 def _median(values: np.ndarray, axis: int) -> np.ndarray:
-    """Median along the axis of what is finite; NaN of nothing."""
+    """Return median along the axis of what is finite; NaN of nothing."""
     ordered = np.sort(values, axis=axis)
     count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
     low, high = np.maximum((count - 1) // 2, 0), np.maximum(count // 2, 0)
@@ -312,7 +314,7 @@ class Gathered:
 
 
 def gathered(calls: Calls, pivot: int) -> Gathered:
-    """Some groups' calls. pivot: an instant amid all times."""
+    """Return some groups' calls. pivot: an instant amid all times."""
     everything, findings = call_frame(calls, pivot)
     groups = dict(everything.select("key", "group").unique().iter_rows())
     table, found = number_calls(everything)
@@ -341,7 +343,7 @@ def gathered(calls: Calls, pivot: int) -> Gathered:
 
 
 def _one_of_each_host(calls: pl.DataFrame) -> pl.DataFrame:
-    """The first calls of one member of each group and host, in their order."""
+    """Return the first calls of one member of each group and host, in their order."""
     calls = calls.filter(
         pl.col("member") == pl.col("member").min().over("source", "group", "clock")
     )
@@ -380,8 +382,8 @@ class Participant:
 
 
 def gathered_by_member(members: Sequence[Participant], source: int, group: int) -> Gathered:
-    """A group's calls, of which the trace does not number all and none ends before it begins; a
-    member's at a time. `members` ascend.
+    """Return a group's calls, of which the trace does not number all and none ends before it
+    begins; a member's at a time. `members` ascend.
     """
     nothing = gathered(Calls.none(), 0)
     if len({member.clock for member in members}) < 2:
@@ -462,7 +464,7 @@ def _sequence(member: Participant) -> CallSequence:
 
 
 def _chosen(member: Participant, numbers: np.ndarray, ordinals: np.ndarray) -> pl.DataFrame:
-    """The member's calls of these collectives, with their places among them."""
+    """Return the member's calls of these collectives, with their places among them."""
     place = np.searchsorted(ordinals, numbers)
     rows = (
         np.flatnonzero(ordinals[np.minimum(place, len(ordinals) - 1)] == numbers)
@@ -484,7 +486,7 @@ def _chosen(member: Participant, numbers: np.ndarray, ordinals: np.ndarray) -> p
 
 
 def merge_groups(parts: Sequence[Gathered]) -> Gathered:
-    """All parts, as if they had been gathered at once; all findings under `recognising`."""
+    """Return all parts, as if they had been gathered at once; all findings under `recognising`."""
     rows, groups = [], {}
     collectives = 0
     for part in parts:
@@ -507,8 +509,8 @@ def merge_groups(parts: Sequence[Gathered]) -> Gathered:
 def in_turn(
     recognising: Sequence[list[Finding]], members: Sequence[list[Finding]]
 ) -> list[Finding]:
-    """The findings of all parts, as if there had been one: of recognising collectives, then of
-    leaving members out.
+    """Return the findings of all parts, as if there had been one: of recognising collectives, then
+    of leaving members out.
     """
     found = [finding for part in recognising for finding in part]
     left = [finding for finding in found if finding.kind == SUMMED]

@@ -30,7 +30,7 @@ class Bounds:
     lower: np.ndarray
 
     def without(self, offset: float, slope: float) -> Bounds:
-        """Bounds of what remains of the value without that line."""
+        """Return bounds of what remains of the value without that line."""
         return Bounds(
             self.upper_times,
             self.upper - offset - slope * self.upper_times,
@@ -59,7 +59,7 @@ class Bounds:
 
 
 def _tightest(times: np.ndarray, values: np.ndarray, begin: float, end: float) -> np.ndarray:
-    """Indices of the smallest value in each of PARTS parts of the span."""
+    """Return indices of the smallest value in each of PARTS parts of the span."""
     part = np.clip((times - begin) / max(end - begin, 1.0) * PARTS, 0, PARTS - 1).astype(np.int64)
     order = np.lexsort((values, part))
     return order[np.flatnonzero(np.diff(part[order], prepend=-1))]
@@ -68,8 +68,8 @@ def _tightest(times: np.ndarray, values: np.ndarray, begin: float, end: float) -
 def region(
     bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT
 ) -> np.ndarray:
-    """Corners (value at `begin`, value at `end`) of the region that the bounds leave to lines of no
-    larger slope, of shape (n, 2); empty if they contradict.
+    """Return corners (value at `begin`, value at `end`) of the region that the bounds leave to
+    lines of no larger slope, of shape (n, 2); empty if they contradict.
     """
     length = max(end - begin, 1.0)
     at = np.concatenate([bounds.upper_times, bounds.lower_times])
@@ -95,7 +95,7 @@ def region(
 
 
 def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
-    """The convex polygon's part where normal . corner <= limit."""
+    """Return the convex polygon's part where normal . corner <= limit."""
     excess = corners @ normal - limit
     after, later = np.roll(corners, -1, axis=0), np.roll(excess, -1)
     kept = []
@@ -120,8 +120,8 @@ class Middle:
 
 
 def middle(bounds: Bounds, begin: float, end: float) -> Middle | None:
-    """The line amid the bounds; None if they contradict or leave a side open. What a short span
-    leaves of the slope is drawn to 0.
+    """Return the line amid the bounds; None if they contradict or leave a side open. What a short
+    span leaves of the slope is drawn to 0.
     """
     length = max(end - begin, 1.0)
     first = last = 0.0
@@ -157,8 +157,8 @@ def middle(bounds: Bounds, begin: float, end: float) -> Middle | None:
 
 
 def _centre(corners: np.ndarray, length: float) -> tuple[float, float]:
-    """The likeliest line of a region: slopes that it leaves are as likely as they are of clocks,
-    and of one slope the middle is taken.
+    """Return the likeliest line of a region: slopes that it leaves are as likely as they are of
+    clocks, and of one slope the middle is taken.
     """
     rise = corners[:, 1] - corners[:, 0]
     likely = np.linspace(rise.min(), rise.max(), 101)
@@ -176,7 +176,7 @@ def _centre(corners: np.ndarray, length: float) -> tuple[float, float]:
 
 
 def nearest(corners: np.ndarray) -> np.ndarray:
-    """The point of the convex polygon that is nearest to (0, 0)."""
+    """Return the point of the convex polygon that is nearest to (0, 0)."""
     after = np.roll(corners, -1, axis=0)
     edges = after - corners
     turns = corners[:, 0] * after[:, 1] - corners[:, 1] * after[:, 0]

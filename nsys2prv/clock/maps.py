@@ -31,7 +31,7 @@ class Shifts:
         return np.append(np.diff(self.shifts) / np.diff(self.times), 0.0)
 
     def to_global(self, time: np.ndarray) -> np.ndarray:
-        """The times (int64 ns) moved."""
+        """Return the times (int64 ns) moved."""
         at = np.maximum(np.searchsorted(self.times, time, "right") - 1, 0)
         into = np.maximum(time - self.times[at], 0)
         return time + self.shifts[at] + np.floor(into * self._slopes[at]).astype(np.int64)
@@ -48,7 +48,7 @@ class Shifts:
         return int(self.times[at]) + (time - int(self._moved[at])) * length // height
 
     def shifted(self, by: int) -> Shifts:
-        """The same for times that are `by` ns later."""
+        """Return the same for times that are `by` ns later."""
         return Shifts(self.times + by, self.shifts)
 
 
@@ -58,7 +58,7 @@ def _moved(
     drift: np.ndarray | float | None,
     pivot: np.ndarray | int,
 ) -> np.ndarray:
-    """Times by what is one for all of them, or each one's own."""
+    """Return times by what is one for all of them, or each one's own."""
     moved = local + offset
     if drift is not None:
         moved += np.floor((local - pivot) * drift).astype(np.int64)
@@ -80,12 +80,14 @@ class ClockMap:
     shifts: Shifts | None = None
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
-        """Global times (int64 ns) of local ones, which must lie well inside the range of int64."""
+        """Return global times (int64 ns) of local ones, which must lie well inside the range of
+        int64.
+        """
         moved = _moved(local, np.int64(self.offset), self.drift or None, self.pivot)
         return moved if self.shifts is None else self.shifts.to_global(moved)
 
     def to_local(self, time: int) -> int:
-        """The local time whose global time is `time`, to within `slack` ns."""
+        """Return the local time whose global time is `time`, to within `slack` ns."""
         if self.shifts is not None:
             time = self.shifts.to_local(time)
         if not self.drift:
@@ -98,13 +100,13 @@ class ClockMap:
         return (2 if self.drift else 0) + (4 if self.shifts is not None else 0)
 
     def shifted(self, by: int) -> ClockMap:
-        """The same map with every global time `by` ns later."""
+        """Return the same map with every global time `by` ns later."""
         return ClockMap(
             self.offset + by, self.drift, self.pivot, self.shifts and self.shifts.shifted(by)
         )
 
     def moved(self, shifts: Shifts | None) -> ClockMap:
-        """This map, its global times then moved by these shifts alone."""
+        """Return this map, its global times then moved by these shifts alone."""
         return replace(self, shifts=shifts)
 
 
@@ -124,7 +126,7 @@ class RowClocks:
         ]
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
-        """Global times (int64 ns) of the rows' local ones."""
+        """Return global times (int64 ns) of the rows' local ones."""
         moved = _moved(local, self._offset, self._drift, self._pivot)
         for rows, shifts in self._shifts:
             moved[rows] = shifts.to_global(moved[rows])
@@ -168,8 +170,8 @@ class Placement:
 
 
 def place(reports: list[ReportClock]) -> list[Placement]:
-    """Place every report. One without any clock is UNPLACED, at 0: the caller knows where the
-    others' events begin.
+    """Return place every report. One without any clock is UNPLACED, at 0: the caller knows where
+    the others' events begin.
     """
     machines = _machines(reports)
     anchors: dict[int, ReportClock] = {}

@@ -48,8 +48,8 @@ def agreeing(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def similar_shifts(ends: np.ndarray, signatures: np.ndarray) -> list[int]:
-    """Shifts with which a sequence may be taken for itself: by a few calls, and where a part of it
-    looks most like another.
+    """Return shifts with which a sequence may be taken for itself: by a few calls, and where a part
+    of it looks most like another.
     """
     count = len(ends)
     shifts = {1, 2, 3}
@@ -221,7 +221,7 @@ def _tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarr
 
 
 def mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
-    """Each partner only for the nearest of those that chose it."""
+    """Return each partner only for the nearest of those that chose it."""
     order = np.lexsort((misfit, index))
     again = np.zeros(len(index), bool)
     again[order[1:]] = index[order[1:]] == index[order[:-1]]
@@ -294,9 +294,9 @@ def certainty_of_match(
     width: float,
     rivals: list[float],
 ) -> float:
-    """The same for sequences of calls, either of which may lack some, as they lie. times, others:
-    ascending ends on one clock (ns); kinds: calls of different ones are no collective; rivals:
-    rival_distances of the others.
+    """Return the same for sequences of calls, either of which may lack some, as they lie. times,
+    others: ascending ends on one clock (ns); kinds: calls of different ones are no collective;
+    rivals: rival_distances of the others.
     """
     if not (kinds.all() and other_kinds.all()):
         kinds, other_kinds = np.zeros_like(kinds), np.zeros_like(other_kinds)
@@ -337,8 +337,8 @@ def _misfits(ends: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _rival_shifts(ends: np.ndarray, signatures: np.ndarray, width: float) -> list[int]:
-    """The shifts with which the calls fit themselves best, of those that the signatures allow and
-    that leave half of them, if any do.
+    """Return the shifts with which the calls fit themselves best, of those that the signatures
+    allow and that leave half of them, if any do.
     """
     count = len(ends)
     shifts = (
@@ -362,8 +362,8 @@ def _rival_shifts(ends: np.ndarray, signatures: np.ndarray, width: float) -> lis
 
 
 def rival_distances(ends: np.ndarray, kinds: np.ndarray) -> list[float]:
-    """The distances (ns) at which most calls have another one of their kind, up to that of half of
-    the calls.
+    """Return the distances (ns) at which most calls have another one of their kind, up to that of
+    half of the calls.
     """
     part = _central(len(ends))
     ends, kinds = ends[part], kinds[part] if kinds.all() else np.zeros_like(kinds[part])

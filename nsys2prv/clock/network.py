@@ -51,7 +51,9 @@ class Network:
     scale: dict[int, float]
 
     def sigma(self, host: int, time: float) -> float:
-        """Standard deviation of the host's correction at `time` (ns relative to the pivot), ns."""
+        """Return standard deviation of the host's correction at `time` (ns relative to the pivot),
+        ns.
+        """
         count, at = len(self.offset), time / SECOND
         c = self.covariance
         variance = (
@@ -61,8 +63,8 @@ class Network:
 
 
 def solve(blocks: list[Block], links: list[Link], hosts: int) -> Network:
-    """Corrections from the blocks, starting from the links' lines; the lowest host of what is
-    connected is the reference.
+    """Return corrections from the blocks, starting from the links' lines; the lowest host of what
+    is connected is the reference.
     """
     offset, drift, reference = _first(links, hosts)
     scale = {block.source: 1.0 for block in blocks}
@@ -92,7 +94,7 @@ def solve(blocks: list[Block], links: list[Link], hosts: int) -> Network:
 
 
 def _first(links: list[Link], hosts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Corrections along the tree of the most certain links."""
+    """Return corrections along the tree of the most certain links."""
     root = list(range(hosts))
 
     def find(host: int) -> int:
@@ -172,7 +174,7 @@ def _weigh(
 
 
 def _middle(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Median of the ends seen of each collective."""
+    """Return median of the ends seen of each collective."""
     ordered = np.sort(np.where(seen, ends, np.inf), axis=1)
     count = np.maximum(seen.sum(axis=1), 1)
     at = np.arange(len(ordered))
@@ -272,7 +274,7 @@ def _inverse(normal: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def _hops(blocks: list[Block], reference: np.ndarray) -> np.ndarray:
-    """Blocks to pass from each host to its reference."""
+    """Return blocks to pass from each host to its reference."""
     hops = np.where(reference == np.arange(len(reference)), 0, -1)
     members = [block.clocks[(block.weight > 0).any(axis=0)] for block in blocks]
     near: Iterable[int] = range(len(blocks))

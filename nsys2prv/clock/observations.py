@@ -117,7 +117,7 @@ class Finding:
 
 
 def span_of(calls: Calls, messages: Messages) -> tuple[int, int] | None:
-    """The first and the last of all times, None of nothing."""
+    """Return the first and the last of all times, None of nothing."""
     times = [
         t for t in (calls.begin, calls.end, messages.send_begin, messages.receive_end) if len(t)
     ]
@@ -125,15 +125,15 @@ def span_of(calls: Calls, messages: Messages) -> tuple[int, int] | None:
 
 
 def pivot_of(calls: Calls, messages: Messages) -> int:
-    """The instant amid all times, in whole ns; times relative to it are small enough for floats to
-    hold them exactly.
+    """Return the instant amid all times, in whole ns; times relative to it are small enough for
+    floats to hold them exactly.
     """
     span = span_of(calls, messages)
     return (span[0] + span[1]) // 2 if span else 0
 
 
 def call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:
-    """The calls of groups on several clocks, with `key` numbering (source, group) and times
+    """Return the calls of groups on several clocks, with `key` numbering (source, group) and times
     relative to `pivot`.
     """
     table = pl.DataFrame(
@@ -181,8 +181,8 @@ NOISE_OF_FEW = 2e4
 
 
 def spread_of(values: np.ndarray) -> float:
-    """Standard deviation of the values about their median, judged by the median absolute deviation;
-    inf of none.
+    """Return standard deviation of the values about their median, judged by the median absolute
+    deviation; inf of none.
     """
     if not len(values):
         return float("inf")
@@ -228,7 +228,7 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def evenly(count: int, most: int) -> np.ndarray:
-    """Indices of at most `most` of `count` items, spread evenly."""
+    """Return indices of at most `most` of `count` items, spread evenly."""
     if count <= most:
         return np.arange(count)
     return np.linspace(0, count - 1, most).round().astype(np.int64)

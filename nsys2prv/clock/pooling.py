@@ -89,7 +89,7 @@ class _Calls:
 
 
 def pool(gathered: Gathered, hosts: int, error: float) -> Pool:
-    """Place hosts that no settled collectives connect. error: of the clocks as placed, ns."""
+    """Return place hosts that no settled collectives connect. error: of the clocks as placed, ns."""
     part = settled = _parts(gathered.rows, hosts)
     part = part.copy()
     frame = gathered.unsettled
@@ -153,7 +153,9 @@ def _doubts(settled: np.ndarray, found: list[tuple[int, int, _Pair]]) -> np.ndar
 
 
 def _parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
-    """The lowest host that each host is connected to by collectives in which all wait for all."""
+    """Return the lowest host that each host is connected to by collectives in which all wait for
+    all.
+    """
     root = np.arange(hosts)
     for clocks in (
         rows.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
@@ -166,7 +168,7 @@ def _parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
 
 
 def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
-    """The calls that two hosts have in common; None where nothing tells."""
+    """Return the calls that two hosts have in common; None where nothing tells."""
     shared = calls.shared(one, other)
     noise = max((NOISE[source] for source, _ in shared), key=lambda noise: noise.reach)
     mine, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
@@ -229,7 +231,7 @@ def _told(calls: _Calls, a: np.ndarray, b: np.ndarray, groups: int, noise: Noise
 
 
 def _together(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray, CallSequence]:
-    """The rows of all groups by their ends, and their sequence."""
+    """Return the rows of all groups by their ends, and their sequence."""
     rows = np.concatenate(groups)
     kind = (
         np.repeat(np.arange(len(groups)) * KINDS, [len(group) for group in groups])
@@ -242,8 +244,8 @@ def _together(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray, Call
 def _rows(
     frame: pl.DataFrame, found: list[tuple[int, int, _Pair]]
 ) -> tuple[pl.DataFrame, dict[int, int]]:
-    """The calls of all pairs by collective: of one host, those of its pairs with others are the
-    same.
+    """Return the calls of all pairs by collective: of one host, those of its pairs with others are
+    the same.
     """
     parts = []
     for one, _, pair in found:

@@ -45,7 +45,7 @@ class HostClock:
     samples: tuple[tuple[int, int, int], ...] = ()
 
     def correct(self, placed: ClockMap) -> ClockMap:
-        """The map of local times to corrected ones, from that (without drift) to UTC."""
+        """Return the map of local times to corrected ones, from that (without drift) to UTC."""
         return ClockMap(
             placed.offset + self.offset_ns, self.drift_ppm / 1e6, self.at_utc_ns - placed.offset
         )
@@ -92,7 +92,7 @@ class ClockRecord:
     causal: CausalRecord | None = None
 
     def text(self) -> str:
-        """The file."""
+        """Return the file."""
         hosts = {
             name: {
                 key: value
@@ -133,9 +133,7 @@ class ClockRecord:
 
 
 def read_record(text: str, source: str) -> ClockRecord:
-    """The clock file back. Raises Nsys2prvError, with one line, for what is none."""
-    import yaml
-
+    """Return the clock file back. Raises Nsys2prvError, with one line, for what is none."""
     try:
         content = parsed(text)
     except yaml.YAMLError as error:

@@ -87,8 +87,8 @@ class Member:
 def number_calls(
     table: pl.DataFrame, error: float = UTC_ERROR
 ) -> tuple[pl.DataFrame, list[Finding]]:
-    """The table with `ordinal`, equal for the calls of one collective of a `key`; calls of no known
-    collective are left out.
+    """Return the table with `ordinal`, equal for the calls of one collective of a `key`; calls of
+    no known collective are left out.
 
     error: of the clocks as placed, ns.
     """
@@ -129,8 +129,8 @@ def number_calls(
 
 
 def recognised(calls: Calls, error: float = UTC_ERROR) -> tuple[np.ndarray, list[Finding]]:
-    """Each call's ordinal among the collectives of its (source, group), equal on all members; -1
-    for calls of no known collective.
+    """Return each call's ordinal among the collectives of its (source, group), equal on all
+    members; -1 for calls of no known collective.
 
     Numbers of the report are not heeded, nor whose clocks the times are of. error: of these, ns.
     """
@@ -242,9 +242,9 @@ def _told(wrong: pl.DataFrame, kind: str, reason: str) -> list[Finding]:
 def number_group(
     members: Sequence[Member], source: int, group: int, error: float = UTC_ERROR
 ) -> tuple[dict[int, np.ndarray], list[Finding]]:
-    """The ordinals of one group's calls, as counted by the member that most of the others fit: of
-    each member that fits, by its index among `members`, which ascend by member. Two members' calls
-    are in memory at a time. error: of the clocks as placed, ns.
+    """Return the ordinals of one group's calls, as counted by the member that most of the others
+    fit: of each member that fits, by its index among `members`, which ascend by member. Two
+    members' calls are in memory at a time. error: of the clocks as placed, ns.
     """
     noise = NOISE[source]
     counts = [member.count for member in members]
@@ -265,7 +265,7 @@ def number_group(
 def _fit(
     members: Sequence[Member], at: int, noise: Noise, source: int, group: int, error: float
 ) -> tuple[dict[int, np.ndarray], list[Finding]]:
-    """Ordinals of every member that fits the one `at`."""
+    """Return ordinals of every member that fits the one `at`."""
     reference = members[at].load()
     in_order = np.arange(len(reference))
     most = max(member.count for member in members)
@@ -301,8 +301,8 @@ def _fit(
 def pair_calls(
     member: CallSequence, reference: CallSequence, noise: Noise, whole: bool, error: float
 ) -> tuple[np.ndarray | None, str]:
-    """The reference's place of each of the member's calls, -1 without; or None and why not: a key
-    of REASONS.
+    """Return the reference's place of each of the member's calls, -1 without; or None and why not:
+    a key of REASONS.
 
     whole: whether both have all calls, from the beginning. error: of the clocks as placed, ns.
     """
@@ -333,8 +333,8 @@ def pair_calls(
 
 
 def _by_time(member: CallSequence, reference: CallSequence, error: float) -> np.ndarray | None:
-    """The calls that ended at one time, by clocks that agree; None where calls follow each other
-    too closely for that.
+    """Return the calls that ended at one time, by clocks that agree; None where calls follow each
+    other too closely for that.
     """
     own, other = _by_end(member), _by_end(reference)
     if not len(own) or len(other) < 2:
@@ -394,8 +394,8 @@ def _gapless(index: np.ndarray, count: int) -> bool:
 def _by_ends(
     member: CallSequence, reference: CallSequence, noise: Noise
 ) -> tuple[np.ndarray | None, str]:
-    """Ordinals of the synchronising calls by their ends; of all calls where the order only begins
-    elsewhere.
+    """Return ordinals of the synchronising calls by their ends; of all calls where the order only
+    begins elsewhere.
     """
     own, other = _by_end(member), _by_end(reference)
     if min(len(own), len(other)) < FEWEST:

@@ -109,8 +109,9 @@ def align(
     messages: Messages | None = None,
     span: tuple[int, int] | None = None,
 ) -> Alignment:
-    """Corrections of the clocks of `hosts` hosts, from the collective calls and messages between
-    them. span: first and last placed time that bounds are to hold for, at least those observed.
+    """Return corrections of the clocks of `hosts` hosts, from the collective calls and messages
+    between them. span: first and last placed time that bounds are to hold for, at least those
+    observed.
     """
     calls, messages = calls or Calls.none(), messages or Messages.none()
     pivot = pivot_of(calls, messages)
@@ -126,8 +127,8 @@ def align(
 def solved(
     hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int, span: tuple[int, int]
 ) -> Alignment:
-    """The same from calls that are gathered per host already, in parts of whole groups, ascending
-    by source and group.
+    """Return the same from calls that are gathered per host already, in parts of whole groups,
+    ascending by source and group.
     """
     told = merge_groups(parts)
     pooled = pool(told, hosts, UTC_ERROR)
@@ -228,7 +229,7 @@ def solved(
 
 
 def _with_pooled(told: Gathered, pooled: Pool) -> tuple[pl.DataFrame, dict[int, int]]:
-    """All rows, and communicators by key."""
+    """Return all rows, and communicators by key."""
     first, collectives = len(told.groups), told.rows["collective"].n_unique()
     more = pooled.rows.with_columns(
         pl.col("key") + first, pl.col("collective") + collectives
@@ -239,7 +240,9 @@ def _with_pooled(told: Gathered, pooled: Pool) -> tuple[pl.DataFrame, dict[int, 
 
 
 def _doubted(estimate: Estimate, doubt: np.ndarray) -> Estimate:
-    """The estimate with the doubts on which calls of the host belong to those of its reference."""
+    """Return the estimate with the doubts on which calls of the host belong to those of its
+    reference.
+    """
     more = float(doubt[estimate.host])
     return (
         replace(estimate, method=ORDER, bound=estimate.bound + more)
@@ -313,8 +316,8 @@ def _apart(estimates: list[Estimate], met: frozenset[int], pooled: Pool) -> list
 def _network(
     rows: pl.DataFrame, groups: dict[int, int], hosts: int
 ) -> tuple[network.Network, np.ndarray, list[Finding]]:
-    """The network without hosts whose clocks would drift beyond all plausibility; and each host's
-    least error, ns.
+    """Return the network without hosts whose clocks would drift beyond all plausibility; and each
+    host's least error, ns.
     """
     blocks = blocks_of(rows, groups)
     links, findings = links_of(blocks)

@@ -185,8 +185,8 @@ Sample = tuple[int, int, int]
 def residual_samples(
     hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray, pivot: int
 ) -> list[tuple[Sample, ...]]:
-    """A sample for each host. `hosts` as of per_host; corrected = time + offset + drift * time by
-    host, relative to the pivot.
+    """Return a sample for each host. `hosts` as of per_host; corrected = time + offset + drift *
+    time by host, relative to the pivot.
 
     Deviations are from the median over the hosts of a collective in which all wait for all.
     """
