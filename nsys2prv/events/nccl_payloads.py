@@ -103,6 +103,9 @@ INTEGERS = {
 }
 FIRST_SCHEMA_ID = 1 << 24
 DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
+#: Tables of payloads with fewer rows are read whole from their pages: to have SQLite pick the rows
+#: of a part takes longer.
+SMALL_TABLE = 100_000
 DAMAGED = "NCCL payloads that cannot be read"
 
 
@@ -373,9 +376,9 @@ def _dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndar
         }
         if not names or not extraction.has(table, "eventId"):
             continue
-        read = extraction.read(
-            extraction.report.parts[table], ("eventId",), tuple(names.values()), where
-        )
+        part = extraction.report.parts[table]
+        small = part.last - part.first < SMALL_TABLE
+        read = extraction.read(part, ("eventId",), tuple(names.values()), "" if small else where)
         if not read.rows:
             continue
         texts = {

@@ -115,6 +115,14 @@ def test_payload_forms(tmp_path: Path, rank: Rank) -> None:
     assert payloads(trace, NCCL_KERNEL) == [WANTED | {FUSED: 1}]
 
 
+def test_rows_of_a_part_are_picked_from_a_large_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsys2prv.events.nccl_payloads.SMALL_TABLE", 0)
+    trace, _ = converted(tmp_path, of_table())
+    assert payloads(trace, CALL) == [WANTED]
+
+
 @pytest.mark.parametrize(
     ("kind", "label", "size"),
     [
