@@ -133,7 +133,9 @@ class ClockRecord:
 
 
 def read_record(text: str, source: str) -> ClockRecord:
-    """Return the clock file back. Raises Nsys2prvError, with one line, for what is none."""
+    """Return the record of a clock file. Raises Nsys2prvError, with one line, for what is none."""
+    import yaml
+
     try:
         content = parsed(text)
     except yaml.YAMLError as error:

@@ -69,8 +69,8 @@ def align_hosts(
 def collect_observations(
     book: FactBook, method: str, folder: Path, run: Run
 ) -> list[ObservationChunk]:
-    """All that tells of clocks by what `method` means, in portions ascending by source and group.
-    folder: new, for files between steps.
+    """Return all that tells of clocks by what `method` means, in portions ascending by source and
+    group. folder: new, for files between steps.
     """
     folder.mkdir()
     found: list[ObservationChunk] = []
@@ -90,7 +90,7 @@ def collect_observations(
 
 
 def pivot_of(portions: Sequence[ObservationChunk]) -> int:
-    """The instant amid all times."""
+    """Return the instant amid all times."""
     times = [time for part in portions for time in (part.first, part.last) if time is not None]
     return (min(times) + max(times)) // 2 if times else 0
 
@@ -159,7 +159,7 @@ def run_step(step: Step[S]) -> S:
 
 
 def concat_observations(kind: type, parts: Sequence[Any]) -> Any:
-    """Calls, or messages, of several parts."""
+    """Return calls, or messages, of several parts."""
     if not parts:
         return kind.none()
     return kind(
@@ -208,7 +208,7 @@ def _whole(value: float | None) -> int | None:
 def _told(
     findings: Sequence[Finding], names: Sequence[str], owners: Sequence[str]
 ) -> tuple[str, ...]:
-    """The findings for people: one line for each reason."""
+    """Return the findings for people: one line for each reason."""
     reasons: dict[str, dict[str, int]] = {}
     for finding in findings:
         whose = reasons.setdefault(finding.reason, {})

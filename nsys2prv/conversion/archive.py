@@ -103,7 +103,7 @@ def catalogue_digest() -> str:
 
 
 def manifest(contents: ArchiveManifest, held: Members) -> bytes:
-    """The member that tells what a store holds. held: the other members."""
+    """Return the member that tells what a store holds. held: the other members."""
     told = {
         "version": VERSION,
         "program": __version__,
@@ -126,8 +126,8 @@ def digest_of(told: dict[str, Any]) -> str:
 
 
 def stores_among(paths: Sequence[Path]) -> dict[Path, Store]:
-    """The paths that are stores, opened. Raises one clear line for one that cannot be read by this
-    version.
+    """Return the paths that are stores, opened. Raises one clear line for one that cannot be read
+    by this version.
     """
     return {path: _opened(path) for path in paths if is_archive(path)}
 
@@ -232,8 +232,8 @@ def check_no_duplicate_reports(held: Sequence[tuple[ReportInfo, Path]]) -> None:
 def replace_with_archived_tasks(
     tasks: Sequence[reading.Task], stage: int, held: dict[int, tuple[Path, ArchivedReport]]
 ) -> list[reading.Task | StoredTask]:
-    """The tasks of a stage, those of reports in stores taken from there. held: by the report's
-    number.
+    """Return the tasks of a stage, those of reports in stores taken from there. held: by the
+    report's number.
     """
     folders = {report: iter(found.stages[stage]) for report, (_, found) in held.items()}
     result: list[reading.Task | StoredTask] = []

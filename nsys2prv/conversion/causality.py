@@ -19,8 +19,8 @@ from nsys2prv.store.facts import FactBook
 
 
 def restored_order(book: FactBook, reports: int, folder: Path, run: align.Run) -> CausalOrder:
-    """The order restored by all that the ranks did together; the book's hosts are the reports
-    themselves. Shifts are of times as the book's maps place them.
+    """Return the order restored by all that the ranks did together; the book's hosts are the
+    reports themselves. Shifts are of times as the book's maps place them.
     """
     found = align.collect_observations(book, AUTO, folder, run)
     return next(iter(run(run_step, [OrderStep(reports, tuple(found), align.pivot_of(found))])))
@@ -52,8 +52,8 @@ def run_step(step: OrderStep) -> CausalOrder:
 def moved(
     placed: Timeline, order: CausalOrder, names: Sequence[str], hosts: Sequence[str]
 ) -> Timeline:
-    """The timeline with the reports moved, but for its epoch and clocks; the record says how far.
-    names, hosts: of the reports.
+    """Return the timeline with the reports moved, but for its epoch and clocks; the record says how
+    far. names, hosts: of the reports.
     """
     placements = [
         replace(placement, map=placement.map.moved(order.shifts.get(report)))

@@ -19,7 +19,7 @@ BEFORE, AFTER = "#D55E00", "#0072B2"
 
 
 def load(path: Path) -> ClockRecord:
-    """A clock file. Raises Nsys2prvError, with one line, for what is none."""
+    """Return a clock file. Raises Nsys2prvError, with one line, for what is none."""
     try:
         return read_record(read_given(path).decode("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -29,8 +29,8 @@ def load(path: Path) -> ClockRecord:
 
 
 def table(record: ClockRecord, most: int | None = None) -> list[str]:
-    """A line for each host (for the `most` worst known, where there are more), then causality and
-    what else is to be said.
+    """Return a line for each host (for the `most` worst known, where there are more), then
+    causality and what else is to be said.
     """
     hosts = list(record.hosts.items())
     shown = (

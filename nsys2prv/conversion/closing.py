@@ -34,8 +34,8 @@ SLIGHT = 1_000
 def clock_lines(
     record: ClockRecord | None, placements: Sequence[Placement], hosts: int
 ) -> list[str]:
-    """Lines for people: how many hosts were aligned by what and how well, then what is wrong, if
-    anything is.
+    """Return lines for people: how many hosts were aligned by what and how well, then what is
+    wrong, if anything is.
     """
     if (
         record is None
@@ -105,7 +105,7 @@ def _without_alignment(placements: Sequence[Placement], hosts: int) -> str:
 
 
 def time_text(ns: int) -> str:
-    """An upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
+    """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
     return f"{ns / 1e6:,.1f} ms" if ns >= 10_000_000 else f"{ceil(ns / 1000):,} us"
 
 
@@ -150,7 +150,9 @@ ORDERS = {
 
 
 def closing_text(summary: Summary, verbose: bool = False) -> str:
-    """The summary for people. verbose: with all events by kind, every note and where the time went."""
+    """Return the summary for people. verbose: with all events by kind, every note and where the
+    time went.
+    """
     parts = closing_parts(summary, verbose)
     return "\n".join(
         line
@@ -160,7 +162,7 @@ def closing_text(summary: Summary, verbose: bool = False) -> str:
 
 
 def closing_html(summary: Summary) -> str:
-    """The summary for notebooks, with its warnings first."""
+    """Return the summary for notebooks, with its warnings first."""
     parts = {"warnings": summary.warnings, **closing_parts(summary)}
     return "".join(
         f"<b>{escape(title)}</b><ul style='list-style: none'>{''.join(f'<li>{_html_line(line)}</li>' for line in lines)}</ul>"
@@ -174,7 +176,7 @@ def _html_line(line: str) -> str:
 
 
 def closing_parts(summary: Summary, verbose: bool = False) -> dict[str, list[str]]:
-    """The lines of each part, by its title."""
+    """Return the lines of each part, by its title."""
     parts = {
         "the job": _job(summary),
         "its clocks": [

@@ -114,7 +114,7 @@ def convert(
 
 
 def _as_wanted(job: Job, plan: CutPlan) -> Job:
-    """The job cut as asked for."""
+    """Return the job cut as asked for."""
     if plan == CutPlan():
         return job
     from nsys2prv.conversion.cut.stage import cut
@@ -206,20 +206,20 @@ def _states(job: Job) -> list[StateLabel]:
 
 
 def _outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
-    """The trace, its labels, its rows, the clocks of its hosts, and of what it was made."""
+    """Return the trace, its labels, its rows, the clocks of its hosts, and of what it was made."""
     prv, pcf, row = trace_paths(output, compress)
     return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(metadata.ENDING)
 
 
 def _other_form(prv: Path) -> Path:
-    """The trace with compression, of one without, and the other way round: beside new labels an
-    earlier one would show wrong names.
+    """Return the trace with compression, of one without, and the other way round: beside new labels
+    an earlier one would show wrong names.
     """
     return prv.with_suffix("") if prv.suffix == ".gz" else prv.with_name(f"{prv.name}.gz")
 
 
 def _metrics(job: Job) -> dict[str, set[Metric]]:
-    """The sampled numbers met, by layout."""
+    """Return the sampled numbers met, by layout."""
     found: dict[str, set[Metric]] = {}
     for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
         found.setdefault(shape.name, set()).update(shape.metrics)
@@ -227,7 +227,7 @@ def _metrics(job: Job) -> dict[str, set[Metric]]:
 
 
 def _closings(job: Job, codes: dict[tuple[str, str], int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Each thread with samples, and the event types of all of them."""
+    """Return each thread with samples, and the event types of all of them."""
     found: dict[int, set[int]] = {}
     for run in job.runs:
         if run.shape.stream == COUNTER:
@@ -239,7 +239,7 @@ def _closings(job: Job, codes: dict[tuple[str, str], int]) -> list[tuple[int, tu
 
 
 def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> records.Manifest:
-    """The windows' common data, small runs joined."""
+    """Return the windows' common data, small runs joined."""
     sampled = counter_codes(
         {layout: [metric.name for metric in met] for layout, met in metrics.items()}
     )
@@ -271,7 +271,7 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
 
 
 def _joined(job: Job, meant: GlobalIds) -> list[Run]:
-    """The job's runs, of which small ones are joined."""
+    """Return the job's runs, of which small ones are joined."""
     groups = joining.groups_of(job.runs)
     folder = Path(mkdtemp(prefix="joined-", dir=job.folder))
     tasks = joining.plan(groups, folder)

@@ -49,7 +49,7 @@ class DeriveTask:
 def plan_derive_tasks(
     results: Sequence[TaskResult], kinds: Iterable[EventKind], spill_folder: Path
 ) -> list[DeriveTask]:
-    """A task for every kind that derives and every report with facts of it."""
+    """Return a task for every kind that derives and every report with facts of it."""
     tasks: list[DeriveTask] = []
     number = max((result.task for result in results), default=-1) + 1
     ordered = sorted(results, key=lambda result: result.task)
@@ -104,7 +104,7 @@ class _Common:
         self.names: dict[str, Names] = {}
 
     def frame(self, name: str, sources: Sequence[Source]) -> pl.DataFrame:
-        """The facts of all tasks, with common numbers."""
+        """Return the facts of all tasks, with common numbers."""
         frames = [
             self._translated(read_frame(source.facts[name]), source)
             for source in sources
@@ -113,7 +113,7 @@ class _Common:
         return pl.concat(frames) if frames else pl.DataFrame()
 
     def on_lanes(self, objects: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """The objects that are these lanes of objects."""
+        """Return the objects that are these lanes of objects."""
         keys = list(self.objects)
         result = objects.copy()
         for lane in np.unique(lanes[lanes > 0]).tolist():
@@ -163,6 +163,6 @@ class _Common:
 
 
 def _translated(column: np.ndarray, numbers_of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The column with its distinct values replaced by what `numbers_of` makes of them."""
+    """Return the column with its distinct values replaced by what `numbers_of` makes of them."""
     used, codes = np.unique(column, return_inverse=True)
     return numbers_of(used)[codes.reshape(-1)] if len(used) else column

@@ -40,8 +40,8 @@ class Sweep:
     def until(
         self, found: Mapping[int, tuple[np.ndarray, np.ndarray]], last: int | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Begins, ends (int64 ns) and states of the ranges of one state other than 0 that end
-        before `last`, in their order.
+        """Return begins, ends (int64 ns) and states of the ranges of one state other than 0 that
+        end before `last`, in their order.
 
         found: bit of a class -> begins and ends of the ranges of it that begin from the pass before
         on and before `last` (None: all others).
@@ -103,8 +103,8 @@ def devices(
     seen: Collection[tuple[int, ObjectKey]],
     selection: Selection,
 ) -> list[tuple[int, DeviceKey]]:
-    """The GPUs whose states are to be written, as objects of the trace: those that have streams
-    among the objects seen.
+    """Return the GPUs whose states are to be written, as objects of the trace: those that have
+    streams among the objects seen.
     """
     if not any(kind.name == NAME for kind in selection.kinds):
         return []
@@ -125,7 +125,7 @@ def devices(
 
 
 def device_of(info: ReportInfo, key: StreamKey) -> DeviceKey:
-    """The GPU that a stream of the report is on."""
+    """Return the GPU that a stream of the report is on."""
     number = info.gpu_of(key.pid, key.device)
     return (
         DeviceKey(GPU, number=number)
@@ -142,7 +142,7 @@ def plan_device_states(
     spill_folder: Path,
     number: int,
 ) -> list[StateTask]:
-    """Tasks from `number` on. rows: (report, object key) -> thread index of the trace."""
+    """Return tasks from `number` on. rows: (report, object key) -> thread index of the trace."""
     found: dict[int, list[tuple[Run, np.ndarray]]] = defaultdict(list)
     together = _Sets()
     for result in sorted(results, key=lambda result: result.task):
@@ -174,7 +174,7 @@ def plan_device_states(
 
 
 def make_device_states(task: StateTask) -> TaskResult:
-    """The states of the task's GPUs, as runs in trace time on thread indices."""
+    """Return the states of the task's GPUs, as runs in trace time on thread indices."""
     result = TaskResult(task.number, TRACE, 0)
     writer, reader = (
         SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number),
@@ -198,7 +198,7 @@ def make_device_states(task: StateTask) -> TaskResult:
 def _window(
     task: StateTask, reader: SpillReader, sweeps: dict[int, Sweep], first: int, last: int | None
 ) -> Rows:
-    """The states of all GPUs that end in a window; `sweeps` go from window to window."""
+    """Return the states of all GPUs that end in a window; `sweeps` go from window to window."""
     pieces: list[tuple[np.ndarray, ...]] = []
     for run, gpus in task.runs:
         clock = task.clocks[run.report]

@@ -38,7 +38,7 @@ def inspect_task(task: Sequence[Export | Nsys2prvError]) -> list[ReportInfo | Ns
 
 
 def names(task: Sequence[Export | Nsys2prvError]) -> str:
-    """The task's reports for people, the first of them."""
+    """Return the task's reports for people, the first of them."""
     return next(
         (str(export[1]) for export in task if not isinstance(export, Nsys2prvError)), "nsys2prv"
     )

@@ -41,8 +41,8 @@ class Workers:
         ahead: int | None = None,
         what: Callable[[Any], str] = lambda _: "nsys2prv",
     ) -> Iterator:
-        """Results of pure functions over files, in the order of the tasks. what: names a task for
-        people.
+        """Return results of pure functions over files, in the order of the tasks. what: names a
+        task for people.
         """
         ahead = 2 * self.pool.jobs if ahead is None else ahead
         return self.spent.over(
@@ -142,7 +142,7 @@ def trace_duration(results: Sequence[TaskResult], clocks: Sequence[ClockMap]) ->
 
 
 def threads_of(result: TaskResult, model: ObjectModel) -> np.ndarray:
-    """The thread index of each local object of a result."""
+    """Return the thread index of each local object of a result."""
     if result.report == TRACE:
         return np.arange(model.tree.threads)
     return np.array([model.rows[result.report, key] for key in result.objects], np.int64)

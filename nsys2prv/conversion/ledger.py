@@ -58,7 +58,7 @@ class Ledger:
 
 
 def accounts(results: Iterable[TaskResult]) -> dict[str, Account]:
-    """The accounts of all results together, by kind of event, or relation."""
+    """Return the accounts of all results together, by kind of event, or relation."""
     found: dict[str, Account] = {}
     for result in results:
         for kind, account in result.accounts.items():
@@ -72,8 +72,8 @@ def ledger(
     written: Mapping[str, int],
     left_out: Mapping[tuple[str, str], int],
 ) -> Ledger:
-    """The account. kinds: the :func:`accounts` of the results. written: records by layout and lines
-    by kind; left_out: those that are not, by (layout or kind of line, reason).
+    """Return the account. kinds: the :func:`accounts` of the results. written: records by layout
+    and lines by kind; left_out: those that are not, by (layout or kind of line, reason).
     """
     reasons = _by_kind(left_out)
     events = _sum(result.events for result in results)

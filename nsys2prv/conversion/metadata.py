@@ -60,8 +60,8 @@ def text(
     options: Options,
     clock: str | None,
 ) -> str:
-    """The content of the file. inputs: as :func:`inputs_of` finds them. clock: name of the clock
-    file beside the trace, if there is one.
+    """Return the content of the file. inputs: as :func:`inputs_of` finds them. clock: name of the
+    clock file beside the trace, if there is one.
     """
     content = {
         "nsys2prv": __version__,
@@ -109,7 +109,7 @@ def text(
 
 
 def told(options: Options) -> dict[str, Any]:
-    """The options that are not what they are by default; of files the names."""
+    """Return the options that are not what they are by default; of files the names."""
     return {
         field.name: _plain(getattr(options, field.name))
         for field in fields(options)

@@ -89,8 +89,8 @@ class _Reading:
 def prepare(
     reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool = True
 ) -> Job:
-    """The job of these reports, read by the pool's workers, or by this process where that is not
-    worth it.
+    """Return the job of these reports, read by the pool's workers, or by this process where that is
+    not worth it.
 
     folder: of temporary files, see :mod:`nsys2prv._util.files`. Raises Nsys2prvError with one line
     for people when a report cannot be read, NothingToWrite when there is no event of the kinds
@@ -118,7 +118,7 @@ def prepare(
 def _prepare(
     reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
 ) -> Job:
-    """The same. Raises Unreadable where reading fails at one report of several."""
+    """Return the same. Raises Unreadable where reading fails at one report of several."""
     paths = [Path(report) for report in reports]
     with unchanged([path for path in paths if not has_log(path)]):
         found = opened(reports, plan, folder, pool, quiet)
@@ -152,8 +152,9 @@ def _prepare(
 
 
 def _with_clocks(found: OpenedReports, placements: list[Placement], folder: Path) -> Plan:
-    """The plan; where it leaves out kinds of events by which clocks of hosts are aligned, these are
-    read for that alone, so that the same reports have the same clocks whatever is asked for.
+    """Return the plan; where it leaves out kinds of events by which clocks of hosts are aligned,
+    these are read for that alone, so that the same reports have the same clocks whatever is asked
+    for.
     """
     plan, kinds = found.plan, tuple(kind for kind in all_kinds() if kind.name in OBSERVING)
     left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
@@ -216,7 +217,7 @@ class OpenedReports:
 def opened(
     reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
 ) -> OpenedReports:
-    """The reports, or stores of them, looked at; the plan as the stores have it."""
+    """Return the reports, or stores of them, looked at; the plan as the stores have it."""
     progress = Progress(quiet)
     paths, warnings = _distinct(reports)
     stores = archive.stores_among(paths)
@@ -377,7 +378,7 @@ def _prepared(reading: _Reading) -> Job:
 
 
 def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:
-    """The values of all names met, by name set."""
+    """Return the values of all names met, by name set."""
     labellers = (
         {}
         if reading.plan.full_kernel_names
@@ -393,7 +394,7 @@ def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:
 
 
 def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
-    """The timeline, on which hosts are aligned as asked for."""
+    """Return the timeline, on which hosts are aligned as asked for."""
     method = reading.plan.method
     placements = place_unclocked(reading.placements, reading.results, method)
     record = method if isinstance(method, ClockRecord) else None
@@ -423,7 +424,7 @@ def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
 
 
 def _span(reading: _Reading, placements: Sequence[Placement]) -> tuple[int, int]:
-    """The first and the last time of all events, as they are placed."""
+    """Return the first and the last time of all events, as they are placed."""
     times = [
         placements[run.report].map.to_global(
             np.array([run.first, run.first if run.until == OPEN else run.until])
@@ -436,7 +437,7 @@ def _span(reading: _Reading, placements: Sequence[Placement]) -> tuple[int, int]
 
 
 def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) -> Timeline:
-    """The timeline with ranks moved so that no event contradicts another's."""
+    """Return the timeline with ranks moved so that no event contradicts another's."""
     from nsys2prv.conversion import causality
 
     reports = range(len(reading.infos))
@@ -452,7 +453,7 @@ def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) 
 def _states(
     reading: _Reading, model: object_model.ObjectModel, placed: Timeline
 ) -> list[TaskResult]:
-    """The states of all rows."""
+    """Return the states of all rows."""
     from nsys2prv.relations import thread_states
 
     threads = {result.task: threads_of(result, model) for result in reading.results}
@@ -491,7 +492,7 @@ def _wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator:
 
 
 def _distinct(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
-    """The reports without repetitions, and a warning for each of those."""
+    """Return the reports without repetitions, and a warning for each of those."""
     paths: dict[Path, Path] = {}
     warnings = []
     for report in map(Path, reports):

@@ -23,8 +23,8 @@ from nsys2prv.store.task_result import TaskResult
 
 
 def group_by_table(kinds: Iterable[EventKind]) -> list[tuple[EventKind, ...]]:
-    """The kinds in their order, those that read one table in groups, if they are all that do: of a
-    few kinds most rows may be of none.
+    """Return the kinds in their order, those that read one table in groups, if they are all that
+    do: of a few kinds most rows may be of none.
     """
     readers: dict[tuple[str, ...], list[EventKind]] = {}
     for kind in all_kinds():
@@ -41,8 +41,8 @@ def group_by_table(kinds: Iterable[EventKind]) -> list[tuple[EventKind, ...]]:
 
 
 def read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) -> Shared | None:
-    """A part of a table for several kinds, their conditions in this order; None where each has to
-    read it.
+    """Return a part of a table for several kinds, their conditions in this order; None where each
+    has to read it.
     """
     if len(kinds) < 2:
         return None
@@ -182,8 +182,8 @@ def _extract_piece(
 def plan_tasks(
     reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Path, settings: Settings
 ) -> tuple[list[Task], list[Task]]:
-    """Tasks of two stages: those that fill the indices of launching calls and of NCCL calls, then
-    those that may ask them.
+    """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
+    then those that may ask them.
 
     The second stage's tasks get their report's indices through :func:`with_launches` once the first
     stage is done.
@@ -230,7 +230,7 @@ def plan_tasks(
 
 
 def _counting(selected: Iterable[EventKind]) -> dict[str, str]:
-    """The tables of which no kind reads all rows, each with the first kind that reads some."""
+    """Return the tables of which no kind reads all rows, each with the first kind that reads some."""
     readers: dict[str, list[EventKind]] = {}
     for kind in selected:
         for table in kind.tables:
@@ -245,8 +245,8 @@ def _counting(selected: Iterable[EventKind]) -> dict[str, str]:
 def _portions(
     info: ReportInfo, groups: Sequence[tuple[EventKind, ...]], wanted: set[str]
 ) -> Iterator[list[tuple[tuple[str, ...], Part, bool]]]:
-    """A report's parts for each of the groups of kinds that read together, gathered into portions
-    of at most TASK_ROWS rows.
+    """Yield a report's parts for each of the groups of kinds that read together, gathered into
+    portions of at most TASK_ROWS rows.
     """
     portion: list[tuple[tuple[str, ...], Part, bool]] = []
     room = TASK_ROWS
@@ -275,7 +275,7 @@ def _portions(
 
 
 def with_launches(tasks: list[Task], found: Iterable[TaskResult]) -> list[Task]:
-    """The tasks with what the first stage indexed of their reports."""
+    """Return the tasks with what the first stage indexed of their reports."""
     segments: dict[int, list[Segment]] = {}
     regions: dict[int, list[StoredFrame]] = {}
     for extracted in found:

@@ -44,8 +44,8 @@ ASKED = 3
 def missing_kinds(
     infos: Sequence[ReportInfo], selection: Selection, results: Sequence[TaskResult]
 ) -> list[str]:
-    """A warning for each name given to -t, of a kind or of a group of kinds, of which no report
-    holds an event.
+    """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
+    report holds an event.
     """
     found: Counter[str] = Counter()
     for result in results:
@@ -81,14 +81,14 @@ def _elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
 
 
 def idle_reports(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
-    """The names of reports without any work on a GPU, if such work was asked for."""
+    """Return the names of reports without any work on a GPU, if such work was asked for."""
     if not any(kind.on_gpu for kind in selection.kinds):
         return []
     return [info.name for info in infos if not _worked(info)]
 
 
 def unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
-    """A note where the reports hold work on GPUs and none was asked for."""
+    """Return a note where the reports hold work on GPUs and none was asked for."""
     if any(kind.on_gpu for kind in selection.kinds):
         return []
     left_out = dict.fromkeys(name for info in infos for name in _worked(info))
@@ -96,7 +96,7 @@ def unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list
 
 
 def _worked(info: ReportInfo) -> list[str]:
-    """The kinds of work on GPUs that a report holds."""
+    """Return the kinds of work on GPUs that a report holds."""
     return [
         kind.name for kind in all_kinds() if kind.on_gpu and info.parts.keys() & set(kind.tables)
     ]
@@ -174,7 +174,7 @@ def _first_messages(names: Sequence[str]) -> str:
 
 
 def far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
-    """A warning that names the reports and kinds of events, where there are such rows."""
+    """Return a warning that names the reports and kinds of events, where there are such rows."""
     kinds: Counter[str] = Counter()
     reports: set[int] = set()
     for result in results:
@@ -345,7 +345,7 @@ class Summary:
         return closing_html(self)
 
     def text(self, verbose: bool = False) -> str:
-        """The closing summary; verbose: with everything that was noticed."""
+        """Return the closing summary; verbose: with everything that was noticed."""
         return closing_text(self, verbose)
 
 

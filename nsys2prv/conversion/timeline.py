@@ -46,8 +46,8 @@ def parse_method(method: str) -> str | ClockRecord:
 def host_clocks(
     infos: Sequence[ReportInfo], placements: Sequence[Placement]
 ) -> tuple[list[int], list[str]]:
-    """The clock that each report's times are of, and the clocks' names: of hosts, and of reports
-    that no clock places or no host names.
+    """Return the clock that each report's times are of, and the clocks' names: of hosts, and of
+    reports that no clock places or no host names.
 
     Hosts of one name get the number of the machine behind it, in the order of the ranks.
     """
@@ -73,7 +73,7 @@ def corrected(
     names: Sequence[str],
     record: ClockRecord,
 ) -> list[Placement]:
-    """The placements with their clocks' corrections."""
+    """Return the placements with their clocks' corrections."""
     result = []
     for placement, clock in zip(placements, clocks, strict=True):
         known = record.hosts.get(names[clock])
@@ -104,8 +104,8 @@ class Timeline:
 def place_unclocked(
     placements: Sequence[Placement], results: Sequence[TaskResult], method: str | ClockRecord
 ) -> list[Placement]:
-    """The placements with a place for every report: those without any clock begin with the first
-    event of the others.
+    """Return the placements with a place for every report: those without any clock begin with the
+    first event of the others.
     """
     if method == NONE:
         return [replace(placement, map=ClockMap(0), method=AS_THEY_ARE) for placement in placements]
@@ -124,7 +124,7 @@ def timeline(
     results: Sequence[TaskResult],
     record: ClockRecord | None,
 ) -> Timeline:
-    """The timeline of settled placements and what is known of their hosts' clocks."""
+    """Return the timeline of settled placements and what is known of their hosts' clocks."""
     warnings = []
     if record is not None:
         numbers, names = host_clocks(infos, placements)
@@ -147,8 +147,8 @@ def timeline(
 
 
 def comparable(placed: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
-    """A number for each report; times of reports of one number can be compared with each other. All
-    can where nobody looked.
+    """Return a number for each report; times of reports of one number can be compared with each
+    other. All can where nobody looked.
     """
     if placed.record is None or not placed.record.hosts:
         return [0] * len(infos)
@@ -165,7 +165,9 @@ def comparable(placed: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
 
 
 def start_at_first_event(placed: Timeline, results: Sequence[TaskResult]) -> Timeline:
-    """The timeline, of these placements, with the epoch and the clocks that follow from them."""
+    """Return the timeline, of these placements, with the epoch and the clocks that follow from
+    them.
+    """
     epoch = min(_firsts(placed.placements, results).values())
     # The writer begins a range of 1 ns, of which a slowed clock leaves nothing, 1 ns earlier: also
     # the very first.

@@ -71,7 +71,7 @@ class Region:
 
 
 def span(text: str) -> tuple[Moment | None, Moment | None]:
-    """The two ends of FROM:TO; None for one that is not given. Raises UsageError."""
+    """Return the two ends of FROM:TO; None for one that is not given. Raises UsageError."""
     if not text:
         return None, None
     first, colon, last = text.partition(":")
@@ -115,7 +115,7 @@ def _no_span(text: str) -> UsageError:
 
 
 def region(text: str) -> Region | None:
-    """The ranges that are meant; None for an empty text. Raises UsageError."""
+    """Return the ranges that are meant; None for an empty text. Raises UsageError."""
     if not text:
         return None
     match = _ITERATIONS.fullmatch(text)
@@ -132,7 +132,7 @@ def region(text: str) -> Region | None:
 
 
 def numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
-    """Numbers and ranges of them, as (first, last). Raises UsageError."""
+    """Return numbers and ranges of them, as (first, last). Raises UsageError."""
     found = []
     for word in words:
         first, dash, last = word.partition("-")

@@ -58,8 +58,8 @@ class CutPlan:
 
 
 def with_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan]:
-    """The kinds to read and the plan: NVTX ranges that only show when a region is are read, and
-    then left out.
+    """Return the kinds to read and the plan: NVTX ranges that only show when a region is are read,
+    and then left out.
     """
     added = [
         kind
@@ -76,8 +76,8 @@ def with_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPla
 
 
 def layouts_called(name: str) -> list[str]:
-    """The layouts of the kinds of events, and of relations between ranks, that a name means; none
-    for a name that is none.
+    """Return the layouts of the kinds of events, and of relations between ranks, that a name means;
+    none for a name that is none.
     """
     found = [layout for kind in all_kinds() if kind.called(name) for layout in kind.layouts]
     return list(

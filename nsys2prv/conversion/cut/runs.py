@@ -116,7 +116,7 @@ class _Cutter:
         return int(self.clock.to_global(np.int64(local)))
 
     def _upto_end(self, run: Run) -> np.ndarray:
-        """The records of a run that may be before the cut's end."""
+        """Return the records of a run that may be before the cut's end."""
         if not self.window.closed and self._time(run.first) > self.window.last + self.clock.slack:
             return self.reader.between(run, run.first, run.first)
         until = (
@@ -193,7 +193,7 @@ class _Cutter:
         self.out.written[layout.name] += len(new)
 
     def _with_fields(self, run: Run, records: np.ndarray) -> tuple[np.ndarray, Layout, int]:
-        """The records with the fields that are wanted alone."""
+        """Return the records with the fields that are wanted alone."""
         layout = catalogue().layouts[run.shape.name]
         present = run.shape.present & self.orders.present.get(layout.name, -1)
         if present == run.shape.present:

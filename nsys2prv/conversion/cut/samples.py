@@ -129,9 +129,9 @@ def _width(rate: int) -> int:
 
 
 def _thinned(time: np.ndarray, values: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Times (ascending) and stored values with, of each number, the last of every stretch of trace
-    time that begins at a multiple of `width`: so the number in force at the end of a stretch is
-    right.
+    """Return times (ascending) and stored values with, of each number, the last of every stretch of
+    trace time that begins at a multiple of `width`: so the number in force at the end of a stretch
+    is right.
     """
     stretch = time // width
     kept = np.zeros_like(values)

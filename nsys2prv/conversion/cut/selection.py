@@ -26,7 +26,7 @@ MOST_TOLD = 8
 
 
 def ranks_of(infos: Sequence[ReportInfo]) -> list[set[int]]:
-    """The ranks of each report (in rank order): MPI's where any report tells them, else the
+    """Return the ranks of each report (in rank order): MPI's where any report tells them, else the
     launcher's, else their places from 0 on.
     """
     if any(info.ranks for info in infos):
@@ -41,7 +41,7 @@ def is_among(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
 
 
 def wanted_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
-    """The numbers (in rank order) of the reports that may hold something wanted. Raises
+    """Return the numbers (in rank order) of the reports that may hold something wanted. Raises
     Nsys2prvError where that is none, or a rank or host asked for is in none.
     """
     if cut.ranks:
@@ -103,7 +103,7 @@ class KeptRows:
 def kept_rows(
     cut: CutOptions, infos: list[ReportInfo], machines: list[int], model: ObjectModel
 ) -> KeptRows | None:
-    """The rows that stay; None where these are all. Raises Nsys2prvError where none does."""
+    """Return the rows that stay; None where these are all. Raises Nsys2prvError where none does."""
     if not (cut.ranks or cut.hosts or cut.devices):
         return None
     keys = _of_reports(list(model.rows), set(wanted_reports(infos, cut)), machines)
@@ -209,7 +209,7 @@ NAMES, MARKS = "nvtx", "nvtx_mark"
 
 
 def region_layouts() -> frozenset[str]:
-    """The layouts of NVTX ranges."""
+    """Return the layouts of NVTX ranges."""
     return frozenset(
         name
         for name, layout in catalogue().layouts.items()
@@ -253,7 +253,7 @@ def span_of(region: Region, job: Job) -> tuple[int, int]:
 
 
 def _ranges(job: Job, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Thread, begin and end of the ranges with these names."""
+    """Yield thread, begin and end of the ranges with these names."""
     layouts = region_layouts()
     threads: dict[tuple[int, int], int] = {}
     by_task = sorted(job.results, key=lambda result: result.task)

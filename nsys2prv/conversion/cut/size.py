@@ -40,7 +40,7 @@ class Weight:
     samples: tuple[int, int, int] | None = None
 
     def bytes(self, orders: CutSpec) -> float:
-        """Bytes that are left by these orders."""
+        """Return bytes that are left by these orders."""
         if self.name in orders.away:
             return 0.0
         if self.samples is not None:
@@ -56,8 +56,8 @@ class Weight:
 
 
 def weights(job: Job) -> Iterator[Weight]:
-    """The weight of every run of a job that is ready to be written, in which all runs are in trace
-    time.
+    """Yield the weight of every run of a job that is ready to be written, in which all runs are in
+    trace time.
     """
     weigher = _Weigher(job)
     try:
@@ -297,7 +297,9 @@ class Fitting:
         return self.bytes * MARGIN <= self.limit
 
     def further(self) -> CutSpec:
-        """The orders by which the trace should fit. Raises Nsys2prvError where no step is left."""
+        """Return the orders by which the trace should fit. Raises Nsys2prvError where no step is
+        left.
+        """
         return self._advanced().orders
 
     def again(self, job: Job) -> Fitting:

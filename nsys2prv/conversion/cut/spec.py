@@ -20,12 +20,12 @@ NOT_WANTED = "not wanted"
 
 
 def shorter(least: int) -> str:
-    """The reason of ranges shorter than so many ns."""
+    """Return the reason of ranges shorter than so many ns."""
     return f"shorter than {duration_text(least)}"
 
 
 def thinned(rate: int) -> str:
-    """The reason of samples beyond so many a second."""
+    """Return the reason of samples beyond so many a second."""
     return f"beyond {rate:,} a second"
 
 

@@ -22,8 +22,8 @@ from nsys2prv.store.runs import Run
 
 
 def cut(job: Job, plan: CutPlan) -> Job:
-    """The job with what is wanted of it. Raises NothingToWrite where that is nothing, Nsys2prvError
-    where it cannot be told what it is.
+    """Return the job with what is wanted of it. Raises NothingToWrite where that is nothing,
+    Nsys2prvError where it cannot be told what it is.
     """
     rows = kept_rows(
         plan.cut, job.infos, [placement.machine for placement in job.placed.placements], job.model
@@ -88,7 +88,7 @@ def _common(
 
 
 def _seconds_meant(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
-    """A hint where numbers without a unit would be within if they were ns."""
+    """Return a hint where numbers without a unit would be within if they were ns."""
     told = in_ns(plan.cut.time)
     if not told:
         return ""
