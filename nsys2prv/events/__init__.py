@@ -16,7 +16,7 @@ from nsys2prv.events.kind import EventKind
 
 @cache
 def all_kinds() -> tuple[EventKind, ...]:
-    """Every kind of event this version translates, in alphabetical order."""
+    """Return every kind of event this version translates, in alphabetical order."""
     kinds = [
         kind
         for module in pkgutil.iter_modules(__path__)

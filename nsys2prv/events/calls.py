@@ -46,8 +46,8 @@ def extract(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Row
 
 
 def _told(column: np.ndarray) -> np.ndarray:
-    """An attribute where it says something: 0 is what ends an event, and what exports hold for
-    "none".
+    """Return an attribute where it says something: 0 is what ends an event, and what exports hold
+    for "none".
     """
     return np.where(column > 0, column, ABSENT)
 
@@ -73,7 +73,7 @@ def _names(call: CallTable, extraction: Extraction, columns: Columns) -> np.ndar
 
 
 def kind_of(call: CallTable) -> EventKind:
-    """The kind of event of a line."""
+    """Return the kind of event of a line."""
     reader: Callable[[Extraction, Part], Iterator[Rows]] = partial(extract, call)
     row = "GPU, a row for each process" if call.queue else "host thread"
     return EventKind(
@@ -91,14 +91,14 @@ def kind_of(call: CallTable) -> EventKind:
 
 
 def calls_of(event_class: int) -> str:
-    """The condition for calls: rows of other classes mark where tracing began and ended
+    """Return the condition for calls: rows of other classes mark where tracing began and ended
     (ENUM_NSYS_EVENT_CLASS).
     """
     return f"coalesce({{eventClass}}, {event_class}) = {event_class}"
 
 
 def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """The extraction of calls into a layout."""
+    """Return the extraction of calls into a layout."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         columns = extraction.read(part, ("start", "end", "globalTid", "nameId"))

@@ -25,8 +25,8 @@ UNNAMED = "of further processes that are not profiled"
 
 
 def of_profiled(extraction: Extraction, columns: Columns) -> Columns:
-    """The rows on threads of the processes that the report profiles; all where it does not tell
-    which these are.
+    """Return the rows on threads of the processes that the report profiles; all where it does not
+    tell which these are.
     """
     own = extraction.kept.get("profiled")
     if own is None:
@@ -105,12 +105,12 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def known_states(states: np.ndarray) -> np.ndarray:
-    """Values of the catalogue's set of Nsight's thread states; 0 for NULL."""
+    """Return values of the catalogue's set of Nsight's thread states; 0 for NULL."""
     return _known(states, "thread_state", OTHER_STATE)
 
 
 def _known(values: np.ndarray, value_set: str, other: int) -> np.ndarray:
-    """Nsight's values + 1, `other` for one that the set lacks, 0 for NULL."""
+    """Return Nsight's values + 1, `other` for one that the set lacks, 0 for NULL."""
     labels = [value for value, _ in catalogue().value_sets[value_set].labels if value != other]
     numbers = np.where(values == NULL, -1, np.clip(values, -2, other)) + 1
     return np.where((numbers == 0) | np.isin(numbers, labels), numbers, other)
@@ -160,7 +160,7 @@ class Frames:
 
 
 def checked(frames: int) -> int:
-    """A number of frames that can be asked for. Raises UsageError for one that cannot."""
+    """Return a number of frames that can be asked for. Raises UsageError for one that cannot."""
     if not 1 <= frames <= MOST_FRAMES:
         raise UsageError(
             f"--callstack {frames}: a sample has from 1 to {MOST_FRAMES} frames in a trace"
@@ -202,7 +202,7 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _frames(extraction: Extraction, part: Part, depth: int) -> list[Frames]:
-    """The frames of a part's samples by depth, found by the key of their table."""
+    """Return the frames of a part's samples by depth, found by the key of their table."""
     database = extraction.database
     nothing = Frames(*np.zeros((3, 0), np.int64))
     if not (
@@ -230,7 +230,7 @@ def _frames(extraction: Extraction, part: Part, depth: int) -> list[Frames]:
 
 
 def _functions(extraction: Extraction, function: np.ndarray, module: np.ndarray) -> np.ndarray:
-    """Local names of functions; of those without a name, of their modules."""
+    """Return local names of functions; of those without a name, of their modules."""
     (functions, modules), codes = factorize_together(function, module)
     texts = [
         _label(name, where)
@@ -250,7 +250,7 @@ def _label(name: str, module: str) -> str:
 
 
 def _modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
-    """Local names of modules, ABSENT where a sample has none."""
+    """Return local names of modules, ABSENT where a sample has none."""
     rows = np.flatnonzero(module != NULL)
     result = np.full(len(module), ABSENT)
     if len(rows):
@@ -262,7 +262,7 @@ def _modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
 
 
 def _short(module: str) -> str:
-    """A module's file name; the folders before it differ from machine to machine."""
+    """Return a module's file name; the folders before it differ from machine to machine."""
     return module.replace("\\", "/").rstrip("/").rpartition("/")[2] or "a module without a name"
 
 

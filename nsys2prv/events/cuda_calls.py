@@ -21,14 +21,16 @@ _VERSION_SUFFIX = re.compile(r"_v\d{4,}$")
 
 
 def api_name(symbol: str) -> str:
-    """The function's name without the version of its interface: `cudaLaunchKernel_v7000` is
+    """Return the function's name without the version of its interface: `cudaLaunchKernel_v7000` is
     `cudaLaunchKernel`.
     """
     return _VERSION_SUFFIX.sub("", symbol)
 
 
 def call_names(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np.ndarray:
-    """Local name indices of calls by the registered strings (nameId) that name their functions."""
+    """Return local name indices of calls by the registered strings (nameId) that name their
+    functions.
+    """
     distinct, codes = factorize(ids)
     return extraction.name(
         "cuda_api",
@@ -146,7 +148,7 @@ NO_ID = 0xFFFFFFFF
 
 
 def type_by_call(function: str) -> int:
-    """The type of the synchronization that a CUDA function makes."""
+    """Return the type of the synchronization that a CUDA function makes."""
     return next((value for part, value in BY_CALL if part in function), UNKNOWN)
 
 

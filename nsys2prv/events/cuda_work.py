@@ -25,7 +25,7 @@ def launch_lines(
     size: np.ndarray,
     found: Found | None = None,
 ) -> Lines | None:
-    """Lines to operations with the columns start, end, globalPid and correlationId, on these
+    """Return lines to operations with the columns start, end, globalPid and correlationId, on these
     objects, with these sizes (bytes).
 
     found: their calls, where these have been looked up already.
@@ -271,7 +271,7 @@ def copy_operations(kind: np.ndarray, source: np.ndarray, destination: np.ndarra
 
 
 def _shifted(column: np.ndarray, last: int) -> np.ndarray:
-    """Nsight's enumeration moved up by one, for 0 means End in Paraver."""
+    """Return Nsight's enumeration moved up by one, for 0 means End in Paraver."""
     return np.where((column < 0) | (column >= last), ABSENT, column + 1)
 
 

@@ -105,7 +105,7 @@ class Interner(dict):
     """Numbers keys in the order in which they are first asked for."""
 
     def number(self, keys: Iterable[Hashable]) -> np.ndarray:
-        """The numbers of these keys."""
+        """Return the numbers of these keys."""
         return np.fromiter((self.setdefault(key, len(self)) for key in keys), np.int64)
 
 
@@ -171,8 +171,8 @@ class Extraction:
         short: bool = False,
         times: tuple[str, ...] = (*TIMES, *ENDS),
     ) -> Columns:
-        """Columns of a part of a table: of the rows that the kind translates, or that meet `where`;
-        it is for the caller to count these.
+        """Return columns of a part of a table: of the rows that the kind translates, or that meet
+        `where`; it is for the caller to count these.
 
         A value of the wrong type reads as NULL and is counted. Rows with a time (in one of the
         columns `times`) far outside the capture are left out and counted.
@@ -212,7 +212,7 @@ class Extraction:
         return columns.where(~far) if far.any() else columns
 
     def in_capture(self, rows: Rows | Counters) -> Rows | Counters:
-        """Rows or samples without those far outside the capture, which are counted."""
+        """Return rows or samples without those far outside the capture, which are counted."""
         capture = self.report.capture
         times = [rows.time] if isinstance(rows, Counters) else [rows.begin, rows.end]
         if not any(capture.has_far(column) for column in times):
@@ -250,7 +250,9 @@ class Extraction:
         return self.database.has(table, *columns)
 
     def strings(self, ids: np.ndarray) -> list[str]:
-        """The texts of these ids of StringIds; an id that is not there reads as `string <id>`."""
+        """Return the texts of these ids of StringIds; an id that is not there reads as `string
+        <id>`.
+        """
         new = [number for number in map(int, ids) if number not in self._strings and number != NULL]
         if new:
             self._strings.update(self.database.strings(new))
@@ -260,7 +262,7 @@ class Extraction:
         ]
 
     def threads(self, tids: np.ndarray) -> np.ndarray:
-        """Objects of host threads by globalTid; NULL is the main thread of process 0."""
+        """Return objects of host threads by globalTid; NULL is the main thread of process 0."""
         distinct, codes = factorize(tids)
         return self.objects.number(ThreadKey(_known(tid)) for tid in distinct)[codes]
 
@@ -270,7 +272,7 @@ class Extraction:
         return (known & PROCESS_MASK) | ((known >> 24) & 0xFFFFFF)
 
     def streams(self, pids: np.ndarray, devices: np.ndarray, streams: np.ndarray) -> np.ndarray:
-        """Objects of CUDA streams by globalPid, CUDA device ordinal and stream id."""
+        """Return objects of CUDA streams by globalPid, CUDA device ordinal and stream id."""
         values, codes = factorize_together(pids, devices, streams)
         keys = (
             StreamKey(_known(pid), _known(device), _known(stream))
@@ -279,7 +281,9 @@ class Extraction:
         return self.objects.number(keys)[codes]
 
     def queues(self, ids: np.ndarray, queue: str, gpus: np.ndarray) -> np.ndarray:
-        """Objects of the queues of this word by globalPid or globalTid and number of the GPU."""
+        """Return objects of the queues of this word by globalPid or globalTid and number of the
+        GPU.
+        """
         values, codes = factorize_together(
             np.where(ids == NULL, 0, ids) & PROCESS_MASK, present(gpus)
         )
@@ -288,7 +292,7 @@ class Extraction:
         )[codes]
 
     def device(self, key: DeviceKey) -> int:
-        """The object of a device."""
+        """Return the object of a device."""
         return self.objects.setdefault(key, len(self.objects))
 
     def fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
@@ -316,8 +320,8 @@ class Extraction:
     def name(
         self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray
     ) -> np.ndarray:
-        """Local name indices of rows whose names are those at `codes` of the columns `text` (and
-        `short`, `domain`).
+        """Return local name indices of rows whose names are those at `codes` of the columns `text`
+        (and `short`, `domain`).
         """
         return codes + self.names.setdefault(name_set, Names()).append(columns)
 
@@ -333,7 +337,7 @@ def _known(value: np.integer) -> int:
 
 
 def present(column: np.ndarray) -> np.ndarray:
-    """An optional attribute: NULL and negative values become ABSENT."""
+    """Return an optional attribute: NULL and negative values become ABSENT."""
     return column if column.min(initial=0) >= 0 else np.where(column < 0, ABSENT, column)
 
 
@@ -343,7 +347,7 @@ def correlation_ids(column: np.ndarray) -> np.ndarray:
 
 
 def number(column: np.ndarray) -> np.ndarray:
-    """A plain number: NULL and negative values become 0, the value that says nothing. Most records
-    are written without it where it is 0.
+    """Return a plain number: NULL and negative values become 0, the value that says nothing. Most
+    records are written without it where it is 0.
     """
     return column if column.min(initial=0) >= 0 else np.maximum(column, 0)

@@ -180,7 +180,7 @@ def _from_data(database: Source, part: Part) -> pl.DataFrame:
 
 
 def _from_json(database: Source, part: Part) -> pl.DataFrame:
-    """Numbers in the JSON of a part of GENERIC_EVENTS, numbers written as text among them."""
+    """Return numbers in the JSON of a part of GENERIC_EVENTS, numbers written as text among them."""
     if not database.has(EVENTS, "timestamp", "typeId", "data"):
         return pl.DataFrame()
     number = "(j.type IN ('integer', 'real') OR (j.type = 'text' AND j.atom GLOB '[0-9-]*' AND j.atom NOT GLOB '*[^0-9.eE+-]*'))"
@@ -229,7 +229,7 @@ def _sources(database: Source) -> dict[int, EventSource]:
 
 
 def _name(database: Source, name: object, data: object) -> str:
-    """The name of a source or a type: a registered string, else that in its JSON."""
+    """Return the name of a source or a type: a registered string, else that in its JSON."""
     if isinstance(name, int):
         return database.strings([name]).get(name, "")
     try:

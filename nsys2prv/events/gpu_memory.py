@@ -117,8 +117,8 @@ def pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -> np.ndarray:
-    """Objects of physical GPUs by globalPid and CUDA ordinal, which is taken for the GPU's number
-    where the report does not tell it.
+    """Return objects of physical GPUs by globalPid and CUDA ordinal, which is taken for the GPU's
+    number where the report does not tell it.
     """
     (processes, ordinals), codes = factorize_together(
         np.where(process == NULL, 0, process), np.where(device == NULL, 0, device)
@@ -143,7 +143,7 @@ def _point(start: np.ndarray) -> np.ndarray:
 
 
 def _threads(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """The thread of the call that did it, else the process's main one."""
+    """Return the thread of the call that did it, else the process's main one."""
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     return extraction.threads(
         np.where(found.hit, found.thread, extraction.main_threads(columns["globalPid"]))

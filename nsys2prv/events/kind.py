@@ -105,7 +105,7 @@ class Rows:
     chosen: np.ndarray | None = None
 
     def where(self, keep: np.ndarray) -> Rows:
-        """The rows for which `keep` is true, with all lines."""
+        """Return the rows for which `keep` is true, with all lines."""
         return self if keep.all() else replace(self, chosen=np.flatnonzero(keep))
 
 

@@ -55,7 +55,7 @@ class Segment:
     high: int
 
     def column(self, number: int, first: int, last: int) -> np.ndarray:
-        """Rows `first` to `last` (not included) of a column."""
+        """Return rows `first` to `last` (not included) of a column."""
         before = sum(np.dtype(kind).itemsize for kind in self.types[:number]) * self.rows
         dtype = np.dtype(self.types[number])
         return np.fromfile(
@@ -114,7 +114,7 @@ class LaunchIndex:
     segments: list[Segment] = field(default_factory=list)
 
     def find(self, processes: np.ndarray, correlations: np.ndarray) -> Found:
-        """The calls of these (globalPid, correlationId) pairs. Id 0 and NULL find nothing."""
+        """Return the calls of these (globalPid, correlationId) pairs. Id 0 and NULL find nothing."""
         distinct, codes = factorize(processes)
         order: slice | np.ndarray = slice(None)
         if len(distinct) > 1:

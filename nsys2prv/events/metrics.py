@@ -89,7 +89,7 @@ def _records(
 
 
 def unsigned(value: np.ndarray, unit: str) -> np.ndarray:
-    """Counts with the 32 bits they had; clocks in Hz."""
+    """Return counts with the 32 bits they had; clocks in Hz."""
     value = np.where((value < 0) & (value >= -(1 << 31)), value + (1 << 32), value)
     return (
         np.where((value > 0) & (value < LEAST_HZ), value * 1_000_000, value)
@@ -99,7 +99,7 @@ def unsigned(value: np.ndarray, unit: str) -> np.ndarray:
 
 
 def decoded_float(value: np.ndarray, size: int) -> np.ndarray:
-    """Numbers whose bits are those of floating point of so many bytes, as integers with
+    """Return numbers whose bits are those of floating point of so many bytes, as integers with
     FLOAT_DECIMALS decimals.
     """
     number = (
@@ -111,7 +111,7 @@ def decoded_float(value: np.ndarray, size: int) -> np.ndarray:
 
 
 def scaled(number: np.ndarray) -> np.ndarray:
-    """Fractions as integers with FLOAT_DECIMALS decimals; what is no number is 0."""
+    """Return fractions as integers with FLOAT_DECIMALS decimals; what is no number is 0."""
     greatest = 2.0**53 / 10**FLOAT_DECIMALS
     return np.rint(np.clip(np.nan_to_num(number), -greatest, greatest) * 10**FLOAT_DECIMALS).astype(
         np.int64
@@ -208,7 +208,7 @@ def _capture_begin(extraction: Extraction) -> int:
 
 
 def _metrics(extraction: Extraction, lists: np.ndarray, indices: np.ndarray) -> tuple[Metric, ...]:
-    """The metrics of (metricsListId, metricsIdx) pairs."""
+    """Return the metrics of (metricsListId, metricsIdx) pairs."""
     rows = extraction.database.small(
         "TARGET_INFO_NETWORK_METRICS", "metricsListId", "metricsIdx", "name", "unit"
     )
@@ -343,7 +343,7 @@ def _rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
 
 
 def _names(database: Source) -> dict[int, str]:
-    """The names of events and metrics, with their units."""
+    """Return the names of events and metrics, with their units."""
     rows = database.small(CPU_METRIC_NAMES, "id", "displayName", "name", "unit")
     return {
         number: f"{shown or name} [{unit}]" if unit else shown or name
@@ -353,7 +353,9 @@ def _names(database: Source) -> dict[int, str]:
 
 
 def _components(database: Source) -> dict[int, str]:
-    """The name of each component, with those that it is part of before it: `CPU socket 0 core 3`."""
+    """Return the name of each component, with those that it is part of before it: `CPU socket 0
+    core 3`.
+    """
     rows = [*database.small(COMPONENTS, "componentId", "name", "instance", "parentId")]
     if not database.has(COMPONENTS, "parentId"):
         rows = database.small(COMPONENTS, "componentId", "name", "instance", "parentComponentId")

@@ -299,8 +299,8 @@ def _other(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def _read(
     extraction: Extraction, part: Part, names: tuple[str, ...], around: bool = False
 ) -> tuple[_Calls, np.ndarray]:
-    """The calls of a part and the indices of its own rows among them; `around`: some rows before
-    and after it come along.
+    """Return the calls of a part and the indices of its own rows among them; `around`: some rows
+    before and after it come along.
     """
     wanted = ("start", "end", "globalTid", "textId", *names)
     own = extraction.read(part, wanted, short=True)
@@ -385,7 +385,7 @@ def _communicator(communicators: Communicators, calls: _Calls) -> np.ndarray:
 def _communicator_names(
     extraction: Extraction, communicators: Communicators, communicator: np.ndarray
 ) -> np.ndarray:
-    """Local name indices of communicators; ABSENT for those not known."""
+    """Return local name indices of communicators; ABSENT for those not known."""
     rows = np.flatnonzero(communicator != UNKNOWN)
     result = np.full(len(communicator), ABSENT)
     if len(rows):
@@ -397,8 +397,8 @@ def _communicator_names(
 
 
 def _above_zero(column: np.ndarray) -> np.ndarray:
-    """An attribute that may be 0, moved up by one, for 0 means End in Paraver; ABSENT where it is
-    NULL or negative.
+    """Return an attribute that may be 0, moved up by one, for 0 means End in Paraver; ABSENT where
+    it is NULL or negative.
     """
     return np.where(column < 0, ABSENT, column + 1)
 

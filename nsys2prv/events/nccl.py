@@ -45,7 +45,7 @@ RECORDED = {
 
 
 def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """The extraction of the NCCL domain's ranges."""
+    """Return the extraction of the NCCL domain's ranges."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         columns = extraction.read(
@@ -98,7 +98,9 @@ def operations(texts: pl.Series) -> np.ndarray:
 
 
 def communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
-    """Local name indices of communicators by the bits of their hash; ABSENT where there is none."""
+    """Return local name indices of communicators by the bits of their hash; ABSENT where there is
+    none.
+    """
     result = np.full(len(hashes), ABSENT)
     rows = np.flatnonzero(hashes)
     if len(rows):
@@ -195,8 +197,8 @@ def attach_payloads(
     names: Sequence[str],
     codes: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """The payload fields of NCCL kernels, rows of the kernel table launched by the calls found,
-    named by those at `codes`; sets facts aside.
+    """Return the payload fields of NCCL kernels, rows of the kernel table launched by the calls
+    found, named by those at `codes`; sets facts aside.
     """
     process, device, begin, end, node, stream = (
         columns[name]

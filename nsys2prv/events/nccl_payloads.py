@@ -119,8 +119,8 @@ _FIELD_OF = {
 
 
 def payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
-    """The payload fields of rows read with eventId, jsonTextId, globalTid and the texts jsonText
-    and binaryData.
+    """Return the payload fields of rows read with eventId, jsonTextId, globalTid and the texts
+    jsonText and binaryData.
     """
     result = {
         field: np.full(columns.rows, 0 if field == "communicator" else ABSENT) for field in FIELDS
@@ -154,7 +154,7 @@ class _Found:
 
 
 def _json(extraction: Extraction, columns: Columns) -> _Found:
-    """The form jsonText, inline or by the id of a registered string."""
+    """Return the form jsonText, inline or by the id of a registered string."""
     codes, inline = columns.texts["jsonText"]
     ids, id_codes = factorize(columns["jsonTextId"])
     texts = pl.concat([decoded(inline), pl.Series(extraction.strings(ids), dtype=pl.String)])
@@ -172,8 +172,8 @@ def _json(extraction: Extraction, columns: Columns) -> _Found:
 
 
 def _json_value(field: str) -> pl.Expr:
-    """A field's value as text: of a flat object, or one type name deeper (``"Root": {"int32":
-    3}``).
+    """Return a field's value as text: of a flat object, or one type name deeper (``"Root":
+    {"int32": 3}``).
     """
     names = "|".join(re.escape(spelling) for spelling in SPELLINGS[field])
     pattern = rf'(?i)"(?:{names})"\s*:\s*(?:\{{\s*"\w+"\s*:\s*)?("[^"]*"|-?\w+)'
@@ -181,8 +181,8 @@ def _json_value(field: str) -> pl.Expr:
 
 
 def _numbers(texts: pl.DataFrame, whole: pl.Expr) -> dict[str, np.ndarray]:
-    """Numbers from the fields' texts (null where lacking) of payloads that are whole: ABSENT, for
-    communicators 0, where there is none.
+    """Return numbers from the fields' texts (null where lacking) of payloads that are whole:
+    ABSENT, for communicators 0, where there is none.
 
     All in one question to polars, as each has its price.
     """
@@ -210,8 +210,8 @@ def _integer(field: str) -> pl.Expr:
 
 
 def _valued(field: str, values: Mapping[str, int], count: int) -> pl.Expr:
-    """Values of the catalogue by NCCL's names (``ncclFloat32``), or by its numbers, of which there
-    are `count` from 0; else null.
+    """Return values of the catalogue by NCCL's names (``ncclFloat32``), or by its numbers, of which
+    there are `count` from 0; else null.
     """
     number = _integer(field)
     name = pl.col(field).str.to_lowercase().str.strip_prefix("nccl").str.replace_all("_", "")
@@ -243,7 +243,7 @@ class Entry:
 
 
 def schemas(database: Source) -> dict[tuple[int, int], tuple[Entry, ...]]:
-    """The known fields of every schema by (domain id, schema id).
+    """Return the known fields of every schema by (domain id, schema id).
 
     Processes repeat schemas, and the tables do not tell which process a row is of: of a schema
     defined in two ways nothing is kept.
@@ -293,7 +293,7 @@ def schemas(database: Source) -> dict[tuple[int, int], tuple[Entry, ...]]:
 
 
 def _binary(database: Source, columns: Columns) -> _Found:
-    """The form binaryData."""
+    """Return the form binaryData."""
     codes, distinct = columns.texts["binaryData"]
     sizes = distinct.bin.size().to_numpy().astype(np.int64)
     fields: dict[str, np.ndarray] = {}

@@ -229,8 +229,8 @@ class RegionIndex:
         )
 
     def tie(self, threads: np.ndarray, times: np.ndarray, devices: np.ndarray) -> Tied:
-        """The units in which kernels were launched: by thread (globalTid) and time (local ns) of
-        the launching call.
+        """Return the units in which kernels were launched: by thread (globalTid) and time (local
+        ns) of the launching call.
 
         A process with several GPUs makes the calls of all of them in one group, of equal shares:
         each device has its part of the sums. Of several communicators in one group nothing tells
@@ -269,7 +269,7 @@ def _heads(keys: np.ndarray) -> np.ndarray:
 
 
 def _slices(keys: np.ndarray) -> list[tuple[int, int]]:
-    """The same, and where it ends."""
+    """Return the same, and where it ends."""
     first = _heads(keys).tolist()
     return list(zip(first, [*first[1:], len(keys)][: len(first)], strict=True))
 
@@ -288,7 +288,7 @@ def _outer(ranges: Mapping[str, np.ndarray], threads: list[tuple[int, int]]) -> 
 
 
 def _last_begun(units: Units, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The last unit that had begun on a thread at a time, -1 for none."""
+    """Return the last unit that had begun on a thread at a time, -1 for none."""
     place = np.full(len(threads), -1)
     distinct, codes = factorize(threads)
     for code, thread in enumerate(distinct):

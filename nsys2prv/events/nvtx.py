@@ -30,13 +30,13 @@ MARK, PUSHPOP, STARTEND = (
 
 
 def of_nccl(where: str) -> Callable[[ReportInfo], str]:
-    """The condition for rows of NCCL's domain that `where` selects."""
+    """Return the condition for rows of NCCL's domain that `where` selects."""
     return lambda info: f"{where} AND {_in_nccl(info)}"
 
 
 def of_others(where: str) -> Callable[[ReportInfo], str]:
-    """The condition for rows that `where` selects and that no other kind translates: NCCL's ranges
-    have kinds of their own.
+    """Return the condition for rows that `where` selects and that no other kind translates: NCCL's
+    ranges have kinds of their own.
     """
     return lambda info: f"{where} AND NOT {_in_nccl(info)}"
 
@@ -104,7 +104,7 @@ def named(extraction: Extraction, columns: Columns, field: str) -> Named:
 
 
 def reader(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """The extraction of NVTX events into a layout whose first field is `field`."""
+    """Return the extraction of NVTX events into a layout whose first field is `field`."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         columns = extraction.read(part, COLUMNS, TEXTS)
@@ -133,7 +133,7 @@ def _processes(thread: np.ndarray) -> np.ndarray:
 def domains_of(
     extraction: Extraction, thread: np.ndarray, domain: np.ndarray
 ) -> tuple[list[str], np.ndarray]:
-    """Names of the domains met ("" is the default one), and each row's index into them, by
+    """Return names of the domains met ("" is the default one), and each row's index into them, by
     globalTid and domainId.
 
     Domain numbers are per process.
@@ -149,8 +149,8 @@ def domains_of(
 
 
 def _texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.ndarray]:
-    """Texts met, and each row's index into them: inline text, else the registered string, else a
-    stand-in.
+    """Return texts met, and each row's index into them: inline text, else the registered string,
+    else a stand-in.
     """
     codes, inline = columns.texts["text"]
     rows = np.flatnonzero((inline.bin.size() == 0).to_numpy()[codes])
@@ -164,8 +164,8 @@ def _texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.ndar
 
 
 def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) -> np.ndarray:
-    """Local name indices of the categories, ABSENT where a row has none (NULL or 0). `domain`:
-    index of each row's domain.
+    """Return local name indices of the categories, ABSENT where a row has none (NULL or 0).
+    `domain`: index of each row's domain.
     """
     category = columns["category"]
     rows = np.flatnonzero(category > 0)

@@ -92,7 +92,7 @@ def _operations(extraction: Extraction, part: Part) -> None:
 
 
 def derive(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
-    """The projected ranges of one report."""
+    """Yield the projected ranges of one report."""
     ranges, operations = facts[RANGES], facts[OPERATIONS]
     if not ranges.height or not operations.height:
         return
@@ -186,8 +186,8 @@ def _crossed(
 def _whole(
     begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ranges with work, its first begin and its last end, of calls that end in every range in which
-    they begin.
+    """Return ranges with work, its first begin and its last end, of calls that end in every range
+    in which they begin.
     """
     first, last = (np.searchsorted(calls["call_begin"], edge, "left") for edge in (begin, end))
     some = np.flatnonzero(first < last)
@@ -202,7 +202,7 @@ def _whole(
 def _crossing(
     begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same of the few others, pair by pair."""
+    """Return the same of the few others, pair by pair."""
     first, last = (np.searchsorted(calls["call_begin"], edge, "left") for edge in (begin, end))
     counts = np.maximum(last - first, 0)
     total = np.cumsum(counts)

@@ -36,7 +36,7 @@ PLACE = ", ".join(
 
 
 def condition(info: ReportInfo) -> str:
-    """Rows with a payload: ranges of other domains than NCCL's, and marks of all."""
+    """Return rows with a payload: ranges of other domains than NCCL's, and marks of all."""
     ranges = " OR ".join(f"({of_others(where)(info)})" for where in (PUSHPOP, STARTEND))
     return f"({{jsonText}} IS NOT NULL OR {{jsonTextId}} IS NOT NULL) AND ({MARK} OR {ranges})"
 
@@ -87,8 +87,8 @@ def counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]
 
 
 def _bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
-    """Fractions as the integers that their bits are: those of greater ones are greater. They are
-    scaled once all of a name are known (:mod:`nsys2prv.store.corrections`).
+    """Return fractions as the integers that their bits are: those of greater ones are greater. They
+    are scaled once all of a name are known (:mod:`nsys2prv.store.corrections`).
     """
     none = np.isnan(fraction)
     if none.any():
@@ -98,8 +98,8 @@ def _bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
 
 
 def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
-    """The numbers in the payloads of a part, a row each, with where they stand in their payload
-    (`path`).
+    """Return the numbers in the payloads of a part, a row each, with where they stand in their
+    payload (`path`).
     """
     database = extraction.database
     registered = (
@@ -131,7 +131,7 @@ def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
 
 
 def lasting(extraction: Extraction, frame: pl.DataFrame) -> pl.DataFrame:
-    """The rows but for ranges that are too short, with the ends of marks."""
+    """Return the rows but for ranges that are too short, with the ends of marks."""
     if extraction.least:
         frame = frame.filter(
             pl.Series(
@@ -147,7 +147,7 @@ def lasting(extraction: Extraction, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def domain_names(extraction: Extraction, leaves: pl.DataFrame) -> pl.Series:
-    """The name of each row's domain, for labels."""
+    """Return the name of each row's domain, for labels."""
     domains, codes = domains_of(
         extraction, leaves["thread"].to_numpy(), leaves["domain"].to_numpy()
     )
@@ -155,8 +155,8 @@ def domain_names(extraction: Extraction, leaves: pl.DataFrame) -> pl.Series:
 
 
 def _labelled(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
-    """The numbers with their labels: `domain: name`, array places in brackets, `#2` for a name that
-    comes twice in a payload.
+    """Return the numbers with their labels: `domain: name`, array places in brackets, `#2` for a
+    name that comes twice in a payload.
     """
     if not leaves.height:
         return leaves
@@ -191,7 +191,9 @@ def _labelled(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
 
 
 def _zeros(begin: np.ndarray, end: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Times and columns of the zeros behind ranges, but where a number of the same name begins."""
+    """Return times and columns of the zeros behind ranges, but where a number of the same name
+    begins.
+    """
     closed = np.flatnonzero(end > begin)
     (times, columns), codes = factorize_together(
         np.concatenate([end[closed], begin]), np.concatenate([column[closed], column])

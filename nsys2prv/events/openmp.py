@@ -104,7 +104,7 @@ POINTS = (
 def reader(
     declared: tuple[Construct, ...], lasting: bool
 ) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """The extraction of these constructs; those that do not last have their begin alone."""
+    """Return the extraction of these constructs; those that do not last have their begin alone."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
@@ -160,8 +160,8 @@ def _masked(kind: np.ndarray, mask: int) -> np.ndarray:
 
 
 def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
-    """The ends of ranges; of one that has none, or one on another clock, its parallel region's,
-    else NULL.
+    """Return the ends of ranges; of one that has none, or one on another clock, its parallel
+    region's, else NULL.
     """
     begin, end = columns["start"], columns["end"]
     longest = max(extraction.report.duration_ns or 0, 0) or LONGEST

@@ -21,17 +21,17 @@ OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'p
 
 
 def of_pthread(info: ReportInfo) -> str:
-    """The condition for pthread calls."""
+    """Return the condition for pthread calls."""
     return f"{CALLS} AND {OF_PTHREAD}" if "StringIds" in info.parts else "0"
 
 
 def of_others(info: ReportInfo) -> str:
-    """The condition for OS runtime calls; those without a name are such."""
+    """Return the condition for OS runtime calls; those without a name are such."""
     return f"{CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else CALLS
 
 
 def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """The extraction of calls into a layout."""
+    """Return the extraction of calls into a layout."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         columns = extraction.read(part, COLUMNS)
@@ -120,7 +120,7 @@ def _files(extraction: Extraction, first: int, last: int) -> dict[int, tuple[int
 
 
 def _threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) -> np.ndarray:
-    """Objects of threads by the ids that the operating system gave processes and threads."""
+    """Return objects of threads by the ids that the operating system gave processes and threads."""
     values, codes = factorize_together(pids, np.where(tids == NULL, 0, tids))
     known = global_pids(extraction.report)
     host = next(iter(extraction.report.processes), 0) & _HOST_BITS

@@ -28,8 +28,8 @@ def pivot(
     metrics: tuple[Metric, ...],
     value: np.ndarray,
 ) -> Counters:
-    """Records of one object from samples in any order. column: each row's index into the metrics;
-    values are not negative.
+    """Return records of one object from samples in any order. column: each row's index into the
+    metrics; values are not negative.
     """
     if not is_sorted(time):
         order = np.argsort(time, kind="stable")
@@ -73,7 +73,7 @@ def intervals(
 
 
 def not_negative(extraction: Extraction, values: np.ndarray) -> np.ndarray:
-    """The values, those that a trace cannot hold made ones that it can, and counted."""
+    """Return the values, those that a trace cannot hold made ones that it can, and counted."""
     negative, great = (int(np.count_nonzero(wrong)) for wrong in (values < 0, values > GREATEST))
     for reason, count in ((NEGATIVE, negative), (TOO_GREAT, great)):
         if count:
@@ -82,7 +82,7 @@ def not_negative(extraction: Extraction, values: np.ndarray) -> np.ndarray:
 
 
 def groups(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
-    """The distinct keys, each with its rows."""
+    """Return the distinct keys, each with its rows."""
     distinct, codes = factorize(keys)
     if len(distinct) == 1:
         return [(int(distinct[0]), slice(None))]

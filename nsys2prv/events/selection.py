@@ -39,7 +39,7 @@ class Selection:
 
 
 def names() -> list[str]:
-    """Every name that -t takes."""
+    """Return every name that -t takes."""
     called = {name for kind in all_kinds() for name in (kind.name, *kind.groups, *kind.along)}
     return sorted({*called, ALL})
 
@@ -61,8 +61,8 @@ def _either(words: Sequence[str]) -> str:
 
 
 def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
-    """The kinds that a list of names means; `-name` leaves one out, no name at all or only such
-    means everything.
+    """Return the kinds that a list of names means; `-name` leaves one out, no name at all or only
+    such means everything.
 
     Kinds on demand are never meant by another name than their own, and come beside what else is
     asked for. demanded: names of such. Raises UsageError for a name that is none.

@@ -161,7 +161,7 @@ def catalogue() -> Catalogue:
         )
 
     def in_order(fields: dict[str, Any]) -> list[str]:
-        """The naming field first, whatever YAML's merge key did to the order."""
+        """Return the naming field first, whatever YAML's merge key did to the order."""
         return sorted(
             fields,
             key=lambda name: not ("values" in fields[name] and not fields[name].get("optional")),
@@ -204,8 +204,8 @@ def catalogue() -> Catalogue:
 
 
 def claims_of(found: Catalogue) -> Claims:
-    """The event types that layouts use. Raises ValueError where two use one with different labels
-    or values: the .pcf has those of one.
+    """Return the event types that layouts use. Raises ValueError where two use one with different
+    labels or values: the .pcf has those of one.
     """
     claims = Claims()
     every_domain = _domain_ranges(len(found.domains))
@@ -236,7 +236,7 @@ def claims_of(found: Catalogue) -> Claims:
 
 
 def _domain_ranges(known: int) -> list[range]:
-    """The numbers that NVTX domains may have, of which the first `known` have fixed names."""
+    """Return the numbers that NVTX domains may have, of which the first `known` have fixed names."""
     edges = [FIRST_HASHED_DOMAIN, *sorted(FORBIDDEN_DOMAINS), LAST_HASHED_DOMAIN + 1]
     hashed = [range(first + (first in FORBIDDEN_DOMAINS), last) for first, last in pairwise(edges)]
     return [range(known), *hashed]
@@ -269,7 +269,7 @@ def _known_names(filename: str) -> dict[str, int]:
 
 
 def domain_numbers(domains: set[str]) -> dict[str, int]:
-    """The number of each NVTX domain by its name ("" is the default domain).
+    """Return the number of each NVTX domain by its name ("" is the default domain).
 
     Known names have fixed numbers. Any other name has the number that its text hashes to, so that
     it is the same in every trace; where two names of one trace meet on a number, the later in

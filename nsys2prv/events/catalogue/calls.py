@@ -54,7 +54,7 @@ class CallTable:
 
 
 def call_tables(lines: Mapping[str, Mapping[str, Any]]) -> dict[str, CallTable]:
-    """The declarations of a section ``calls``."""
+    """Return the declarations of a section ``calls``."""
     return {name: _table(name, line) for name, line in lines.items()}
 
 
@@ -76,8 +76,8 @@ def _table(name: str, line: Mapping[str, Any]) -> CallTable:
 
 
 def layouts(tables: Mapping[str, CallTable]) -> dict[str, dict[str, Any]]:
-    """The layouts of call tables, as a section ``layouts`` says them. Work on GPUs does not nest:
-    it has rows to spare.
+    """Return the layouts of call tables, as a section ``layouts`` says them. Work on GPUs does not
+    nest: it has rows to spare.
     """
     return {
         name: {
@@ -106,5 +106,5 @@ def _fields(call: CallTable) -> dict[str, dict[str, Any]]:
 
 
 def name_sets(tables: Mapping[str, CallTable]) -> dict[str, dict[str, Any]]:
-    """The name sets of call tables, as a section ``name_sets`` says them: open ones."""
+    """Return the name sets of call tables, as a section ``name_sets`` says them: open ones."""
     return {name: {"space": name, "first": 1} for name in tables}

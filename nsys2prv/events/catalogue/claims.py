@@ -52,7 +52,7 @@ class Claims:
 
 
 def _first_common(one: range, other: range) -> int | None:
-    """The least number of two ascending ranges, or None."""
+    """Return the least number of two ascending ranges, or None."""
     apart = one[-1] < other[0] or other[-1] < one[0]
     if apart or (one.step == other.step and (one.start - other.start) % one.step):
         return None

@@ -52,7 +52,7 @@ def hashed_types() -> dict[str, tuple[int, int]]:
 
 @cache
 def counter_tables() -> dict[str, CounterTable]:
-    """The tables of listed names by layout of counters, empty for one that has none.
+    """Return the tables of listed names by layout of counters, empty for one that has none.
 
     Raises ValueError where a listed event type is one of another layout, or of another name.
     """
@@ -79,7 +79,7 @@ def counter_tables() -> dict[str, CounterTable]:
 
 
 def split_unit(name: str) -> tuple[str, str]:
-    """A name without its unit, and the unit in brackets behind it ("" without one)."""
+    """Return a name without its unit, and the unit in brackets behind it ("" without one)."""
     match = _NAME.fullmatch(name)
     return (match[1].strip(), match[2].strip()) if match else (name.strip(), "")
 
@@ -94,12 +94,12 @@ def _reduced(name: str) -> tuple[str, str]:
 
 
 def known_label(layout: str, name: str) -> str | None:
-    """The label of a name that is listed, else None."""
+    """Return the label of a name that is listed, else None."""
     return counter_tables()[layout].known.get(_reduced(name))
 
 
 def labels_of(layout: str, names: Iterable[str]) -> list[str]:
-    """The labels of metrics that are sampled together, each its own.
+    """Return the labels of metrics that are sampled together, each its own.
 
     An unlisted name is its own label, in the unit that the export's integers really have; so is one
     that means the same as another of the names.
@@ -120,7 +120,7 @@ def labels_of(layout: str, names: Iterable[str]) -> list[str]:
 
 
 def counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], int]:
-    """The event type of every (layout, label) met."""
+    """Return the event type of every (layout, label) met."""
     codes = {
         (layout, label): code
         for layout, table in counter_tables().items()

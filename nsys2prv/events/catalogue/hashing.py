@@ -11,7 +11,7 @@ from collections.abc import Iterable, Set
 def hashed_numbers(
     names: Iterable[str], first: int, last: int, forbidden: Set[int] = frozenset()
 ) -> dict[str, int]:
-    """A number from `first` to `last` for each name.
+    """Return a number from `first` to `last` for each name.
 
     It is the one that the name's text hashes to; where two names meet on it, the later in
     alphabetical order moves to the next free one. More names than numbers go on beyond `last`.

@@ -9,8 +9,8 @@ from nsys2prv.events.catalogue.counters import counter_tables
 
 
 def code_of(layout: str, name: str) -> int:
-    """The event type of a layout's field, or of a counter by its label. Raises KeyError for one
-    that is not there.
+    """Return the event type of a layout's field, or of a counter by its label. Raises KeyError for
+    one that is not there.
 
     A field whose type depends on the NVTX domain has none.
     """
@@ -26,5 +26,5 @@ def code_of(layout: str, name: str) -> int:
 
 @cache
 def values_of(value_set: str) -> dict[str, int]:
-    """Label in lower case -> value."""
+    """Return label in lower case -> value."""
     return {label.lower(): value for value, label in catalogue().value_sets[value_set].labels}

@@ -37,7 +37,7 @@ class StateRule:
 
 
 def states(section: Mapping[int, Mapping[str, Any]]) -> tuple[State, ...]:
-    """The states, by value."""
+    """Return the states, by value."""
     return tuple(
         State(value, spec["label"], tuple(spec["color"])) for value, spec in sorted(section.items())
     )
@@ -48,8 +48,8 @@ def rule(
     rules: Mapping[str, Mapping[str, Any]],
     known: tuple[State, ...],
 ) -> StateRule | None:
-    """The rule of a layout's key ``state``: the label of a state, or the name of a rule and whether
-    it yields.
+    """Return the rule of a layout's key ``state``: the label of a state, or the name of a rule and
+    whether it yields.
     """
     if spec is None:
         return None

@@ -25,7 +25,7 @@ IO = (
 
 
 def matching(labels: pl.DataFrame, pattern: str) -> tuple[int, ...]:
-    """The values of labels that match. labels: value and label."""
+    """Return the values of labels that match. labels: value and label."""
     return tuple(labels.filter(pl.col("label").str.contains(pattern))["value"].to_list())
 
 
@@ -58,7 +58,7 @@ def _known() -> dict[str, tuple[str, str]]:
 
 
 def function_name(text: str) -> str:
-    """The name of an MPI function as the standard spells it for C: MPI_Send for `mpi_send_`,
+    """Return the name of an MPI function as the standard spells it for C: MPI_Send for `mpi_send_`,
     `PMPI_Send` and `MPI_Send_c`.
 
     A text that is no name of an MPI function stays as it is.
@@ -74,7 +74,7 @@ def function_name(text: str) -> str:
 
 
 def layout_of(function: str, otherwise: str) -> str:
-    """The layout of a function by its name; `otherwise` for names that tell nothing."""
+    """Return the layout of a function by its name; `otherwise` for names that tell nothing."""
     if function.lower() in _known():
         return _known()[function.lower()][1]
     if function.startswith("MPI_File_"):
@@ -139,13 +139,13 @@ _COLLECTIVE = re.compile(
 
 
 def operation_of(name: str) -> int:
-    """The nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced trace
-    (``AllReduce``); 0 for none.
+    """Return the nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced
+    trace (``AllReduce``); 0 for none.
     """
     return OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
 
 
 def kernel_operation(name: str) -> int:
-    """The nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
+    """Return the nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
     found = _COLLECTIVE.search(name)
     return OPERATIONS[found.group(1).lower()] if found else 0

@@ -74,11 +74,11 @@ class Classifier:
         self._of = lru_cache(REMEMBERED)(self._classify)
 
     def of(self, name: str) -> KernelClass:
-        """The class of a kernel by its demangled name, or what else there is of it."""
+        """Return the class of a kernel by its demangled name, or what else there is of it."""
         return self._of(name[:LONGEST_NAME])
 
     def columns(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """The same of many: kinds, tensor cores, shapes."""
+        """Return the same of many: kinds, tensor cores, shapes."""
         classes = [self.of(name) for name in names]
         return (
             np.array([found.kind for found in classes], np.int64),
@@ -113,7 +113,7 @@ def prepared(name: str) -> tuple[str, str]:
 
 @cache
 def _search(pattern: str) -> Callable[[str], re.Match[str] | None]:
-    """The search of a pattern in names in lower case: half the time of one that ignores case.
+    """Return the search of a pattern in lower-case names: half the time of one that ignores case.
     Compiled when a name first gets so far: most names are done after a few rules.
     """
     return re.compile(_lower(pattern)).search
@@ -131,7 +131,7 @@ def _shape(groups: dict[str, str | None]) -> str:
 
 @lru_cache(maxsize=4)
 def classifier(rules: tuple[Rule, ...]) -> Classifier:
-    """The classifier of these rules, made once in a process."""
+    """Return the classifier of these rules, made once in a process."""
     return Classifier(rules)
 
 
@@ -139,8 +139,8 @@ def classifier(rules: tuple[Rule, ...]) -> Classifier:
 
 
 def load_rules(path: Path | None = None) -> tuple[Rule, ...]:
-    """The rules of this file, if any, and then those that come with nsys2prv. What is wrong with
-    the file is one line.
+    """Return the rules of this file, if any, and then those that come with nsys2prv. What is wrong
+    with the file is one line.
     """
     return (
         _shipped() if path is None else read_rules(text_of(path, "kernel"), str(path)) + _shipped()
@@ -154,7 +154,7 @@ def _shipped() -> tuple[Rule, ...]:
 
 
 def read_rules(text: str, source: str) -> tuple[Rule, ...]:
-    """Rules from YAML text; `source` is what errors call it."""
+    """Return rules from YAML text; `source` is what errors call it."""
     rules = document(text, source, "kernel")["rules"]
     for number, spec in enumerate(rules, 1):
         _check(spec, f"{source}: rule {number}")
@@ -162,7 +162,7 @@ def read_rules(text: str, source: str) -> tuple[Rule, ...]:
 
 
 def _rule(spec: dict[str, Any]) -> Rule:
-    """A rule from its keys."""
+    """Return a rule from its keys."""
     tensor = spec.get("tensor_cores", "unknown")
     return Rule(
         values_of("kernel_class")[spec["class"].lower()],

@@ -100,8 +100,8 @@ _SCALARS = words(
 
 
 def _text(expr: Expr, depth: int) -> str:
-    """The readable form of an argument, its own arguments shown ``depth`` levels deep; "" for
-    noise.
+    """Return the readable form of an argument, its own arguments shown ``depth`` levels deep; ""
+    for noise.
     """
     path = expr.path
     if len(path) > 1 or (path and path[0].ordinal):
@@ -146,7 +146,7 @@ def _named(path: list[Part], depth: int) -> str:
 
 
 def _of_library(library: str, template: str, name: str, args: list[Expr], depth: int) -> str:
-    """A template of a known library, whose arguments are known too."""
+    """Return a template of a known library, whose arguments are known too."""
     if library in _LAUNCHERS:
         args = [arg for arg in args if _has_closure(arg)][:1] or args
     elif library == "Eigen" and template.startswith("Tensor"):
@@ -193,7 +193,7 @@ def _eigen_operation(expr: Expr) -> str:
 
 
 def _closure(function: list[Part], lambdas: list[Part], depth: int) -> str:
-    """A lambda, told by the function it stands in."""
+    """Return a lambda, told by the function it stands in."""
     ordinals = [part.ordinal for part in lambdas if part.ordinal]
     torch = bool(function) and function[0].text == "at"
     if torch and (
@@ -272,7 +272,7 @@ def _prepared(name: str) -> str:
 
 
 def readable_kernel_name(demangled: str, short: str) -> str:
-    """A label for a kernel: at most 120 characters, never empty, of one line."""
+    """Return a label for a kernel: at most 120 characters, never empty, of one line."""
     name = _clean(demangled[:_PARSED_LENGTH]) or _clean(short[:_PARSED_LENGTH]) or "unnamed kernel"
     if not _STRUCTURE.search(name):
         return _cut(name, _LABEL_LENGTH)
@@ -339,7 +339,7 @@ def _differences(names: list[str]) -> list[str]:
 
 
 def _columns(kernels: list[tuple[str, Expr]]) -> Iterator[list[str]]:
-    """The places where some of the names differ, outermost first, with what each has there."""
+    """Yield the places where some of the names differ, outermost first, with what each has there."""
     exprs = [expr for _, expr in kernels]
     if len({text[expr.start : expr.end] for text, expr in kernels}) == 1:
         return
@@ -374,7 +374,7 @@ def _columns(kernels: list[tuple[str, Expr]]) -> Iterator[list[str]]:
 
 
 def _plain(expr: Expr, depth: int) -> str:
-    """The argument as it stands, but for namespaces, casts and inner arguments."""
+    """Return the argument as it stands, but for namespaces, casts and inner arguments."""
     if not expr.path:
         return "*" * expr.stars
     last = expr.path[-1]

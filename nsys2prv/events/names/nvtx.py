@@ -139,7 +139,7 @@ class _Change:
 
 
 def _distinct(texts: pl.Series) -> tuple[pl.Series, np.ndarray]:
-    """The texts without repetitions, and each one's index among them."""
+    """Return the texts without repetitions, and each one's index among them."""
     kept = texts.unique(maintain_order=True)
     if len(kept) == len(texts):
         return texts, np.arange(len(texts))
@@ -174,8 +174,8 @@ def to_the_end(pattern: str) -> bool:
 
 
 def load_rules(source: str | Path | None = None) -> tuple[Rule, ...]:
-    """The rules of this file, if any, and then those that come with nsys2prv, unless the file or
-    `none` leaves them out.
+    """Return the rules of this file, if any, and then those that come with nsys2prv, unless the
+    file or `none` leaves them out.
     """
     if source is None:
         return _shipped()
@@ -190,7 +190,7 @@ def _shipped() -> tuple[Rule, ...]:
 
 
 def read_rules(text: str, source: str) -> tuple[Rule, ...]:
-    """Rules from YAML text; `source` is what errors call it."""
+    """Return rules from YAML text; `source` is what errors call it."""
     data = document(text, source, "NVTX", (_BUILTIN,))
     builtin = data.get(_BUILTIN, True)
     if not isinstance(builtin, bool):
@@ -204,7 +204,7 @@ def _rules(specs: list[Any], source: str) -> tuple[Rule, ...]:
 
 
 def _rule(spec: Any, where: str) -> Rule:
-    """A rule from its keys. `where` begins the message when something is wrong with it."""
+    """Return a rule from its keys. `where` begins the message when something is wrong with it."""
     keys_checked(spec, _KEYS, where)
     if "match" not in spec:
         raise Nsys2prvError(f"{where}: needs `match`")
@@ -227,7 +227,7 @@ def _rule(spec: Any, where: str) -> Rule:
 
 
 def _groups(pattern: Any, where: str) -> set[str]:
-    """The groups of a pattern, by number and by name."""
+    """Return the groups of a pattern, by number and by name."""
     if not isinstance(pattern, str) or not pattern:
         raise Nsys2prvError(
             f"{where}: {str(pattern)[:40]!r} is no regular expression; put it in quotes"

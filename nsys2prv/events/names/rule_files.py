@@ -14,7 +14,7 @@ from nsys2prv._util.files import read_given
 
 
 def text_of(path: Path, what: str) -> str:
-    """The text of a user's file; `what`: of what rules, for errors."""
+    """Return the text of a user's file; `what`: of what rules, for errors."""
     try:
         return read_given(path).decode("utf-8")
     except OSError as error:
@@ -49,7 +49,7 @@ def document(text: str, source: str, what: str, more: Sequence[str] = ()) -> dic
 
 
 def keys_checked(spec: Any, keys: Sequence[str], where: str) -> dict[str, Any]:
-    """A rule as a dictionary of known keys."""
+    """Return a rule as a dictionary of known keys."""
     if not isinstance(spec, dict):
         raise Nsys2prvError(f"{where}: a rule has keys {', '.join(keys)}")
     for key in spec:
