@@ -84,7 +84,7 @@ def _duration(row: tuple) -> int | None:
 
 
 def _some_times(database: Source) -> np.ndarray:
-    """Times of a few rows of every table of events, ascending."""
+    """Return times of a few rows of every table of events, ascending."""
     columns = dict(_time_columns(database))
     largest = sorted(columns, key=lambda name: -database.tables[name].extent.rows)[:MOST_TABLES]
     times = np.array(database.spread({name: columns[name] for name in largest}), np.int64)
@@ -168,8 +168,8 @@ class Message:
 
 
 def shortened(text: str) -> str:
-    """A message as a label: one line, files without their folders (which name users and machines),
-    the first sentences.
+    """Return a message as a label: one line, files without their folders (which name users and
+    machines), the first sentences.
 
     Advice on commands to try, which follows a line break, is left out.
     """
@@ -184,7 +184,7 @@ def shortened(text: str) -> str:
 
 
 def messages(database: Source) -> tuple[Message, ...]:
-    """The distinct messages of a report that are more than information, or tell of a loss."""
+    """Return the distinct messages of a report that are more than information, or tell of a loss."""
     if not database.has(TABLE, "severity", "text"):
         return ()
     rows = database.query(
@@ -201,8 +201,8 @@ def messages(database: Source) -> tuple[Message, ...]:
 
 
 def main_process(database: Source) -> int | None:
-    """The globalPid of the report's main process, whose row has the messages that belong to no
-    process: the first with a message of its own.
+    """Return the globalPid of the report's main process, whose row has the messages that belong to
+    no process: the first with a message of its own.
     """
     if not database.has(TABLE, "timestamp", "source", "globalPid"):
         return None

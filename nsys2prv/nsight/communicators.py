@@ -95,8 +95,8 @@ class Communicators:
         )
 
     def own_ranks(self, processes: np.ndarray) -> np.ndarray:
-        """The rank in MPI_COMM_WORLD of each of these processes (globalPid), UNKNOWN where nothing
-        tells.
+        """Return the rank in MPI_COMM_WORLD of each of these processes (globalPid), UNKNOWN where
+        nothing tells.
         """
         otherwise = UNKNOWN if self._only_rank is None else self._only_rank
         return np.array(
@@ -106,8 +106,8 @@ class Communicators:
     def find(
         self, ranks: np.ndarray, handles: np.ndarray, uids: np.ndarray, times: np.ndarray
     ) -> np.ndarray:
-        """The communicator of each call: by the rank that made it, its commHandle and commUid, and
-        when. UNKNOWN where none is.
+        """Return the communicator of each call: by the rank that made it, its commHandle and
+        commUid, and when. UNKNOWN where none is.
         """
         calls = pl.DataFrame(
             {"rank": ranks, "handle": handles, "uid": uids, "time": times}
@@ -123,19 +123,21 @@ class Communicators:
         return np.where((known == UNKNOWN) & (handles == MPICH_WORLD), self._mpich_world, known)
 
     def world_ranks(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-        """Ranks in communicators as ranks in MPI_COMM_WORLD; UNKNOWN for what is no rank, or of a
-        communicator not known.
+        """Return ranks in communicators as ranks in MPI_COMM_WORLD; UNKNOWN for what is no rank, or
+        of a communicator not known.
         """
         inside = (communicators != UNKNOWN) & (ranks >= 0) & (ranks < self._length[communicators])
         listed = self._table[np.where(inside, self._start[communicators] + ranks, -1)]
         return np.where((communicators == self._mpich_world) & (ranks >= 0), ranks, listed)
 
     def sizes(self, communicators: np.ndarray) -> np.ndarray:
-        """The number of ranks of each, 0 where not known."""
+        """Return the number of ranks of each, 0 where not known."""
         return self._length[communicators]
 
     def keys(self, communicators: np.ndarray) -> np.ndarray:
-        """A number for each that means the same communicator in all reports; 0 for one not known."""
+        """Return a number for each that means the same communicator in all reports; 0 for one not
+        known.
+        """
         numbers = [_number(name) for name in self.names]
         return np.array([*numbers, 0], np.int64)[communicators]
 
@@ -198,7 +200,7 @@ def _members(text: object, rank: int, local: object, size: object) -> tuple[int,
 
 
 def _named(rows: list[_Row]) -> list[tuple[_Row, str]]:
-    """The rows (in order of time) with their communicators' names."""
+    """Return the rows (in order of time) with their communicators' names."""
     worlds, selves = _predefined(rows)
     latest: dict[tuple[int, int | None], str] = {}
     before: dict[tuple[int, str, tuple[int, ...] | None], int] = {}
@@ -240,7 +242,7 @@ def _identity(row: _Row, parent: str, earlier: int) -> str:
 
 
 def _list(members: tuple[int, ...] | None) -> str:
-    """The ranks in a few characters, equal for equal lists only."""
+    """Return the ranks in a few characters, equal for equal lists only."""
     if members is None:
         return "unknown ranks"
     text = ""

@@ -39,7 +39,7 @@ class Driver:
         self._database.close()
 
     def frame(self, sql: str) -> pl.DataFrame | None:
-        """A query's whole result, or None where a column has values of several types."""
+        """Return a query's whole result, or None where a column has values of several types."""
         statement = manager.AdbcStatement(self._connection)
         try:
             statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})

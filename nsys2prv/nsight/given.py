@@ -16,8 +16,8 @@ STORE = ".store"
 
 
 def reports_meant(given: Iterable[str | Path]) -> list[Path]:
-    """Every report or store: of a folder those in it, of a pattern those that match it. Others stay
-    as they are, whether or not they exist.
+    """Return every report or store: of a folder those in it, of a pattern those that match it.
+    Others stay as they are, whether or not they exist.
 
     Raises Nsys2prvError for a folder without any report and for a pattern that nothing matches.
     """
@@ -39,7 +39,9 @@ def _meant(path: Path) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """The reports of a folder; of one that is there as nsys wrote it and exported, the export."""
+    """Return the reports of a folder; of one that is there as nsys wrote it and exported, the
+    export.
+    """
     found = [path for path in sorted(folder.iterdir()) if _is_report(path)]
     exported = {path.stem for path in found if path.suffix.lower() not in NOT_EXPORTED}
     found = [

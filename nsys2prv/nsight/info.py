@@ -36,8 +36,8 @@ JOB_VARIABLES = (
 
 
 def launcher_ranks(database: Source) -> dict[str, int]:
-    """The rank by each of :data:`RANK_VARIABLES` that the report's launch environment holds, in
-    their order.
+    """Return the rank by each of :data:`RANK_VARIABLES` that the report's launch environment holds,
+    in their order.
 
     META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`, with a value
     `NAME="text"`. A variable with several values (several processes launched) tells nothing.
@@ -46,12 +46,14 @@ def launcher_ranks(database: Source) -> dict[str, int]:
 
 
 def launcher_sizes(database: Source) -> dict[str, int]:
-    """The number of ranks by each of :data:`SIZE_VARIABLES` that the launch environment holds."""
+    """Return the number of ranks by each of :data:`SIZE_VARIABLES` that the launch environment
+    holds.
+    """
     return _numbers(database, tuple(SIZE_VARIABLES.values()))
 
 
 def _numbers(database: Source, names: Sequence[str]) -> dict[str, int]:
-    """The values of variables that are numbers, in the order of their names; a variable with
+    """Return the values of variables that are numbers, in the order of their names; a variable with
     several values is left out.
     """
     if not database.has("META_DATA_CAPTURE", "name", "value"):
@@ -166,8 +168,8 @@ class ReportInfo:
         return self.source or self.path
 
     def gpu_of(self, pid: int, ordinal: int) -> int | None:
-        """The number of the GPU behind a CUDA ordinal of a process (globalPid), None where nothing
-        tells.
+        """Return the number of the GPU behind a CUDA ordinal of a process (globalPid), None where
+        nothing tells.
 
         Where the report does not tie them, ordinal 0 is its only GPU; a further ordinal means that
         it has others, which it does not name.
@@ -178,18 +180,18 @@ class ReportInfo:
         return number
 
     def gpu_or_ordinal(self, pid: int, ordinal: int) -> int:
-        """The same, the ordinal where nothing tells."""
+        """Return the same, the ordinal where nothing tells."""
         number = self.gpu_of(pid, ordinal)
         return ordinal if number is None else number
 
 
 def pid_of(global_id: int) -> int:
-    """The operating system's process id inside a globalPid or globalTid."""
+    """Return the operating system's process id inside a globalPid or globalTid."""
     return (global_id >> 24) & 0xFFFFFF
 
 
 def tid_of(global_tid: int) -> int:
-    """The operating system's thread id inside a globalTid."""
+    """Return the operating system's thread id inside a globalTid."""
     return global_tid & 0xFFFFFF
 
 
@@ -273,7 +275,7 @@ def _usable(database: Source, table: str) -> bool:
 
 
 def _integer(value: object) -> int | None:
-    """A number that a clock can show."""
+    """Return a number that a clock can show."""
     return value if isinstance(value, int) and abs(value) < TIME_LIMIT else None
 
 
@@ -295,7 +297,7 @@ def _processes(database: Source) -> dict[int, str]:
 
 
 def _thread_names(database: Source) -> dict[int, str]:
-    """The name of highest priority of each thread."""
+    """Return the name of highest priority of each thread."""
     rows = [
         row
         for row in database.small("ThreadNames", "globalTid", "nameId", "priority")
@@ -332,8 +334,8 @@ def _cuda_gpus(database: Source) -> dict[tuple[int, int], int]:
 def _nvtx_names(
     database: Source,
 ) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int, int], str]]:
-    """Names of NVTX domains by (globalPid, domainId) and of categories by (globalPid, domainId,
-    category).
+    """Return names of NVTX domains by (globalPid, domainId) and of categories by (globalPid,
+    domainId, category).
 
     A domain may be created on several threads of a process, under the same number; one row is as
     good as another.

@@ -37,8 +37,8 @@ def warnings(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 def missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
-    """A warning where the launcher started more ranks than there are reports of. infos: all that
-    were given.
+    """Return a warning where the launcher started more ranks than there are reports of. infos: all
+    that were given.
     """
     for name, size_name in SIZE_VARIABLES.items():
         sizes = {info.launcher_sizes.get(size_name) for info in infos}
@@ -69,7 +69,7 @@ def _numbered(ranks: Sequence[int]) -> str:
 
 
 def _copies(infos: Sequence[ReportInfo]) -> list[str]:
-    """Reports whose sessions, processes and rows are the same."""
+    """Return reports whose sessions, processes and rows are the same."""
     found = []
     seen: dict[Hashable, list[ReportInfo]] = {}
     for info in infos:
@@ -152,8 +152,8 @@ def _ranks(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 def _launched(infos: Sequence[ReportInfo]) -> list[str]:
-    """Ranks by the launcher's environment that several reports claim, where no variable tells all
-    reports apart.
+    """Return ranks by the launcher's environment that several reports claim, where no variable
+    tells all reports apart.
     """
     if (
         any(info.ranks for info in infos)
@@ -177,7 +177,7 @@ def _launched(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 def _sessions(infos: Sequence[ReportInfo]) -> dict[Hashable, list[ReportInfo]]:
-    """Reports of one session, which are copies."""
+    """Return reports of one session, which are copies."""
     found: dict[Hashable, list[ReportInfo]] = {}
     for info in infos:
         if (begun := session(info)) is not None:

@@ -25,14 +25,14 @@ def is_report(path: Path) -> bool:
 
 
 def open_source(path: str | Path) -> Source:
-    """An export opened for reading: an SQLite file, or a folder of tables. Raises Nsys2prvError
-    when it is neither.
+    """Return an export opened for reading: an SQLite file, or a folder of tables. Raises
+    Nsys2prvError when it is neither.
     """
     return Folder(path) if is_export_folder(Path(path)) else Database(path)
 
 
 def find_nsys() -> str | None:
-    """The `nsys` of NSYS_HOME (the installation or its bin folder), else of the PATH."""
+    """Return the `nsys` of NSYS_HOME (the installation or its bin folder), else of the PATH."""
     home = os.environ.get("NSYS_HOME")
     if home:
         for candidate in (Path(home) / "nsys", Path(home) / "bin" / "nsys"):
@@ -42,7 +42,7 @@ def find_nsys() -> str | None:
 
 
 def export_command(nsys: str, report: Path, target: Path) -> list[str]:
-    """The command that exports a report with everything the converter reads, NVTX payloads
+    """Return the command that exports a report with everything the converter reads, NVTX payloads
     included.
     """
     return [
@@ -103,7 +103,7 @@ ATTEMPTS = 5
 
 
 def prepared(path: Path, folder: Path) -> tuple[Path, Path]:
-    """The export to read, an SQLite file or a folder of tables, and the path itself.
+    """Return the export to read, an SQLite file or a folder of tables, and the path itself.
 
     A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is
     copied there with its log: reading it in place would make SQLite write beside it.
@@ -123,7 +123,7 @@ def prepared(path: Path, folder: Path) -> tuple[Path, Path]:
 
 
 def _copied(path: Path, folder: Path) -> Path:
-    """A copy of an export and its log, as they were at one time."""
+    """Return a copy of an export and its log, as they were at one time."""
     check_file(path)
     folder.mkdir()
     files = [path, path.with_name(path.name + "-wal")]

@@ -55,7 +55,7 @@ def looked_at(conditions: Sequence[str]) -> LookedAt:
 
 
 def columns_asked(where: str) -> list[str]:
-    """The columns that a condition has in braces."""
+    """Return the columns that a condition has in braces."""
     return list(dict.fromkeys(name for _, name, _, _ in Formatter().parse(where) if name))
 
 
@@ -107,7 +107,7 @@ def conditions_met(
 
 
 def _plain(column: np.ndarray, of_types: bool) -> list[object]:
-    """Values as SQLite takes them."""
+    """Return values as SQLite takes them."""
     return (
         [OF_TYPE[value] for value in column.tolist()]
         if of_types
@@ -153,7 +153,7 @@ class Field:
 
 
 def affinity(declared: str) -> str:
-    """The affinity of a column of this declared type, by SQLite's rules."""
+    """Return the affinity of a column of this declared type, by SQLite's rules."""
     kind = declared.upper()
     if "INT" in kind:
         return "INTEGER"
@@ -165,7 +165,7 @@ def affinity(declared: str) -> str:
 
 
 def fields_of(table: str, query: Query) -> dict[str, Field] | None:
-    """The columns of a table of rows, None where its records are not plainly its columns."""
+    """Return the columns of a table of rows, None where its records are not plainly its columns."""
     described = query(f"PRAGMA table_xinfo({quoted(table)})")
     if any(hidden for *_, hidden in described):
         return None  # computed columns
@@ -182,8 +182,8 @@ def fields_of(table: str, query: Query) -> dict[str, Field] | None:
 
 
 def open_pages(path: Path, query: Query) -> Pages | None:
-    """The pages of a database that nothing but the file belongs to. query: answers questions on its
-    schema.
+    """Return the pages of a database that nothing but the file belongs to. query: answers questions
+    on its schema.
     """
     try:
         return Pages(core.TableFile(path), query) if core else None
@@ -199,7 +199,7 @@ class Pages:
         self._known: dict[str, tuple[Any, dict[str, Field]] | None] = {}
 
     def table(self, name: str, root: int) -> tuple[Any, dict[str, Field]] | None:
-        """A table and its columns. root: the number of its first page."""
+        """Return a table and its columns. root: the number of its first page."""
         if name not in self._known:
             fields = fields_of(name, self._query)
             try:
@@ -216,9 +216,9 @@ class Pages:
         texts: Sequence[str],
         looked_at: LookedAt,
     ) -> tuple[Columns, dict[str, np.ndarray]] | None:
-        """Columns of a part that goes by rowids, as of :meth:`nsys2prv.nsight.source.Source.read`,
-        and those that conditions look at: their types, or their values, which are nothing but
-        integers and NULL.
+        """Return columns of a part that goes by rowids, as of
+        :meth:`nsys2prv.nsight.source.Source.read`, and those that conditions look at: their types,
+        or their values, which are nothing but integers and NULL.
         """
         opened = self.table(part.table, root)
         if opened is None:

@@ -106,7 +106,7 @@ class Folder(Source):
         return f"export the report again with: nsys export --type parquetdir --force-overwrite true {self.path.stem}.nsys-rep"
 
     def scan(self, table: str) -> pl.LazyFrame:
-        """A table, of which nothing is read yet."""
+        """Return a table, of which nothing is read yet."""
         file = self.files[table]
         return SCANS[file.suffix](str(file))
 
@@ -139,8 +139,8 @@ class Folder(Source):
             raise self._unreadable(table, error) from None
 
     def _having(self, part: Part, columns: list[str], where: str) -> pl.DataFrame:
-        """Columns (if none are given, any) of those rows of a part that meet a condition. The table
-        has these columns.
+        """Return columns (if none are given, any) of those rows of a part that meet a condition.
+        The table has these columns.
         """
         have = self.tables[part.table].columns
         columns = columns or list(have)[:1]
@@ -171,8 +171,8 @@ class Folder(Source):
     def _pieces_of(
         self, table: str, columns: list[str], part: Part | None, where: str
     ) -> Iterator[pl.DataFrame]:
-        """Rows of a table, or of a part of it, that meet a condition, a bounded number at a time,
-        bytes as text; at least one piece.
+        """Yield rows of a table, or of a part of it, that meet a condition, a bounded number at a
+        time, bytes as text; at least one piece.
         """
         part = part or self.whole(table)
         for piece in part.split(PIECE_ROWS) if part.last >= part.first else [part]:
@@ -223,7 +223,9 @@ class Folder(Source):
     def _matching(
         self, table: str, key: str, wanted: pl.Series, columns: list[str]
     ) -> pl.DataFrame:
-        """Columns of all rows of a table whose key, a column of integers, is among those wanted."""
+        """Return columns of all rows of a table whose key, a column of integers, is among those
+        wanted.
+        """
         rows = self.scan(table).select(columns)
         kind = self._tried(table, lambda: rows.collect_schema()[key])
         wanted = (
@@ -349,7 +351,9 @@ class _Tables(Mapping[str, Table]):
 
 
 def plain(frame: pl.DataFrame) -> pl.DataFrame:
-    """The columns in SQLite's types: integers of 64 bits with a sign, floating point, text, bytes."""
+    """Return the columns in SQLite's types: integers of 64 bits with a sign, floating point, text,
+    bytes.
+    """
     return frame.with_columns(_plain(column) for column in frame.iter_columns())
 
 

@@ -38,13 +38,13 @@ class Queries:
         self._connection.close()
 
     def rows_of(self, part: Part, where: str) -> str:
-        """A name for these rows, good for one query."""
+        """Return a name for these rows, good for one query."""
         name = f"rows_of_part_{len(self._parts)}"
         self._parts[name] = part, where
         return name
 
     def run(self, sql: str, parameters: tuple[object, ...] = ()) -> tuple[list[str], list[tuple]]:
-        """The names of the result's columns, and its rows."""
+        """Return the names of the result's columns, and its rows."""
         words = self._bring_in(sql)
         parts = [word for word in words if word in self._parts]
         for name in parts:
@@ -89,7 +89,9 @@ class Queries:
         )
 
     def _mentioned(self, table: str, words: Iterable[str]) -> list[str]:
-        """The table's columns that a query mentions, or for one that only counts rows any of them."""
+        """Return the table's columns that a query mentions, or for one that only counts rows any of
+        them.
+        """
         columns = list(self._tables[table].columns)
         return [column for column in columns if column in words] or columns[:1]
 

@@ -115,7 +115,7 @@ class Columns:
         return self.integers[name]
 
     def where(self, keep: np.ndarray) -> Columns:
-        """The rows for which `keep` is true, with the texts that they have."""
+        """Return the rows for which `keep` is true, with the texts that they have."""
         texts = {
             name: _used(codes[keep], distinct) for name, (codes, distinct) in self.texts.items()
         }
@@ -127,7 +127,7 @@ class Columns:
         )
 
     def only(self, integers: Iterable[str], texts: Iterable[str]) -> Columns:
-        """Some of the columns."""
+        """Return some of the columns."""
         return Columns(
             self.rows,
             {name: self.integers[name] for name in integers},
@@ -162,8 +162,8 @@ class Shared:
         return (self.met & (1 << number)) != 0
 
     def narrowed(self, number: int) -> Part:
-        """The part, or of it the rows that meet a condition where they are few and their rowids are
-        known, for further reading.
+        """Return the part, or of it the rows that meet a condition where they are few and their
+        rowids are known, for further reading.
         """
         rows = np.flatnonzero(self.meeting(number))
         if len(self.met) != self.part.last - self.part.first + 1 or len(rows) * FEW > len(self.met):
@@ -184,7 +184,7 @@ class Shared:
         )
 
     def columns(self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
-        """Columns of the rows that meet a condition, as :meth:`Source.read` has them."""
+        """Return columns of the rows that meet a condition, as :meth:`Source.read` has them."""
         chosen, columns = self.meeting(number), self.rows.only(integers, texts)
         return columns if chosen.all() else columns.where(chosen)
 
@@ -219,53 +219,53 @@ class Source(ABC):
         return Part(table, extent.first, extent.last)
 
     def with_rows(self) -> dict[str, Part]:
-        """All tables that have rows, whole."""
+        """Return all tables that have rows, whole."""
         return {name: self.whole(name) for name, table in self.tables.items() if table.extent.rows}
 
     def condition(self, table: str, where: str) -> str:
-        """A condition in SQL from one with the table's columns in braces: those that the export
-        lacks are NULL. "" is true.
+        """Return a condition in SQL from one with the table's columns in braces: those that the
+        export lacks are NULL. "" is true.
         """
         return where.format_map(Named(self.tables[table].columns)) if where else "1"
 
     @abstractmethod
     def count(self, table: str, where: str = "") -> int:
-        """The number of rows, or of those that meet a condition (as in :meth:`condition`)."""
+        """Return the number of rows, or of those that meet a condition (as in :meth:`condition`)."""
 
     @abstractmethod
     def count_of(self, part: Part, where: str = "") -> int:
-        """The number of rows of a part, or of those that meet a condition (as in
+        """Return the number of rows of a part, or of those that meet a condition (as in
         :meth:`condition`).
         """
 
     @abstractmethod
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
-        """All rows of a small query."""
+        """Return all rows of a small query."""
 
     @abstractmethod
     def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
-        """These columns of the rows of a small table that meet a condition, in the order of the
-        rows.
+        """Return these columns of the rows of a small table that meet a condition, in the order of
+        the rows.
 
         A column that the export lacks reads as None, a table that it lacks as no rows.
         """
 
     @abstractmethod
     def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
-        """The text of these ids of StringIds; an id without a row is absent."""
+        """Return the text of these ids of StringIds; an id without a row is absent."""
 
     @abstractmethod
     def spread(self, columns: Mapping[str, str]) -> list[int]:
-        """The integers that a few rows all over some tables have in one column each. columns: by
-        table.
+        """Return the integers that a few rows all over some tables have in one column each.
+        columns: by table.
         """
 
     @abstractmethod
     def read(
         self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""
     ) -> Columns:
-        """Columns of some rows, in their order: of those that meet `where`, a condition as in
-        :meth:`condition`.
+        """Return columns of some rows, in their order: of those that meet `where`, a condition as
+        in :meth:`condition`.
 
         A column that the export lacks reads as NULL throughout.
         """
@@ -278,31 +278,32 @@ class Source(ABC):
         texts: tuple[str, ...],
         conditions: Sequence[str],
     ) -> Shared | None:
-        """Columns of all rows of a part, and which of some conditions (as in :meth:`condition`)
-        each row meets; None where damage forbids it: :meth:`read` tells what is damaged.
+        """Return columns of all rows of a part, and which of some conditions (as in
+        :meth:`condition`) each row meets; None where damage forbids it: :meth:`read` tells what is
+        damaged.
         """
 
     @abstractmethod
     def read_for(
         self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
     ) -> Columns:
-        """Columns of the rows of another table that share a key with a part's rows and meet a
-        condition, in any order.
+        """Return columns of the rows of another table that share a key with a part's rows and meet
+        a condition, in any order.
         """
 
     @abstractmethod
     def rows_of(self, part: Part, where: str = "") -> str:
-        """The rows of a part that meet a condition as a table expression in SQL, for one
+        """Return the rows of a part that meet a condition as a table expression in SQL, for one
         :meth:`select`.
         """
 
     @abstractmethod
     def select(self, sql: str) -> pl.DataFrame:
-        """The result of a larger query whose columns each have one type."""
+        """Return the result of a larger query whose columns each have one type."""
 
 
 def spread_rows(extent: Extent) -> list[int]:
-    """The numbers of a few rows all over a table, its first and its last among them."""
+    """Return the numbers of a few rows all over a table, its first and its last among them."""
     return (
         np.unique(np.linspace(extent.first, extent.last, SPREAD).astype(np.int64))
         .clip(extent.first, extent.last)
@@ -321,7 +322,7 @@ class Named(dict):
 
 
 def coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
-    """A column of bytes as codes into its values, distinct ones unless most come once."""
+    """Return a column of bytes as codes into its values, distinct ones unless most come once."""
     if series.dtype != pl.Binary:
         return np.zeros(len(series), np.int64), pl.Series([b""], dtype=pl.Binary)
     sample = series.head(SAMPLE_TEXTS)
@@ -338,7 +339,7 @@ def coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
 
 
 def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
-    """The form of columns that the event kinds know."""
+    """Return the form of columns that the event kinds know."""
     damaged = 0
     numbers: dict[str, np.ndarray] = {}
     types = rows.schema
@@ -359,8 +360,8 @@ def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, 
 
 
 def _without_nulls(rows: pl.DataFrame, names: list[str]) -> dict[str, np.ndarray]:
-    """These columns of integers, NULL for what is null; all at once, as each question to polars has
-    its price.
+    """Return these columns of integers, NULL for what is null; all at once, as each question to
+    polars has its price.
     """
     counts = {name: rows[name].null_count() for name in names}
     some = [name for name, nulls in counts.items() if 0 < nulls < rows.height]
@@ -381,7 +382,7 @@ def bytes_of(column: pl.Series) -> pl.Series:
 
 
 def decoded(series: pl.Series) -> pl.Series:
-    """Bytes as text; what is no UTF-8 gets replacement characters."""
+    """Return bytes as text; what is no UTF-8 gets replacement characters."""
     try:
         return series.cast(pl.String)
     except pl.exceptions.PolarsError:
@@ -390,5 +391,5 @@ def decoded(series: pl.Series) -> pl.Series:
 
 
 def quoted(name: str) -> str:
-    """An SQL identifier."""
+    """Return an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'

@@ -61,7 +61,7 @@ MOST_KNOWN = 10_000
 
 
 def database_uri(path: Path) -> str:
-    """The read-only URI of a database file."""
+    """Return the read-only URI of a database file."""
     return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro" + (
         "" if has_log(path) else "&immutable=1"
     )
@@ -118,7 +118,7 @@ class Database(Source):
         )
 
     def _statements(self) -> dict[str, str]:
-        """The tables, each with the statement that made it."""
+        """Return the tables, each with the statement that made it."""
         # Views and virtual tables are left alone: reading them would run code that came with the
         # file.
         query = "SELECT name, sql, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
@@ -157,7 +157,7 @@ class Database(Source):
         return Extent(first, last, rowid)
 
     def _columns(self, name: str, statement: str) -> dict[str, str]:
-        """The table's columns and their types, as SQLite takes the statement."""
+        """Return the table's columns and their types, as SQLite takes the statement."""
         known = _COLUMNS.get((name, statement))
         if known is None:
             known = {row[1]: row[2] for row in self.query(f"PRAGMA table_info({quoted(name)})")}
@@ -251,8 +251,8 @@ class Database(Source):
         texts: tuple[str, ...],
         conditions: Sequence[str],
     ) -> tuple[Columns, np.ndarray] | None:
-        """Columns of all rows of a part, and which conditions each row meets, as bits; None where
-        SQLite has to read them.
+        """Return columns of all rows of a part, and which conditions each row meets, as bits; None
+        where SQLite has to read them.
         """
         table = self.tables[part.table]
         if isinstance(part, SomeRows) or not table.extent.rowid or self._pages is None:
@@ -282,8 +282,8 @@ class Database(Source):
     def _read_by_driver(
         self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], where: str
     ) -> Columns:
-        """The driver settles a column's type on its first rows; where a later row breaks it (a
-        damaged export), the part is read again with every value checked.
+        """Return the driver settles a column's type on its first rows; where a later row breaks it
+        (a damaged export), the part is read again with every value checked.
         """
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
@@ -362,7 +362,7 @@ class Database(Source):
         return frame
 
     def _frame(self, sql: str) -> pl.DataFrame | None:
-        """A query's whole result, or None where the driver stumbles over mixed types."""
+        """Return a query's whole result, or None where the driver stumbles over mixed types."""
         if self._driver is None:
             # Few reports need it, and it takes a while to import.
             from nsys2prv.nsight.driver import Driver
@@ -399,12 +399,12 @@ def _are_integers(frame: pl.DataFrame, names: Sequence[str]) -> bool:
 
 
 def _text(name: str) -> str:
-    """A column of texts in SQL, as bytes."""
+    """Return a column of texts in SQL, as bytes."""
     return f"CAST(COALESCE({quoted(name)}, '') AS BLOB) AS {quoted(name)}"
 
 
 def _rows_of(part: Part, rowid: str) -> str:
-    """The part as a table expression in SQL."""
+    """Return the part as a table expression in SQL."""
     if rowid and isinstance(part, SomeRows):
         return f"(SELECT * FROM {quoted(part.table)} WHERE {rowid} IN ({', '.join(map(str, part.rowids))}))"
     if rowid:
@@ -426,7 +426,7 @@ def without_content(error: Exception) -> str:
 
 
 def check_file(path: Path) -> int:
-    """The size of the file. Raises one clear line unless this is a readable SQLite file."""
+    """Return the size of the file. Raises one clear line unless this is a readable SQLite file."""
     try:
         if path.is_dir():
             raise Nsys2prvError(

@@ -33,8 +33,8 @@ def reason(table: str) -> str:
 
 
 def order(text: str) -> int:
-    """The place of a reason: unknown tables first, then as ``tables.yaml`` has them from its end,
-    where those with events are.
+    """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
+    end, where those with events are.
     """
     known = list(shipped(data_text(__package__, "tables.yaml")))
     return -known.index(text) if text in known else -len(known)
