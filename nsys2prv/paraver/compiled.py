@@ -15,8 +15,8 @@ ROOM = 1 << 24
 
 
 def texts(batches: Sequence[Batch], owner: np.ndarray, order: np.ndarray) -> Iterator[np.ndarray]:
-    """The text of the lines of all batches in this order, in pieces (uint8). owner: the batch of
-    each line, in the batches' order.
+    """Yield the text of the lines of all batches in this order, in pieces (uint8). owner: the batch
+    of each line, in the batches' order.
     """
     given = [(batch.shape.program, tuple(batch.columns), len(batch.times)) for batch in batches]
     done = 0

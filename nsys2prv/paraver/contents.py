@@ -99,7 +99,9 @@ def _blocks(file: BinaryIO, path: Path) -> Iterator[np.ndarray]:
 
 
 def _of_block(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct event types above the VALUE_BITS of their values, tags and states of whole lines."""
+    """Return distinct event types above the VALUE_BITS of their values, tags and states of whole
+    lines.
+    """
     ends = np.flatnonzero((block == COLON) | (block == NEWLINE))
     last = np.flatnonzero(block[ends] == NEWLINE)
     first = np.concatenate(([0], last[:-1] + 1))
@@ -119,7 +121,7 @@ def _of_block(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _small(block: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The number in each block[begin:end]; LARGE for one that is not below it."""
+    """Return the number in each block[begin:end]; LARGE for one that is not below it."""
     first, second = (
         block.take(begins + place, mode="clip") - np.uint8(ZERO) for place in range(VALUE_DIGITS)
     )
@@ -142,8 +144,8 @@ def _distinct(
     digits: int,
     values: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Distinct numbers in block[begin:end] (of up to `digits` digits), above VALUE_BITS of `values`
-    where these are given.
+    """Return distinct numbers in block[begin:end] (of up to `digits` digits), above VALUE_BITS of
+    `values` where these are given.
     """
     widths = ends - begins
     found = [np.empty(0, np.int64)]

@@ -29,8 +29,8 @@ def event_types(
     domains: Mapping[str, int],
     counters: Sequence[EventType] = (),
 ) -> list[EventType]:
-    """Every event type of these layouts, and the counters, by code. A type that several layouts
-    share is listed once.
+    """Return every event type of these layouts, and the counters, by code. A type that several
+    layouts share is listed once.
     """
     types = {event_type.code: event_type for event_type in counters}
     fields = [field for layout in layouts for field in catalogue().layouts[layout].fields]
@@ -48,8 +48,8 @@ def event_types(
 
 
 def codes_of(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
-    """The event types that all records of these layouts have; `domains`: the numbers of the NVTX
-    domains of the trace.
+    """Return the event types that all records of these layouts have; `domains`: the numbers of the
+    NVTX domains of the trace.
     """
     codes = [
         field.code
@@ -69,8 +69,8 @@ def codes_of(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
 
 
 def _with_unique_labels(types: list[EventType]) -> list[EventType]:
-    """The types with their code behind a label that an earlier one has: views look types up by
-    label, too.
+    """Return the types with their code behind a label that an earlier one has: views look types up
+    by label, too.
     """
     taken: set[str] = set()
     result = []
@@ -93,9 +93,9 @@ def _scale(decimals: int) -> str:
 def counter_types(
     metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]
 ) -> list[EventType]:
-    """The event types of the metrics met, by layout. Labels tell what fractions are multiplied by:
-    `PRECISION`, with which Paraver would show them as they are, is more than other readers of .pcf
-    files know.
+    """Return the event types of the metrics met, by layout. Labels tell what fractions are
+    multiplied by: `PRECISION`, with which Paraver would show them as they are, is more than other
+    readers of .pcf files know.
     """
     return [
         EventType(codes[layout, metric.name], metric.name + _scale(metric.precision))

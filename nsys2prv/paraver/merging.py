@@ -11,7 +11,7 @@ from nsys2prv.paraver.lines import Batch
 
 
 def merged(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
-    """The text of all lines by time, in pieces (uint8).
+    """Yield the text of all lines by time, in pieces (uint8).
 
     Lines of equal time keep the order of the batches, then of their rows; those of batches with
     ties go by these among themselves.
@@ -29,8 +29,8 @@ def merged(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
 
 
 def _order(times: np.ndarray) -> np.ndarray:
-    """The stable order of the times: a plain sort of time and row packed into one number, where
-    that fits.
+    """Return the stable order of the times: a plain sort of time and row packed into one number,
+    where that fits.
     """
     bits = len(times).bit_length()
     low = int(times.min())

@@ -66,7 +66,9 @@ class ObjectModel:
 
 
 def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
-    """Reports by rank where every one has a rank of its own, else by natural order of their paths."""
+    """Return reports by rank where every one has a rank of its own, else by natural order of their
+    paths.
+    """
     by_name = sorted(infos, key=lambda info: natural_key(str(info.given)))
     mpi = [min(info.ranks.values(), default=None) for info in by_name]
     ranks = (
@@ -82,7 +84,7 @@ def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
 def build(
     infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, ObjectKey]]
 ) -> ObjectModel:
-    """The tree of all objects seen; `machines` numbers each report's machine.
+    """Return the tree of all objects seen; `machines` numbers each report's machine.
 
     Raises Nsys2prvError when there are more objects than Paraver can hold.
     """
@@ -178,7 +180,9 @@ def _place_devices(
     machines: list[int],
     gpus: GpuNumbers,
 ) -> dict[tuple[int, int], list[_Device]]:
-    """The rows of devices by (report, pid) of the process whose task they are in, in their order."""
+    """Return the rows of devices by (report, pid) of the process whose task they are in, in their
+    order.
+    """
     first_on: dict[int, RankedProcess] = {}
     apart_on: dict[int, RankedProcess] = {}
     users: dict[tuple, tuple[RankedProcess, int]] = {}
@@ -291,7 +295,7 @@ class GpuNumbers:
         self._numbers = {machine: _gpu_numbers(gpus) for machine, gpus in keys.items()}
 
     def number(self, report: int, key: ObjectKey) -> int:
-        """The device number of the row of a stream or queue (0 for a host thread)."""
+        """Return the device number of the row of a stream or queue (0 for a host thread)."""
         if isinstance(key, QueueKey):
             return key.gpu if key.gpu < 0 else self.number_of(report, key.gpu)
         if not isinstance(key, StreamKey):
@@ -304,7 +308,7 @@ class GpuNumbers:
         return key.device
 
     def gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
-        """The physical GPU that a row is of, where the report tells."""
+        """Return the physical GPU that a row is of, where the report tells."""
         info = self._infos[report]
         if isinstance(key, StreamKey):
             number = info.gpu_of(key.pid, key.device)
@@ -316,15 +320,15 @@ class GpuNumbers:
         return gpu_identity(self._infos, self._machines, report, key)
 
     def identity_of_stream(self, report: int, key: StreamKey) -> tuple:
-        """The same for the GPU of a stream. Where the report does not tell its number, the ordinal
-        is taken for it.
+        """Return the same for the GPU of a stream. Where the report does not tell its number, the
+        ordinal is taken for it.
         """
         return self.identity(
             report, DeviceKey(GPU, number=self._infos[report].gpu_or_ordinal(key.pid, key.device))
         )
 
     def number_of(self, report: int, number: int) -> int:
-        """The number on its machine of the GPU that the report gives this number."""
+        """Return the number on its machine of the GPU that the report gives this number."""
         gpu = self._infos[report].gpus.get(number)
         return (
             self._numbers[self._machines[report]][gpu.key]
@@ -341,8 +345,8 @@ class GpuNumbers:
 
 
 def _gpu_numbers(gpus: dict[str, set[int]]) -> dict[str, int]:
-    """The number of each GPU of a machine: as reported where all reports agree and no two GPUs
-    share one, else by key.
+    """Return the number of each GPU of a machine: as reported where all reports agree and no two
+    GPUs share one, else by key.
     """
     reported = {key: next(iter(numbers)) for key, numbers in gpus.items() if len(numbers) == 1}
     if len(reported) == len(gpus) and len(set(reported.values())) == len(gpus):
@@ -373,8 +377,8 @@ def _streams_on_several_hosts(
     infos: Sequence[ReportInfo],
     gpus: GpuNumbers,
 ) -> set[str]:
-    """Names of streams that rows of several hosts would have. Only one's host may stand behind it:
-    POP's BasicAnalysis takes what does for the node of the GPU.
+    """Return names of streams that rows of several hosts would have. Only one's host may stand
+    behind it: POP's BasicAnalysis takes what does for the node of the GPU.
     """
     hosts: dict[str, set[str]] = defaultdict(set)
     for (report, _), keys in by_process.items():

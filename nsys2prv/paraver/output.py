@@ -113,7 +113,7 @@ class Parts(Output):
 
 
 def _members(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memoryview]:
-    """The bytes to write."""
+    """Return the bytes to write."""
     views = [memoryview(piece).cast("B") for piece in pieces]
     if not compress:
         return views
@@ -132,7 +132,9 @@ def _write(out: FileIO, data: Iterable[memoryview]) -> None:
 
 
 def trace_paths(output: str | Path, compress: bool) -> tuple[Path, Path, Path]:
-    """The .prv (or .prv.gz), .pcf and .row of an output given as `out`, `out.prv` or `out.prv.gz`."""
+    """Return the .prv (or .prv.gz), .pcf and .row of an output given as `out`, `out.prv` or
+    `out.prv.gz`.
+    """
     path = Path(output)
     name = path.name
     for ending in (".prv.gz", ".prv"):

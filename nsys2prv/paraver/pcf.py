@@ -93,12 +93,12 @@ def _line(label: str) -> str:
 
 
 def _in_ascii(labels: pl.DataFrame) -> pl.DataFrame:
-    """The labels as they stand in the file."""
+    """Return the labels as they stand in the file."""
     return _mapped(labels, labels["label"].str.contains(NOT_ASCII), to_ascii)
 
 
 def _mapped(labels: pl.DataFrame, rows: pl.Series, change: Callable[[str], str]) -> pl.DataFrame:
-    """The labels with some of them changed."""
+    """Return the labels with some of them changed."""
     if not rows.any():
         return labels
     changed = {value: change(label) for value, label in labels.filter(rows).iter_rows()}
@@ -129,7 +129,7 @@ def is_trace(path: Path) -> bool:
 
 
 def read_pcf(path: Path) -> list[PcfType]:
-    """The event types of a .pcf, whoever wrote it. Raises one line where it is none."""
+    """Return the event types of a .pcf, whoever wrote it. Raises one line where it is none."""
     try:
         if path.is_file() and is_trace(path):
             raise Nsys2prvError(f"{path}: is a trace; give the .pcf beside it")
@@ -158,8 +158,8 @@ def read_pcf(path: Path) -> list[PcfType]:
 
 
 def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:
-    """The labels as single lines of valid text, none empty, too long or with brackets, each but
-    once.
+    """Return the labels as single lines of valid text, none empty, too long or with brackets, each
+    but once.
     """
     text = labels["label"]
     odd = (
@@ -171,7 +171,7 @@ def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def without_brackets(labels: pl.DataFrame) -> pl.DataFrame:
-    """The labels with braces where they have brackets.
+    """Return the labels with braces where they have brackets.
 
     Paraver's short names (heads of columns, what it tells under the mouse) leave out all from the
     first [ to the last ]: `step [1]` and `step [2]` would both be `step`. A label with only one of
@@ -184,7 +184,7 @@ def without_brackets(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unique(labels: pl.DataFrame) -> pl.DataFrame:
-    """The labels with a number behind those that an earlier value, or End, already has."""
+    """Return the labels with a number behind those that an earlier value, or End, already has."""
     repeated = labels.filter(pl.col("label").is_duplicated() | (pl.col("label") == END))
     if not repeated.height:
         return labels

@@ -16,8 +16,8 @@ WINDOW = 131_072
 
 
 def texts(batches: Sequence[Batch], owner: np.ndarray, order: np.ndarray) -> Iterator[np.ndarray]:
-    """The text of the lines of all batches in this order, in pieces (uint8). owner: the batch of
-    each line, in the batches' order.
+    """Yield the text of the lines of all batches in this order, in pieces (uint8). owner: the batch
+    of each line, in the batches' order.
     """
     starts = np.cumsum([0] + [len(batch.times) for batch in batches])
     for first in range(0, len(order), WINDOW):

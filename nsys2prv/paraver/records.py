@@ -95,8 +95,8 @@ class Formatter:
         self._shapes: dict[Hashable, LineShape] = {}
 
     def batches(self, number: int) -> list[Batch]:
-        """The lines of a window by shape: states first, then ends, so that they come before begins
-        of the same time.
+        """Return the lines of a window by shape: states first, then ends, so that they come before
+        begins of the same time.
         """
         bounds = self.manifest.bounds
         last = bounds[number + 1] if number + 1 < len(bounds) else None
@@ -191,7 +191,7 @@ class Formatter:
         )
 
     def _sample_batches(self, found: dict[Shape, WindowRecords]) -> list[Batch]:
-        """Lines of samples: one for each instant of an object, with all its numbers."""
+        """Return lines of samples: one for each instant of an object, with all its numbers."""
         tables = [self._samples(shape, pieces) for shape, pieces in found.items()]
         made = joined(tables) if tables else []
         if len(made) != len(tables) or any(

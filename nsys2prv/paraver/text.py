@@ -31,7 +31,7 @@ def clean(text: str) -> str:
 
 
 def to_ascii(text: str) -> str:
-    """The text with `\\u00e9` or `\\U0001f600` for characters that are not ASCII, which some
+    """Return the text with `\u00e9` or `\U0001f600` for characters that are not ASCII, which some
     readers of .pcf files refuse.
 
     :func:`from_ascii` gives the text back: a backslash that would read as such an escape is written
@@ -46,7 +46,7 @@ def to_ascii(text: str) -> str:
 
 
 def from_ascii(text: str) -> str:
-    """The text that :func:`to_ascii` was given."""
+    """Return the text that :func:`to_ascii` was given."""
     return _ESCAPE.sub(_character, text) if "\\" in text else text
 
 

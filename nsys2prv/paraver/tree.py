@@ -67,13 +67,13 @@ class ObjectTree:
         return result
 
     def header(self, date: str, duration: int) -> str:
-        """The first line of the .prv: `date` as dd/mm/yyyy at hh:mm, `duration` in ns."""
+        """Return the first line of the .prv: `date` as dd/mm/yyyy at hh:mm, `duration` in ns."""
         cpus = ",".join(map(str, self.cpus_per_node))
         tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in self.tasks)
         return f"#Paraver ({date}):{duration}_ns:{len(self.nodes)}({cpus}):1:{len(self.tasks)}({tasks})\n"
 
     def row_file(self) -> str:
-        """The text of the .row file."""
+        """Return the text of the .row file."""
         cpus: list[list[str]] = [[] for _ in self.nodes]
         for task in self.tasks:
             cpus[task.node] += [

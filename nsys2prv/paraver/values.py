@@ -37,7 +37,7 @@ def base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
 
 
 def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
-    """The names of one file by set."""
+    """Return the names of one file by set."""
     fields = [
         field
         for layout in catalogue().layouts.values()
@@ -81,7 +81,7 @@ def _is_of(pcf_type: PcfType, field: Field) -> bool:
 
 
 def with_families(names: pl.DataFrame) -> pl.DataFrame:
-    """The labels with `members`: how many share each but for the number behind it."""
+    """Return the labels with `members`: how many share each but for the number behind it."""
     bare = pl.col("label").str.extract(r"(?s)^(.*) #\d+$", 1)
     family = pl.when(bare.is_in(names["label"].implode())).then(bare).otherwise("label")
     return (
@@ -128,7 +128,7 @@ class NameValues:
     ambiguous: int = 0
 
     def labels_in(self, domain: str) -> pl.DataFrame:
-        """The labels of the values met in one NVTX domain."""
+        """Return the labels of the values met in one NVTX domain."""
         met = self.domains.get(domain)
         return self.labels.clear() if met is None else self.labels.join(met, on="value", how="semi")
 
@@ -142,7 +142,7 @@ def readable_kernels(texts: list[str], shorts: list[str]) -> list[str]:
 
 
 def names_without_folders(texts: list[str], _: list[str]) -> list[str]:
-    """The last parts of paths."""
+    """Return the last parts of paths."""
     return [text.rstrip("/").rsplit("/", 1)[-1] or text for text in texts]
 
 
@@ -186,7 +186,7 @@ def reused_values_note(values: Iterable[NameValues]) -> str:
 
 
 def _used(sets: Mapping[str, NameSet], base: Mapping[str, pl.DataFrame], space: str) -> np.ndarray:
-    """The values that the base has in a space, in order."""
+    """Return the values that the base has in a space, in order."""
     return np.unique(
         np.concatenate(
             [
@@ -209,8 +209,8 @@ def _assign_set(
     base: pl.DataFrame | None,
     used: np.ndarray,
 ) -> tuple[NameValues, int]:
-    """The values of one set, and the first value after them. used: values of the base in the set's
-    space.
+    """Return the values of one set, and the first value after them. used: values of the base in the
+    set's space.
     """
     if not files:
         return NameValues(), first
@@ -253,8 +253,8 @@ def _continued(
     first: int,
     used: np.ndarray,
 ) -> tuple[pl.DataFrame, int]:
-    """The names with the values of the base where their labels are there, and the first value after
-    the new ones.
+    """Return the names with the values of the base where their labels are there, and the first
+    value after the new ones.
     """
     fixed = name_set.known_values()
     base = base.filter(
@@ -289,7 +289,9 @@ def _continued(
 
 
 def _distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
-    """The distinct texts in order, each with the least of its short forms if those are wanted."""
+    """Return the distinct texts in order, each with the least of its short forms if those are
+    wanted.
+    """
     found = pl.DataFrame(
         schema={"text": pl.String, "short": pl.String} if shorts else {"text": pl.String}
     )

@@ -44,13 +44,13 @@ def folder() -> Path:
 
 
 def views() -> list[str]:
-    """Every view of the core, as a path below :func:`folder`."""
+    """Return every view of the core, as a path below :func:`folder`."""
     root = folder()
     return sorted(str(path.relative_to(root)) for path in root.rglob("*.cfg"))
 
 
 def extra_views() -> list[str]:
-    """Every other view, as the path that :func:`copy_to` gives it."""
+    """Return every other view, as the path that :func:`copy_to` gives it."""
     from nsys2prv.paraver.cfg.catalogue import FILE, is_core, load
 
     return sorted(view.path for view in load(folder() / FILE) if not is_core(view))
@@ -100,7 +100,7 @@ def workspaces() -> dict[str, str]:
 
 
 def views_for_trace(trace: Path) -> list[Fit]:
-    """Every view, with what the trace lacks for it, in the catalogue's order."""
+    """Return every view, with what the trace lacks for it, in the catalogue's order."""
     from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, load, menus
     from nsys2prv.paraver.cfg.fits import why_empty
     from nsys2prv.paraver.contents import contents
@@ -121,8 +121,8 @@ def views_for_trace(trace: Path) -> list[Fit]:
 
 
 def to_begin_with(found: Collection[Fit]) -> dict[str, list[Fit]]:
-    """Title of a menu -> those of its views that a listing begins with: of all menus the first view
-    that shows something of the trace, then of all the second, until there are enough.
+    """Return title of a menu -> those of its views that a listing begins with: of all menus the
+    first view that shows something of the trace, then of all the second, until there are enough.
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, menus
 
@@ -186,15 +186,15 @@ def shown_by(view: str) -> str:
 
 
 def _read(root: Path, paths: Iterable[str]) -> Iterator[tuple[str, Cfg]]:
-    """Views as they lie there: the catalogue of all takes ten times as long."""
+    """Return views as they lie there: the catalogue of all takes ten times as long."""
     from nsys2prv.paraver.cfg.reader import read_cfg
 
     return ((path, read_cfg((root / path).read_text(encoding="utf-8"))) for path in paths)
 
 
 def _timelines(root: Path, named: bool) -> Iterator[tuple[str, Cfg]]:
-    """The views that are none of tables, the plainest first: those of values with names, or those
-    of numbers, which may all be 0.
+    """Yield the views that are none of tables, the plainest first: those of values with names, or
+    those of numbers, which may all be 0.
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, load
 
@@ -236,8 +236,8 @@ def format_views(trace: Path, found: Collection[Fit], everything: bool = False) 
 
 
 def _by_menu(found: Iterable[Fit]) -> dict[str, list[Fit]]:
-    """Title of a menu -> its views, each in the first menu that has it, in their order there;
-    behind them those that no menu has.
+    """Return title of a menu -> its views, each in the first menu that has it, in their order
+    there; behind them those that no menu has.
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, menus
 

@@ -91,7 +91,7 @@ class _Codes:
         return self.numbers[name]
 
     def words(self, name: str) -> str:
-        """A name with its numbers: all of a few, else the first and the last."""
+        """Return a name with its numbers: all of a few, else the first and the last."""
         numbers = self[name]
         return (
             f"{name} ({', '.join(map(str, numbers))})"
@@ -102,7 +102,9 @@ class _Codes:
 
 @cache
 def load(path: Path) -> tuple[View, ...]:
-    """All views of a catalogue. Raises CfgError naming the view with everything that is wrong."""
+    """Return all views of a catalogue. Raises CfgError naming the view with everything that is
+    wrong.
+    """
     codes = _Codes(codes_of(path))
     listed = [spec for topic in _topics(path).values() for spec in _specs_of(topic)]
     core = {name for menu in _places(path).values() for name in menu}
@@ -143,7 +145,7 @@ def _specs_of(topic: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @cache
 def menus(path: Path) -> dict[str, tuple[View, ...]]:
-    """Title of each menu of a catalogue -> its views, in their order."""
+    """Return title of each menu of a catalogue -> its views, in their order."""
     found = {view.path: view for view in load(path)}
     return {
         title: tuple(found[name + SUFFIX] for name in names)
@@ -160,8 +162,8 @@ def is_core(view: View) -> bool:
 
 
 def _places(path: Path) -> dict[str, tuple[str, ...]]:
-    """Title of a menu -> names of its views; under "" those of the core that no menu has. Empty:
-    all views are of the core.
+    """Return title of a menu -> names of its views; under "" those of the core that no menu has.
+    Empty: all views are of the core.
     """
     file = path / MENUS
     spec = parsed(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -193,7 +195,7 @@ def codes_of(path: Path) -> dict[str, tuple[int, ...]]:
 
 @cache
 def _topics(path: Path) -> dict[str, dict[str, Any]]:
-    """The catalogue's files by name, each read with the templates before it."""
+    """Return the catalogue's files by name, each read with the templates before it."""
     files = sorted(file for file in path.glob("*.yaml") if file.name not in (TEMPLATES, MENUS))
     if not files:
         raise CfgError(f"{path}: no catalogue of views here (a folder of .yaml files)")
@@ -209,7 +211,7 @@ def _topics(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _family(family: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The views of a family: each of its patterns with the words of each member."""
+    """Yield the views of a family: each of its patterns with the words of each member."""
     for words in family["members"]:
         for path, pattern in family["views"].items():
             try:
@@ -219,8 +221,8 @@ def _family(family: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _filled(pattern: Any, words: Mapping[str, Any]) -> Any:
-    """A pattern with its {words} filled in. A string that is one word becomes what the word stands
-    for, whatever that is; such a key is replaced by the entries of its word.
+    """Return a pattern with its {words} filled in. A string that is one word becomes what the word
+    stands for, whatever that is; such a key is replaced by the entries of its word.
     """
     if isinstance(pattern, str):
         word = _WORD.fullmatch(pattern)
@@ -237,8 +239,8 @@ def _filled(pattern: Any, words: Mapping[str, Any]) -> Any:
 
 
 def _numbers(spec: Any) -> Iterator[int]:
-    """Numbers of an entry of `codes`: a field or counter of a layout, a number, a series, or a list
-    of these.
+    """Yield numbers of an entry of `codes`: a field or counter of a layout, a number, a series, or
+    a list of these.
     """
     if isinstance(spec, dict) and len(spec) == 1:
         yield code_of(*next(iter(spec.items())))
@@ -393,7 +395,7 @@ def _function(spec: str | dict[str, Any]) -> Function:
 
 
 def _types(spec: Any, codes: _Codes) -> Filter | None:
-    """A name, a list of names, or `{from: name, to: name}` for all types between two."""
+    """Return a name, a list of names, or `{from: name, to: name}` for all types between two."""
     if spec is None:
         return Filter("None")
     if isinstance(spec, dict):
@@ -403,7 +405,7 @@ def _types(spec: Any, codes: _Codes) -> Filter | None:
 
 
 def _condition(spec: Any) -> Filter | None:
-    """A number or a list of numbers to pass, or `{"<": 100}`."""
+    """Return a number or a list of numbers to pass, or `{"<": 100}`."""
     if spec is None:
         return None
     condition, values = next(iter(spec.items())) if isinstance(spec, dict) else ("=", spec)
@@ -413,7 +415,7 @@ def _condition(spec: Any) -> Filter | None:
 def _guarded(
     windows: list[Window], spec: Any, codes: _Codes, title: str, timeline: bool
 ) -> tuple[list[Window], list[int]]:
-    """The windows with one more behind the last single one, and the new number of each.
+    """Return the windows with one more behind the last single one, and the new number of each.
 
     It passes no event and is there for Paraver's loader only: as long as any type of its range is
     in the trace, no types that other windows name and the trace lacks make Paraver ask before it
@@ -483,8 +485,8 @@ def _shows_names(window: Window) -> bool:
 
 
 def _needs(types: list[Any], suffices: bool, codes: _Codes) -> str:
-    """The events that windows of these `types` show, in words; one of them `suffices`, or each
-    window needs its own.
+    """Return the events that windows of these `types` show, in words; one of them `suffices`, or
+    each window needs its own.
     """
     names = {
         name: None

@@ -23,7 +23,7 @@ Spec = dict[str, Any]
 
 @cache
 def declared_types() -> dict[str, int]:
-    """Label -> event type, of all fields and counters that have one of their own."""
+    """Return label -> event type, of all fields and counters that have one of their own."""
     types = {
         field.label: field.code
         for layout in catalogue().layouts.values()
@@ -127,7 +127,7 @@ def _timeline(layout: Layout, field: Field, window: Spec) -> Spec:
 
 
 def _of_counters() -> Iterator[tuple[str, int, str, Spec]]:
-    """The same of sampled numbers."""
+    """Yield the same of sampled numbers."""
     for layout, function in COUNTERS.items():
         for code, label in counter_tables()[layout].labels.items():
             unit = re.search(r"\[(.*)\]$", label)
@@ -148,7 +148,7 @@ def _of_counters() -> Iterator[tuple[str, int, str, Spec]]:
 
 
 def _title(label: str) -> str:
-    """A label as Paraver takes it for a window: without slashes."""
+    """Return a label as Paraver takes it for a window: without slashes."""
     return label.replace("/", "-")
 
 

@@ -63,14 +63,14 @@ def table_path(folder: Path) -> Path | None:
 
 
 def stray(views: Sequence[View], folder: Path) -> list[Path]:
-    """Views in the folder that the catalogue does not make."""
+    """Return views in the folder that the catalogue does not make."""
     made = {folder / view.path for view in views if is_core(view)}
     return sorted(path for path in folder.rglob(f"*{SUFFIX}") if path not in made)
 
 
 def table_text(views: Sequence[View], menus: Mapping[str, Sequence[View]], docs: Path) -> str:
-    """The views of the core in a table per menu, each where it comes first, and the pictures that
-    there are of them; then the others.
+    """Return the views of the core in a table per menu, each where it comes first, and the pictures
+    that there are of them; then the others.
     """
     parts, left = [HEAD], {view.path: view for view in views}
     for title, group in menus.items():

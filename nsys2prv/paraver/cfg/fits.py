@@ -261,7 +261,7 @@ def _passing(condition: Filter, found: Collection[int]) -> set[int]:
 
 
 def _types(types: Filter, names: Mapping[int, str]) -> str:
-    """The types of a window by name; of a range its ends."""
+    """Return the types of a window by name; of a range its ends."""
     if not types.values:
         return "events"
     numbers = [int(code) for code in types.values]

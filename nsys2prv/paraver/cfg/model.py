@@ -278,8 +278,8 @@ def _ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
 
 
 def narrowed(cfg: Cfg, present: Collection[int]) -> Cfg:
-    """The view with long lists of event types cut to those that are there; a list of which none is
-    there stays.
+    """Return the view with long lists of event types cut to those that are there; a list of which
+    none is there stays.
     """
     return replace(cfg, windows=tuple(_narrowed(window, present) for window in cfg.windows))
 

@@ -34,7 +34,7 @@ _FIXED = re.compile(
 
 
 def read_cfg(text: str) -> Cfg:
-    """The view in a file's text; raises CfgError for what Paraver would refuse or what
+    """Return the view in a file's text; raises CfgError for what Paraver would refuse or what
     :func:`cfg_text` never writes.
     """
     if not text.startswith("#ParaverCFG\n"):

@@ -39,16 +39,16 @@ class Workspace:
 
 
 def workspace(name: str, views: Sequence[View], known: Collection[int]) -> Workspace:
-    """A workspace of views, offered on traces with an event type that tells that one of them shows
-    something; known: all types.
+    """Return a workspace of views, offered on traces with an event type that tells that one of them
+    shows something; known: all types.
     """
     types = {code for view in views for code in _telling_types(view, frozenset(known))}
     return Workspace(name, tuple(sorted(types)), tuple(views))
 
 
 def _telling_types(view: View, known: frozenset[int]) -> set[int]:
-    """All event types of a view; but of one that shows nothing without others than CUDA's, those
-    others alone.
+    """Return all event types of a view; but of one that shows nothing without others than CUDA's,
+    those others alone.
     """
     found = [_types_of(window, known) for window in view.cfg.windows if isinstance(window, Single)]
     needed = [
@@ -72,7 +72,7 @@ def _holding(types: frozenset[int]) -> Contents:
 
 
 def workspace_text(space: Workspace) -> str:
-    """The file; raises CfgError if Paraver could not import it as meant."""
+    """Return the file; raises CfgError if Paraver could not import it as meant."""
     files = [PurePosixPath(view.path).name for view in space.views]
     if len(set(files)) < len(files):
         raise CfgError(f"workspace {space.name}: two views have one file name")

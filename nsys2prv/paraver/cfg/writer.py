@@ -15,7 +15,7 @@ NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 
 
 def cfg_text(cfg: Cfg) -> str:
-    """The file; raises CfgError if Paraver would not read it as meant."""
+    """Return the file; raises CfgError if Paraver would not read it as meant."""
     check(cfg)
     head = [
         "#ParaverCFG",
@@ -39,7 +39,7 @@ def cfg_text(cfg: Cfg) -> str:
 
 
 def number_text(value: float) -> str:
-    """A number without exponent, blanks or needless decimals."""
+    """Return a number without exponent, blanks or needless decimals."""
     return str(int(value)) if value == int(value) else f"{value:.12f}".rstrip("0")
 
 
@@ -52,7 +52,7 @@ def _capital(value: bool) -> str:
 
 
 def _window(window: Window, number: int, place: int) -> list[str]:
-    """Lines of a window; `place` is how many shown ones stand above it on the screen."""
+    """Return lines of a window; `place` is how many shown ones stand above it on the screen."""
     return [
         "#" * 80,
         f"< NEW DISPLAYING WINDOW {window.title} >",

@@ -29,8 +29,8 @@ class Index:
         return len(self.values)
 
     def numbers(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The number of each value of a column, and the places of those never met before, each
-        once, in the order of their numbers.
+        """Return the number of each value of a column, and the places of those never met before,
+        each once, in the order of their numbers.
         """
         found, known = self._look_up(column)
         if known.all():

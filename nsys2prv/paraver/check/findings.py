@@ -111,7 +111,7 @@ class Findings:
             finding.examples.append(text)
 
     def sorted(self) -> list[Finding]:
-        """The worst first, then by file and line."""
+        """Return the worst first, then by file and line."""
         order = list(Severity)
         return sorted(
             self._found.values(),
@@ -120,7 +120,7 @@ class Findings:
 
 
 def printable(text: str) -> str:
-    """A text on one line, cut where it is long."""
+    """Return a text on one line, cut where it is long."""
     line = "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )

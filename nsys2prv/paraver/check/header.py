@@ -91,8 +91,8 @@ class Header:
 
 
 def read_header(line: str, name: str, findings: Findings) -> Header | None:
-    """The header, or None where what follows cannot be understood without it; what is wrong goes to
-    the findings.
+    """Return the header, or None where what follows cannot be understood without it; what is wrong
+    goes to the findings.
     """
     if line.split(" ", 1)[0] != MAGIC:
         findings.add("not-a-trace", name, 1, examples=[line])
@@ -143,7 +143,7 @@ def _nodes(count: int, cpus: str | None, name: str, findings: Findings) -> tuple
 def _applications(
     rest: str, count: int, name: str, findings: Findings
 ) -> tuple[tuple[tuple[tuple[int, int], ...], ...], int]:
-    """Tasks of each application, and the number of communicators."""
+    """Return tasks of each application, and the number of communicators."""
     if not count:
         raise ValueError("no application")
     applications = []
@@ -246,8 +246,8 @@ class Objects:
         self.with_cpu = 0
 
     def rows(self, place: Place, lines: np.ndarray, at: int) -> np.ndarray:
-        """The row of `cpu:appl:task:thread` from this field of each line on; -1 where Paraver would
-        skip the record.
+        """Return the row of `cpu:appl:task:thread` from this field of each line on; -1 where
+        Paraver would skip the record.
         """
         numbers, first = place.lines.numbers, place.lines.first[lines] + at
         cpu, appl, task, thread = (numbers[first + field] for field in range(4))

@@ -66,8 +66,8 @@ def _pieces(path: Path, findings: Findings) -> Iterator[bytes]:
 
 
 def _members(file: BinaryIO, name: str, findings: Findings) -> Iterator[bytes]:
-    """The text of all members of a gzip file, a bounded piece at a time, and what is wrong with
-    them.
+    """Yield the text of all members of a gzip file, a bounded piece at a time, and what is wrong
+    with them.
     """
     members = 0
     member, waiting = None, b""
@@ -127,11 +127,11 @@ class Lines:
     empty: np.ndarray
 
     def line_of(self, fields: np.ndarray) -> np.ndarray:
-        """The lines in which these fields stand."""
+        """Return the lines in which these fields stand."""
         return np.searchsorted(self.first, fields, "right") - 1
 
     def quoted(self, line: int) -> str:
-        """The text of a line."""
+        """Return the text of a line."""
         begin = self.ends[self.first[line] - 1] + 1 if line else 0
         return (
             self.text[begin : self.ends[self.first[line] + self.fields[line] - 1]]
@@ -141,7 +141,7 @@ class Lines:
 
 
 def lines_of(block: bytes) -> Lines:
-    """The fields of whole lines."""
+    """Return the fields of whole lines."""
     padded = np.frombuffer(b"".join((b"0" * DIGITS, block)), np.uint8)
     text = padded[DIGITS:]
     marks = np.flatnonzero(text - np.uint8(ZERO) > 9)
@@ -179,8 +179,8 @@ def lines_of(block: bytes) -> Lines:
 def _numbers(
     padded: np.ndarray, ends: np.ndarray, widths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers that end at these places of the text, and which of them are too large (these are
-    0).
+    """Return the numbers that end at these places of the text, and which of them are too large
+    (these are 0).
     """
     # The eight bytes from every place of the text on, as numbers.
     words = np.ndarray(len(padded) - WORD + 1, "<u8", padded, 0, (1,))
@@ -201,9 +201,9 @@ def _numbers(
 
 
 def _eight_digits(words: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    """Numbers from the last `widths` of eight bytes of text, the first of which is the lowest byte.
-    Neighbours are added in pairs: tens and ones, then hundreds, then ten thousands; the last two
-    steps by one multiplication each, whose upper half is the sum.
+    """Return numbers from the last `widths` of eight bytes of text, the first of which is the
+    lowest byte. Neighbours are added in pairs: tens and ones, then hundreds, then ten thousands;
+    the last two steps by one multiplication each, whose upper half is the sum.
     """
     words &= _DIGITS.take(widths, mode="clip")
     upper = words >> np.uint64(8)
@@ -261,7 +261,7 @@ class Sound:
 
 
 def sound_lines(place: Place, communicators: int) -> Sound:
-    """The records of a block; `communicators` lines of them follow the header."""
+    """Return the records of a block; `communicators` lines of them follow the header."""
     lines = place.lines
     kind = lines.kind
     empty = lines.fields == 1

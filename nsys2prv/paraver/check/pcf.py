@@ -47,7 +47,7 @@ class Labels:
 
 
 def read_pcf(path: Path, findings: Findings) -> Labels:
-    """The labels; what is wrong with the file goes to the findings."""
+    """Return the labels; what is wrong with the file goes to the findings."""
     if not path.exists():
         findings.add("pcf-missing", path.name)
         return Labels()

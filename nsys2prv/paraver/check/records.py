@@ -41,8 +41,8 @@ class Times:
     def check(
         self, place: Place, lines: np.ndarray, columns: list[np.ndarray], *, moves_end: bool
     ) -> np.ndarray:
-        """All times of these records; returns which records Paraver can read. moves_end: not so for
-        communications.
+        """Return all times of these records; returns which records Paraver can read. moves_end: not
+        so for communications.
         """
         sound = np.ones(len(lines), bool)
         if not len(lines):

@@ -28,7 +28,7 @@ ASKS_FROM, GZIP_FACTOR, WORTH_SAYING = 500 << 20, 6.3, 64 << 20
 
 
 def memory(records: Records) -> int:
-    """Bytes that Paraver's records of the trace take."""
+    """Return bytes that Paraver's records of the trace take."""
     return (
         PAIR_BYTES * records.pairs.pairs
         + STATE_BYTES * records.states
@@ -112,7 +112,7 @@ class Result:
         return self.of(Severity.WARNING)
 
     def data(self) -> dict[str, Any]:
-        """All of it as plain data, for JSON."""
+        """Return all of it as plain data, for JSON."""
         found = [
             {
                 "severity": finding.severity.value,
@@ -204,7 +204,7 @@ def _contents(records: Records, header: Header) -> Contents:
 
 @cache
 def _groups() -> tuple[frozenset[int], ...]:
-    """Types that one window of our views shows together by their values."""
+    """Return types that one window of our views shows together by their values."""
     from nsys2prv.paraver.cfg.catalogue import FILE, load
     from nsys2prv.paraver.views import folder
 
@@ -276,7 +276,7 @@ def _finding(found: Finding) -> str:
 
 
 def rules_page() -> str:
-    """The text of docs/checks.md."""
+    """Return the text of docs/checks.md."""
     head = """# What `nsys2prv check` checks
 
 Made from the declarations in `nsys2prv/paraver/check/rules.yaml` by `python tools/make_checks.py`.
