@@ -19,7 +19,7 @@ MODULES = ("gpu_memory", "mpi", "nccl_collectives", "nccl_messages")
 
 @cache
 def all_relations() -> tuple[Relation, ...]:
-    """Every relation this version finds, in alphabetical order."""
+    """Return every relation this version finds, in alphabetical order."""
     relations = [
         relation
         for module in MODULES

@@ -12,16 +12,16 @@ FEW = 8
 
 
 def absent_members(book: FactBook) -> list[str]:
-    """A warning where the largest communicator that lacks ranks says that there are more ranks than
-    reports of them.
+    """Return a warning where the largest communicator that lacks ranks says that there are more
+    ranks than reports of them.
     """
     files = book.files([COMMUNICATORS])[COMMUNICATORS]
     return _told(read_fact(files, book.tasks)) if files else []
 
 
 def _told(communicators: pl.DataFrame) -> list[str]:
-    """The same. communicators: a row for each time that a process told of one: communicator, task,
-    ranks (their number), rank.
+    """Return the same. communicators: a row for each time that a process told of one: communicator,
+    task, ranks (their number), rank.
     """
     known = communicators.filter(
         (pl.col("communicator") != 0) & (pl.col("ranks") > 1) & (pl.col("task") >= 0)

@@ -37,7 +37,7 @@ class Block:
     by_number: bool = False
 
     def read(self, low: int | None = None, high: int | None = None) -> np.ndarray:
-        """The rows with low <= ordinal < high (None: without a limit), copied from the file."""
+        """Return the rows with low <= ordinal < high (None: without a limit), copied from the file."""
         first, last = 0, self.rows
         if low is not None or high is not None:
             ordinals = self._mapped()[:, 0]
@@ -86,7 +86,7 @@ def buckets_of(communicators: np.ndarray, ranks: np.ndarray, count: int) -> np.n
 
 
 def by_group(blocks: Iterable[Block]) -> list[tuple[Block, ...]]:
-    """The blocks of each group, ascending by group."""
+    """Return the blocks of each group, ascending by group."""
     groups: dict[int, list[Block]] = {}
     for block in blocks:
         groups.setdefault(block.group, []).append(block)
@@ -156,7 +156,9 @@ class LinesStep:
 def stored_lines(
     division: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block], most: int
 ) -> list[TaskResult]:
-    """The lines of all pairs, about `most` a step; one result without any where there are none."""
+    """Return the lines of all pairs, about `most` a step; one result without any where there are
+    none.
+    """
     steps = (
         [
             LinesStep(

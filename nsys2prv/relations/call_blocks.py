@@ -103,7 +103,7 @@ class CallBlocks:
 
 
 def sorted_calls(calls: pl.DataFrame, path: Path) -> CallBlocks:
-    """The calls of some reports (`communicator` and COLUMNS) in a file of blocks."""
+    """Return the calls of some reports (`communicator` and COLUMNS) in a file of blocks."""
     if not calls.height:
         return CallBlocks()
     communicator, member, begin, end = (
@@ -138,7 +138,7 @@ def sorted_calls(calls: pl.DataFrame, path: Path) -> CallBlocks:
 
 
 def portions_of(found: Sequence[CallBlocks], source: int) -> list[CallPortion]:
-    """The calls of all reports in portions of whole communicators."""
+    """Return the calls of all reports in portions of whole communicators."""
     communicators: dict[int, list[MemberBlock]] = {}
     for block in (block for part in found for block in part.blocks):
         communicators.setdefault(block.block.group, []).append(block)
@@ -185,7 +185,7 @@ class CallPortion:
         ), Messages.none()
 
     def _calls(self) -> Calls:
-        """All calls. Where the report numbers those of a communicator, it does by function."""
+        """Return all calls. Where the report numbers those of a communicator, it does by function."""
         from nsys2prv.clock.observations import Calls
 
         rows = np.concatenate([block.block.read() for block in self.blocks])

@@ -46,7 +46,7 @@ def relate(facts: Mapping[str, pl.DataFrame]) -> RelationResult:
 
 
 def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """The rows with times in pieces of about PIECE_ROWS, each with all rows of its addresses."""
+    """Yield the rows with times in pieces of about PIECE_ROWS, each with all rows of its addresses."""
     usable = (pl.col("time_at") != NULL) & pl.col("operation").is_in([ALLOCATION, RELEASE])
     count = -(-rows.height // PIECE_ROWS)
     for number in range(count):
@@ -107,8 +107,8 @@ def _notes(unknown: int, replaced: int) -> Iterator[str]:
 
 
 def _counters(changes: pl.DataFrame) -> Iterator[Counters]:
-    """The totals from the changes, of each GPU and kind of memory: a record at each time at which
-    it changed.
+    """Yield the totals from the changes, of each GPU and kind of memory: a record at each time at
+    which it changed.
     """
     labels = counter_tables()[LAYOUT].labels
     for (gpu, memory), found in sorted(

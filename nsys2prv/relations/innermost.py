@@ -87,7 +87,7 @@ class Keys:
         )
 
     def split(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Objects and times."""
+        """Return objects and times."""
         object_ = keys // self.span
         place = keys - object_ * self.span
         return object_, place + self._first if self._places is None else self._places[place]

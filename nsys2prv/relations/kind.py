@@ -94,7 +94,7 @@ class ObservationChunk(Protocol):
     def observed(self) -> Observations: ...
 
     def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
-        """Calls by host, and messages. pivot: an instant amid all times."""
+        """Return calls by host, and messages. pivot: an instant amid all times."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from nsys2prv.store.task_result import TaskResult
 
 
 def collective_portions(division: RelationContext) -> list[CallPortion]:
-    """The blocking calls of every process, by communicator; the n-th of each is the others' n-th
-    unless rows are missing.
+    """Return the blocking calls of every process, by communicator; the n-th of each is the others'
+    n-th unless rows are missing.
     """
     processes = read_fact(division.files[PROCESSES], division.tasks)
     began = (
@@ -83,7 +83,7 @@ class MeetingsStep:
 
 
 def _known(calls: pl.DataFrame) -> pl.DataFrame:
-    """The calls with both times."""
+    """Return the calls with both times."""
     known = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
     return calls.filter((pl.col("task") >= 0) & known)
 
@@ -99,7 +99,7 @@ _STREAM = ["communicator", "source", "destination", "tag"]
 
 
 def divided(division: RelationContext) -> list[TaskResult]:
-    """Lines for the messages that are matched, and notes on those that are not."""
+    """Return lines for the messages that are matched, and notes on those that are not."""
     sides, processes = _sides(division, "messages")
     found = list(
         division.run(
@@ -141,7 +141,7 @@ def message_portions(division: RelationContext) -> list[ObservationFile]:
 
 
 def _sides(division: RelationContext, name: str) -> tuple[list[Sides], tuple[Process, ...]]:
-    """The sides of messages, by report, and the processes of the job."""
+    """Return the sides of messages, by report, and the processes of the job."""
     processes = (
         read_fact(division.files[PROCESSES], division.tasks)
         .group_by("task")
@@ -267,7 +267,7 @@ def _complete(pairs: pl.DataFrame) -> pl.DataFrame:
 def _pairs(
     messages: pl.DataFrame, processes: Sequence[Process], in_time: bool
 ) -> tuple[pl.DataFrame, Counter[tuple[int, str]]]:
-    """The pairs that are certain, by sends, and the fates of sends and receives, see
+    """Return the pairs that are certain, by sends, and the fates of sends and receives, see
     :class:`Matched`.
 
     in_time: whether the clocks agree, so that a receive before its send speaks against a pair.
@@ -340,7 +340,7 @@ def _pairs(
 
 
 def _counted_from_the_end(sides: pl.DataFrame, streams: pl.DataFrame) -> pl.DataFrame:
-    """The sends or receives with numbers up to 0 in these streams."""
+    """Return the sends or receives with numbers up to 0 in these streams."""
     counts = (
         sides.filter(pl.col("why") < 0)
         .join(streams, on=_STREAM, how="semi")

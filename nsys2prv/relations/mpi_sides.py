@@ -132,7 +132,7 @@ class SidesStep:
 def _sides(
     messages: pl.DataFrame, requests: pl.DataFrame, processes: Sequence[Process]
 ) -> pl.DataFrame:
-    """All messages with `why`, `completed` and `place`."""
+    """Return all messages with `why`, `completed` and `place`."""
     messages = _transferred(messages.filter(pl.col("time_begin") != NULL), requests).with_row_index(
         "place"
     )
@@ -152,7 +152,7 @@ def _sides(
 
 
 def _why_unmatched(processes: Sequence[Process], own: str, other: str) -> pl.Expr:
-    """The number of why a message cannot be looked for, -1 if it can."""
+    """Return the number of why a message cannot be looked for, -1 if it can."""
     ranks = Counter(process.rank for process in processes if process.rank >= 0)
     twice = sorted(rank for rank, count in ranks.items() if count > 1)
     unknown, claimed, undescribed, wild, alone, absent = map(pl.lit, range(len(WHY)))
@@ -179,8 +179,8 @@ def _no_requests() -> pl.DataFrame:
 
 
 def _transferred(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """The messages, with one more for every start of a persistent request, by what its handle was
-    prepared for last.
+    """Return the messages, with one more for every start of a persistent request, by what its
+    handle was prepared for last.
     """
     prepared = messages.filter(pl.col("role").is_in([SEND_INIT, RECEIVE_INIT])).sort("time_begin")
     plain = messages.filter(pl.col("role").is_in([SEND, RECEIVE, EITHER]))

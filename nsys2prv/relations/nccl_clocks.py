@@ -43,7 +43,7 @@ class _Part:
     rows: int
 
     def read(self) -> dict[str, np.ndarray]:
-        """Its columns KEPT, and `place` in the block, by begins."""
+        """Return its columns KEPT, and `place` in the block, by begins."""
         rows = self.block.read()
         columns = dict(zip(KEPT, rows.T, strict=True))
         place = np.flatnonzero(_member(columns) == self.member)
@@ -68,7 +68,7 @@ class EndsStep:
     path: Path
 
     def run(self) -> tuple[Piece, int]:
-        """The piece with other ordinals, and how many kernels are of no collective."""
+        """Return the piece with other ordinals, and how many kernels are of no collective."""
         from nsys2prv.clock.sequences import Member, number_group
 
         parts = sorted(
@@ -118,7 +118,7 @@ class EndsStep:
     def _numbered(
         self, block: Block, number: int, found: Iterable[tuple[_Part, np.ndarray | None]]
     ) -> tuple[Block, ...]:
-        """The block with these ordinals, without kernels that have none."""
+        """Return the block with these ordinals, without kernels that have none."""
         rows = block.read()
         rows[:, 0] = -1
         for part, ordinals in found:
@@ -161,8 +161,8 @@ READ = (
 
 
 def observe(facts: Mapping[str, pl.DataFrame]) -> Observations:
-    """The kernels of collectives: by communicator and, where the trace numbers them, function;
-    without communicators by their order.
+    """Return the kernels of collectives: by communicator and, where the trace numbers them,
+    function; without communicators by their order.
     """
     everything = _timed(facts[KERNELS])
     kernels = _of_communicators(everything)
@@ -172,7 +172,7 @@ def observe(facts: Mapping[str, pl.DataFrame]) -> Observations:
 
 
 def portions(division: RelationContext) -> list[CallPortion] | None:
-    """The same by communicators; None without."""
+    """Return the same by communicators; None without."""
     steps = []
     for number, files in enumerate(batches(division.files[KERNELS])):
         reports = {file.report for file in files}
@@ -246,7 +246,7 @@ def _begun(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_communicators(kernels: pl.DataFrame) -> pl.DataFrame:
-    """The kernels of collectives whose communicators are known."""
+    """Return the kernels of collectives whose communicators are known."""
     return kernels.filter((pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages")))
 
 
@@ -272,8 +272,8 @@ def _grouped(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _observed_by_order(everything: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
-    """Kernels in which all wait for all by their name alone. Whether their order is right shows in
-    when they ended.
+    """Return kernels in which all wait for all by their name alone. Whether their order is right
+    shows in when they ended.
     """
     rest = _begun(
         everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0)), communicators
@@ -291,8 +291,8 @@ def _observed_by_order(everything: pl.DataFrame, communicators: pl.DataFrame) ->
 def _ordered(
     kernels: pl.DataFrame, everything: pl.DataFrame, communicators: pl.DataFrame
 ) -> pl.DataFrame:
-    """Kernels of no known communicator with what they would be by order on each stream, streams of
-    a GPU in the order of their ids; none where that cannot be right.
+    """Return kernels of no known communicator with what they would be by order on each stream,
+    streams of a GPU in the order of their ids; none where that cannot be right.
     """
     members = everything.select(MEMBER).n_unique()
     kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(

@@ -74,8 +74,8 @@ def divided(division: RelationContext) -> list[TaskResult]:
 
 
 def _stored(division: RelationContext, found: Sequence[Found]) -> list[TaskResult]:
-    """The records, of all collectives numbered through, stored by time as if one step had found
-    them.
+    """Return the records, of all collectives numbered through, stored by time as if one step had
+    found them.
     """
     if not found:
         return [TaskResult(division.number, TRACE, 0)]
@@ -148,8 +148,8 @@ def _by_communicator(
 
 
 def _communicators(surveys: Sequence[Survey]) -> pl.DataFrame:
-    """A row for each communicator: whether all of its kernels have sequence numbers, ranks of a
-    collective, whether all members have equally many operations, first and last time (ns).
+    """Return a row for each communicator: whether all of its kernels have sequence numbers, ranks
+    of a collective, whether all members have equally many operations, first and last time (ns).
     """
     told = pl.concat([found.told for found in surveys])
     return (
@@ -168,7 +168,7 @@ def _communicators(surveys: Sequence[Survey]) -> pl.DataFrame:
 def _blocks(
     division: RelationContext, surveys: Sequence[Survey], numbered: frozenset[int]
 ) -> dict[int, list[Block]]:
-    """The blocks of each communicator, by order of launches unless it is `numbered`."""
+    """Return the blocks of each communicator, by order of launches unless it is `numbered`."""
     found: dict[int, list[Block]] = {}
     steps = []
     for place, block in enumerate(block for part in surveys for block in part.blocks):
@@ -186,8 +186,8 @@ def _blocks(
 def _by_ends(
     division: RelationContext, pieces: dict[int, Piece], communicators: pl.DataFrame
 ) -> tuple[list[Piece], int]:
-    """The pieces of these communicators, numbered by when they ended; and how many kernels are of
-    no collective.
+    """Return the pieces of these communicators, numbered by when they ended; and how many kernels
+    are of no collective.
     """
     if not communicators.height:
         return [], 0

@@ -119,8 +119,8 @@ class SurveyStep:
         )
 
     def _by_communicator(self, kernels: pl.DataFrame) -> tuple[tuple[Block, ...], pl.DataFrame]:
-        """Blocks of the kernels of collectives whose communicator is known, and what is told of
-        these.
+        """Return blocks of the kernels of collectives whose communicator is known, and what is told
+        of these.
         """
         communicator, task, device, fused, messages = (
             kernels[name].to_numpy()
@@ -166,8 +166,8 @@ class SurveyStep:
         return tuple(replace(block, by_number=block.group in numbered) for block in blocks), told
 
     def _by_stream(self, kernels: pl.DataFrame, rows: np.ndarray) -> tuple[Block, ...]:
-        """Blocks of kernels of no known communicator, by order on each stream, streams of a GPU in
-        the order of their ids.
+        """Return blocks of kernels of no known communicator, by order on each stream, streams of a
+        GPU in the order of their ids.
         """
         if not len(rows):
             return ()
@@ -186,7 +186,7 @@ class SurveyStep:
 
 
 def survey(division: RelationContext, name: str) -> list[Survey]:
-    """All NCCL kernels in order."""
+    """Return all NCCL kernels in order."""
     parts = batches(division.files[KERNELS])
     return list(
         division.run(
@@ -212,7 +212,7 @@ def roles(first: np.ndarray) -> np.ndarray:
 
 
 def sane(kernels: pl.DataFrame) -> pl.DataFrame:
-    """The kernels with ends after their begins, as their records in the trace have them."""
+    """Return the kernels with ends after their begins, as their records in the trace have them."""
     end = (
         pl.when(pl.col("time_end") == NULL)
         .then("time_end")
@@ -235,7 +235,7 @@ _TOLD = pl.DataFrame(
 
 
 def _ordered(kernels: pl.DataFrame, rows: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """The rows in the order of these columns."""
+    """Return the rows in the order of these columns."""
     return rows[np.lexsort([kernels[name].to_numpy()[rows] for name in reversed(names)])]
 
 
@@ -293,7 +293,7 @@ class Piece:
         return sum(block.rows for block in self.blocks)
 
     def read(self) -> np.ndarray:
-        """Its kernels, a row of KEPT each."""
+        """Return its kernels, a row of KEPT each."""
         return np.concatenate([block.read(self.low, self.high) for block in self.blocks])
 
 
@@ -315,7 +315,7 @@ def portions(pieces: Sequence[Piece], most: int) -> list[tuple[Piece, ...]]:
 
 
 def _parts(piece: Piece, count: int) -> list[Piece]:
-    """The piece in about so many parts, by the ordinals of its largest block."""
+    """Return the piece in about so many parts, by the ordinals of its largest block."""
     largest = max(piece.blocks, key=lambda block: block.rows)
     cuts = np.unique(largest.ordinals(count + 1)[1:-1]).tolist()
     return [

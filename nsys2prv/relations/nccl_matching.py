@@ -132,7 +132,7 @@ class _Kernels:
         return np.array([getattr(piece, name) for piece in self.pieces], np.int64)[self.piece]
 
     def collectives(self, same: tuple[str, ...]) -> _Collectives:
-        """The collectives of these kernels. same: columns that are equal on all ranks."""
+        """Return the collectives of these kernels. same: columns that are equal on all ranks."""
         group = self.of_piece("group")
         function = np.where(self.of_piece("by_function"), self["first_operation"], 0)
         key = group, function, self["ordinal"]
@@ -189,7 +189,7 @@ class _Collectives:
 
 
 def _blocks(path: Path, rows: np.ndarray) -> tuple[Block, ...]:
-    """The rows in a file, as a block of no group."""
+    """Return the rows in a file, as a block of no group."""
     return write_blocks(path, np.zeros(len(rows), np.int64), rows)
 
 
@@ -317,8 +317,8 @@ class RecordStep:
 def _rows(
     layout: str, columns: tuple[str, ...], fields: tuple[str, ...], parts: Sequence[np.ndarray]
 ) -> Rows:
-    """Records of a layout from parts with these columns, which begin with begin, end and object, in
-    their order among equals.
+    """Return records of a layout from parts with these columns, which begin with begin, end and
+    object, in their order among equals.
     """
     table = np.concatenate([np.zeros((0, len(columns)), np.int64), *parts])
     column = dict(zip(columns, table.T, strict=True))

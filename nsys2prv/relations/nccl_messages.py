@@ -77,7 +77,7 @@ BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 
 
 def divided(division: RelationContext) -> list[TaskResult]:
-    """Lines from sends to receives, stored by time."""
+    """Return lines from sends to receives, stored by time."""
     found = list(
         division.run(
             [
@@ -110,7 +110,7 @@ def portions(division: RelationContext) -> list[ObservationFile]:
 
 
 def _buckets(division: RelationContext, name: str) -> list[tuple[Block, ...]]:
-    """The messages by communicator and sender, several of them together, in blocks."""
+    """Return the messages by communicator and sender, several of them together, in blocks."""
     files = division.files[MESSAGES]
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = [
@@ -203,7 +203,7 @@ def _between_hosts(pairs: pl.DataFrame) -> Observations:
 
 
 def _usable(messages: pl.DataFrame) -> pl.DataFrame:
-    """The messages of which both sides are known, with columns KEPT."""
+    """Return the messages of which both sides are known, with columns KEPT."""
     two = (pl.col("ranks") == 2) & pl.col("peer").is_between(0, 1)
     rank = (
         pl.when(pl.col("rank") >= 0)
@@ -279,8 +279,8 @@ def _orders(messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
-    """The messages with the ordinals that their kernels' ends tell, -1 where they tell none and the
-    order is not possible.
+    """Return the messages with the ordinals that their kernels' ends tell, -1 where they tell none
+    and the order is not possible.
     """
     from nsys2prv.clock.observations import Calls
     from nsys2prv.clock.sequences import recognised

@@ -61,7 +61,7 @@ class Records:
         return _by_begin(object_[ended], time[ended], time[ended + 1], state[ended])
 
     def rest(self, objects: np.ndarray, end: int) -> tuple[np.ndarray, ...]:
-        """The records of these objects that last until the end."""
+        """Return the records of these objects that last until the end."""
         return _by_begin(
             objects, self._since[objects], np.full(len(objects), end), self._state[objects]
         )
@@ -108,8 +108,8 @@ def plan(
     duration: int,
     spill: Path,
 ) -> list[StateTask]:
-    """A task for each report that has rows with states. rows: of the objects of reports; threads:
-    of each task's objects.
+    """Return a task for each report that has rows with states. rows: of the objects of reports;
+    threads: of each task's objects.
     """
     states: dict[int, dict[int, int]] = {}
     asked: dict[int, set[int]] = {}
@@ -143,7 +143,7 @@ def plan(
 
 
 def _telling(runs: Sequence[Run]) -> list[Run]:
-    """Begins of layouts that imply states."""
+    """Return begins of layouts that imply states."""
     return [
         run
         for run in runs
@@ -152,7 +152,7 @@ def _telling(runs: Sequence[Run]) -> list[Run]:
 
 
 def make_states(task: StateTask) -> TaskResult:
-    """The state records of one report's rows, as runs in trace time."""
+    """Return the state records of one report's rows, as runs in trace time."""
     result = TaskResult(task.number, TRACE, 0)
     writer = SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number)
     try:
@@ -175,8 +175,8 @@ def _append(
 
 
 def _records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
-    """Thread, begin, end and state of records, by begin, a piece of the report's time after the
-    other.
+    """Yield thread, begin, end and state of records, by begin, a piece of the report's time after
+    the other.
     """
     threads = np.array(sorted(task.states), np.int64)
     outside = np.array([task.states[thread] for thread in threads.tolist()], np.int64)
@@ -212,8 +212,8 @@ def _records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
 
 
 def chunks(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ranges, Ranges, int]]:
-    """The ranges that begin in a chunk of time, what the layouts that hold say in it (by begin),
-    and up to when all that began is told.
+    """Yield the ranges that begin in a chunk of time, what the layouts that hold say in it (by
+    begin), and up to when all that began is told.
 
     Objects are indices into `threads`.
     """
@@ -265,7 +265,7 @@ def _ranges(
     threads: np.ndarray,
     rules: _Rules,
 ) -> Ranges:
-    """The records of a run that imply states of rows with states."""
+    """Return the records of a run that imply states of rows with states."""
     begin, end = windows.begins(found, task.clock), windows.ends(found, task.clock, task.duration)
     thread = task.threads[number][found["object"]]
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
@@ -290,7 +290,7 @@ class _Rules:
         self._of_names: dict[tuple[int, str, str], np.ndarray] = {}
 
     def states(self, number: int, run: Run, layout: Layout, found: np.ndarray) -> np.ndarray:
-        """The state that each record implies, NOTHING where it implies none."""
+        """Return the state that each record implies, NOTHING where it implies none."""
         rule = layout.state
         assert rule is not None
         field = next(
@@ -311,7 +311,7 @@ class _Rules:
     def _by_name(
         self, number: int, layout: Layout, name_set: str, rule: StateRule, otherwise: int
     ) -> np.ndarray:
-        """The state for each of the names that a task met."""
+        """Return the state for each of the names that a task met."""
         key = number, layout.name, name_set
         if key not in self._of_names:
             patterns = [(state, re.compile(pattern)) for state, pattern in rule.names]
@@ -327,7 +327,7 @@ class _Rules:
 
 
 def _by_value(rule: StateRule, otherwise: int) -> np.ndarray:
-    """The state for each value up to one more than the greatest that the rule knows."""
+    """Return the state for each value up to one more than the greatest that the rule knows."""
     table = np.full(max(value for value, _ in rule.values) + 2, otherwise)
     for value, state in rule.values:
         table[value] = state
