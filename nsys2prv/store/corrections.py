@@ -36,8 +36,8 @@ CUT = "ranges partly before or after all else in the report, cut to it"
 
 
 def clip_profiler_events(results: Sequence[TaskResult], folder: Path) -> list[TaskResult]:
-    """The results with rows of kinds that do not extend the trace cut to what their report holds
-    else, if it does.
+    """Return the results with rows of kinds that do not extend the trace cut to what their report
+    holds else, if it does.
     """
     kinds = {layout: kind for kind in all_kinds() if not kind.extends for layout in kind.layouts}
     spans: dict[int, tuple[int, int]] = {}
@@ -92,7 +92,9 @@ def _cut(
 
 
 def _ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
-    """The ranges that lie at least partly within the span (ns), cut to it, and how many were cut."""
+    """Return the ranges that lie at least partly within the span (ns), cut to it, and how many were
+    cut.
+    """
     kept = records[(records["end"] > span[0]) & (records["time"] < span[1])]
     cut = int(np.count_nonzero((kept["time"] < span[0]) | (kept["end"] > span[1])))
     kept["time"], kept["end"] = np.maximum(kept["time"], span[0]), np.minimum(kept["end"], span[1])
@@ -100,7 +102,9 @@ def _ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Cou
 
 
 def _points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
-    """The points, those outside the span (ns) put to its begin or end, and how many these are."""
+    """Return the points, those outside the span (ns) put to its begin or end, and how many these
+    are.
+    """
     kept = records.copy()
     kept["time"] = np.clip(kept["time"], span[0], max(span[0], span[1] - 1))
     kept["end"] = kept["time"] + 1
@@ -118,8 +122,8 @@ ENOUGH = 16
 def mark_unsampled(
     results: Sequence[TaskResult], folder: Path, clocks: Sequence[ClockMap]
 ) -> list[TaskResult]:
-    """The results with zeros for the GPUs whose samples they hold first, stored in this folder and
-    counted in the accounts.
+    """Return the results with zeros for the GPUs whose samples they hold first, stored in this
+    folder and counted in the accounts.
 
     clocks: from each report's time to one that they share.
     """
@@ -153,7 +157,7 @@ def mark_unsampled(
 def _with_zeros(
     result: TaskResult, like: Run, metrics: tuple, times: np.ndarray, path: Path
 ) -> TaskResult:
-    """The result with a run of zeros of these metrics, of the object of the run `like`."""
+    """Return the result with a run of zeros of these metrics, of the object of the run `like`."""
     stored = np.ones((len(times), len(metrics)), np.int64)
     shape = sample_shape(LAYOUT, metrics, stored)
     records = np.empty(len(times), shape.dtype)
@@ -219,7 +223,7 @@ def _shared(clock: ClockMap, time: int) -> int:
 
 
 def _some_times(runs: Sequence[Run], reader: SpillReader) -> np.ndarray:
-    """Times of samples that follow each other, of the longest run."""
+    """Return times of samples that follow each other, of the longest run."""
     run = max(runs, key=lambda run: run.rows)
     return reader.between(
         run, run.first, int(run.samples[ENOUGH]) if len(run.samples) > ENOUGH else None
@@ -227,8 +231,8 @@ def _some_times(runs: Sequence[Run], reader: SpillReader) -> np.ndarray:
 
 
 def _period(times: np.ndarray) -> int:
-    """The usual time (ns) from sample to sample, 0 of fewer than two. Of two sets of metrics that
-    take turns it is the longer one.
+    """Return the usual time (ns) from sample to sample, 0 of fewer than two. Of two sets of metrics
+    that take turns it is the longer one.
     """
     return int(np.quantile(np.diff(times), 0.75, method="lower")) if len(times) > 1 else 0
 
@@ -238,8 +242,8 @@ def _behind_holes(times: np.ndarray, period: int) -> np.ndarray:
 
 
 def _in_run(run: Run, reader: SpillReader, period: int) -> np.ndarray:
-    """Times of the samples of a run before which there is a hole. Of its blocks only those that
-    last too long are read.
+    """Return times of the samples of a run before which there is a hole. Of its blocks only those
+    that last too long are read.
     """
     edges = np.append(run.samples, run.until)
     count = np.full(len(run.samples), SAMPLE)
@@ -302,8 +306,8 @@ class _Met:
 def scale_fractions(
     results: Sequence[TaskResult], folder: Path
 ) -> tuple[list[TaskResult], list[str]]:
-    """The results with fractions as integers, stored in this folder, and warnings of those that are
-    0 though they were not.
+    """Return the results with fractions as integers, stored in this folder, and warnings of those
+    that are 0 though they were not.
     """
     met: dict[tuple[str, str], _Met] = {}
     for run in (run for result in results for run in result.runs if _has_fractions(run)):
@@ -328,8 +332,8 @@ def scale_fractions(
 def _scaled(
     result: TaskResult, scales: dict[tuple[str, str], int], path: Path, lost: Counter[str]
 ) -> TaskResult:
-    """The result with its fractions as integers. scales: decimals by layout and name; lost: counts
-    by name what becomes 0.
+    """Return the result with its fractions as integers. scales: decimals by layout and name; lost:
+    counts by name what becomes 0.
     """
     changed = replace(result, runs=[], accounts=result.accounts.copy())
     writer = SpillWriter(path, result.report, result.task)
@@ -379,7 +383,7 @@ def _has_fractions(run: Run) -> bool:
 
 
 def _unscaled(run: Run) -> list[tuple[int, Metric]]:
-    """The places of fractions among a run's metrics."""
+    """Return the places of fractions among a run's metrics."""
     return [
         (place, metric)
         for place, metric in enumerate(run.shape.metrics)
@@ -388,7 +392,7 @@ def _unscaled(run: Run) -> list[tuple[int, Metric]]:
 
 
 def _values(records: np.ndarray) -> np.ndarray:
-    """The numbers of records as floating point, 0 where there is none."""
+    """Return the numbers of records as floating point, 0 where there is none."""
     return np.maximum(records["values"].astype(np.int64) - 1, 0).view(np.float64)
 
 

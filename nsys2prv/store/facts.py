@@ -57,7 +57,7 @@ class FactBook:
     parts: Sequence[int] = ()
 
     def files(self, names: Sequence[str]) -> dict[str, tuple[FactFile, ...]]:
-        """The files of these facts, in the order of their tasks."""
+        """Return the files of these facts, in the order of their tasks."""
         ordered = sorted(self.results, key=lambda result: result.task)
         return {
             name: tuple(
@@ -79,14 +79,14 @@ class FactBook:
 def read_facts(
     files: Mapping[str, Sequence[FactFile]], tasks: Mapping[tuple[int, int], int]
 ) -> dict[str, pl.DataFrame]:
-    """The facts by name, as a relation sees them. tasks: (report, globalPid) -> 0-based task of the
-    trace.
+    """Return the facts by name, as a relation sees them. tasks: (report, globalPid) -> 0-based task
+    of the trace.
     """
     return {name: read_fact(found, tasks) for name, found in files.items()}
 
 
 def batches(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
-    """The files in batches for a step each, all of a report in one."""
+    """Return the files in batches for a step each, all of a report in one."""
     found: list[list[FactFile]] = []
     room, report = 0, -1
     for file in sorted(files, key=lambda file: file.report):
@@ -104,7 +104,7 @@ def read_fact(
     tasks: Mapping[tuple[int, int], int],
     columns: Sequence[str] | None = None,
 ) -> pl.DataFrame:
-    """The facts of one name, from all its files, or some columns of them."""
+    """Return the facts of one name, from all its files, or some columns of them."""
     read = [(file, read_frame(file.frame, columns)) for file in files]
     alike = [
         list(group) for _, group in groupby(read, key=lambda found: list(found[1].schema.items()))
@@ -119,7 +119,7 @@ def read_fact(
 def _translated(
     found: Sequence[tuple[FactFile, pl.DataFrame]], tasks: Mapping[tuple[int, int], int]
 ) -> pl.DataFrame:
-    """The facts of tasks whose frames have the same columns."""
+    """Return the facts of tasks whose frames have the same columns."""
     files = [file for file, _ in found]
     heights = np.array([frame.height for _, frame in found])
     bounds = np.cumsum(heights)[:-1]

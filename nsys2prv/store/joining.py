@@ -40,7 +40,7 @@ class JoinTask:
 
 
 def groups_of(runs: Sequence[Run]) -> list[list[Run]]:
-    """The runs, in groups of those that are to become one; in the order of their first."""
+    """Return the runs, in groups of those that are to become one; in the order of their first."""
     groups: list[list[Run]] = []
     filling: dict[Shape, list[Run]] = {}
     filled: dict[Shape, int] = {}
@@ -58,8 +58,8 @@ def groups_of(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def plan(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinTask]:
-    """Tasks for the groups of several runs, each with about as many records as a run of joined ones
-    has. folder: a new one.
+    """Return tasks for the groups of several runs, each with about as many records as a run of
+    joined ones has. folder: a new one.
     """
     tasks: list[JoinTask] = []
     gathered: list[tuple[Run, ...]] = []
@@ -75,13 +75,13 @@ def plan(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinTask]:
 
 
 def joined(groups: Sequence[Sequence[Run]], made: Iterator[list[Run]]) -> list[Run]:
-    """All runs, where those made stand for the groups of several, in order."""
+    """Return all runs, where those made stand for the groups of several, in order."""
     runs = (run for found in made for run in found)
     return [group[0] if len(group) == 1 else next(runs) for group in groups]
 
 
 def join_task(task: JoinTask) -> list[Run]:
-    """A run for each group."""
+    """Return a run for each group."""
     meant = _meanings(task.folder / MEANINGS)
     writer = SpillWriter(task.folder / f"runs-{task.number}.bin", TRACE, RESOLVED)
     try:

@@ -17,8 +17,8 @@ from nsys2prv.store.overlaps import MOST_LANES, first_free
 def nesting_lanes(
     object_: np.ndarray, owner: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, int]:
-    """The lane of each range on its object, 0 for the object itself, and how many found no lane on
-    which they nest.
+    """Return the lane of each range on its object, 0 for the object itself, and how many found no
+    lane on which they nest.
     """
     layers, lanes = np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
     if not len(begin):

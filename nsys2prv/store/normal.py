@@ -74,7 +74,7 @@ def spill_counters(counters: Counters, writer: SpillWriter, account: Account) ->
 
 
 def sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -> Shape:
-    """The shape of records with these numbers, as they are stored (value + 1)."""
+    """Return the shape of records with these numbers, as they are stored (value + 1)."""
     return Shape(COUNTER, layout, 4 if int(stored.max()) <= MOST_NARROW else 8, metrics)
 
 
@@ -88,8 +88,8 @@ def _of(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndar
 def _sane_times(
     rows: Rows, open_ended: bool, account: Account
 ) -> tuple[slice | np.ndarray, np.ndarray]:
-    """The rows to keep (a slice: all, of which there are some), and the ends of all rows: after the
-    begin by at least 1 ns, or OPEN.
+    """Return the rows to keep (a slice: all, of which there are some), and the ends of all rows:
+    after the begin by at least 1 ns, or OPEN.
     """
     chosen = slice(None) if rows.chosen is None else rows.chosen
     if all_usable(rows.begin) and all_usable(rows.end) and (rows.end > rows.begin).all():
@@ -119,8 +119,8 @@ def _sane_times(
 def _carried(
     layout: Layout, columns: dict[str, np.ndarray], kept: slice | np.ndarray
 ) -> Iterator[tuple[int, slice | np.ndarray]]:
-    """The bits of the fields that rows carry, all that are not optional and the optional ones that
-    they have, and those of the kept rows that carry the same.
+    """Yield the bits of the fields that rows carry, all that are not optional and the optional ones
+    that they have, and those of the kept rows that carry the same.
 
     Of the others a plain number of 0 is not written where rows of the layout follow one another:
     between them it is 0 anyway.
@@ -242,7 +242,7 @@ def append_events(
 
 
 def one_object(objects: np.ndarray) -> int:
-    """The one object of all records, -1 for several."""
+    """Return the one object of all records, -1 for several."""
     first, greatest = int(objects.min()), int(objects.max())
     return first if first == greatest else -1
 

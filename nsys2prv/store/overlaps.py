@@ -48,8 +48,8 @@ class _Moved:
 def separate_overlaps(
     results: Sequence[TaskResult], run: Callable[[Callable, Sequence], Iterable]
 ) -> list[TaskResult]:
-    """The results with overlapping rows moved to lanes; the runs' files are changed in place. `run`
-    maps over tasks.
+    """Return the results with overlapping rows moved to lanes; the runs' files are changed in
+    place. `run` maps over tasks.
     """
     grouped = _lane_groups()
     by_report: dict[int, list[TaskResult]] = {}
@@ -160,8 +160,8 @@ def _find_overlaps(
 def _chunks(
     runs: list[tuple[TaskResult, Run]], locals_of: dict[int, np.ndarray], reader: SpillReader
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """The report's begins in time order, in chunks: run index, row in the run, object, begin, end;
-    by object, outer first.
+    """Yield the report's begins in time order, in chunks: run index, row in the run, object, begin,
+    end; by object, outer first.
     """
     if not runs:
         return
@@ -199,7 +199,7 @@ def _chunks(
 def first_free(
     object_: np.ndarray, begin: np.ndarray, end: np.ndarray, lane_ends: dict[int, list[int]]
 ) -> tuple[np.ndarray, int]:
-    """The lane of each row (rows by object, then begin), and how many found all lanes taken.
+    """Return the lane of each row (rows by object, then begin), and how many found all lanes taken.
     `lane_ends` goes from chunk to chunk.
     """
     lanes = np.zeros(len(object_), np.int64)
@@ -323,7 +323,7 @@ def _move(
 
 
 def _lane_object(change: _Change, number: int, lane: int) -> int:
-    """The index of an object's lane among the result's objects."""
+    """Return the index of an object's lane among the result's objects."""
     key = change.objects[number]._replace(lane=lane)
     if key not in change.objects:
         change.objects.append(key)

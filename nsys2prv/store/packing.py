@@ -90,8 +90,8 @@ def pack(result: TaskResult, folder: Path) -> None:
 
 
 def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: int) -> TaskResult:
-    """The result whose files `opened` gives, as task `number` of this report; its own files are in
-    the folder `spill`.
+    """Return the result whose files `opened` gives, as task `number` of this report; its own files
+    are in the folder `spill`.
 
     Raises an exception of its own choice for files that :func:`pack` did not write.
     """
@@ -142,7 +142,7 @@ def _appended(writer: SpillWriter, packed: PackedRun, records: np.ndarray) -> Ru
 
 
 def _columns(run: Run) -> pl.DataFrame:
-    """The records of a run in columns."""
+    """Return the records of a run in columns."""
     records = read_run(run)
     columns = {"time": np.diff(records["time"], prepend=0)}
     for name in records.dtype.names[1:]:
@@ -156,7 +156,7 @@ def _columns(run: Run) -> pl.DataFrame:
 
 
 def _records(run: PackedRun, columns: pl.DataFrame) -> np.ndarray:
-    """The records of a run from their columns."""
+    """Return the records of a run from their columns."""
     records = np.empty(columns.height, run.shape.dtype)
     records["time"] = np.cumsum(columns["time"].to_numpy())
     for name in records.dtype.names[1:]:
@@ -187,7 +187,7 @@ def _check(shape: Shape, records: np.ndarray, limits: Mapping[str, int]) -> None
 
 
 def unpacked_size(content: bytes) -> int:
-    """The bytes that the zstd buffers of an Arrow file will take, as far as they tell.
+    """Return the bytes that the zstd buffers of an Arrow file will take, as far as they tell.
 
     Each buffer begins with its unpacked size (int64, at a multiple of 8 bytes), then a zstd frame,
     whose head mostly has the size too.

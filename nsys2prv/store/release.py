@@ -84,8 +84,8 @@ def remove_others(files: Iterable[Path], runs: Iterable[Run]) -> None:
 
 
 def _chunks(run: Run, clock: ClockMap) -> list[_Chunk]:
-    """A run in pieces that windows read on their own: they begin to read at a sampled record, at
-    most one before their first.
+    """Return a run in pieces that windows read on their own: they begin to read at a sampled
+    record, at most one before their first.
     """
     size = run.shape.dtype.itemsize
     step = max(1, CHUNK_BYTES // (size * SAMPLE))

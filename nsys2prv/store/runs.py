@@ -45,8 +45,8 @@ _LINE_COLUMNS = [
 
 
 def begin_dtype(layout: Layout, present: int, wide: int) -> np.dtype:
-    """Records of begins: `present` has a bit for every field of the layout that these records
-    carry, `wide` one for every field of which one number needs more than 32 bits.
+    """Return records of begins: `present` has a bit for every field of the layout that these
+    records carry, `wide` one for every field of which one number needs more than 32 bits.
     """
     columns = [("time", "<i8"), ("end", "<i8"), ("object", "<u4")]
     if layout.has_domain:
@@ -60,7 +60,7 @@ def begin_dtype(layout: Layout, present: int, wide: int) -> np.dtype:
 
 
 def line_dtype(kind: LineKind) -> np.dtype:
-    """Records of lines; those of a kind without a tag carry their own."""
+    """Return records of lines; those of a kind without a tag carry their own."""
     return np.dtype(_LINE_COLUMNS if kind.tag is not None else [*_LINE_COLUMNS, ("tag", "<i8")])
 
 
@@ -72,7 +72,7 @@ def end_dtype(layout: Layout) -> np.dtype:
 
 
 def fields_present(layout: Layout, present: int) -> list:
-    """The layout's fields whose bit is set."""
+    """Return the layout's fields whose bit is set."""
     return [f for bit, f in enumerate(layout.fields) if present >> bit & 1]
 
 
@@ -151,8 +151,8 @@ R = TypeVar("R", bound=Shaped)
 
 
 def pairs(runs: Iterable[R]) -> Iterator[tuple[R, R | None]]:
-    """Each run of a list but those of ends; with a run of begins that of their ends, which must
-    directly follow it.
+    """Yield each run of a list but those of ends; with a run of begins that of their ends, which
+    must directly follow it.
 
     Raises ValueError where one of the two stands alone.
     """
@@ -255,15 +255,15 @@ class SpillWriter:
 
 
 def take_records(records: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Records at some places (indices, or a truth for each), as bytes: numpy would copy them field
-    by field, many times as slowly.
+    """Return records at some places (indices, or a truth for each), as bytes: numpy would copy them
+    field by field, many times as slowly.
     """
     places = np.flatnonzero(rows) if rows.dtype == bool else rows
     return np.take(records.view((np.void, records.itemsize)), places).view(records.dtype)
 
 
 def concat_records(pieces: Sequence[np.ndarray]) -> np.ndarray:
-    """Records of one shape after each other, likewise."""
+    """Return records of one shape after each other, likewise."""
     if len(pieces) == 1:
         return pieces[0]
     dtype = pieces[0].dtype
@@ -273,7 +273,7 @@ def concat_records(pieces: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def read_run(run: Run) -> np.ndarray:
-    """All records of a run, read from its file."""
+    """Return all records of a run, read from its file."""
     with run.path.open("rb") as file:
         file.seek(run.offset)
         return np.fromfile(file, run.shape.dtype, run.rows)
@@ -293,11 +293,11 @@ class SpillReader:
         self._files: dict[Path, FileIO] = {}
 
     def between(self, run: Run, first: int, last: int | None) -> np.ndarray:
-        """The records with first <= time < last (None: without an upper limit)."""
+        """Return the records with first <= time < last (None: without an upper limit)."""
         return self.located(run, first, last)[1]
 
     def located(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
-        """The same, with the position of the first of them in the run."""
+        """Return the same, with the position of the first of them in the run."""
         start, stop = _blocks(run, first, last)
         if start >= stop:
             return start, np.empty(0, run.shape.dtype)
@@ -312,7 +312,7 @@ class SpillReader:
         return start + before, records[before:]
 
     def every(self, run: Run, step: int) -> np.ndarray:
-        """Every `step`-th record of a run."""
+        """Return every `step`-th record of a run."""
         stride = step * max(1, BLOCK // step)
         return np.concatenate(
             [
@@ -327,7 +327,7 @@ class SpillReader:
         self._files.clear()
 
     def _read(self, run: Run, start: int, stop: int) -> np.ndarray:
-        """The records from one place in a run to another."""
+        """Return the records from one place in a run to another."""
         records = np.empty(stop - start, run.shape.dtype)
         file = self._file(run.path)
         file.seek(run.offset + start * records.itemsize)

@@ -34,8 +34,8 @@ class SampleTable:
 
 
 def joined(tables: Sequence[SampleTable]) -> list[SampleTable]:
-    """The tables with the instants of equal time and object made one; of two numbers of one type
-    the greater stays.
+    """Return the tables with the instants of equal time and object made one; of two numbers of one
+    type the greater stays.
 
     A time that comes once stays where it is, so that what is in order costs no more than a look.
     """
@@ -89,7 +89,7 @@ def numbers(tables: Sequence[SampleTable]) -> Counter[int]:
 
 
 def without_holes(table: SampleTable) -> Iterator[SampleTable]:
-    """The table cut into tables whose every instant has all their types."""
+    """Yield the table cut into tables whose every instant has all their types."""
     lacking = table.stored == 0
     if not lacking.any():
         yield table
@@ -118,8 +118,8 @@ def deduplicate_device_samples(
     rows: Mapping[tuple[int, object], int],
     clocks: Sequence[ClockMap],
 ) -> tuple[list[TaskResult], list[str]]:
-    """The results without what an earlier report has of the same device, layout and time, counted
-    there, and a note on what is left out.
+    """Return the results without what an earlier report has of the same device, layout and time,
+    counted there, and a note on what is left out.
 
     rows: (report, object key) -> thread of the trace, the same for one device in several reports.
     clocks: from each report's time to one that they share. Reports are in rank order.
@@ -190,7 +190,7 @@ def _written(
 
 
 def _of_devices(result: TaskResult, rows: Mapping[tuple[int, object], int]):
-    """The runs of devices that tell of the device itself, each with its thread."""
+    """Return the runs of devices that tell of the device itself, each with its thread."""
     own = {layout for kind in all_kinds() if not kind.sampled for layout in kind.layouts}
     threads = {
         number: rows[result.report, key]

@@ -46,8 +46,8 @@ class IdTable:
     def __call__(
         self, local: np.ndarray, sources: np.ndarray, which: np.ndarray | None
     ) -> np.ndarray:
-        """Global numbers (int64) of local indices; row k is of source sources[which[k]], all of the
-        only one where `which` is None. Those of RESOLVED runs are global already.
+        """Return global numbers (int64) of local indices; row k is of source sources[which[k]], all
+        of the only one where `which` is None. Those of RESOLVED runs are global already.
         """
         resolved = sources == RESOLVED
         if resolved.all():
@@ -127,8 +127,8 @@ class WindowReader:
         self._until = np.array([self._trace_time(run, run.until) for run in runs], np.int64)
 
     def read(self, first: int, last: int | None) -> dict[Shape, WindowRecords]:
-        """The records with first <= time < last (ns; None: to the end of the trace), by their
-        shape.
+        """Return the records with first <= time < last (ns; None: to the end of the trace), by
+        their shape.
         """
         touched = self._until >= first
         if last is not None:
@@ -191,7 +191,7 @@ class WindowRecords:
         return len(self._records)
 
     def column(self, name: str) -> np.ndarray:
-        """A column of all of them, in trace time (OPEN stays) or in global numbers."""
+        """Return a column of all of them, in trace time (OPEN stays) or in global numbers."""
         column = self._records[name]
         if is_moment(name):
             return to_trace_time_or(column, self._clock, OPEN)
@@ -199,8 +199,8 @@ class WindowRecords:
         return column if lookup is None else lookup(column, self._sources, self._which)
 
     def translated(self) -> dict[str, np.ndarray]:
-        """The columns that are not in trace time or in global numbers as they are stored, but for
-        the time.
+        """Return the columns that are not in trace time or in global numbers as they are stored,
+        but for the time.
         """
         return {
             name: self.column(name)
@@ -209,7 +209,7 @@ class WindowRecords:
         }
 
     def stored(self, order: np.ndarray) -> np.ndarray:
-        """The records in this order, as they are stored."""
+        """Return the records in this order, as they are stored."""
         return take_records(self._records, order)
 
     @cached_property

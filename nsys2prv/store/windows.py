@@ -57,7 +57,7 @@ VALUES_PER_RECORD = 6
 
 
 def window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
-    """Times that cut the trace into windows of about equally many records."""
+    """Return times that cut the trace into windows of about equally many records."""
     if not runs:
         return [0]
     times, weights = [], []
@@ -94,7 +94,7 @@ def placed(
 def around(
     reader: SpillReader, run: Run, clock: ClockMap, first: int, last: int | None
 ) -> np.ndarray:
-    """The records of a run within a window, and where its clock has slack some beside it."""
+    """Return the records of a run within a window, and where its clock has slack some beside it."""
     return reader.between(
         run,
         clock.to_local(first) - clock.slack,
