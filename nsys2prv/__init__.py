@@ -58,7 +58,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """Imported on first use, so that ``nsys2prv --help`` does not wait for polars."""
+    """Import a name on first use, so that ``nsys2prv --help`` does not wait for polars."""
     if name in {"Options", "Summary", "convert"}:
         from nsys2prv.conversion import convert as conversion
 

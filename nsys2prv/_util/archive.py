@@ -72,15 +72,15 @@ class ArchiveWriter:
 
 
 def _member_of(name: str) -> zipfile.ZipInfo:
-    """A new member; tables are compressed already."""
+    """Return a new member; tables are compressed already."""
     member = zipfile.ZipInfo(name)
     member.compress_type = zipfile.ZIP_DEFLATED if name.endswith(".json") else zipfile.ZIP_STORED
     return member
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:
-    """Raises zipfile.BadZipFile for an archive that is cut short, or of which a member would unpack
-    to far more than it can be made of.
+    """Open an archive for reading. Raises zipfile.BadZipFile for one that is cut short, or of which
+    a member would unpack to far more than it can be made of.
     """
     archive = zipfile.ZipFile(path)
     try:

@@ -60,8 +60,8 @@ def narrowed(values: np.ndarray) -> np.ndarray:
 
 
 def occurrence(codes: np.ndarray) -> np.ndarray:
-    """For each row, how many earlier rows have its code. Codes are indices, as :func:`factorize`
-    gives them.
+    """Return, for each row, the number of earlier rows with its code. Codes are indices, as
+    :func:`factorize` gives them.
     """
     counts = np.bincount(codes)
     place = np.empty(len(codes), np.int64)
@@ -74,7 +74,7 @@ def occurrence(codes: np.ndarray) -> np.ndarray:
 def over_slices(
     values: np.ndarray, first: np.ndarray, last: np.ndarray, ufunc: np.ufunc
 ) -> np.ndarray:
-    """``ufunc`` (minimum or maximum) over each ``values[first:last]``, none of them empty.
+    """Apply ``ufunc`` (minimum or maximum) to each ``values[first:last]``, none of them empty.
 
     O(values * log + slices), however the slices overlap: a slice is covered by two blocks of a
     power of two, and the blocks of each size are made of those of half of it.

@@ -119,7 +119,7 @@ class Owner:
 
 @contextmanager
 def temporary_folder(parent: Path) -> Iterator[Path]:
-    """A new folder in `parent`, removed whatever happens, leftovers of dead runs with it. Raises
+    """Create a folder in `parent`, removed whatever happens; remove leftovers of dead runs. Raises
     OSError where none can be made.
     """
     remove_leftovers(parent)
@@ -135,7 +135,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 @contextmanager
 def working_folder(staging: Path, elsewhere: Path | None) -> Iterator[Path]:
-    """A folder for what is needed meanwhile: in `staging`, or `elsewhere`."""
+    """Create a folder for intermediate files: in `staging`, or `elsewhere`."""
     if elsewhere:
         with temporary_folder(elsewhere) as folder:
             yield folder
@@ -188,8 +188,8 @@ def is_one_of(path: Path, others: Iterable[str | Path]) -> bool:
 
 
 def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Raises one clear line where a file that would be written, or removed, is one that is read, by
-    whatever names and links.
+    """Check that no file to be written or removed is one that is read, by whatever names and links.
+    Raises one clear line otherwise.
     """
     there = {found: path for path in outputs if (found := _identity(path)) is not None}
     for given in inputs if there else ():
@@ -206,7 +206,7 @@ def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> Non
 
 
 def _identity(path: str | Path) -> tuple[int, int] | None:
-    """Tells a file from all others, whatever leads to it."""
+    """Return a key that identifies a file, whatever path leads to it."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -215,7 +215,7 @@ def _identity(path: str | Path) -> tuple[int, int] | None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises one clear line where nothing can be written."""
+    """Check that the folder can be written to. Raises one clear line otherwise."""
     if not folder.is_dir():
         raise Nsys2prvError(f"{folder}: no such folder; create it or give another one")
     if not os.access(folder, os.W_OK | os.X_OK):

@@ -54,7 +54,9 @@ def keep_freed_memory() -> None:
 
 
 def check_address_space() -> None:
-    """Raises one clear line where libraries could not be imported, or would crash soon."""
+    """Check that the limit on address space leaves room for the libraries. Raises one clear line if
+    they could not be imported, or would crash soon.
+    """
     limit = _address_space()
     if limit is not None and limit < NEEDED_BYTES:
         raise Nsys2prvError(
@@ -64,7 +66,7 @@ def check_address_space() -> None:
 
 
 def _address_space() -> int | None:
-    """To how many bytes that of this process is limited; None where it is not."""
+    """Return the limit on this process's address space, bytes; None if there is none."""
     try:
         import resource
     except ImportError:  # not on every system
@@ -75,9 +77,7 @@ def _address_space() -> int | None:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Imports, and what else stays as long as the process, are not searched for garbage, now or
-    later.
-    """
+    """Exclude imports, and all else that stays as long as the process, from garbage collection."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -42,7 +42,7 @@ class Ended(BaseException):
 
 
 def end_at_once() -> None:
-    """From now on end with one line: nothing is to be tidied up."""
+    """From now on, end with one line when interrupted: there is nothing to clean up."""
     usual = (signal.SIG_DFL, signal.default_int_handler)
     _handled[:] = [
         number
@@ -53,8 +53,8 @@ def end_at_once() -> None:
 
 
 def raise_ended() -> None:
-    """From now on raise :class:`Ended`; also under polars, whose own handler lets a waiting program
-    wait on.
+    """From now on, raise :class:`Ended` when interrupted; also under polars, whose own handler lets
+    a waiting program wait on.
     """
     _handle(_raise)
     if _handled:
@@ -62,7 +62,7 @@ def raise_ended() -> None:
 
 
 def ignore() -> None:
-    """From now on nothing is to be undone: what was asked for is done, or has failed."""
+    """From now on, ignore interruptions: the work is done, or has failed."""
     _handle(signal.SIG_IGN)
 
 
@@ -84,7 +84,7 @@ def _raise(number: int, _: object) -> None:
 
 
 def _unraisable(lost: object) -> None:
-    """In a destructor, say, no exception can be raised: raise it again when that is over."""
+    """Raise the exception again later, when it was met where none can be raised (in a destructor)."""
     global _lost, _in_hook
     if not isinstance(lost.exc_value, Ended):
         sys.__unraisablehook__(lost)

@@ -36,7 +36,7 @@ _PANIC = re.compile(
 
 @contextmanager
 def blame_data(error_of: Callable[[BaseException], Exception]) -> Iterator[None]:
-    """Raises what `error_of` makes of an exception that wrong data comes to."""
+    """Turn exceptions that wrong data causes into what `error_of` makes of them."""
     try:
         yield
     except WRONG as error:

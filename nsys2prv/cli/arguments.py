@@ -228,7 +228,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _min_duration(text: str) -> tuple[str, int, str]:
-    """[KIND=]NS as a kind, nanoseconds, and as it was given."""
+    """Parse [KIND=]NS into a kind, nanoseconds, and the text as given."""
     kind, equals, duration = text.strip().rpartition("=")
     try:
         return kind if equals else "all", parse_duration(duration), text

@@ -94,7 +94,7 @@ def cut_of(options: argparse.Namespace) -> CutOptions:
 
 
 def joined_kinds(arguments: list[str]) -> list[str]:
-    """`-t -nvtx` as one word, for argparse takes `-nvtx` for an option otherwise."""
+    """Join `-t -nvtx` to one word: argparse would take `-nvtx` for an option."""
     joined: list[str] = []
     waiting = iter(arguments)
     for argument in waiting:

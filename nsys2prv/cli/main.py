@@ -85,7 +85,7 @@ def _convert(given: list[str]) -> int:
 
 
 def _help(arguments: list[str]) -> int:
-    """`nsys2prv help [COMMAND]`."""
+    """Run `nsys2prv help [COMMAND]`."""
     if not arguments or arguments[0] == "help":
         parser().print_help()
         return 0

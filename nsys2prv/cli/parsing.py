@@ -76,8 +76,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def version_text(package: Path = Path(__file__).parents[1]) -> str:
-    """For people. package: the installed package; in a checkout the folder above has its
-    pyproject.toml and .git.
+    """Return the version, for users. package: the installed package; in a checkout the folder above
+    has its pyproject.toml and .git.
     """
     checkout = package.parent
     if not ((checkout / ".git").exists() and (checkout / "pyproject.toml").is_file()):

@@ -84,7 +84,7 @@ def add_analysis_options(parser: argparse.ArgumentParser) -> None:
 
 
 def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Runs `report`; returns the text and the warnings."""
+    """Run `report` and return its text and the warnings."""
     parser.add_argument(
         "reports",
         nargs="+",
@@ -229,14 +229,14 @@ def _one_job(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
 
 
 def write_page(path: Path, described: Mapping[str, object], results: Mapping[str, Result]) -> None:
-    """Raises Nsys2prvError where matplotlib is missing."""
+    """Write the HTML page. Raises Nsys2prvError where matplotlib is missing."""
     from nsys2prv.analysis.page.html import page
 
     write_whole(path, page(described, results))
 
 
 def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, int]:
-    """Runs `diff`; returns the text and the exit status."""
+    """Run `diff` and return its text and the exit status."""
     parser.add_argument(
         "--fail-above",
         type=_percent,

@@ -155,8 +155,8 @@ SIGNIFICANT, NOTICED = 5.0, 5_000.0
 def unsteady(
     blocks: list[Block], residuals: list[np.ndarray], scale: dict[int, float], hosts: int
 ) -> np.ndarray:
-    """By host, ns: how much its ends scatter, if more than is usual, and how far whole parts of its
-    span lie off its line.
+    """Return by host, in ns, how much its ends scatter, if more than is usual, and how far whole
+    parts of its span lie off its line.
 
     Ends that scatter more are late more often than early, which moves their middle by as much as
     they scatter. Parts that lie off the line show a clock whose rate changes, as when NTP steers

@@ -162,8 +162,8 @@ def _settled(net: Bindings) -> tuple[np.ndarray, np.ndarray, int, int]:
 
 
 def _forward(net: Bindings, fading: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """(shifts, ends that are still too early, rounds): each round moves what is too early, and what
-    follows on its report.
+    """Return (shifts, ends that are still too early, rounds): each round moves what is too early,
+    and what follows on its report.
     """
     shifts = np.zeros(len(net.knots), np.int64)
     active = net

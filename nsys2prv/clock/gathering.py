@@ -167,7 +167,7 @@ def _median(values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def per_host(table: pl.DataFrame) -> pl.DataFrame:
-    """One row per collective and host, sorted by both, of collectives on several hosts.
+    """Return one row per collective and host, sorted by both, of collectives on several hosts.
 
     Columns: key, source, ordinal, clock, held, role; begin: the latest of the host's members;
     first_end, end: their earliest and mean end; at_root: the host has the root; late: the last to

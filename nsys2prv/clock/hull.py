@@ -42,7 +42,7 @@ class Bounds:
         return Bounds(self.upper_times, self.upper + by, self.lower_times, self.lower - by)
 
     def within(self, most: float) -> Bounds:
-        """Without the bounds that the value 0 violates by more than `most`."""
+        """Return the region without the bounds that the value 0 violates by more than `most`."""
         above, below = self.upper > -most, self.lower < most
         return Bounds(
             self.upper_times[above], self.upper[above], self.lower_times[below], self.lower[below]

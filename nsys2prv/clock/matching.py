@@ -70,8 +70,8 @@ def match(
     other_signatures: np.ndarray,
     usual: float = 1_000.0,
 ) -> Match:
-    """Partners of the calls in the other sequence, whatever either lacks or has more; without any
-    if nothing fits.
+    """Return the partners of the calls in the other sequence, whatever calls either lacks; none if
+    nothing fits.
 
     usual: what ends of one collective may differ by (ns), however close most of them are.
     """
@@ -123,8 +123,8 @@ def _same(one: Match, other: Match) -> bool:
 
 
 def _chunk_length(count: int, other: int) -> int:
-    """Half of the shorter sequence, as either may have been cut short; all of one that is only just
-    long enough.
+    """Return the length of the chunks: half of the shorter sequence, as either may have been cut
+    short; all of one that is only just long enough.
     """
     shorter = min(count, other)
     return 0 if shorter < FEWEST else min(CHUNKS[0][0], max(shorter // 2, min(shorter, 2 * FEWEST)))
@@ -198,8 +198,8 @@ def _grow(
 def nearest(
     times: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the nearest other time with an agreeing signature of the two around (-1 without),
-    and how much later that is.
+    """Return the index of the nearest other time with an agreeing signature of the two around (-1
+    without), and how much later it is, ns.
     """
     after = np.clip(np.searchsorted(other, times), 0, len(other) - 1)
     before = np.maximum(after - 1, 0)
@@ -214,7 +214,9 @@ def nearest(
 
 
 def _tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarray) -> bool:
-    """Unrelated ends lie anywhere between two others, at a median of a half of half the gap."""
+    """True if the ends are closer than unrelated ones, which lie anywhere between two others: at a
+    median of a half of half the gap.
+    """
     gaps = np.diff(other)
     around = np.minimum(gaps[np.minimum(index, len(gaps) - 1)], gaps[np.maximum(index - 1, 0)]) / 2
     return bool(np.median(misfits / np.maximum(around, 1.0)) < 0.25)
@@ -331,7 +333,7 @@ def _central(count: int) -> slice:
 
 
 def _misfits(ends: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """By how much each interval differs between the two, without a drift."""
+    """Return the difference of each interval between the two sequences, without a drift."""
     _, slope, _ = line_through(ends, others - ends)
     return np.abs(np.diff(others - ends * (1 + slope)))
 

@@ -193,8 +193,8 @@ def _normal(
     scale: dict[int, float],
     reference: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
-    """Normal matrix and right side for a step of (offset, drift in ns per s), and how the step
-    determines each block's lateness.
+    """Return the normal matrix and right side for a step of (offset, drift in ns per s), and how
+    the step determines each block's lateness.
     """
     hosts = len(offset)
     normal, right, eliminated = np.zeros((2 * hosts, 2 * hosts)), np.zeros(2 * hosts), []
@@ -238,8 +238,8 @@ def _normal(
 
 
 def _free(reference: np.ndarray, normal: np.ndarray) -> np.ndarray:
-    """Parameters to solve for: not those of references, nor offsets that nothing determines any
-    more.
+    """Return the parameters to solve for: not those of references, nor offsets that nothing
+    determines any more.
     """
     hosts = len(reference)
     free = reference != np.arange(hosts)

@@ -190,8 +190,8 @@ def spread_of(values: np.ndarray) -> float:
 
 
 def line_through(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
-    """(value at time 0, slope, spread about the line) by medians; of fewer than four points that is
-    drawn to 0. Times ascending, in ns.
+    """Return (value at time 0, slope, spread about the line) by medians; the line of fewer than
+    four points is drawn to 0. Times ascending, in ns.
 
     Pairs of points that lie far apart tell more of the slope: after a burst, the few that come much
     later decide.

@@ -133,7 +133,7 @@ def pool(gathered: Gathered, hosts: int, error: float) -> Pool:
 
 
 def _doubts(settled: np.ndarray, found: list[tuple[int, int, _Pair]]) -> np.ndarray:
-    """By host, how far it may be off the lowest host that it is connected to. settled: parts
+    """Return by host how far it may be off the lowest host that it is connected to. settled: parts
     without the pairs, which connect them.
     """
     near: dict[int, list[tuple[int, float]]] = {}

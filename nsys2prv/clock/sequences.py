@@ -159,8 +159,8 @@ def recognised(calls: Calls, error: float = UTC_ERROR) -> tuple[np.ndarray, list
 
 
 def _members(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
-    """Order of the rows by (key, member, begin), where each member's begin in it, and (key, member)
-    of each.
+    """Return the order of the rows by (key, member, begin), where each member begins in it, and
+    (key, member) of each.
     """
     begin, member = table["begin"].to_numpy(), table["member"].to_numpy()
     first, lowest = int(begin.min()), int(member.min())
@@ -447,6 +447,6 @@ def _by_ends(
 
 
 def _by_end(sequence: CallSequence) -> np.ndarray:
-    """Places of the synchronising calls, in the order of their ends."""
+    """Return the places of the synchronising calls, in the order of their ends."""
     places = np.flatnonzero(sequence.all)
     return places[np.argsort(sequence.end[places], kind="stable")]

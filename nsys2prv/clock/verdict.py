@@ -31,7 +31,7 @@ class Violations:
     total: float = 0.0
 
     def counts(self) -> dict[str, int]:
-        """For the record, in whole ns."""
+        """Return the counts for the record, in whole ns."""
         return {
             "checked": self.checked,
             "violated": self.number,

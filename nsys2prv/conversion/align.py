@@ -54,8 +54,8 @@ Run = Callable[[Callable, Sequence], Iterator]
 def align_hosts(
     book: FactBook, method: str, hosts: int, span: tuple[int, int], folder: Path, run: Run
 ) -> Alignment:
-    """That many clocks aligned by what `method` means; the corrections are of times as the book's
-    maps place them. span: of the trace.
+    """Align this number of clocks by what `method` means; the corrections are of times as the
+    book's maps place them. span: of the trace.
     """
     found = collect_observations(book, method, folder, run)
     pivot = pivot_of(found)

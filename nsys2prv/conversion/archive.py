@@ -96,7 +96,7 @@ class StoredTask:
 
 @cache
 def catalogue_digest() -> str:
-    """Tells event types and layouts of records from those of another version."""
+    """Return a digest that tells event types and layouts from those of another version."""
     package = catalogue.__module__
     texts = [*data_texts(package, ".yaml"), *data_texts(f"{package}.events", ".yaml")]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
@@ -117,7 +117,7 @@ def manifest(contents: ArchiveManifest, held: Members) -> bytes:
 
 
 def digest_of(told: dict[str, Any]) -> str:
-    """Tells a manifest from one in which anything was changed."""
+    """Return a digest that changes with anything in the manifest."""
     return hashlib.sha256(
         json.dumps(
             {key: value for key, value in told.items() if key != DIGEST}, sort_keys=True

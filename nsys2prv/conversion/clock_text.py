@@ -122,8 +122,8 @@ def _harmless(text: str) -> str:
 
 
 def plot(record: ClockRecord, path: Path) -> None:
-    """A picture of how far each host's ends of collectives lie from the usual ones, before and
-    after. Needs matplotlib.
+    """Draw how far each host's ends of collectives lie from the usual ones, before and after. Needs
+    matplotlib.
     """
     try:
         from matplotlib.figure import Figure

@@ -262,7 +262,7 @@ def _noted(summary: Summary, verbose: bool) -> list[str]:
 
 
 def _reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
-    """Return whether all is routine, and what became of rows and records, by kind and reason."""
+    """Yield, by kind and reason, whether all is routine and what became of rows and records."""
     for what, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
         for (kind, reason), count in sorted(counts.items()):
             yield is_routine(reason), f"{plural(count, 'row')} of {kind} {what}: {reason}"

@@ -330,8 +330,8 @@ def _write(
 
 
 def _date(placed: Timeline) -> str:
-    """When the trace began, in UTC: from the reports, so that the same reports always give the same
-    bytes.
+    """Return when the trace began, in UTC: from the reports, so that the same reports always give
+    the same bytes.
     """
     known = any(placement.method != UNPLACED for placement in placed.placements)
     seconds = (

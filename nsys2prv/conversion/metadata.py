@@ -41,8 +41,8 @@ NOT_TOLD = frozenset(
 
 
 def checksum(path: Path) -> str:
-    """As :data:`CHECKSUM` says, in hexadecimal digits. SQLite counts changes in the first bytes of
-    a database.
+    """Return the checksum that :data:`CHECKSUM` names, in hexadecimal digits. SQLite counts changes
+    in the first bytes of a database.
     """
     size = path.stat().st_size
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
@@ -170,13 +170,13 @@ def inputs_of(job: Job) -> list[dict[str, Any]]:
 
 
 def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Sizes and checksums of some reports."""
+    """Return sizes and checksums of some reports."""
     return [_file(path) for path in paths]
 
 
 def _file(path: Path) -> dict[str, Any]:
-    """Size and checksum of a file, or of the files of a folder; nothing of one that stayed where a
-    store was made.
+    """Return size and checksum of a file, or of the files of a folder; nothing for one that stayed
+    where a store was made.
     """
     if path.is_dir():
         files = sorted(found for found in path.iterdir() if found.is_file())
@@ -188,8 +188,8 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _clock(clock: ClockMap) -> dict[str, Any]:
-    """Trace time = local + offset + drift * (local - pivot), then moved by lines between the shifts
-    [(time, ns)], if any.
+    """Return the report's clock map: trace time = local + offset + drift * (local - pivot), then
+    moved by lines between the shifts [(time, ns)], if any.
     """
     found: dict[str, Any] = {
         "offset_ns": int(clock.offset),
@@ -213,7 +213,7 @@ def _account(account: Account) -> dict[str, Any]:
 
 
 def _not_read(job: Job) -> dict[str, dict[str, Any]]:
-    """Tables with rows that no kind of event that was asked for reads: how many rows at most, and
+    """Return the tables with rows that none of the selected kinds reads: how many rows at most, and
     why.
     """
     read = {table for kind in job.selection.kinds for table in (*kind.tables, *kind.beside)}

@@ -67,7 +67,7 @@ class MemoryEstimate:
         return PAIR_SECONDS * self.pairs + STATE_SECONDS * self.states + LINE_SECONDS * self.lines
 
     def text(self) -> str:
-        """One line for people; "" for a trace that opens at once."""
+        """Return one line for users; "" for a trace that opens at once."""
         if self.memory < WORTH_TELLING:
             return ""
         bare = self._memory(self.bare)

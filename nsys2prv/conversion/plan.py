@@ -39,7 +39,9 @@ class Plan:
 
     @classmethod
     def of(cls, options: Options) -> Plan:
-        """Raises UsageError, or Nsys2prvError for a file of rules or clocks that cannot be read."""
+        """Check the options and make a plan of them. Raises UsageError, or Nsys2prvError for a file
+        of rules or clocks that cannot be read.
+        """
         settings = Settings(
             least=least_durations(options.min_duration),
             rules=load_rules(options.kernel_rules),

@@ -107,7 +107,7 @@ MOST_MESSAGES = 12
 
 
 def loss_warnings(infos: Sequence[ReportInfo]) -> list[str]:
-    """Warnings: losses first, then what was recorded otherwise than asked for, then errors."""
+    """Return warnings: losses first, then what was recorded otherwise than asked for, then errors."""
     return [
         *_grouped(infos, lambda message: message.loss, "says that events may be missing"),
         *_grouped(

@@ -184,7 +184,7 @@ def start_at_first_event(placed: Timeline, results: Sequence[TaskResult]) -> Tim
 
 
 def _firsts(placements: Sequence[Placement], results: Sequence[TaskResult]) -> dict[int, int]:
-    """When the first event of each report is, as they are placed."""
+    """Return the time of the first event of each report, as they are placed."""
     firsts: dict[int, list[int]] = {}
     for run in (run for result in results for run in result.runs if run.first != OPEN):
         firsts.setdefault(run.report, []).append(run.first)

@@ -160,8 +160,8 @@ GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 
 
 def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """One row a graph launch. Traced by node instead, a graph's kernels are rows of the kernel
-    table with a graphNodeId.
+    """Yield one row per graph launch. Traced by node instead, a graph's kernels are rows of the
+    kernel table with a graphNodeId.
     """
     columns = extraction.read(
         part,
@@ -256,7 +256,7 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
 
 
 def copy_operations(kind: np.ndarray, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
-    """memory_operation values of copies. A device-to-device copy between two devices is a
+    """Return memory_operation values of copies. A device-to-device copy between two devices is a
     peer-to-peer copy.
     """
     known = (kind >= 0) & (kind < len(OPERATIONS))

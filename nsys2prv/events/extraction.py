@@ -267,7 +267,7 @@ class Extraction:
         return self.objects.number(ThreadKey(_known(tid)) for tid in distinct)[codes]
 
     def main_threads(self, pids: np.ndarray) -> np.ndarray:
-        """globalTid of each process's main thread, whose thread id is the process id."""
+        """Return the globalTid of each process's main thread, whose thread id is the process id."""
         known = np.where(pids == NULL, 0, pids)
         return (known & PROCESS_MASK) | ((known >> 24) & 0xFFFFFF)
 
@@ -342,7 +342,7 @@ def present(column: np.ndarray) -> np.ndarray:
 
 
 def correlation_ids(column: np.ndarray) -> np.ndarray:
-    """Correlation ids, of which 0 and negative ones are none."""
+    """Return correlation ids, with 0 and negative ones as none."""
     return column if column.min(initial=1) > 0 else np.where(column <= 0, ABSENT, column)
 
 

@@ -125,8 +125,8 @@ def _gpu_records(
     codes: np.ndarray,
     value: np.ndarray,
 ) -> Counters:
-    """GPU metrics as exports before 2023 hold them: events of a type for each GPU, whose lowest
-    byte is its number.
+    """Return GPU metrics as exports before 2023 hold them: events of a type for each GPU, whose
+    lowest byte is its number.
     """
     labels = labels_of(gpu_metrics.GPU_LAYOUT, (name for name, _ in names))
     for code, label in enumerate(labels):
@@ -152,8 +152,8 @@ def _texts(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _from_data(database: Source, part: Part) -> pl.DataFrame:
-    """Fields of a part of GENERIC_EVENT_DATA with the time and type of their events. Text where
-    numbers belong reads as 0.
+    """Return fields of a part of GENERIC_EVENT_DATA with the time and type of their events. Text
+    where numbers belong reads as 0.
     """
     have = database.tables[DATA].columns
     if not (

@@ -75,7 +75,7 @@ def _owner(extraction: Extraction, pid: int) -> str:
 
 
 def _ends(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
-    """When each context leaves the GPU (local ns), OPEN for those that stay."""
+    """Return when each context leaves the GPU (local ns), OPEN for those that stay."""
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
     keys = ", ".join(f"CAST(coalesce({name}, 0) AS INTEGER) AS {name}" for name in KEY)
     wanted = f"FROM {quoted(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
@@ -103,7 +103,7 @@ def _ends(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
 
 
 def _next(asked: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -> np.ndarray:
-    """For each row asked for, the first moment of the same key from `after` on, else OPEN."""
+    """Return, for each row asked for, the first moment of the same key from `after` on, else OPEN."""
     found = (
         asked.with_row_index("row")
         .sort("after")
@@ -119,7 +119,7 @@ def _next(asked: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -> np
 
 
 def _count_earlier(extraction: Extraction, table: str) -> None:
-    """Contexts of which the table has a switch out first are counted as dropped."""
+    """Count as dropped the contexts whose first row in the table is a switch out."""
     first = (
         f"SELECT tag, min(timestamp) FROM {quoted(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}) "
         "GROUP BY gpuId, vmId, contextId"
@@ -143,7 +143,7 @@ BITS = {
 
 
 def extract_device_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Nothing: the kind has no tables."""
+    """Yield nothing: the kind has no tables."""
     yield from ()
 
 

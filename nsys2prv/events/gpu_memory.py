@@ -187,7 +187,7 @@ def of_cpus(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _sources(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Name indices of `file:line`; ABSENT where no file is known."""
+    """Return name indices of `file:line`; ABSENT where no file is known."""
     known = np.flatnonzero((columns["sourceFile"] != NULL) & (columns["sourceFile"] >= 0))
     result = np.full(columns.rows, ABSENT)
     if len(known):

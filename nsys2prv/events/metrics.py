@@ -119,7 +119,7 @@ def scaled(number: np.ndarray) -> np.ndarray:
 
 
 def metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]:
-    """typeId -> metricId -> name, and how many bytes it has if it is in floating point, else 0."""
+    """Return typeId -> metricId -> name, and its size in bytes if it is floating point, else 0."""
     floating = {
         (source, number): size
         for source, number, size, kind in database.small(
@@ -200,8 +200,8 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
 
 
 def _capture_begin(extraction: Extraction) -> int:
-    """When the capture began, in the report's time: the first sample of each metric begins long
-    before.
+    """Return when the capture began, in the report's time: the first sample of each metric begins
+    long before.
     """
     report = extraction.report
     return (report.utc_ns if report.utc_ns is not None else NULL) if report.absolute else 0

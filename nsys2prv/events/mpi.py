@@ -348,8 +348,8 @@ def _read(
 
 
 def _places(calls: _Calls, concerned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For the rows concerned: the how-manieth row of its call it is, from 0, and of how many.
-    Others are the first of one.
+    """Return, for the rows concerned, each row's place among the rows of its call, from 0, and
+    their number. Others are the first of one.
     """
     place, of = np.zeros(len(concerned), np.int64), np.ones(len(concerned), np.int64)
     rows = np.flatnonzero(concerned)

@@ -93,7 +93,7 @@ def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
 
 
 def operations(texts: pl.Series) -> np.ndarray:
-    """nccl_operation of the catalogue by the names of ranges; 0 for ranges that are none."""
+    """Return nccl_operation values of the catalogue by the names of ranges; 0 for other ranges."""
     return np.fromiter(map(operation_of, texts.to_list()), np.int64, len(texts))
 
 

@@ -221,8 +221,8 @@ def _valued(field: str, values: Mapping[str, int], count: int) -> pl.Expr:
 
 
 def _hashes(field: str) -> pl.Expr:
-    """Communicator hashes from decimal (signed or not) or hexadecimal text: their 64 bits as a
-    signed number.
+    """Return communicator hashes from decimal (signed or not) or hexadecimal text: their 64 bits as
+    a signed number.
     """
     text = pl.col(field)
     unsigned = text.cast(pl.UInt64, strict=False).reinterpret(signed=True)
@@ -340,13 +340,13 @@ def _binary(database: Source, columns: Columns) -> _Found:
 
 
 def _matrix(values: pl.Series, width: int) -> np.ndarray:
-    """Equally long bytes as a matrix of bytes, a row each."""
+    """Return byte strings of equal length as a matrix of bytes, a row each."""
     return np.frombuffer(b"".join(values.to_list()), np.uint8).reshape(-1, width)
 
 
 def _reductions(values: np.ndarray, names: tuple[tuple[int, str], ...]) -> np.ndarray:
-    """Catalogue values of reductions, by the names of the report's enumeration, else by NCCL's
-    numbers.
+    """Return catalogue values of reductions, by the names of the report's enumeration, else by
+    NCCL's numbers.
     """
     by_name = {value: REDUCTIONS.get(name.lower(), ABSENT) for value, name in names}
     distinct, codes = factorize(values)

@@ -304,7 +304,7 @@ def _last_begun(units: Units, threads: np.ndarray, times: np.ndarray) -> np.ndar
 
 
 def _devices(place: np.ndarray, devices: np.ndarray, units: int) -> np.ndarray:
-    """For each unit the number of devices whose kernels it is the last begun of."""
+    """Return, for each unit, the number of devices for whose kernels it is the last begun."""
     tied = place >= 0
     (unit, _), _ = factorize_together(place[tied], devices[tied])
     return np.bincount(unit, minlength=units)

@@ -31,7 +31,7 @@ PAIRS = 1 << 20
 
 
 def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Sets facts aside; the rows follow when all parts are read."""
+    """Set facts aside; the rows follow when all parts are read."""
     if part.table == TABLE:
         _ranges(extraction, part)
     else:
@@ -115,7 +115,8 @@ def derive(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
 
 
 def project(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """The first begin and the last end (ns) of the work that each range launched on each stream.
+    """Return the first begin and the last end (ns) of the work that each range launched on each
+    stream.
 
     ranges: thread, begin, end. operations: thread, call_begin, call_end, object_stream, begin, end.
     Returns range (a row's index), object, begin and end. Calls that begin within a range are
@@ -166,8 +167,8 @@ def project(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
 def _crossed(
     begin: np.ndarray, end: np.ndarray, call_begin: np.ndarray, call_end: np.ndarray
 ) -> np.ndarray:
-    """In which calls a range ends that began before or with them. (Clocks of NVTX and CUDA may
-    differ by some ns.)
+    """Return the calls in which a range ends that began before or with them. (Clocks of NVTX and
+    CUDA may differ by some ns.)
     """
     order = np.argsort(end)
     first, last = (

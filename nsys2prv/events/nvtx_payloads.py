@@ -210,7 +210,7 @@ NAME = "payload"
 
 
 def _carried(columns: tuple[str, ...], kinds: str) -> str:
-    """SQL for the first of these columns that has a number."""
+    """Return SQL for the first of these columns that has a number."""
     return (
         "coalesce("
         + ", ".join(

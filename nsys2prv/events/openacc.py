@@ -85,7 +85,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _sources(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Name indices of `name@file:line`, or of the name alone where no file is known."""
+    """Return name indices of `name@file:line`, or of the name alone where no file is known."""
     (names, files, lines), codes = factorize_together(
         columns["nameId"], columns["srcFile"], columns["lineNo"]
     )

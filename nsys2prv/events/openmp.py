@@ -185,8 +185,8 @@ def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
 def _region_ends(
     extraction: Extraction, thread: np.ndarray, region: np.ndarray, longest: int
 ) -> np.ndarray:
-    """The end of each (process of a globalTid, parallelId), NULL where the report has none that can
-    be.
+    """Return the end of each (process of a globalTid, parallelId), NULL where the report has no
+    plausible one.
     """
     table = PREFIX + "PARALLEL"
     part = extraction.report.parts.get(table)

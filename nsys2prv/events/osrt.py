@@ -130,7 +130,7 @@ def _threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) -> np.n
 
 
 def global_pids(report: ReportInfo) -> dict[int, int]:
-    """Process id -> globalPid, of the processes that the report names."""
+    """Return process id -> globalPid, of the processes that the report names."""
     return {pid_of(pid): pid for pid in report.processes}
 
 

@@ -57,8 +57,8 @@ def intervals(
     metric: np.ndarray,
     value: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Samples at their starts, and zeros at the ends after which no sample of the same metric
-    follows at once: time, metric, value.
+    """Return samples at their starts, and zeros at ends that no sample of the same metric directly
+    follows: time, metric, value.
     """
     order = np.lexsort((start, metric))
     start, end, metric, value = start[order], end[order], metric[order], value[order]
@@ -94,8 +94,8 @@ def groups(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
 
 
 def registered_string_names(extraction: Extraction, name_set: str, ids: np.ndarray) -> np.ndarray:
-    """Name indices of the registered strings with these ids; ABSENT where a row has none, or an
-    empty one.
+    """Return name indices of the registered strings with these ids; ABSENT where a row has none, or
+    an empty one.
     """
     distinct, codes = factorize(ids)
     texts = extraction.strings(distinct)

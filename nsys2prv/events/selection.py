@@ -101,7 +101,8 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
 def least_durations(
     given: Mapping[str, int], typed: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Kind -> duration in ns below which its ranges are dropped. given: by the names that -t takes.
+    """Return kind -> duration in ns below which its ranges are dropped. given: by the names that -t
+    takes.
 
     A kind's own name goes before those of groups, of which the longest duration counts, and these
     before `all`. typed: how the user wrote them, for messages. Raises UsageError for a name that is

@@ -52,8 +52,8 @@ class Capture:
 
 
 def capture_of(database: Source, utc_ns: int | None) -> Capture:
-    """When the capture of a report was. utc_ns: when it began in UTC, for reports whose times are
-    in UTC.
+    """Return the capture of a report. utc_ns: when it began in UTC, for reports whose times are in
+    UTC.
     """
     times = _some_times(database)
     if not len(times):
@@ -216,8 +216,8 @@ def main_process(database: Source) -> int | None:
 
 
 def capture_span(database: Source, capture: Capture) -> tuple[int, int]:
-    """When the capture started and stopped (local ns), by the messages that say so; without one,
-    the times that rows may have.
+    """Return when the capture started and stopped (local ns), by the messages that say so; without
+    one, the times that rows may have.
     """
     if not database.has(TABLE, "timestamp", "text"):
         return capture.first, capture.last

@@ -181,7 +181,9 @@ def _integer(value: object) -> int | None:
 
 
 def _members(text: object, rank: int, local: object, size: object) -> tuple[int, ...] | None:
-    """World ranks by rank in the communicator, if the text says so without a contradiction."""
+    """Return world ranks by rank in the communicator, if the text states them without a
+    contradiction.
+    """
     numbers = [int(number) for number in re.findall(r"-?\d+", str(text or ""))]
     if not isinstance(local, int):
         return tuple(numbers) if numbers and rank in numbers else None
@@ -221,8 +223,8 @@ def _named(rows: list[_Row]) -> list[tuple[_Row, str]]:
 
 
 def _predefined(rows: list[_Row]) -> tuple[dict[int, _Row], dict[int, _Row]]:
-    """MPI_COMM_WORLD and MPI_COMM_SELF of each rank: the first with all ranks in order, and the
-    first of one rank beside it.
+    """Return MPI_COMM_WORLD and MPI_COMM_SELF of each rank: the first with all ranks in order, and
+    the first of one rank besides it.
     """
     largest = max((len(row.members) for row in rows if row.members), default=0)
     worlds: dict[int, _Row] = {}

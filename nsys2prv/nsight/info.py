@@ -71,8 +71,8 @@ def _numbers(database: Source, names: Sequence[str]) -> dict[str, int]:
 
 
 def launcher_job(database: Source) -> str:
-    """Tells the launcher's jobs apart, and nothing of them: a digest of the first of
-    :data:`JOB_VARIABLES`; "" without one.
+    """Return a digest of the first of :data:`JOB_VARIABLES`, which tells the launcher's jobs apart
+    and reveals nothing else; "" without one.
     """
     if not database.has("META_DATA_CAPTURE", "name", "value"):
         return ""
@@ -87,8 +87,8 @@ def launcher_job(database: Source) -> str:
 
 
 def distinguishing(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
-    """One rank per report, by the first variable that all of them have and no two share the value
-    of; None if there is none.
+    """Return one rank per report, by the first variable that all of them have with distinct values;
+    None if there is none.
     """
     for name in RANK_VARIABLES:
         values = [report.get(name) for report in ranks]
@@ -322,7 +322,9 @@ def _gpus(database: Source) -> dict[int, Gpu]:
 
 
 def _cuda_gpus(database: Source) -> dict[tuple[int, int], int]:
-    """(pid, CUDA ordinal) -> GPU number: ordinals differ per process under CUDA_VISIBLE_DEVICES."""
+    """Return (pid, CUDA ordinal) -> GPU number: ordinals differ per process under
+    CUDA_VISIBLE_DEVICES.
+    """
     rows = database.small("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
     return {
         (pid, ordinal): gpu

@@ -138,7 +138,7 @@ def _one_after_the_other(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 def _ranks(infos: Sequence[ReportInfo]) -> list[str]:
-    """MPI ranks that two processes claim."""
+    """Return the MPI ranks that two processes claim."""
     seen: dict[int, tuple[tuple[str, int], str]] = {}
     for info in infos:
         for process, rank in info.ranks.items():

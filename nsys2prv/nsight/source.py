@@ -375,7 +375,7 @@ def _without_nulls(rows: pl.DataFrame, names: list[str]) -> dict[str, np.ndarray
 
 
 def bytes_of(column: pl.Series) -> pl.Series:
-    """Any column as bytes; what is null has none."""
+    """Return any column as bytes; NULL as an empty string."""
     if column.dtype != pl.Binary:
         column = column.cast(pl.String).cast(pl.Binary)
     return column.fill_null(b"") if column.null_count() else column

@@ -12,7 +12,7 @@ UNKNOWN = "unknown to this version"
 
 @cache
 def _reasons() -> tuple[dict[str, str], dict[str, str]]:
-    """Name -> reason, and the beginning of a name -> reason, the longest first."""
+    """Return name -> reason, and the beginning of a name -> reason, the longest first."""
     names: dict[str, str] = {}
     beginnings: dict[str, str] = {}
     for reason, tables in shipped(data_text(__package__, "tables.yaml")).items():
@@ -25,7 +25,7 @@ def _reasons() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def reason(table: str) -> str:
-    """Why a table that no kind of event reads is not translated."""
+    """Return why a table that no kind of event reads is not translated."""
     names, beginnings = _reasons()
     return names.get(table) or next(
         (text for start, text in beginnings.items() if table.startswith(start)), UNKNOWN

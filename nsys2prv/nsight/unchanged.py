@@ -13,8 +13,8 @@ Signature = tuple[tuple[str, int, int, int, int], ...]
 
 
 def signature(path: Path) -> Signature:
-    """Name, device, inode, size and time of change of a file, or of all files of a folder; nothing
-    where there is none.
+    """Return name, device, inode, size and time of change of a file, or of all files of a folder;
+    nothing where there is none.
     """
     try:
         files = sorted(entry.path for entry in os.scandir(path)) if path.is_dir() else [str(path)]
@@ -29,8 +29,8 @@ def signature(path: Path) -> Signature:
 
 @contextmanager
 def unchanged(paths: Sequence[Path]) -> Iterator[None]:
-    """Raises one clear line for a report that was replaced, changed or cut while this lasted,
-    whatever else that led to.
+    """Check that a report was not replaced, changed or cut during the block. Raises one clear line
+    otherwise, whatever error that led to.
     """
     before = {path: signature(path) for path in paths}
     try:

@@ -81,7 +81,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _blocks(file: BinaryIO, path: Path) -> Iterator[np.ndarray]:
-    """Whole lines, as bytes, of about BLOCK each."""
+    """Yield whole lines, as bytes, of about BLOCK each."""
     rest = b""
     while more := file.read(BLOCK):
         cut = more.rfind(b"\n") + 1

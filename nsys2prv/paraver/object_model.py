@@ -234,8 +234,8 @@ def _place_devices(
 def _order_processes(
     infos: list[ReportInfo], by_process: dict[tuple[int, int], list[ObjectKey]]
 ) -> tuple[list[RankedProcess], str]:
-    """Processes by rank, then by report; within a report those with GPU work first, then by pid;
-    tasks for devices behind all.
+    """Return the processes by rank, then by report; within a report those with GPU work first, then
+    by pid; tasks for devices behind all.
     """
     own = {(report, pid): infos[report].ranks.get(pid) for report, pid in by_process}
     method = "MPI ranks" if any(rank is not None for rank in own.values()) else ""
@@ -262,7 +262,9 @@ def _order_processes(
 def _nodes(
     infos: list[ReportInfo], machines: list[int], processes: list[RankedProcess]
 ) -> tuple[dict[int, int], list[Node]]:
-    """Nodes in the order in which the tasks first need them: report -> node index, and the nodes."""
+    """Return the nodes in the order in which the tasks first need them: report -> node index, and
+    the nodes.
+    """
     index: dict[int, int] = {}
     names: list[str] = []
     for process in processes:

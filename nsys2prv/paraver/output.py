@@ -43,10 +43,12 @@ class Output:
         raise NotImplementedError
 
     def collect(self, number: int) -> None:
-        """Called once for every part that is written, in order, by the process that began the file."""
+        """Collect a written part. Called once for every part, in order, by the process that began
+        the file.
+        """
 
     def abandon(self) -> None:
-        """The file is not wanted any more: let no part wait for another."""
+        """Give the file up: let no part wait for another."""
 
 
 class Placed(Output):
@@ -66,7 +68,7 @@ class Placed(Output):
         )
 
     def put(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
-        """Waits until all parts before it are written, so those must be under way."""
+        """Write a part. Waits until all parts before it are written, so those must be under way."""
         with self._places.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
             places = np.frombuffer(mapped, np.int64)
             try:

@@ -222,7 +222,7 @@ class Formatter:
         )
 
     def _closing_batches(self) -> list[Batch]:
-        """Zeros for every sampled number at the end of the trace."""
+        """Return zeros for every sampled number at the end of the trace."""
         by_codes: dict[tuple[int, ...], list[int]] = {}
         for thread, codes in self.manifest.closings:
             by_codes.setdefault(codes, []).append(thread)

@@ -19,7 +19,7 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
 def clean(text: str) -> str:
-    """One line of valid text without control characters, never empty, never all in a pair of
+    """Return one line of valid text without control characters, never empty, never all in a pair of
     brackets.
     """
     line = _CONTROL.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()

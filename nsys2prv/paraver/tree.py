@@ -52,8 +52,8 @@ class ObjectTree:
 
     @cached_property
     def addresses(self) -> list[str]:
-        """`cpu:application:task:thread` of every thread, as records name it; CPUs are numbered over
-        all nodes from 1.
+        """Return `cpu:application:task:thread` of every thread, as records name it; CPUs are
+        numbered over all nodes from 1.
         """
         following, free = [], 1
         for count in self.cpus_per_node:

@@ -21,8 +21,8 @@ NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": p
 
 
 def base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
-    """Name set -> frame of `label`, `value` (each but once) and `sure`: whether the label means
-    this value and no other. The earlier file decides.
+    """Return name set -> frame of `label`, `value` (each only once) and `sure`: whether the label
+    means this value and no other. The earlier file decides.
     """
     found: dict[str, list[pl.DataFrame]] = {}
     for path in paths:
@@ -134,7 +134,9 @@ class NameValues:
 
 
 def readable_kernels(texts: list[str], shorts: list[str]) -> list[str]:
-    """Short kernel names that still tell: the functor stays where the short name alone is useless."""
+    """Return short kernel names that are still distinctive: the functor stays where the short name
+    alone is useless.
+    """
     return disambiguate(
         [readable_kernel_name(text, short) for text, short in zip(texts, shorts, strict=True)],
         texts,
@@ -176,7 +178,7 @@ def assign(
 
 
 def reused_values_note(values: Iterable[NameValues]) -> str:
-    """For people: how many names have the values of an earlier trace."""
+    """Return a note on how many names have the values of an earlier trace."""
     found = list(values)
     kept, ambiguous = sum(item.kept for item in found), sum(item.ambiguous for item in found)
     return (

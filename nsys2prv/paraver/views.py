@@ -86,7 +86,7 @@ def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[st
 
 
 def workspaces() -> dict[str, str]:
-    """Name -> text of files that Paraver imports: one for each menu."""
+    """Return name -> text of files that Paraver imports: one for each menu."""
     from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, menus
     from nsys2prv.paraver.cfg.workspace import SUFFIX, workspace, workspace_text
 

@@ -94,8 +94,8 @@ def by_group(blocks: Iterable[Block]) -> list[tuple[Block, ...]]:
 
 
 def windows(blocks: Sequence[Block], most: int) -> list[tuple[int | None, int | None]]:
-    """Spans (low, high) of ordinals that cut these blocks together into about equal parts of about
-    `most` rows.
+    """Return spans (low, high) of ordinals that cut these blocks together into about equal parts of
+    about `most` rows.
     """
     rows = sum(block.rows for block in blocks)
     count = -(-rows // most)

@@ -212,7 +212,7 @@ class CallPortion:
         )
 
     def _by_member(self, pivot: int) -> Gathered:
-        """Yield the calls of one large communicator that the report does not number, a member at a
+        """Return the calls of one large communicator that the report does not number, a member at a
         time.
         """
         from nsys2prv.clock.gathering import Participant, gathered_by_member

@@ -94,8 +94,8 @@ class Keys:
 
 
 def innermost(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
-    """Keys at which the innermost of these ranges changes, ascending, and its state from there on
-    (NOTHING where none is open).
+    """Return the keys at which the innermost of these ranges changes, ascending, and its state from
+    there on (NOTHING where none is open).
 
     Innermost is what began last; of ranges that began together the shortest, then the one of the
     greatest state. At the stretch's limit nothing changes; before the first key of an object
@@ -125,8 +125,8 @@ def innermost(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """For each range the last of those before it that ends later, NOTHING where none does that is
-    still open at its begin.
+    """Return, for each range, the last of those before it that ends later, NOTHING where none does
+    that is still open at its begin.
 
     Every range points to the one before it, and on to where that points as long as that ends no
     later: what lies between ends earlier still. So all go on at once, and steps grow as others' do.

@@ -126,7 +126,7 @@ def divided(division: RelationContext) -> list[TaskResult]:
 
 
 def message_portions(division: RelationContext) -> list[ObservationFile]:
-    """Messages between hosts: none is received before it is sent."""
+    """Return files of bounds from messages between hosts: none is received before it is sent."""
     sides, processes = _sides(division, "clock-messages")
     return list(
         division.run(

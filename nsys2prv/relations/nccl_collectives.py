@@ -207,7 +207,7 @@ def _by_ends(
 def _matched(
     division: RelationContext, pieces: Sequence[Piece], known: bool, first: int = 0
 ) -> list[Found]:
-    """Yield the results of matching the pieces. first: number of the first step."""
+    """Return the results of matching the pieces. first: number of the first step."""
     return list(
         division.run(
             [

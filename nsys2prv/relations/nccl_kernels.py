@@ -298,7 +298,9 @@ class Piece:
 
 
 def portions(pieces: Sequence[Piece], most: int) -> list[tuple[Piece, ...]]:
-    """Portions of about `most` kernels at most: several pieces, in their order, or a part of one."""
+    """Return portions of about `most` kernels at most: several pieces, in their order, or a part of
+    one.
+    """
     found: list[tuple[Piece, ...]] = []
     few: list[Piece] = []
     room = most

@@ -98,7 +98,7 @@ def divided(division: RelationContext) -> list[TaskResult]:
 
 
 def portions(division: RelationContext) -> list[ObservationFile]:
-    """Yield observations of clocks from messages between hosts, by senders."""
+    """Return observations of clocks from messages between hosts, by senders."""
     return list(
         division.run(
             [
@@ -234,7 +234,7 @@ def _usable(messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pairs(messages: pl.DataFrame, error: float) -> pl.DataFrame:
-    """Sends with their receives (`..._there`). error: of the clocks, ns."""
+    """Return sends with their receives (`..._there`). error: of the clocks, ns."""
     messages = messages.sort(ORDER).with_columns(pl.col("sends") == 1, doubtful=pl.lit(False))
     messages = messages.with_columns(ordinal=pl.int_range(pl.len()).over(*_STREAM, "sends"))
     orders = messages.join(_orders(messages), on=_STREAM, how="left", maintain_order="left")

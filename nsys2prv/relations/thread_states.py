@@ -42,7 +42,7 @@ class Records:
         self._since = np.zeros(len(state), np.int64)
 
     def after(self, changes: Changes) -> tuple[np.ndarray, ...]:
-        """Object, begin, end and state of the records that these changes end, by begin."""
+        """Return object, begin, end and state of the records that these changes end, by begin."""
         object_, time, state = changes.object, changes.time, changes.state
         # An object's changes with its present state in front of them.
         seen, first = np.unique(object_, return_index=True)
@@ -239,8 +239,8 @@ def chunks(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ranges, Range
 
 
 def _bounds(task: StateTask, runs: Sequence[Run]) -> Iterator[tuple[int | None, int | None, int]]:
-    """Chunks of local time (None: without a bound), and the trace time up to which each and those
-    before it tell all.
+    """Yield chunks of local time (None: without a bound), and the trace time up to which each and
+    those before it are complete.
     """
     samples = (
         np.sort(np.concatenate([run.samples for run in runs])) if runs else np.zeros(0, np.int64)

@@ -184,8 +184,8 @@ def _with_zeros(
 
 
 def _zeros(runs: Sequence[Run], reader: SpillReader, clock: ClockMap, begin: int) -> np.ndarray:
-    """When zeros are due in runs of one GPU, which ascend by their first times (local ns). begin:
-    of the job, on the shared clock.
+    """Return when zeros are due in runs of one GPU, which ascend by their first times (local ns).
+    begin: of the job, on the shared clock.
     """
     apart = all(one.until < other.first for one, other in pairwise(runs))
     times = (

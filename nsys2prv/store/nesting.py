@@ -34,7 +34,7 @@ def nesting_lanes(
 
 
 def _groups(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> list[np.ndarray]:
-    """The rows of each group by begin, the longer first."""
+    """Return the rows of each group by begin, the longer first."""
     _, codes = factorize_together(*keys)
     order = np.lexsort((-end, begin, codes))
     return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
@@ -65,8 +65,8 @@ def _layered(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers: np.nd
 
 
 def _stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
-    """For each row the number of its stretch: the rows of equal keys between two times at which
-    there is none.
+    """Return, for each row, the number of its stretch: the rows of equal keys between two times at
+    which there is none.
     """
     _, codes = factorize_together(*keys)
     order = np.lexsort((begin, codes))

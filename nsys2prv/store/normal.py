@@ -248,7 +248,7 @@ def one_object(objects: np.ndarray) -> int:
 
 
 def ends_of(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.ndarray:
-    """The end records of begin records that end at `end`, ascending by time."""
+    """Return the end records of begin records that end at `end`, ascending by time."""
     ends = np.empty(len(begins), end_dtype(layout))
     order = slice(None) if is_sorted(end) else np.argsort(end, kind="stable")
     ends["time"] = end[order]
@@ -266,7 +266,7 @@ def closings_of(objects: np.ndarray, layout: Layout) -> np.ndarray:
 
 
 def _outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:
-    """The order by begin, the longer first among equals."""
+    """Return the order by begin, the longer first among equals."""
     if (begin[1:] > begin[:-1]).all():
         return slice(None)
     order = np.argsort(begin, kind="stable")

@@ -101,7 +101,7 @@ def _needed(result: TaskResult, grouped: Mapping[str, str]) -> TaskResult:
 
 
 def _lane_groups() -> dict[str, str]:
-    """Layout -> the word that it shares lanes under."""
+    """Return layout -> the word that it shares lanes under."""
     return {layout: kind.lanes for kind in all_kinds() if kind.lanes for layout in kind.layouts}
 
 
@@ -231,8 +231,8 @@ def _any_overlap(
     starts: np.ndarray,
     lane_ends: dict[int, list[int]],
 ) -> np.ndarray:
-    """For each object (rows from `starts` on) whether any row begins before the one ahead ends, or
-    before an earlier chunk's.
+    """Return, for each object (rows from `starts` on), whether any row begins before the one ahead
+    ends, or before an earlier chunk's.
     """
     before = np.empty(len(end), np.int64)
     before[1:] = end[:-1]

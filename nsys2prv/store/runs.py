@@ -357,8 +357,8 @@ class SpillReader:
 
 
 def _blocks(run: Run, first: int, last: int | None) -> tuple[int, int]:
-    """From which record to before which one, both at multiples of SAMPLE or the run's end, those
-    lie with first <= time < last.
+    """Return the bounds of the records with first <= time < last, both at multiples of SAMPLE or
+    the run's end.
     """
     if first > run.until:
         return run.rows, run.rows

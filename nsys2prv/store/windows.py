@@ -14,12 +14,12 @@ from nsys2prv.store.runs import BEGIN, Run, Shape, SpillReader, take_records
 
 
 def begins(records: np.ndarray, clock: Clock) -> np.ndarray:
-    """Trace times (ns) of begin records."""
+    """Return trace times (ns) of begin records."""
     return begins_of(records["time"], records["end"], clock)
 
 
 def begins_of(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
-    """Trace times (ns) at which ranges begin, by their local times.
+    """Return trace times (ns) at which ranges begin, by their local times.
 
     A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it
     begins: it begins 1 ns earlier.
@@ -32,14 +32,14 @@ def begins_of(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
 
 
 def ends(records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
-    """Trace times (ns) at which the ranges of begin records end: those without an end, with the
-    trace.
+    """Return trace times (ns) at which the ranges of begin records end: those without an end, with
+    the trace.
     """
     return to_trace_time_or(records["end"], clock, duration)
 
 
 def to_trace_time_or(times: np.ndarray, clock: Clock, opened: int) -> np.ndarray:
-    """Trace times (ns) of local ones; `opened` for those that are OPEN."""
+    """Return trace times (ns) of local ones; `opened` for those that are OPEN."""
     lasting = times == OPEN
     return (
         np.where(lasting, opened, clock.to_global(np.where(lasting, 0, times)))
@@ -82,7 +82,7 @@ def _weight(run: Run) -> float:
 def placed(
     reader: SpillReader, run: Run, clock: ClockMap, duration: int, first: int, last: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Trace times and records of a run within a window."""
+    """Return trace times and records of a run within a window."""
     records = around(reader, run, clock, first, last)
     times = trace_times(run.shape, records, clock, duration)
     if clock.slack:
@@ -108,7 +108,7 @@ def in_window(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
 
 
 def trace_times(shape: Shape, records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
-    """Trace times (ns) of records; what is open is at the end of the trace."""
+    """Return trace times (ns) of records; what is open is at the end of the trace."""
     if shape.stream == BEGIN:
         return begins(records, clock)
     return to_trace_time_or(records["time"], clock, duration)

@@ -27,7 +27,9 @@ DEFAULT = "local"
 
 
 def check(engine: str, scheduler: str | None) -> None:
-    """Raises UsageError unless there is such an engine, and it takes what is given."""
+    """Check that there is such an engine and that it takes these options. Raises UsageError
+    otherwise.
+    """
     if engine not in ENGINES:
         raise UsageError(f"--engine {engine}: none of {', '.join(ENGINES)}")
     if scheduler and engine != "dask":

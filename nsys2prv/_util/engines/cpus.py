@@ -20,8 +20,8 @@ def available_cpus(memberships: Path = Path("/proc/self/cgroup"), root: Path = C
 
 
 def _quotas(memberships: Path, root: Path) -> Iterator[int]:
-    """Whole processors that each control group of this process, and each above it, may use (cgroups
-    of version 2, then 1).
+    """Yield the whole processors that each control group of this process, and each above it, may
+    use (cgroups of version 2, then 1).
     """
     try:
         lines = memberships.read_text().splitlines()

@@ -25,7 +25,7 @@ class SerialExecutor(Executor):
 
 
 def workers(jobs: int, scheduler: str | None = None) -> AbstractContextManager[Pool]:
-    """`jobs` workers."""
+    """Start `jobs` workers."""
     if jobs <= 1:
         return nullcontext(Pool(SerialExecutor(), 1))
     if jobs <= MOST_THREADS:

@@ -52,7 +52,7 @@ class Pool:
     _former: list[Executor] = field(default_factory=list, init=False)
 
     def end(self) -> None:
-        """No further tasks come: let the workers go while this process does what is left."""
+        """Let the workers go: no further tasks come, while this process finishes what is left."""
         if self.ends:
             self.executor.shutdown(wait=False)
 

@@ -238,7 +238,7 @@ def _processes(number: int) -> ProcessExecutor:
 
 @contextmanager
 def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
-    """`jobs` processes, which start afresh and use one thread each."""
+    """Start `jobs` fresh processes, which use one thread each."""
     with ExitStack() as stack:
         # What killed a worker most likely was memory: the next ones are fewer.
         yield Pool(

@@ -11,7 +11,7 @@ from nsys2prv._util.engines.pool import Pool
 
 @contextmanager
 def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
-    """`jobs` threads."""
+    """Start `jobs` threads."""
     with ThreadPoolExecutor(max(1, jobs)) as executor:
         yield Pool(executor, max(1, jobs), abandon=_abandon)
 

@@ -55,7 +55,7 @@ class Moment:
     ratio: bool = False
 
     def of(self, duration: int) -> int:
-        """In ns, of a trace of this duration (ns)."""
+        """Return the time in ns, of a trace of this duration (ns)."""
         return int(self.number * duration) if self.ratio else int(self.number)
 
 
@@ -97,8 +97,8 @@ def _moment(text: str, whole: str) -> Moment:
 
 
 def in_ns(text: str) -> str:
-    """FROM:TO with ns behind the numbers that have no unit, which mean seconds; "" where all have
-    one.
+    """Return FROM:TO with ns added to the numbers without a unit, which mean seconds; "" where all
+    have one.
     """
     ends = [end.strip() for end in text.split(":")]
     told = ":".join(

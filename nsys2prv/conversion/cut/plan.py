@@ -33,7 +33,7 @@ class CutPlan:
 
     @classmethod
     def of(cls, cut: CutOptions) -> CutPlan:
-        """Raises UsageError for what cannot be."""
+        """Check the options and make a plan of them. Raises UsageError for invalid ones."""
         numbers("--ranks", cut.ranks)
         if cut.max_size is not None and cut.max_size <= 0:
             raise UsageError("--max-size takes a size such as 500MB")

@@ -213,8 +213,8 @@ class _Cutter:
         )
 
     def _write_heads(self) -> None:
-        """Ranges that nest and are open when the cut begins, the outer ones first: in the order in
-        which the whole trace has them.
+        """Write the ranges that nest and are open when the cut begins, the outer ones first: in the
+        order in which the whole trace has them.
         """
         if not self.heads:
             return
@@ -284,8 +284,8 @@ class _Cutter:
         self.out.written[layout.name] += len(new)
 
     def _write_states(self) -> None:
-        """The state of each row when the cut begins. Layouts with the same event type tell of the
-        same states.
+        """Write the state of each row when the cut begins. Layouts with the same event type tell of
+        the same states.
         """
         groups: dict[object, list[_States]] = {}
         for found in self.states:

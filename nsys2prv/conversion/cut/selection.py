@@ -127,8 +127,8 @@ def kept_rows(
 def _of_reports(
     keys: list[tuple[int, ObjectKey]], wanted: set[int], machines: list[int]
 ) -> list[tuple[int, ObjectKey]]:
-    """Without the rows of other reports. What is sampled of a machine may stand in any of its
-    reports.
+    """Return the selection without the rows of other reports. What is sampled of a machine may be
+    in any of its reports.
     """
     near = {machines[report] for report in wanted}
     return [
@@ -144,7 +144,9 @@ def _of_ranks(
     model: ObjectModel,
     wanted: Sequence[tuple[int, int]],
 ) -> list[tuple[int, ObjectKey]]:
-    """Without the other processes of reports that hold several ranks. Devices stay."""
+    """Return the selection without the other processes of reports that hold several ranks. Devices
+    stay.
+    """
     several = {report for report, info in enumerate(infos) if info.ranks}
     away = {
         (process.report, process.pid)
@@ -168,7 +170,7 @@ def _of_devices(
     machines: list[int],
     asked: Sequence[str],
 ) -> list[tuple[int, ObjectKey]]:
-    """Without the rows of other GPUs."""
+    """Return the selection without the rows of other GPUs."""
     gpus = GpuNumbers(infos, machines)
     met: set[str] = set()
 

@@ -208,7 +208,7 @@ def _thinned(rate: int) -> Step:
 
 
 def steps() -> list[Step]:
-    """Yield the reductions, one after the other, until the trace fits; the order is that of
+    """Return the reductions to apply one after the other until the trace fits, in the order of
     docs/cutting.md.
     """
     layouts, lines = catalogue().layouts, frozenset(catalogue().lines)
@@ -303,7 +303,7 @@ class Fitting:
         return self._advanced().orders
 
     def again(self, job: Job) -> Fitting:
-        """After a cut by :meth:`further`: with what came out of it."""
+        """Return the state after a cut by :meth:`further`, with its actual size."""
         return replace(
             self._advanced(), bytes=_total(weights(job), CutSpec(self.orders.window)) + self.beside
         )

@@ -243,7 +243,7 @@ def _domain_ranges(known: int) -> list[range]:
 
 
 def _sections() -> dict[str, Any]:
-    """Section -> its entries of all files; a name twice in a section is a mistake of ours."""
+    """Return section -> its entries of all files; a name twice in a section is refused."""
     found: dict[str, Any] = {}
     for topic in data_texts(f"{__package__}.events", ".yaml"):
         for section, entries in shipped(topic).items():

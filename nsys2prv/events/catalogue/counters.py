@@ -46,7 +46,9 @@ class CounterTable(NamedTuple):
 
 @cache
 def hashed_types() -> dict[str, tuple[int, int]]:
-    """Event types of names that ``counters.yaml`` does not list, by layout: first and last."""
+    """Return the event types of names that ``counters.yaml`` does not list, by layout: first and
+    last.
+    """
     return {name: layout.hashed for name, layout in catalogue().layouts.items() if layout.hashed}
 
 

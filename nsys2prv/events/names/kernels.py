@@ -169,7 +169,7 @@ def _of_library(library: str, template: str, name: str, args: list[Expr], depth:
 
 
 def _of_eigen(template: str, args: list[Expr], depth: int) -> str:
-    """An Eigen expression as the formula it is:
+    """Return an Eigen expression as the formula it is:
     ``sum(Tensor<float,1>,Broadcasting(Tensor<float,1>))``.
     """
     texts = [
@@ -321,7 +321,7 @@ def disambiguate(labels: Sequence[str], full: Sequence[str]) -> list[str]:
 
 
 def _differences(names: list[str]) -> list[str]:
-    """For each name, in as few words as tell most of them apart, what it has of its own."""
+    """Return, for each name, its distinctive part, in as few words as tell most of them apart."""
     texts = [_prepared(name) for name in names]
     chosen, distinct = [""] * len(names), 1
     for column in _columns([(text, parse(text, parameters=True)) for text in texts]):

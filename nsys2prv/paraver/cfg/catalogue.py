@@ -173,7 +173,7 @@ def _places(path: Path) -> dict[str, tuple[str, ...]]:
 
 @cache
 def codes_of(path: Path) -> dict[str, tuple[int, ...]]:
-    """Name -> event types, of a catalogue."""
+    """Return name -> event types, of a catalogue."""
     found: dict[str, tuple[int, ...]] = {}
     for name, topic in _topics(path).items():
         for word, spec in topic.get("codes", {}).items():

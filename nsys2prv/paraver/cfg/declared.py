@@ -40,7 +40,7 @@ def declared_types() -> dict[str, int]:
 def declared_views(
     listed: Iterable[Spec], taken: Collection[str], codes: Mapping[str, Collection[int]]
 ) -> list[tuple[str, Spec]]:
-    """Name and specification of each view, as the catalogue's files would hold them.
+    """Return name and specification of each view, as the catalogue's files would hold them.
 
     listed: specifications of the catalogue's views, whose event types need no other view of the
     same kind. taken: names of views. codes: name -> event types.

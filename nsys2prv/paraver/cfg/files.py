@@ -46,7 +46,7 @@ made by rule of what is declared of events: `extra/basics/LAYOUT_FIELD` is a tim
 
 
 def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
-    """Path -> text of everything made from the catalogue of a folder."""
+    """Return path -> text of everything made from the catalogue of a folder."""
     core = [view for view in views if is_core(view)]
     made = {folder / view.path: view.text for view in core}
     made[folder / FIRST] = "".join(f"{view.path}\n" for view in in_order(core))

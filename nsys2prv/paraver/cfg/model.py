@@ -133,7 +133,7 @@ class Cfg:
 
 
 def check(cfg: Cfg) -> None:
-    """Raises CfgError with everything that is wrong with a view."""
+    """Check a view. Raises CfgError with everything that is wrong with it."""
     found = list(problems(cfg))
     if found:
         raise CfgError("; ".join(found))
@@ -300,8 +300,8 @@ def _narrowed(window: Window, present: Collection[int]) -> Window:
 
 
 def asks(cfg: Cfg, present: Collection[int]) -> str:
-    """Why Paraver would ask before it opens a view on a trace with these event types; empty if it
-    just opens it.
+    """Return why Paraver would ask before it opens a view on a trace with these event types; empty
+    if it just opens it.
 
     As its loader does: window after window, a type of a list that is not there counts against the
     view, but a range of which any type is there makes up for all windows before it.

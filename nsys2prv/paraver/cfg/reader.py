@@ -57,7 +57,7 @@ def read_cfg(text: str) -> Cfg:
 
 
 def _tags(text: str) -> list[tuple[str, str]]:
-    """Tag and value of each line that is no comment."""
+    """Return tag and value of each line that is no comment."""
     lines = [line.partition(" ") for line in text.split("\n") if line and line[0] not in "#<"]
     for tag, blank, value in lines:
         if not blank or not value or value != value.strip():

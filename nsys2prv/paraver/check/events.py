@@ -151,7 +151,7 @@ class Events:
             place.report("value-inexact", lines[record[values > LAST_EXACT]])
 
     def _new_types(self, place: Place, lines: np.ndarray) -> None:
-        """Types met for the first time, in these lines."""
+        """Note the types that occur for the first time in these lines."""
         new = self.types.values[-len(lines) :].tolist()
         for code, line in zip(new, lines.tolist(), strict=True):
             if code > LAST_LABELLED:
@@ -177,7 +177,7 @@ class Events:
         code: np.ndarray,
         values: np.ndarray,
     ) -> None:
-        """Values without a label, of types that have VALUES."""
+        """Report values without a label, of types that have VALUES."""
         ask = np.flatnonzero(self._labelled[code] & (values != 0))
         if not len(ask):
             return
@@ -292,7 +292,7 @@ class Events:
         self._open.depth[groups] = level[last] - lowest[last]
 
     def close(self, name: str, end: float, findings: Findings) -> None:
-        """Once all records are read: what is still open, and types without a label."""
+        """Report, after all records, open ranges and types without a label."""
         state = self._open
         types = self._keys.values // self._rows
         ranges = self._ranges[types]

@@ -72,7 +72,7 @@ class Finding:
 
     @property
     def message(self) -> str:
-        """One sentence: what is wrong, with examples, and what it does."""
+        """Return one sentence: what is wrong, with examples, and its effect."""
         rule = RULES[self.rule]
         shown = ", ".join([*self.examples, *(["..."] if self.more else [])])
         return f"{rule.wrong}{f' ({shown})' if shown else ''}: {rule.effect}"

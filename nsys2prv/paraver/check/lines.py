@@ -23,8 +23,8 @@ GZIP = 31
 
 
 def blocks(path: Path, findings: Findings) -> Iterator[bytes]:
-    """Whole lines, of about BLOCK bytes each time, without carriage returns at their ends; every
-    block ends with a line end.
+    """Yield whole lines, of about BLOCK bytes each time, without carriage returns at their ends;
+    every block ends with a line end.
     """
     rest: list[bytes] = []
     length, number, returns, cut = 0, 1, 0, True
@@ -231,8 +231,8 @@ class Place:
     findings: Findings
 
     def report(self, rule: str, lines: np.ndarray, example: object = None) -> None:
-        """A rule broken in these lines of the block (indices, ascending); the first is quoted
-        unless an example is given.
+        """Report a rule broken in these lines of the block (indices, ascending); the first is
+        quoted unless an example is given.
         """
         if len(lines):
             shown = self.lines.quoted(int(lines[0])) if example is None else example
@@ -290,7 +290,7 @@ def sound_lines(place: Place, communicators: int) -> Sound:
 
 
 def _others(place: Place, other: np.ndarray, communicators: int) -> None:
-    """Lines that are no record of a state, event or communication."""
+    """Check lines that are no record of a state, event or communication."""
     lines = place.lines
     kind = lines.kind[other]
     communicator = np.isin(kind, np.frombuffer(b"cCiI", np.uint8))

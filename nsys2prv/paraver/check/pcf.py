@@ -219,7 +219,7 @@ def _judge_types(labels: Labels, name: str, findings: Findings) -> None:
 def judge_groups(
     labels: Labels, groups: Iterator[frozenset[int]], name: str, findings: Findings
 ) -> None:
-    """Types of a group, which views show together, that label a value differently."""
+    """Report types of a group, which views show together, that label a value differently."""
     said: set[tuple[int, int, int]] = set()
     for group in groups:
         known: dict[int, tuple[int, str]] = {}

@@ -41,8 +41,8 @@ class Times:
     def check(
         self, place: Place, lines: np.ndarray, columns: list[np.ndarray], *, moves_end: bool
     ) -> np.ndarray:
-        """Return all times of these records; returns which records Paraver can read. moves_end: not
-        so for communications.
+        """Check all times of these records and return which records Paraver can read. moves_end:
+        not so for communications.
         """
         sound = np.ones(len(lines), bool)
         if not len(lines):

@@ -234,7 +234,7 @@ MOST_TYPES = 12
 
 
 def lines(result: Result) -> Iterator[str]:
-    """Return the contents of the trace, its findings, the worst first, and a line of counts."""
+    """Yield the contents of the trace, its findings, the worst first, and a line of counts."""
     yield f"{result.path}:"
     if result.contents:
         yield from (f"  {line}" for line in _contents_text(result.contents))
