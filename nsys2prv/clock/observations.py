@@ -52,27 +52,32 @@ NOISE = {
 
 @dataclass(frozen=True)
 class Calls:
-    """One row per member and collective call; arrays of one length.
+    """Calls of collectives, one row per member and call; arrays of one length."""
 
-    source: key of NOISE. group: communicator. member: participant, unique in its group. clock:
-    host, 0..hosts-1. number: sequence number that the report knows exactly, or -1. signature: of
-    operation and size, equal on all members; 0 unknown. role: Role. is_root: of a rooted
-    collective. members: expected number of members, 0 unknown. begin, end: placed times in ns.
-    began: whether the member's report has the beginning of the communicator, so that its first call
-    is the first; None: of no member.
-    """
-
+    #: Key of NOISE.
     source: np.ndarray
+    #: Communicator.
     group: np.ndarray
+    #: Participant, unique in its group.
     member: np.ndarray
+    #: Host, 0..hosts-1.
     clock: np.ndarray
+    #: Sequence number that the report knows exactly, or -1.
     number: np.ndarray
+    #: Hash of operation and size, equal on all members; 0 if unknown.
     signature: np.ndarray
+    #: Role.
     role: np.ndarray
+    #: True for the root of a rooted collective.
     is_root: np.ndarray
+    #: Expected number of members; 0 if unknown.
     members: np.ndarray
+    #: Placed time of the begin, ns.
     begin: np.ndarray
+    #: Placed time of the end, ns.
     end: np.ndarray
+    #: True if the member's report has the beginning of the communicator, so that its first call is
+    #: the first. None: false for all.
     began: np.ndarray | None = None
 
     def __post_init__(self) -> None:
@@ -103,16 +108,19 @@ class Messages:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something the user should know. -1: not of one source, group, member or clock. count: calls,
-    members or ns, as `reason` says.
-    """
+    """Finding about observations that the user should know."""
 
     kind: str
     reason: str
+    #: Number of calls, members or ns, as `reason` says.
     count: int = 0
+    #: Key of NOISE; -1 if not of one source.
     source: int = -1
+    #: Communicator; -1 if not of one group.
     group: int = -1
+    #: Participant; -1 if not of one member.
     member: int = -1
+    #: Host; -1 if not of one host.
     clock: int = -1
 
 

@@ -25,23 +25,26 @@ CAUSAL_HEAD = "# causal: how far ranks were then moved in the trace beside this 
 
 @dataclass(frozen=True)
 class HostClock:
-    """A host's correction. bound_ns: largest error against `reference` anywhere in the trace,
-    observed_bound_ns: where something was observed; None where it is not known. sure: whether its
-    times may be compared with those of hosts of the same reference. spread_ns: standard deviation
-    of the ends of collectives about their common time. samples: (UTC ns, deviation before,
-    deviation after) of some.
-    """
+    """Correction of one host's clock."""
 
     offset_ns: int = 0
     drift_ppm: float = 0.0
     at_utc_ns: int = 0
+    #: Method that found the correction.
     method: str = ""
+    #: Host that this one is corrected to.
     reference: str = ""
+    #: Number of collectives or messages used.
     observations: int = 0
+    #: Standard deviation of the ends of collectives about their common time, ns.
     spread_ns: int | None = None
+    #: Largest error against `reference` anywhere in the trace, ns; None if unknown.
     bound_ns: int | None = None
+    #: The same, only where something was observed.
     observed_bound_ns: int | None = None
+    #: True if its times may be compared with those of hosts with the same reference.
     sure: bool = True
+    #: (UTC ns, deviation before, deviation after) of some collectives.
     samples: tuple[tuple[int, int, int], ...] = ()
 
     def correct(self, placed: ClockMap) -> ClockMap:
@@ -79,16 +82,18 @@ class CausalRecord:
 
 @dataclass(frozen=True)
 class ClockRecord:
-    """All hosts by name. causality: of what must precede what, checked, violated, the largest
-    violation and their sum in ns, by whether it was used or held back, before and after the
-    correction. notes, warnings: for the user. causal: of the trace beside the file alone: it is not
-    done again where the file is used.
-    """
+    """Corrections of all hosts, as in the file beside the trace."""
 
+    #: Host name -> correction.
     hosts: Mapping[str, HostClock]
+    #: Precedences checked, violated, the largest violation and their sum (ns), by whether used or
+    #: held back, before and after the correction.
     causality: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    #: Notes for the user.
     notes: tuple[str, ...] = ()
+    #: Warnings for the user.
     warnings: tuple[str, ...] = ()
+    #: Effect of --causal on this trace; not repeated where the file is used.
     causal: CausalRecord | None = None
 
     def text(self) -> str:

@@ -58,29 +58,33 @@ ORDER = "order of collectives"
 
 @dataclass(frozen=True)
 class HostCorrection:
-    """corrected = placed + offset_ns + drift * (placed - pivot), of one host; 0 and 0 of a
-    reference.
-
-    reference: host that this one is corrected to. bound_ns: largest error against it at any instant
-    of the trace; observed_bound_ns: of the span observed alone; None where it is not known.
-    observations: collectives (or messages) used. spread_ns: standard deviation of this host's ends
-    of collectives about the common ones, NaN without. drift_sigma: standard deviation of the drift,
-    a plain ratio. span: first and last placed time observed. sure: whether it may be compared with
-    the others that have its reference.
+    """Correction of one host: corrected = placed + offset_ns + drift * (placed - pivot); 0 and 0
+    for a reference.
     """
 
     host: int
+    #: Host that this one is corrected to.
     reference: int
     method: str
     pivot: int
+    #: Offset, ns.
     offset_ns: float = 0.0
+    #: Drift, a plain ratio.
     drift: float = 0.0
+    #: Largest error against the reference anywhere in the trace, ns; None if unknown.
     bound_ns: float | None = None
+    #: Standard deviation of the drift, a plain ratio.
     drift_sigma: float = 0.0
+    #: Number of collectives or messages used.
     observations: int = 0
+    #: Standard deviation of this host's ends of collectives about the common ones, ns; NaN without
+    #: any.
     spread_ns: float = float("nan")
+    #: First and last placed time observed, ns.
     span: tuple[int, int] | None = None
+    #: Largest error within the span observed, ns; None if unknown.
     observed_bound_ns: float | None = None
+    #: True if it may be compared with the others that have its reference.
     sure: bool = True
 
     @property
@@ -90,16 +94,17 @@ class HostCorrection:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Corrections by host, the verdict on them, and what the user should know. `kept_utc`: they
-    were worse, and all are 0.
+    """Result of aligning the hosts."""
 
-    samples: of each host, how far its ends of collectives lie from the usual ones.
-    """
-
+    #: Correction of each host.
     corrections: list[HostCorrection]
+    #: Verdict on the corrections.
     verdict: Verdict
+    #: Findings that the user should know.
     findings: list[Finding]
+    #: The corrections were worse than UTC, so all are 0.
     kept_utc: bool = False
+    #: Per host: deviations of its ends of collectives from the usual ones.
     samples: list[tuple[Sample, ...]] = field(default_factory=list)
 
 

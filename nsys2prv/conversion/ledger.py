@@ -34,14 +34,15 @@ class Writing:
 
 @dataclass
 class Ledger:
-    """kinds: by kind of event, or relation; records: by layout; lines: by kind of line. tables: of
-    tables of which kinds take rows by conditions, how many there are, and of these how many no kind
-    took.
-    """
+    """Accounts of all rows and records of a job."""
 
+    #: By kind of event, or relation.
     kinds: dict[str, Account] = field(default_factory=dict)
+    #: By layout.
     records: dict[str, Writing] = field(default_factory=dict)
+    #: By kind of line.
     lines: dict[str, Writing] = field(default_factory=dict)
+    #: For tables of which kinds take rows by conditions: their rows, and those that no kind took.
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property

@@ -220,41 +220,49 @@ class Written:
 
 @dataclass
 class Summary:
-    """clock_lines: how the clocks of hosts were brought together, in a line or two; clocks: the
-    same for each host. is_cut: whether only a part of the job was wanted. notes: what was noticed;
-    those that are :class:`nsys2prv._util.notes.Detail` ask nobody to do anything. events: written,
-    by layout. dropped, repaired: rows by (kind, reason). left_out: records by (layout or kind of
-    lines, reason). ledger: what became of all rows and records. sizes: bytes of every file.
-    duration in ns. types: event types in the trace. report: of the analyses, "" where they were not
-    asked for. load: what Paraver has to open; smaller: what options would make of the trace. cpu: seconds by stage, in one line. unread: what is
-    wrong with reports that could not be read, with keep_going.
-    """
+    """Summary of a conversion."""
 
     ranks: int
     hosts: int
     devices: int
     threads: int
+    #: Length of the trace, ns.
     duration: int
     lines: int
     order: str
+    #: How the clocks of hosts were aligned, in a line or two.
     clock_lines: list[str]
+    #: Records written, by layout.
     events: dict[str, int]
+    #: Rows dropped, by (kind, reason).
     dropped: dict[tuple[str, str], int]
+    #: Rows changed, by (kind, reason).
     repaired: dict[tuple[str, str], int]
+    #: Size of every file, bytes.
     sizes: dict[Path, int]
+    #: Records not written, by (layout or kind of lines, reason).
     left_out: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: Account of all rows and records.
     ledger: Ledger = field(default_factory=Ledger)
+    #: Notes; those that are :class:`nsys2prv._util.notes.Detail` need no attention.
     notes: list[str] = field(default_factory=list)
     placed: list[str] = field(default_factory=list)
+    #: The same for each host.
     clocks: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    #: Event types in the trace.
     types: frozenset[int] = frozenset()
+    #: Text of the analyses, "" if they were not asked for.
     report: str = ""
+    #: Contents that Paraver has to hold in memory.
     load: MemoryEstimate = field(default_factory=MemoryEstimate)
     #: What options would make of a large trace, for people.
     smaller: str = ""
+    #: CPU seconds by stage, in one line.
     cpu: str = ""
+    #: One line for each report that could not be read, with keep_going.
     unread: list[str] = field(default_factory=list)
+    #: True if only a part of the job was asked for.
     is_cut: bool = False
 
     @cached_property

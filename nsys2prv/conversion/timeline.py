@@ -87,17 +87,20 @@ AS_THEY_ARE = "local times as they are"
 
 @dataclass(frozen=True)
 class Timeline:
-    """placements: of the reports, to UTC. record: how hosts' clocks were corrected, None where
-    there is one clock only or none was to be. clocks: maps to trace time, each report's, and last
-    the identity for runs that are in trace time. epoch: UTC (ns) at trace time 0. warnings: for the
-    user. causal: how far ranks were moved, None where that was not asked for.
-    """
+    """Placement of all reports in trace time."""
 
+    #: Placement of each report in UTC.
     placements: list[Placement]
+    #: Corrections of the hosts' clocks; None if there is only one clock, or none was to be
+    #: corrected.
     record: ClockRecord | None
+    #: Maps to trace time: of each report, and last the identity for runs in trace time.
     clocks: list[ClockMap]
+    #: UTC at trace time 0, ns.
     epoch: int
+    #: Warnings for the summary.
     warnings: tuple[str, ...] = ()
+    #: Moves of ranks by --causal; None if that was not asked for.
     causal: CausalRecord | None = None
 
 

@@ -100,15 +100,15 @@ class SomeRows(Part):
 
 @dataclass
 class Columns:
-    """Rows of one read. integers: int64 with :data:`NULL` for NULL. texts: each row's code into a
-    series of distinct bytes.
+    """Rows of one read, as columns."""
 
-    `damaged` counts the values that were no integers where integers belong; they read as NULL.
-    """
-
+    #: Number of rows.
     rows: int
+    #: Name -> int64, :data:`NULL` for NULL.
     integers: dict[str, np.ndarray]
+    #: Name -> each row's code into a series of distinct bytes.
     texts: dict[str, tuple[np.ndarray, pl.Series]]
+    #: Number of values that are not integers where integers belong; they read as NULL.
     damaged: int = 0
 
     def __getitem__(self, name: str) -> np.ndarray:

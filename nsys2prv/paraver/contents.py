@@ -31,15 +31,17 @@ LARGE, VALUE_BITS, VALUE_DIGITS = 100, 7, 2
 
 @dataclass(frozen=True)
 class Contents:
-    """types: event types of the trace; filled: those of them with a value that is not 0; tags: of
-    its communications; states: of rows; values: each type with each of its values, as LARGE those
-    from LARGE on, or None where they are not known.
-    """
+    """Contents of a trace."""
 
+    #: Event types.
     types: frozenset[int]
+    #: Event types with a value that is not 0.
     filled: frozenset[int]
+    #: Tags of communications.
     tags: frozenset[int]
+    #: States of rows.
     states: frozenset[int] = frozenset()
+    #: Type -> its values, LARGE for those from LARGE on; None if unknown.
     values: frozenset[tuple[int, int]] | None = None
 
 

@@ -49,14 +49,16 @@ class RankedProcess:
 
 @dataclass
 class ObjectModel:
-    """The trace's objects. rows: (report, object key) -> index of its thread in the tree.
-    processes: one for each task. ranked: how the order was found.
-    """
+    """Objects of the trace."""
 
+    #: Tree of nodes, tasks and threads.
     tree: ObjectTree
+    #: (report, object key) -> index of its thread in the tree.
     rows: dict[tuple[int, ObjectKey], int]
+    #: Process of each task.
     processes: list[RankedProcess]
     devices: int
+    #: How the order of the tasks was found.
     ranked: str
 
     @property

@@ -24,19 +24,19 @@ from nsys2prv.store.window_records import GlobalIds, WindowReader, WindowRecords
 
 @dataclass
 class Manifest:
-    """Everything the windows need. addresses: of every thread, as records name it.
-
-    domain_codes: (name, number) of every NVTX domain. counter_codes: event type by layout and
-    label. closings: thread and event types of the samples to set to 0 at the end. bounds: window k
-    is bounds[k] <= time < bounds[k + 1], the last one open.
-    """
+    """Everything that writing the windows needs."""
 
     runs: list[Run]
     meanings: GlobalIds
+    #: Address of every thread, as records name it.
     addresses: list[str]
+    #: (name, number) of every NVTX domain.
     domain_codes: list[tuple[str, int]]
+    #: Event type by layout and label.
     counter_codes: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: Thread and event types of the samples to set to 0 at the end.
     closings: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    #: Times, ns: window k is bounds[k] <= time < bounds[k + 1], the last one open.
     bounds: list[int] = field(default_factory=list)
 
     def save(self, path: Path) -> None:

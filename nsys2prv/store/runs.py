@@ -115,28 +115,32 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """`rows` records at `offset` of a spill file, ascending by time (local ns of `report`). Equal
-    to itself alone.
-
-    source: number of the extraction whose objects and names the records' indices mean. first,
-    until: time of the first and of the last record. last: the greatest time in it that is not OPEN,
-    ends and receives included. samples: the time of every SAMPLE-th record. object: the one object
-    of all its records, -1 for several. values: how many numbers a run of samples holds. filler:
-    whether these are zeros that say where nothing was sampled (:mod:`nsys2prv.store.corrections`).
+    """Records at `offset` of a spill file, ascending by time (local ns of `report`). Equal to
+    itself alone.
     """
 
     shape: Shape
     path: Path
     offset: int
+    #: Number of records.
     rows: int
     report: int
+    #: Number of the extraction that the indices in the records refer to.
     source: int
+    #: Time of the first record.
     first: int
+    #: Time of the last record.
     until: int
+    #: Greatest time in the run that is not OPEN, ends and receives included.
     last: int
+    #: Time of every SAMPLE-th record.
     samples: np.ndarray = field(repr=False)
+    #: Object of all records, -1 for several.
     object: int = -1
+    #: Number of sampled numbers, in a run of samples.
     values: int = 0
+    #: True if these are zeros that mark where nothing was sampled
+    #: (:mod:`nsys2prv.store.corrections`).
     filler: bool = False
 
 

@@ -64,16 +64,17 @@ class IdTable:
 
 @dataclass
 class GlobalIds:
-    """clocks: per report, to trace time; the last is the identity, for runs in trace time.
-    duration: of the trace (ns).
+    """Maps from local to global numbers, for all runs of a job."""
 
-    objects: threads of the tree. domains: indices of NVTX domains. names: values, per name set.
-    """
-
+    #: Map of each report to trace time; the last is the identity, for runs in trace time.
     clocks: Sequence[ClockMap]
+    #: Length of the trace, ns.
     duration: int
+    #: Per source: thread index in the tree of each local object.
     objects: IdTable
+    #: Per source: index of each local NVTX domain.
     domains: IdTable
+    #: Name set -> per source: event value of each local name.
     names: Mapping[str, IdTable]
 
     def lookup(self, shape: Shape, column: str) -> IdTable | None:
@@ -84,7 +85,7 @@ class GlobalIds:
         return {OBJECT: self.objects, DOMAIN: self.domains}.get(role) or self.names.get(role)
 
     def save(self, path: Path) -> None:
-        """For :func:`nsys2prv.store.window_records.load_global_ids`."""
+        """Save it for :func:`nsys2prv.store.window_records.load_global_ids`."""
         with path.open("wb") as file:
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
 

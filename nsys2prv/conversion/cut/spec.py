@@ -31,13 +31,13 @@ def thinned(rate: int) -> str:
 
 @dataclass(frozen=True)
 class Window:
-    """first <= time < last (ns of the whole trace). closed: last is the trace's own end, which
-    belongs to it. origin: becomes 0.
-    """
+    """Window first <= time < last (ns of the whole trace)."""
 
     first: int
     last: int
+    #: True if `last` is the trace's own end, which belongs to the window.
     closed: bool
+    #: Time that becomes 0.
     origin: int = 0
 
     def has(self, times: np.ndarray) -> np.ndarray:
@@ -49,30 +49,33 @@ class Window:
 
 @dataclass(frozen=True)
 class CutSpec:
-    """away: names of layouts and kinds of lines that are left out. present: bits of the fields that
-    events of a layout may keep (all elsewhere). least: layout -> ns below which its ranges are left
-    out. rates: layout of counters -> samples a second of each number.
-    """
+    """Specification of a cut."""
 
     window: Window
+    #: Layouts and kinds of lines that are left out.
     away: frozenset[str] = frozenset()
+    #: Layout -> bits of the fields that its events may keep (all elsewhere).
     present: Mapping[str, int] = field(default_factory=dict)
+    #: Layout -> ns; shorter ranges of it are left out.
     least: Mapping[str, int] = field(default_factory=dict)
+    #: Layout of counters -> greatest number of samples per second.
     rates: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class CutTask:
-    """Runs of one report. clock: to the time of the whole trace, which lasts `duration` ns.
-    threads: of each of the runs' sources the row of its local objects, -1 for one that is left out.
-    orders: what is wanted. spill: the file for what stays.
-    """
+    """Runs of one report to cut."""
 
     runs: tuple[Run, ...]
+    #: Map to the time of the whole trace.
     clock: ClockMap
+    #: Length of the whole trace, ns.
     duration: int
+    #: Per source: row of each local object, -1 for one that is left out.
     threads: Mapping[int, np.ndarray]
+    #: Specification of the cut.
     orders: CutSpec
+    #: File for what stays.
     spill: Path
 
 
