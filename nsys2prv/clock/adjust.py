@@ -28,11 +28,8 @@ RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
 
 @dataclass(frozen=True)
 class Estimate:
-    """A host's correction while it is made: corrected = time + offset + drift * time, all relative
-    to the pivot, ns.
-
-    bound: against the reference at any instant of first..last, where something was observed. rate:
-    how much more it is for each ns before and after that.
+    """Correction of a host under construction: corrected = time + offset + drift * time, all
+    relative to the pivot, ns.
     """
 
     host: int
@@ -40,7 +37,10 @@ class Estimate:
     method: str
     offset: float = 0.0
     drift: float = 0.0
+    #: Largest error against the reference at any instant of first..last, where something was
+    #: observed, ns.
     bound: float = 0.0
+    #: Growth of the error for each ns before and after that.
     rate: float = 0.0
     drift_sigma: float = 0.0
     observations: int = 0

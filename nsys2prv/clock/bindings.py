@@ -21,13 +21,14 @@ FAR = 1 << 60
 
 @dataclass(frozen=True)
 class Side:
-    """Begins or ends by group, ascending: arrays of one length. Each report has at most one in a
-    group. knot: index of its time.
+    """Begins or ends by group, ascending; arrays of one length. Each report has at most one in a
+    group.
     """
 
     group: np.ndarray
     report: np.ndarray
     time: np.ndarray
+    #: Index of its time among the knots.
     knot: np.ndarray
 
     def of(self, groups: np.ndarray) -> Side:
@@ -59,15 +60,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Bindings:
-    """In each of `groups` groups, no end is before a begin of another report.
-
-    knots: times (int64 ns relative to the pivot), each report's ascending without equals; those of
-    report r are knots[bounds[r]:bounds[r + 1]].
-    """
+    """Bindings of `groups` groups: in each, no end is before a begin of another report."""
 
     groups: int
     begins: Side
     ends: Side
+    #: Times, int64 ns relative to the pivot; those of report r are knots[bounds[r]:bounds[r + 1]],
+    #: ascending and distinct.
     knots: np.ndarray
     bounds: np.ndarray
 

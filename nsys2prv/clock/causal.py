@@ -40,13 +40,14 @@ ATTEMPTS = 4
 
 @dataclass(frozen=True)
 class Move:
-    """largest, mean: shift of a report, ns, the mean over what was observed of it. at: placed time
-    of the largest, ns.
-    """
+    """Move of a report."""
 
     report: int
+    #: Largest shift, ns.
     largest: int
+    #: Mean shift over what was observed of it, ns.
     mean: float
+    #: Placed time of the largest shift, ns.
     at: int
 
 

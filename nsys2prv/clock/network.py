@@ -28,26 +28,31 @@ ROUNDS = 8
 
 @dataclass
 class Network:
-    """Corrections of the hosts: corrected = time + offset + drift * time, relative to the pivot, ns
-    and plain ratio.
-
-    reference: of each host, itself where nothing connects it. covariance: of (offsets, drifts in ns
-    per s), of shape (2 * hosts, 2 * hosts), 0 of references. hops: blocks between a host and its
-    reference. spread: of a host's residuals, NaN without. observations: collectives used. first,
-    last: its span observed. unsteady: what no line and no average removes of the host's ends, ns:
-    clock.steadiness. scale: how many times the noise of each source is larger than its model says.
+    """Corrections of the hosts: corrected = time + offset + drift * time, relative to the pivot.
+    Arrays have one element per host.
     """
 
+    #: Offset, ns.
     offset: np.ndarray
+    #: Drift, a plain ratio.
     drift: np.ndarray
+    #: Reference of each host; itself where nothing connects it.
     reference: np.ndarray
+    #: Covariance of (offsets, drifts in ns per s), shape (2 * hosts, 2 * hosts), 0 for references.
     covariance: np.ndarray
+    #: Number of blocks between a host and its reference.
     hops: np.ndarray
+    #: Spread of a host's residuals, ns; NaN without any.
     spread: np.ndarray
+    #: Number of collectives used.
     observations: np.ndarray
+    #: First time observed, ns.
     first: np.ndarray
+    #: Last time observed, ns.
     last: np.ndarray
+    #: Deviation of the host's ends that no line and no average removes, ns.
     unsteady: np.ndarray
+    #: Ratio of the noise of each source to its model.
     scale: dict[int, float]
 
     def sigma(self, host: int, time: float) -> float:

@@ -49,11 +49,10 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, *WRONG)
 
 @dataclass(frozen=True)
 class ArchivedReport:
-    """A report of a store. stages: for both stages of reading, the folders of their tasks' results,
-    in order.
-    """
+    """Report in a store."""
 
     info: ReportInfo
+    #: Folders of the results of the tasks, in order, for both stages of reading.
     stages: list[list[str]]
 
 

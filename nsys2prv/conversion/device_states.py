@@ -85,14 +85,12 @@ class Sweep:
 
 @dataclass(frozen=True)
 class StateTask:
-    """GPUs with all operations on them. runs: each with the thread index of the GPU of each of its
-    local objects (-1: no stream).
-
-    clocks: by report, to trace time.
-    """
+    """Task that derives the states of GPUs from all operations on them."""
 
     number: int
+    #: Runs, each with the thread index of the GPU of each of its local objects (-1: no stream).
     runs: tuple[tuple[Run, np.ndarray], ...]
+    #: Map of each report to trace time.
     clocks: Mapping[int, ClockMap]
     spill: Path
 

@@ -66,17 +66,17 @@ FACTS = "facts from which events follow"
 
 @dataclass(frozen=True)
 class Task:
-    """Parts of one report to read, as (kinds, part, whether their rows are wanted) in this order; a
-    part of several kinds is read once. counting: tables whose rows are counted, with the kind whose
-    parts are theirs.
-    """
+    """Parts of one report to read."""
 
     number: int
     report: int
     info: ReportInfo
+    #: (kinds, part, whether their rows are wanted), in this order; a part of several kinds is read
+    #: once.
     parts: tuple[tuple[tuple[str, ...], Part, bool], ...]
     spill: Path
     settings: Settings
+    #: Table whose rows are counted -> the kind whose parts are its.
     counting: Mapping[str, str] = field(default_factory=dict)
     launches: tuple[Segment, ...] = ()
     regions: tuple[StoredFrame, ...] = ()

@@ -149,12 +149,11 @@ def _used(codes: np.ndarray, distinct: pl.Series) -> tuple[np.ndarray, pl.Series
 
 @dataclass(frozen=True)
 class Shared:
-    """The rows of a part, read once for several conditions; none of their values is damaged. met:
-    of each row the conditions that it meets, as bits: 1 is the first.
-    """
+    """Rows of a part, read once for several conditions; none of their values is damaged."""
 
     part: Part
     rows: Columns
+    #: Conditions that each row meets, as bits: 1 is the first.
     met: np.ndarray
 
     def meeting(self, number: int) -> np.ndarray:

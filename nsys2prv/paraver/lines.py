@@ -71,11 +71,12 @@ class LineShape:
 
 @dataclass
 class Batch:
-    """Lines of one shape: the time of each, and the columns of its shape (integers of any size,
-    from 0 up). ties: order among lines of equal time that have one.
-    """
+    """Lines of one shape."""
 
     shape: LineShape
+    #: Time of each line, ns.
     times: np.ndarray
+    #: Columns of the shape, integers of any size, from 0 up.
     columns: Sequence[np.ndarray]
+    #: Order among lines of equal time.
     ties: np.ndarray | None = None

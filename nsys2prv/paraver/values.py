@@ -112,19 +112,19 @@ class NameFile:
 
 @dataclass
 class NameValues:
-    """Values of one set's names. labels: frame of `value` and (safe) `label`. by_task: reading task
-    -> value of each local index.
+    """Values of the names of one set."""
 
-    domains: NVTX domain -> frame of the values met in it. kept: names with their value of an
-    earlier trace; ambiguous: those whose labels do not tell which of several they are there.
-    """
-
+    #: Frame of `value` and (safe) `label`.
     labels: pl.DataFrame = field(
         default_factory=lambda: pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
     )
+    #: Reading task -> value of each local index.
     by_task: dict[int, np.ndarray] = field(default_factory=dict)
+    #: NVTX domain -> frame of the values that occur in it.
     domains: dict[str, pl.DataFrame] = field(default_factory=dict)
+    #: Names with their value of an earlier trace.
     kept: int = 0
+    #: Names whose labels in the earlier trace fit several of them.
     ambiguous: int = 0
 
     def labels_in(self, domain: str) -> pl.DataFrame:

@@ -24,9 +24,8 @@ SAMPLES = 64
 
 @dataclass(frozen=True)
 class Block:
-    """`rows` rows of one group, of `width` int64 each, behind `first` such rows of a file; where
-    parts of a block are read, ascending by their first column, the ordinal. by_number: whether
-    ordinals are sequence numbers.
+    """Rows of one group in a file: `rows` rows of `width` int64 each, after `first` such rows.
+    Ascending by the first column, the ordinal, where parts of a block are read.
     """
 
     path: Path
@@ -34,6 +33,7 @@ class Block:
     first: int
     rows: int
     width: int
+    #: True if ordinals are sequence numbers.
     by_number: bool = False
 
     def read(self, low: int | None = None, high: int | None = None) -> np.ndarray:

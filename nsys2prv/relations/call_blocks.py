@@ -80,16 +80,17 @@ class Kinds:
 
 @dataclass(frozen=True)
 class MemberBlock:
-    """A member's calls on a communicator, by their begins. host: whose clock they are of. numbered:
-    whether the report numbers all. sane: whether none ends before it begins. began: whether the
-    report has the communicator's beginning.
-    """
+    """Calls of a member on a communicator, by their begins."""
 
     block: Block
     member: int
+    #: Host whose clock their times are of.
     host: int
+    #: True if the report numbers all of them.
     numbered: bool
+    #: True if none ends before it begins.
     sane: bool
+    #: True if the report has the communicator's beginning.
     began: bool
 
 

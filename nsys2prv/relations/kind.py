@@ -161,13 +161,14 @@ def write_result(related: RelationResult, name: str, number: int, folder: Path) 
 
 @dataclass(frozen=True)
 class ObservationFile:
-    """An observation in a file. first, last: between which times it lies (ns), None of nothing.
-    source: the least of its calls', -1 without.
-    """
+    """Observations in a file."""
 
     path: Path
+    #: Least source of its calls; -1 without any.
     source: int
+    #: First time, ns; None if empty.
     first: int | None
+    #: Last time, ns; None if empty.
     last: int | None
 
     def observed(self) -> Observations:

@@ -81,12 +81,13 @@ _HANDLE = ["task", "request"]
 
 
 class Process(NamedTuple):
-    """A process of the job. rank: -1 where it is not known. began, ended: whether it was recorded
-    from MPI_Init on, and until MPI_Finalize.
-    """
+    """Process of the job."""
 
+    #: MPI rank; -1 if unknown.
     rank: int
+    #: True if it was recorded from MPI_Init on.
     began: bool
+    #: True if it was recorded until MPI_Finalize.
     ended: bool = False
 
 

@@ -272,17 +272,17 @@ class LaunchStep:
 
 @dataclass(frozen=True)
 class Piece:
-    """Collectives of a group with low <= ordinal < high (None: without a limit), in all its blocks.
-    way: how they were told from each other, an index into WAYS. ranks: how many kernels a
-    collective has. by_function: whether each function has numbers of its own. settled: whether the
-    order of launches was found not to tell, and what else does.
-    """
+    """Collectives of a group with low <= ordinal < high (None: without a limit), in all its blocks."""
 
     group: int
     blocks: tuple[Block, ...]
+    #: How they were told apart, an index into WAYS.
     way: int
+    #: Number of kernels of a collective.
     ranks: int
+    #: True if each function has numbers of its own.
     by_function: bool = False
+    #: True if the order of launches was found inconclusive and another method decided.
     settled: bool = False
     low: int | None = None
     high: int | None = None

@@ -36,12 +36,12 @@ INDICES = {"object": "objects", "sender": "objects", "receiver": "objects", "dom
 
 @dataclass(frozen=True)
 class PackedRun:
-    """A run as :class:`nsys2prv.store.runs.Run` has it. file: number of the file with its rows, of
-    which `first` is its first; NO_FILE of ends.
-    """
+    """Packed form of a :class:`nsys2prv.store.runs.Run`."""
 
     shape: Shape
+    #: Number of the file with its rows; NO_FILE for ends.
     file: int
+    #: Index of its first row in the file.
     first: int
     rows: int
     last: int

@@ -20,13 +20,13 @@ from nsys2prv.store.task_result import TaskResult
 
 @dataclass
 class SampleTable:
-    """Instants with the same event types. object: of each. stored: value + 1 of each type (a column
-    each), 0 where it has none.
-    """
+    """Instants with the same event types."""
 
     codes: np.ndarray
     time: np.ndarray
+    #: Object of each instant.
     object: np.ndarray
+    #: Value + 1 of each type (a column each), 0 where an instant has none.
     stored: np.ndarray
 
     def rows(self, chosen: np.ndarray) -> SampleTable:

@@ -34,20 +34,20 @@ class _Submitted(Generic[T, R]):
 
 @dataclass
 class Pool:
-    """Workers. jobs: how many. one_machine: whether all of them are on this one. renew: gives an
-    executor instead of a broken one.
-
-    lost: the engine's exceptions that say that a worker is gone. ends: whether workers go once no
-    further tasks come. abandon: brings an executor to its end where its results are not wanted any
-    more, and waits for that.
-    """
+    """Workers of an engine."""
 
     executor: Executor
+    #: Number of workers.
     jobs: int
+    #: True if all workers are on this machine.
     one_machine: bool = True
+    #: Returns an executor in place of a broken one.
     renew: Callable[[], Executor] | None = None
+    #: The engine's exceptions that mean that a worker is gone.
     lost: tuple[type[Exception], ...] = (BrokenExecutor,)
+    #: True if workers go once no further tasks come.
     ends: bool = False
+    #: Ends an executor whose results are no longer wanted, and waits for that.
     abandon: Callable[[Executor], None] = lambda executor: executor.shutdown()
     _former: list[Executor] = field(default_factory=list, init=False)
 

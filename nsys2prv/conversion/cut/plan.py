@@ -19,16 +19,20 @@ NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
 
 @dataclass(frozen=True)
 class CutPlan:
-    """first, last: of the span of time, None for the trace's own. region: whose span it is. away:
-    layouts and kinds of lines that are left out. present, rates: as in :class:`Orders`.
-    """
+    """Checked plan of a cut."""
 
     cut: CutOptions = field(default_factory=CutOptions)
+    #: Begin of the span of time; None for the trace's own.
     first: Moment | None = None
+    #: End of the span of time; None for the trace's own.
     last: Moment | None = None
+    #: NVTX ranges that determine the span.
     region: Region | None = None
+    #: Layouts and kinds of lines that are left out.
     away: frozenset[str] = frozenset()
+    #: As in :class:`CutSpec`.
     present: Mapping[str, int] = field(default_factory=dict)
+    #: As in :class:`CutSpec`.
     rates: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod

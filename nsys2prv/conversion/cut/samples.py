@@ -18,14 +18,15 @@ SECOND = 1_000_000_000
 
 @dataclass
 class _Series:
-    """Samples of a layout on one row. run: any of its runs. latest: per metric the time and the
-    stored value in force when the cut begins. times, values: of runs that are to be thinned, values
-    in columns of their metrics.
-    """
+    """Samples of a layout on one row."""
 
+    #: Any of its runs.
     run: Run
+    #: Metric -> time and stored value in force when the cut begins.
     latest: dict[Metric, tuple[int, int]] = field(default_factory=dict)
+    #: Times of runs to be thinned, ns.
     times: list[np.ndarray] = field(default_factory=list)
+    #: Values at these times, a column for each metric.
     values: list[np.ndarray] = field(default_factory=list)
     metrics: list[tuple[Metric, ...]] = field(default_factory=list)
 

@@ -92,11 +92,11 @@ LEAST_UUID = 6
 
 @dataclass(frozen=True)
 class KeptRows:
-    """model: of the rows that stay. place: for every row (thread index) of the whole model its row
-    there, -1 for one that goes.
-    """
+    """Rows that a cut keeps."""
 
+    #: Object model of these rows.
     model: ObjectModel
+    #: Row (thread index) of the whole model -> its row here, -1 for one that goes.
     place: np.ndarray
 
 

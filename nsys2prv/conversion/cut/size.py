@@ -26,16 +26,18 @@ _POWERS = 10 ** np.arange(1, 19)
 
 @dataclass(frozen=True)
 class Weight:
-    """The lines of a run. each: how many of its records one looked at stands for. base: bytes of a
-    record's lines without attributes. fields: of each attribute, by its bit. durations: ns, for
-    ranges. times: of samples; of these `base` is without numbers, and `numbers` the bytes of these.
-    """
+    """Size of the lines of a run, from a sample of its records."""
 
     name: str
+    #: Number of records that each one in the sample stands for.
     each: float
+    #: Bytes of a record's lines without attributes; for samples without numbers.
     base: np.ndarray
+    #: Bytes of each attribute, by its bit.
     fields: dict[int, np.ndarray] = field(default_factory=dict)
+    #: Durations of ranges, ns.
     durations: np.ndarray | None = None
+    #: Bytes of the numbers of samples.
     numbers: float = 0.0
     samples: tuple[int, int, int] | None = None
 

@@ -30,14 +30,12 @@ FORBIDDEN_DOMAINS = frozenset({204})
 
 @dataclass(frozen=True)
 class DomainCode:
-    """An event type per NVTX domain: base + 100 * domain number; domains in `named` have a type of
-    their own.
-
-    only_named: no other domains occur.
-    """
+    """Event type per NVTX domain: base + 100 * domain number."""
 
     base: int
+    #: Domains that have a type of their own.
     named: tuple[tuple[str, int], ...] = ()
+    #: No other domains occur.
     only_named: bool = False
 
     def of(self, domain: str, number: int) -> int:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Claim:
-    """Event types that a layout uses. owner: layout and field, for people. meaning: what makes
-    several claims of one type one.
-    """
+    """Event types that a layout uses."""
 
+    #: Layout and field, for messages.
     owner: str
+    #: Event types.
     numbers: range
+    #: Key that must be equal for claims of one type.
     meaning: Hashable
 
 

@@ -23,12 +23,16 @@ class Severity(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """name: its id. part: where it applies. wrong: what is wrong; effect: what that does."""
+    """Rule of the check."""
 
+    #: Identifier.
     name: str
+    #: Part of the trace that it applies to.
     part: str
     severity: Severity
+    #: What is wrong, in words.
     wrong: str
+    #: What that causes.
     effect: str
 
 
@@ -55,13 +59,13 @@ EXAMPLES, LONGEST = 4, 100
 
 @dataclass
 class Finding:
-    """A broken rule in one of the trace's files. line: the first (from 1; 0: the file as a whole);
-    count: how many places.
-    """
+    """Broken rule in one of the trace's files."""
 
     rule: str
     file: str
+    #: First line, from 1; 0 for the file as a whole.
     line: int
+    #: Number of places.
     count: int
     examples: list[str] = field(default_factory=list)
     more: bool = False

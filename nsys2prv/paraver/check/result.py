@@ -94,10 +94,12 @@ class Contents:
 
 @dataclass(frozen=True)
 class Result:
-    """findings: the worst first. contents: None where the header could not be understood."""
+    """Result of checking a trace."""
 
     path: Path
+    #: Findings, the worst first.
     findings: tuple[Finding, ...]
+    #: Contents of the trace; None if the header is invalid.
     contents: Contents | None
 
     def of(self, severity: Severity) -> list[Finding]:
