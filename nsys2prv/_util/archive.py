@@ -64,7 +64,7 @@ class ArchiveWriter:
         shutil.rmtree(folder)
 
     def members(self) -> Members:
-        """What the archive holds so far."""
+        """Return the members of the archive so far."""
         return members(self._zip)
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ examples:
                                                   kernels and NVTX ranges of ten seconds, of all reports in a folder
   nsys2prv report rank*.sqlite --html job.html    no trace, but efficiencies, late ranks, kernels and idle time, as tables and a page
 
-commands (`nsys2prv help COMMAND` tells more):
+commands (`nsys2prv help COMMAND` lists its options):
   nsys2prv REPORT... OUTPUT     convert
   nsys2prv --list REPORT...     what the reports hold, in one table
   nsys2prv report REPORT...     what holds the job back, and by whom; then tables; --full, --json FILE, --html FILE
@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         "-m",
         "--multi-report",
         action="store_true",
-        help="merge the reports; several are merged with or without it",
+        help="accepted for compatibility: several reports are always merged",
     )
     what.add_argument(
         "--kernel-names",
@@ -147,13 +147,13 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--causal",
         action="store_true",
-        help="then move ranks, and stretch their times, where something still ends before it can: changes durations",
+        help="then repair the remaining causality violations by moving ranks and stretching their times: changes durations",
     )
     what.add_argument(
         "--states",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="say of every thread and stream in which state it is at every time (Running, Memory transfer, ...), in Extrae's "
+        help="write state records (Running, Memory transfer, ...) of every thread and stream, in Extrae's "
         "terms; without them POP's BasicAnalysis takes the trace for one of nsys2prv, with them for one of Extrae",
     )
     add_cut(main)

@@ -17,7 +17,7 @@ def add_cut(parser: argparse.ArgumentParser) -> None:
         "--time",
         default="",
         metavar="FROM:TO",
-        help="this time of the trace alone: seconds, or with a unit (ns, us, ms, s), or in %%; either may be left away",
+        help="keep this span of the trace only: seconds, or with a unit (ns, us, ms, s), or in %%; either end may be omitted",
     )
     less.add_argument(
         "--region",
@@ -34,30 +34,32 @@ def add_cut(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="LIST",
-        help="these ranks alone, as in 0-7,64",
+        help="keep these ranks only, as in 0-7,64",
     )
     less.add_argument(
         "--hosts",
         action="append",
         default=[],
         metavar="LIST",
-        help="reports of these hosts alone (glob patterns)",
+        help="keep reports of these hosts only (glob patterns)",
     )
     less.add_argument(
         "--devices",
         action="append",
         default=[],
         metavar="LIST",
-        help="of GPUs these alone: numbers as in the names of rows, or beginnings of UUIDs",
+        help="keep these GPUs only: numbers as in the names of rows, or beginnings of UUIDs",
     )
-    less.add_argument("--no-args", action="store_true", help="events without their attributes")
+    less.add_argument(
+        "--no-args", action="store_true", help="write events without their attributes"
+    )
     less.add_argument(
         "--args",
         action="append",
         default=[],
         metavar="KIND=NAMES",
         type=_fields,
-        help="of the attributes of this kind these alone, as in kernels=class,registers; repeatable",
+        help="keep only these attributes of this kind, as in kernels=class,registers; repeatable",
     )
     less.add_argument("--no-lines", action="store_true", help="no communication lines")
     less.add_argument(
@@ -66,13 +68,13 @@ def add_cut(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KIND=N",
         type=_rate,
-        help="of the numbers that this kind samples at most N a second each; repeatable",
+        help="keep at most N samples per second of each metric of this kind; repeatable",
     )
     less.add_argument(
         "--max-size",
         metavar="SIZE",
         type=_size,
-        help="the .prv takes at most so much (500MB, 2GB; before compression): what is left out for that is told",
+        help="limit the .prv to this size (500MB, 2GB; before compression); the summary lists what is left out for it",
     )
 
 
