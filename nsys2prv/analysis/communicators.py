@@ -42,7 +42,7 @@ def communicator_names(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFra
 
 
 def _name(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:
-    """Of ascending ranks."""
+    """Return the name of a set of ascending ranks."""
     shown = numbered(list(ranks))
     steps = {second - first for first, second in pairwise(ranks)}
     if len(ranks) == 1:

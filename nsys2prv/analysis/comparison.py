@@ -54,7 +54,7 @@ class Run:
 
 
 def scaling(runs: Sequence[Run], strong: bool) -> Result:
-    """How efficiencies change over runs, relative to the first. Global efficiency = parallel
+    """Return how efficiencies change over runs, relative to the first. Global efficiency = parallel
     efficiency x computation scalability.
     """
     tables = [_table(run, "efficiencies", "device") for run in runs]
@@ -141,7 +141,9 @@ def slowdown(first: Run, second: Run) -> tuple[float, str]:
 
 
 def _changes(first: Run, second: Run) -> list[tuple[str, float]]:
-    """What changed most in the time of all devices (ns): exposed NCCL, and classes of kernels."""
+    """Return what changed most in the time of all devices (ns): exposed NCCL, and classes of
+    kernels.
+    """
     found = []
     exposed = [_table(run, "overlap", "operations") for run in (first, second)]
     if None not in exposed:

@@ -149,7 +149,7 @@ def _gathered(
 
 
 def _modes_of(bounds: np.ndarray, durations: np.ndarray) -> pl.DataFrame:
-    """Of each group whether its durations have two modes, and which."""
+    """Return for each group whether its durations have two modes, and which."""
     found = {
         number: _modes(durations[bounds[number] : bounds[number + 1]])
         for number in np.flatnonzero(np.diff(bounds) >= 2 * LEAST_COUNT).tolist()
@@ -168,7 +168,7 @@ def _modes_of(bounds: np.ndarray, durations: np.ndarray) -> pl.DataFrame:
 
 
 def _modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, float | None]:
-    """Whether there are two modes by the rule of this module, and what they are."""
+    """Return whether there are two modes by the rule of this module, and what they are."""
     count = len(durations)
     least = max(LEAST_COUNT, int(np.ceil(LEAST_SHARE * count)))
     if count < 2 * least or durations.min() == durations.max():

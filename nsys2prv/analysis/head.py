@@ -66,8 +66,8 @@ def machine_line(facts: dict[str, object]) -> str:
 
 
 def clock_table(job: Job) -> pl.DataFrame:
-    """How the clock of each host was corrected: host, method, offset_ns, drift_ppm, bound_ns (null
-    where it is not known). Empty where there is one clock, or none was to be corrected.
+    """Return how the clock of each host was corrected: host, method, offset_ns, drift_ppm, bound_ns
+    (null where it is not known). Empty where there is one clock, or none was to be corrected.
     """
     hosts = job.placed.record.hosts if job.placed.record else {}
     return pl.DataFrame(

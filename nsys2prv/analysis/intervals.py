@@ -26,7 +26,7 @@ class Spans:
         return len(self.begin)
 
     def until(self, times: np.ndarray) -> np.ndarray:
-        """How much of the set lies before each time."""
+        """Return how much of the set lies before each time."""
         times = np.asarray(times, np.int64)
         if not len(self):
             return np.zeros(times.shape, np.int64)
@@ -36,11 +36,11 @@ class Spans:
         return before[index] - np.where(index > 0, np.maximum(self.end[last] - times, 0), 0)
 
     def within(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """How much of the set lies within each [begin, end)."""
+        """Return how much of the set lies within each [begin, end)."""
         return self.until(end) - self.until(begin)
 
     def contains(self, times: np.ndarray) -> np.ndarray:
-        """Which times are in the set."""
+        """Return which times are in the set."""
         if not len(self):
             return np.zeros(np.shape(times), bool)
         index = np.searchsorted(self.begin, times, "right") - 1
@@ -129,8 +129,8 @@ def total_within(
 
 
 def concurrency(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many intervals are open from each time of change on: ascending times, and counts (the
-    last is 0).
+    """Return how many intervals are open from each time of change on: ascending times, and counts
+    (the last is 0).
     """
     kept = end > begin
     begin, end = np.sort(begin[kept], kind="stable"), np.sort(end[kept], kind="stable")

@@ -113,7 +113,7 @@ class OpenJob:
 
     @property
     def duration(self) -> int:
-        """Of the job, from its first event to its last (ns)."""
+        """Duration of the job, from its first event to its last (ns)."""
         return self.book.duration
 
     @property
@@ -135,7 +135,9 @@ class OpenJob:
 
     @property
     def facts(self) -> dict[str, object]:
-        """When it ran, on which GPUs, recorded by which versions (see :mod:`nsys2prv.analysis.head`)."""
+        """When it ran, on which GPUs, recorded by which versions (see
+        :mod:`nsys2prv.analysis.head`).
+        """
         return facts_of(self._job)
 
     @property
@@ -309,8 +311,8 @@ class OpenJob:
         return {analysis.name: self._results[analysis.name, asked] for analysis in wanted}
 
     def findings(self, useful: str = "compute") -> list[Finding]:
-        """What holds the job back, the most costly first: at most ten, each one cause. useful: as
-        in :meth:`analyse`.
+        """Return what holds the job back, the most costly first: at most ten, each one cause.
+        useful: as in :meth:`analyse`.
         """
         return self.analyse("findings", useful=useful)["findings"].findings
 
@@ -374,7 +376,7 @@ def _whole(frames: list[pl.DataFrame]) -> pl.DataFrame:
 def _collect(
     saved: Path, names: Sequence[str], question: AnalysisOptions, number: int
 ) -> dict[str, dict[str, pl.DataFrame]]:
-    """What these analyses collect of one unit (a pure function over files)."""
+    """Return what these analyses collect of one unit (a pure function over files)."""
     unit = Unit(load(saved), number, question, saved.parent)
     return {
         analysis.name: analysis.collect(unit) for analysis in ANALYSES if analysis.name in names

@@ -34,7 +34,7 @@ class Steps:
         return self._sums(end, self.values) - self._sums(begin, self.values)
 
     def known(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """How many ns of each [begin, end) are known."""
+        """Return how many ns of each [begin, end) are known."""
         return np.rint(self._sums(end, self.told) - self._sums(begin, self.told)).astype(np.int64)
 
     def _sums(self, times: np.ndarray, values: np.ndarray) -> np.ndarray:

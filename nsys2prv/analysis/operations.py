@@ -92,8 +92,8 @@ def _ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _launched(unit: Unit) -> Callable[[str], tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """What each launching call started, by the name of a sum: threads, begins of the calls, values;
-    by thread and begin.
+    """Return what each launching call started, by the name of a sum: threads, begins of the calls,
+    values; by thread and begin.
     """
     if not unit.has("launch", "memory"):
         nothing = np.zeros(0, np.int64)

@@ -39,9 +39,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Context:
-    """What analyses conclude with. labels: name set -> frame of value and label. folded: NVTX names
-    as groups (folding.py). absent: layouts -> why there are none of them. clocks: as head.clock_table
-    has them.
+    """Context that analyses conclude with. labels: name set -> frame of value and label. folded:
+    NVTX names as groups (folding.py). absent: layouts -> why there are none of them. clocks: as
+    head.clock_table has them.
     """
 
     book: EventReader

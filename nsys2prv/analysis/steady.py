@@ -55,7 +55,7 @@ class Steady:
 
     @property
     def count(self) -> int:
-        """How many iterations."""
+        """Number of iterations."""
         return len(self.begins)
 
 
@@ -258,7 +258,7 @@ def _periods(names: np.ndarray) -> list[int]:
 
 
 def _longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
-    """Where the longest stretch begins and ends of which each window of a period has enough
+    """Return where the longest stretch begins and ends of which each window of a period has enough
     matches.
     """
     if len(alike) < period:

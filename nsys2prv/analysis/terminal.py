@@ -23,8 +23,8 @@ BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 @dataclass(frozen=True)
 class Style:
-    """How to print. In a pipe nothing depends on a terminal: tables have all columns, and there are
-    no escape sequences.
+    """Style of printing. In a pipe nothing depends on a terminal: tables have all columns, and
+    there are no escape sequences.
     """
 
     # columns of the terminal, None for tables of any width

@@ -68,7 +68,7 @@ def table_lines(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = 
 
 
 def _fitting(widths: list[int], width: int | None) -> int:
-    """How many columns fit; the first always does."""
+    """Return how many columns fit; the first always does."""
     used, kept = 0, 0
     for one in widths:
         used += one + 2
@@ -153,7 +153,9 @@ def as_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
 
 
 def from_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
-    """What :func:`as_json` wrote: the job and its results. Raises Nsys2prvError for any other file."""
+    """Read what :func:`as_json` wrote: the job and its results. Raises Nsys2prvError for any other
+    file.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:

@@ -37,7 +37,7 @@ TENSOR_YES, TENSOR_NO = 1, 2
 
 @dataclass(frozen=True)
 class AnalysisOptions:
-    """What is asked of all analyses. useful: `compute` (kernels other than NCCL's, as BSC) or
+    """Options of all analyses. useful: `compute` (kernels other than NCCL's, as BSC) or
     `all-kernels` (as TALP). windows: frame of regions and iterations with `region`, `iteration`,
     `begin`, `end`; the whole job is the first. bins: of maps over time. synchronising: values of
     CUDA API calls that wait for the device. io: values of OS runtime calls that wait for files or
@@ -224,7 +224,7 @@ class Unit:
 
     @cached_property
     def launching(self) -> np.ndarray:
-        """Of each row of `launched` the row of its call in `api`, -1 for none."""
+        """Return for each row of `launched` the row of its call in `api`, -1 for none."""
         return located(
             *columns_of(self.api, "thread", "begin"), *columns_of(self.launched, "sender", "sent")
         )

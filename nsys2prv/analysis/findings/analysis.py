@@ -79,7 +79,7 @@ def _parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_waits(people: People, steady: object, span: tuple[int, int]) -> list[Finding]:
-    """Who makes others wait, and which links are slow."""
+    """Find who makes others wait, and which links are slow."""
     links = slow_links(people.records, people.length)
     found = [of_link(people, link) for link in links]
     if not people.records.height and not people.others.height:

@@ -189,8 +189,8 @@ def _union(frame: pl.DataFrame, since: str, until: str, begin: int, end: int) ->
 
 
 def _own_part(frame: pl.DataFrame, since: str, until: str, exposed: Spans) -> pl.Series:
-    """How much of a set of times each row accounts for; what several rows cover counts for the
-    first.
+    """Return how much of a set of times each row accounts for; what several rows cover counts for
+    the first.
     """
     begin, end = frame[since].to_numpy(), frame[until].to_numpy()
     order = np.argsort(begin, kind="stable")

@@ -54,7 +54,7 @@ class Finding:
 
     @classmethod
     def of(cls, found: dict[str, object]) -> Finding:
-        """What :meth:`as_dict` gave."""
+        """Return the finding that :meth:`as_dict` wrote."""
         return cls(
             **{
                 name: tuple(value) if isinstance(value, list) else value

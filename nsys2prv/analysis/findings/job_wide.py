@@ -49,7 +49,7 @@ CALLS = {
 
 
 def job_wide(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
-    """All of them that cost enough."""
+    """Yield the findings about the whole job that cost enough."""
     yield from _exposed(people)
     yield from _copies(people)
     yield from _idle(people, calls, context)

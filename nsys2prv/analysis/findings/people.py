@@ -96,8 +96,8 @@ class People:
         return f"ranks {numbered(ranks)} ({where})"
 
     def differences(self, tasks: list[int], parts: tuple[str, ...]) -> list[tuple[str, float]]:
-        """How much longer the devices of some tasks spend in each part than the median of all
-        others (ns), the greatest first.
+        """Return how much longer the devices of some tasks spend in each part than the median of
+        all others (ns), the greatest first.
         """
         mine, rest = (
             self.devices.filter(pl.col("task").is_in(tasks) == wanted) for wanted in (True, False)

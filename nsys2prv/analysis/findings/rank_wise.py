@@ -45,7 +45,7 @@ ADVICE = {
 
 
 def of_culprits(people: People, segments: Segments, culprits: Culprits) -> Finding:
-    """Who is persistently the last, and why."""
+    """Yield findings of who is persistently the last, and why."""
     tasks = culprits.tasks
     who, host = people.name(tasks), people.host_of(tasks) if len(tasks) > 1 else ""
     differences = [item for item in people.differences(tasks, tuple(PARTS)) if item[1] > 0]
@@ -144,7 +144,7 @@ def of_event(people: People, event: Event) -> Finding:
 
 
 def _meanwhile(people: People, event: Event) -> Iterator[str]:
-    """What the device and the host of the first rank did during the longest event."""
+    """Describe what the device and the host of the first rank did during the longest event."""
     if not people.records.height:
         return
     begin, length = event.times[0], event.lengths[0]

@@ -17,8 +17,8 @@ NOTHING = "Nothing that costs enough to be named: no rank is persistently last, 
 def finding_lines(
     findings: Sequence[Finding], width: int = WIDEST, full: bool = False
 ) -> list[str]:
-    """What holds the job back: per finding its cost and title, what was measured, what to do, and
-    where to look. full: all findings with all that was measured.
+    """Return the lines of what holds the job back: per finding its cost and title, what was
+    measured, what to do, and where to look. full: all findings with all that was measured.
     """
     if not findings:
         return textwrap.wrap(NOTHING, width, initial_indent="  ", subsequent_indent="  ")

@@ -162,7 +162,7 @@ def _largest_gaps(waits: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def _rare(gain: np.ndarray, length: int) -> np.ndarray:
-    """Which segments are single events."""
+    """Return which segments are single events."""
     if len(gain) < LEAST_SEGMENTS:
         return np.zeros(len(gain), bool)
     usual = np.median(gain[gain > 0]) if (gain > 0).any() else 0.0

@@ -155,7 +155,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Material:
-    """What sections are made of. job: as in JSON (analysis.command.describe)."""
+    """Material that sections are made of. job: as in JSON (analysis.command.describe)."""
 
     job: Mapping[str, object]
     results: Mapping[str, Result]
@@ -190,7 +190,7 @@ class Material:
         ]
 
     def notes(self, *analyses: str) -> list[Items]:
-        """How to read the figures, and what the reports lack."""
+        """Return how to read the figures, and what the reports lack."""
         known = [self.results[name] for name in analyses if name in self.results]
         found = [
             (kind, [text for result in known for text in getattr(result, kind)])

@@ -35,6 +35,6 @@ SECTIONS = (
 
 
 def sections(material: Material) -> list[Section]:
-    """All of which there is something to say."""
+    """Return all sections of which there is something to say."""
     made = [module.section(material) for module in SECTIONS]
     return [one for one in made if one.blocks]

@@ -90,7 +90,7 @@ def section(material: Material) -> Section:
 
 
 def _classes(material: Material, iterations: int) -> list[Block]:
-    """Which classes of kernels make iterations longer or shorter."""
+    """Show which classes of kernels make iterations longer or shorter."""
     times = material.frame("kernels", "classes_by_iteration")
     if times is None or iterations < 2:
         return []

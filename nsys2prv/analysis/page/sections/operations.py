@@ -36,7 +36,7 @@ def _tree(material: Material) -> list[Block]:
 
 
 def _by_rank(material: Material) -> list[Block]:
-    """Where ranks differ: an operation's time on each rank relative to the mean over ranks."""
+    """Show where ranks differ: an operation's time on each rank relative to the mean over ranks."""
     by_rank, whole = (
         material.frame("operations", "by_rank"),
         material.frame("operations", "operations"),
