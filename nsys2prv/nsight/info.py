@@ -97,6 +97,8 @@ def distinguishing(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
     return None
 
 
+#: A version: nothing else of a report's environment may get into an output.
+_VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}", re.ASCII)
 PROCESS_MASK = ~0xFFFFFF
 #: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
 NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
@@ -261,11 +263,11 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
 
 
 def driver_version(text: str) -> str:
-    """NVIDIA's driver as it is called, `515.65.01`. Older reports write it as one number, 5156501, and
-    0 where there is no driver.
+    """Return NVIDIA's driver as it is called, `515.65.01`, "" where the text is no version. Older
+    reports write it as one number, 5156501, and 0 where there is no driver.
     """
     if not text.isdecimal():
-        return text
+        return text if _VERSION.fullmatch(text) else ""
     return f"{text[:3]}.{text[3:-2]}.{text[-2:]}" if len(text) >= 7 else ""
 
 

@@ -45,7 +45,14 @@ def test_nothing_known_is_nothing_told() -> None:
 
 @pytest.mark.parametrize(
     ("recorded", "told"),
-    [("580.95.05", "580.95.05"), ("5156501", "515.65.01"), ("47014103", "470.141.03"), ("0", "")],
+    [
+        ("580.95.05", "580.95.05"),
+        ("5156501", "515.65.01"),
+        ("515.65.01 s3cret", ""),
+        ("token", ""),
+        ("47014103", "470.141.03"),
+        ("0", ""),
+    ],
 )
 def test_versions_of_drivers(recorded: str, told: str) -> None:
     assert driver_version(recorded) == told
