@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from hatch_build import PACKAGE, parsed
+from nsys2prv._util import data
 from nsys2prv._util.data import shipped
 
 ROOT = Path(__file__).parents[1]
@@ -51,3 +52,9 @@ def test_data_is_made_anew_each_time(made: ModuleType) -> None:
     text = (ROOT / "nsys2prv/nsight/tables.yaml").read_text(encoding="utf-8")
     shipped(text).clear()
     assert shipped(text) == yaml.safe_load(text)
+
+
+def test_deep_nesting_is_an_error_and_no_crash() -> None:
+    for text in ("[" * 100_000, "- " * 100_000 + "x", "{a: " * 100_000):
+        with pytest.raises(yaml.YAMLError):
+            data.parsed(text)

@@ -8,6 +8,9 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
+#: Levels of nesting that YAML texts may have.
+DEEPEST = 50
+
 
 def data_text(package: str, name: str) -> str:
     """Return the text of a file that lies beside a package's modules."""
@@ -35,7 +38,17 @@ def shipped(text: str) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """Parse YAML text. libyaml, where PyYAML has it, is several times as fast."""
+    """Parse YAML text. Raises yaml.YAMLError for what is none, or is nested too deeply.
+
+    libyaml, where PyYAML has it, is several times as fast; it would overflow the stack by nesting.
+    """
     import yaml
 
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep")
+    return yaml.load(text, Loader=loader)
