@@ -59,7 +59,7 @@ def read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) ->
 PART_ROWS = 200_000
 #: Rows of one task: small enough to share the work out, large enough that opening the report again
 #: costs nothing.
-TASK_ROWS = 1_000_000
+TASK_ROWS = 400_000
 #: In the account of rows: those that a kind only takes note of while reading.
 FACTS = "facts from which events follow"
 
