@@ -25,7 +25,9 @@ from nsys2prv.clock.matching import (
     rival_distances,
 )
 from nsys2prv.clock.observations import (
+    ALIGNED_ERROR,
     NOISE,
+    UTC_ERROR,
     Calls,
     Finding,
     Messages,
@@ -35,7 +37,6 @@ from nsys2prv.clock.observations import (
     line_through,
     pivot_of,
 )
-from nsys2prv.clock.roles import ALIGNED_ERROR, UTC_ERROR
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024

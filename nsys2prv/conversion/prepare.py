@@ -50,8 +50,8 @@ from nsys2prv.nsight.sqlite import has_log
 from nsys2prv.nsight.unchanged import unchanged
 from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_model
-from nsys2prv.relations import run as relate
-from nsys2prv.relations.absent_members import absent_members
+from nsys2prv.relations import run_relations
+from nsys2prv.relations.nccl_matching import absent_members
 from nsys2prv.store import samples as device_model
 from nsys2prv.store.corrections import clip_profiler_events, mark_unsampled, scale_fractions
 from nsys2prv.store.facts import FactBook
@@ -339,7 +339,7 @@ def _prepared(reading: _Reading) -> Job:
         placed = _move(reading, model, placed)
     hosts = [placement.machine for placement in placed.placements]
     book = _facts(reading, model, placed.clocks, hosts, comparable(placed, reading.infos))
-    related = relate.run_relations(book, reading.folder, reading.run)
+    related = run_relations(book, reading.folder, reading.run)
     # One warning is enough where the launcher's environment tells it.
     if not job_checks.missing_ranks(reading.infos):
         small = [*small, *absent_members(book)]

@@ -1,5 +1,5 @@
 """Collectives of NCCL from the kernels of all ranks: which are complete, and records on their
-kernels. A step looks at some of them.
+kernels. A step looks at some of them. And a warning where reports of ranks are missing.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.names.calls import GROUP, SEND_RECEIVE
+from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import RelationResult, write_result
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece
+from nsys2prv.store.facts import FactBook, read_fact
 from nsys2prv.store.task_result import TaskResult
 
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
@@ -325,3 +328,52 @@ def _rows(
     order = np.lexsort([column[name] for name in reversed(ORDER)])
     begin, end, object_ = (table[order, place] for place in range(3))
     return Rows(layout, begin, end, object_, {name: column[name][order] for name in fields})
+
+
+#: Ranks that are named.
+MOST_NAMED = 8
+
+
+def absent_members(book: FactBook) -> list[str]:
+    """Return a warning where the largest communicator that lacks ranks says that there are more
+    ranks than reports of them.
+    """
+    files = book.files([COMMUNICATORS])[COMMUNICATORS]
+    return _missing_ranks_warning(read_fact(files, book.tasks)) if files else []
+
+
+def _missing_ranks_warning(communicators: pl.DataFrame) -> list[str]:
+    """Return the same. communicators: a row for each time that a process told of one: communicator,
+    task, ranks (their number), rank.
+    """
+    known = communicators.filter(
+        (pl.col("communicator") != 0) & (pl.col("ranks") > 1) & (pl.col("task") >= 0)
+    )
+    # A process may have several GPUs, each with a rank of its own; all members may not have told
+    # theirs.
+    groups = known.group_by("communicator").agg(
+        size=pl.col("ranks").max(),
+        sizes=pl.col("ranks").n_unique(),
+        told=pl.struct("task", "rank").n_unique(),
+        present=pl.col("rank").filter(pl.col("rank") >= 0).unique(),
+    )
+    lacking = groups.filter((pl.col("told") < pl.col("size")) & (pl.col("sizes") == 1)).sort(
+        "size", "communicator", descending=True
+    )
+    if not lacking.height:
+        return []
+    row = lacking.row(0, named=True)
+    missing = (
+        sorted(set(range(row["size"])) - set(row["present"]))
+        if len(row["present"]) == row["told"]
+        else []
+    )
+    named = ", ".join(map(str, missing[:MOST_NAMED])) + (
+        f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+    )
+    which = (
+        f"; there is none of its rank{'s' if len(missing) > 1 else ''} {named}" if missing else ""
+    )
+    return [
+        f"an NCCL communicator has {row['size']} ranks, and there are reports of {row['told']} of them{which}"
+    ]
