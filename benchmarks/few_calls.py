@@ -19,7 +19,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nsys2prv.clock.observations import MPI, NCCL, Calls, Role
+from nsys2prv.clock import MPI, NCCL, Role
+from nsys2prv.clock.observations import Calls
 from nsys2prv.clock.solve import align
 
 HOSTS, OFFSET, DRIFT = 4, 50e6, 50e-6

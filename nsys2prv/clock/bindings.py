@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsys2prv.clock import Role
 from nsys2prv.clock.gathering import drop_unrelated_members, in_turn
-from nsys2prv.clock.observations import Calls, Finding, Messages, Role, call_frame
+from nsys2prv.clock.observations import Calls, Finding, Messages, call_frame
 from nsys2prv.clock.sequences import number_calls
 from nsys2prv.clock.verdict import Violations
 

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.clock.observations import NOISE, TO_SIGMA, Finding, Role, line_through, spread_of
+from nsys2prv.clock import Role
+from nsys2prv.clock.observations import NOISE, TO_SIGMA, Finding, line_through, spread_of
 
 #: Hosts tried as the one that the others of their group are compared with.
 REFERENCES = 3

@@ -12,13 +12,13 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize
+from nsys2prv.clock import Role
 from nsys2prv.clock.observations import (
     NOISE,
     TO_SIGMA,
     Calls,
     Finding,
     Messages,
-    Role,
     call_frame,
     evenly,
 )

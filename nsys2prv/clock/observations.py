@@ -5,26 +5,11 @@ and spreads.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import IntEnum
 
 import numpy as np
 import polars as pl
 
-#: Sources of observations.
-NCCL, MPI = 0, 1
-#: By how much UTC hardly ever errs (ns): what lies closer together it does not tell apart. And the
-#: same of times on clocks that are aligned.
-UTC_ERROR, ALIGNED_ERROR = 100_000_000, 1_000_000
-
-
-class Role(IntEnum):
-    """Who waits for whom in a collective: every member for all, the others for the root, or the
-    root for the others.
-    """
-
-    ALL = 0
-    FROM_ROOT = 1
-    TO_ROOT = 2
+from nsys2prv.clock import MPI, NCCL
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from nsys2prv.clock import Role
 from nsys2prv.clock.gathering import Gathered, downsample, per_host
 from nsys2prv.clock.matching import (
     FEWEST,
@@ -23,7 +24,7 @@ from nsys2prv.clock.matching import (
     certainty_of_order,
     rival_distances,
 )
-from nsys2prv.clock.observations import NOISE, Noise, Role, line_through
+from nsys2prv.clock.observations import NOISE, Noise, line_through
 from nsys2prv.clock.sequences import (
     USUAL_UTC_ERROR,
     CallSequence,

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
 from nsys2prv.clock.matching import (
     AGREEING,
     FEW,
@@ -25,14 +26,11 @@ from nsys2prv.clock.matching import (
     rival_distances,
 )
 from nsys2prv.clock.observations import (
-    ALIGNED_ERROR,
     NOISE,
-    UTC_ERROR,
     Calls,
     Finding,
     Messages,
     Noise,
-    Role,
     evenly,
     line_through,
     pivot_of,

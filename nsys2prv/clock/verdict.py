@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize
+from nsys2prv.clock import Role
 from nsys2prv.clock.gathering import Precedences
-from nsys2prv.clock.observations import Role, evenly
+from nsys2prv.clock.observations import evenly
 
 #: Share of collectives and messages that may be taken for misfits.
 MISFITS = 0.05

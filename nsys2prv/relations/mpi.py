@@ -14,7 +14,7 @@ import polars as pl
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.notes import ClockNote, Detail
-from nsys2prv.clock.observations import MPI as SOURCE
+from nsys2prv.clock import MPI as SOURCE
 from nsys2prv.events.mpi import EITHER, MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations.blocks import Block, by_group, stored_lines, write_blocks

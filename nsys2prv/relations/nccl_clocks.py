@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.observations import ALIGNED_ERROR, UTC_ERROR, Role
-from nsys2prv.clock.observations import NCCL as SOURCE
+from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
+from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, SEND_RECEIVE, WAIT_FOR_ROOT
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL

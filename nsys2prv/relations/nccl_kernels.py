@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from nsys2prv.clock.observations import Role
+from nsys2prv.clock import Role
 from nsys2prv.events.names.calls import ROOT_WAITS, WAIT_FOR_ROOT
 from nsys2prv.events.nccl import KERNELS
 from nsys2prv.nsight.source import NULL

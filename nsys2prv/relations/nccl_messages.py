@@ -18,8 +18,8 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.notes import Detail
-from nsys2prv.clock.observations import ALIGNED_ERROR, UTC_ERROR, Role
-from nsys2prv.clock.observations import NCCL as SOURCE
+from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
+from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.names.calls import SEND
 from nsys2prv.events.nccl import MESSAGES
 from nsys2prv.nsight.source import NULL

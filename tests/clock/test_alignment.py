@@ -17,8 +17,9 @@ from tools.clocks import (
     with_,
 )
 
+from nsys2prv.clock import MPI, Role
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.clock.observations import MPI, Calls, Role
+from nsys2prv.clock.observations import Calls
 from nsys2prv.clock.solve import Alignment, align
 
 CLOSE = 10_000.0

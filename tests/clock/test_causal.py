@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tools.clocks import EPOCH, Clocks, collectives, instants, messages, restore, rows
 
+from nsys2prv.clock import Role
 from nsys2prv.clock.causal import CausalOrder
-from nsys2prv.clock.observations import Calls, Messages, Role
+from nsys2prv.clock.observations import Calls, Messages
 
 ALL, FROM_ROOT, TO_ROOT = Role.ALL, Role.FROM_ROOT, Role.TO_ROOT
 relaxed = settings(max_examples=40, deadline=None, derandomize=True)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from tools.clocks import EPOCH, Clocks, collectives, error, instants, messages, with_
 
-from nsys2prv.clock.observations import MPI, line_through
+from nsys2prv.clock import MPI
+from nsys2prv.clock.observations import line_through
 from nsys2prv.clock.solve import align
 
 SEEDS = 100

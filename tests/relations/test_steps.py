@@ -19,9 +19,9 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv._util.frames import read_frame
-from nsys2prv.clock import gathering
+from nsys2prv.clock import NCCL, gathering
 from nsys2prv.clock.gathering import MemberCalls, Participant, gathered, gathered_by_member
-from nsys2prv.clock.observations import NCCL, Calls
+from nsys2prv.clock.observations import Calls
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
 from nsys2prv.relations import MODULES, all_relations, call_blocks, nccl_collectives, nccl_messages

@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from nsys2prv.clock import NCCL, Role
 from nsys2prv.clock.bindings import bound
 from nsys2prv.clock.causal import CausalOrder, restored
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.clock.observations import NCCL, Calls, Messages, Role, pivot_of
+from nsys2prv.clock.observations import Calls, Messages, pivot_of
 from nsys2prv.clock.record import HostClock
 from nsys2prv.clock.solve import Alignment, HostCorrection
 
