@@ -15,7 +15,7 @@ import pytest
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli.main import COMMANDS, main
-from nsys2prv.nsight.given import reports_meant
+from nsys2prv.nsight.report_files import reports_meant
 
 GRAPHS = Path(__file__).parent.parent / "sample_reports" / "graphs"
 REPORT = str(GRAPHS / "rank1.sqlite")

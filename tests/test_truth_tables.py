@@ -20,7 +20,7 @@ from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli.main import main
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
-from nsys2prv.nsight.tables import UNKNOWN, reason
+from nsys2prv.nsight.info import UNKNOWN_TABLE, why_not_read
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 ALL_SAMPLES = sorted(SAMPLES.glob("*/rank*.sqlite"))
@@ -53,7 +53,9 @@ def name_of(path: Path | None) -> str:
 def test_every_table_with_rows_has_a_kind_or_a_reason(path: Path) -> None:
     translated = {table for kind in all_kinds() for table in kind.tables}
     assert [
-        table for table in sorted(tables_with_rows(path) - translated) if reason(table) == UNKNOWN
+        table
+        for table in sorted(tables_with_rows(path) - translated)
+        if why_not_read(table) == UNKNOWN_TABLE
     ] == []
 
 
@@ -83,7 +85,7 @@ def test_a_table_of_tomorrow_is_named_as_unknown(
     connection.close()
     assert main(["--list", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[lines.index(f"  {UNKNOWN}:") + 1] == "    TOMORROW_EVENTS (1)"
+    assert lines[lines.index(f"  {UNKNOWN_TABLE}:") + 1] == "    TOMORROW_EVENTS (1)"
 
 
 # --------------------------------------------------------------------------------------------------- file accesses

@@ -45,7 +45,7 @@ from nsys2prv.conversion.prepare import prepare
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, catalogue
 from nsys2prv.events.names.calls import io_calls, synchronising_calls
-from nsys2prv.nsight.given import reports_meant
+from nsys2prv.nsight.report_files import reports_meant
 from nsys2prv.relations import all_relations
 
 ANALYSES = tuple(

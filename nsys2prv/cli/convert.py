@@ -22,7 +22,7 @@ from nsys2prv.cli.mistakes import (
     is_trace,
 )
 from nsys2prv.conversion.startup import start_workers
-from nsys2prv.nsight.given import reports_meant
+from nsys2prv.nsight.report_files import reports_meant
 
 if TYPE_CHECKING:
     pass

@@ -17,9 +17,8 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import plural, some
 from nsys2prv.events import all_kinds
 from nsys2prv.nsight import job_checks
-from nsys2prv.nsight.info import ReportInfo, inspect, pid_of
+from nsys2prv.nsight.info import ReportInfo, inspect, pid_of, rank_of_reason, why_not_read
 from nsys2prv.nsight.opening import open_source, prepared
-from nsys2prv.nsight.tables import order, reason
 
 #: Of the lists of tables.
 WIDTH = 140
@@ -177,9 +176,9 @@ def _untranslated(held: Sequence[_Held]) -> list[str]:
         counts.update(one.counts)
     found: dict[str, list[str]] = {}
     for table in sorted(counts.keys() - translated):
-        found.setdefault(reason(table), []).append(table)
+        found.setdefault(why_not_read(table), []).append(table)
     lines = []
-    for why in sorted(found, key=order):
+    for why in sorted(found, key=rank_of_reason):
         enums = [table for table in found[why] if table.startswith("ENUM_")]
         named = [f"{table} ({counts[table]:,})" for table in found[why] if table not in enums]
         named += [f"{len(enums)} tables ENUM_..."] if enums else []

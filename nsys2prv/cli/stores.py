@@ -12,7 +12,7 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv._util.memory import importing
 from nsys2prv.cli.mistakes import check_reports
 from nsys2prv.conversion.startup import start_workers
-from nsys2prv.nsight.given import reports_meant
+from nsys2prv.nsight.report_files import reports_meant
 
 #: Options of the conversion that say what to read, those that both halves take, and those of
 #: neither; all others say what to write.

@@ -36,7 +36,7 @@ from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.counters import Metric, counter_codes
 from nsys2prv.events.sampling import REPEATED
-from nsys2prv.nsight.given import reports_meant
+from nsys2prv.nsight.report_files import reports_meant
 from nsys2prv.paraver import records
 from nsys2prv.paraver.event_types import codes_of, counter_types, event_types
 from nsys2prv.paraver.output import Parts, Placed, trace_paths

@@ -21,8 +21,8 @@ from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.conversion.plan import Plan
 from nsys2prv.conversion.prepare import OpenedReports, opened, read_all
 from nsys2prv.conversion.summary import far_rows
+from nsys2prv.nsight.report_files import unchanged
 from nsys2prv.nsight.sqlite import has_log
-from nsys2prv.nsight.unchanged import unchanged
 from nsys2prv.store.packing import pack
 from nsys2prv.store.task_result import TaskResult
 

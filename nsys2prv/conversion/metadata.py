@@ -22,8 +22,7 @@ from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.tables import reason
+from nsys2prv.nsight.info import ReportInfo, why_not_read
 
 ENDING = ".nsys2prv.json"
 #: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
@@ -225,7 +224,7 @@ def _not_read(job: Job) -> dict[str, dict[str, Any]]:
     return {
         table: {
             "rows": rows[table],
-            "why": "not asked for" if table in _translated() else reason(table),
+            "why": "not asked for" if table in _translated() else why_not_read(table),
         }
         for table in sorted(rows)
     }

@@ -46,8 +46,8 @@ from nsys2prv.events.kind import EventKind
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.report_files import unchanged
 from nsys2prv.nsight.sqlite import has_log
-from nsys2prv.nsight.unchanged import unchanged
 from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_model
 from nsys2prv.relations import run_relations

@@ -12,7 +12,7 @@ from nsys2prv._util import engines
 from nsys2prv._util.engines.cpus import available_cpus
 from nsys2prv._util.engines.pool import MOST_THREADS, worth_parallelizing
 from nsys2prv._util.memory import importing
-from nsys2prv.nsight.unchanged import signature
+from nsys2prv.nsight.report_files import signature
 
 #: Fewer bytes rarely have as many rows as one process reads and writes while others start.
 SMALL_JOB_BYTES = 14_000_000

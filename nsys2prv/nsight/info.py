@@ -8,8 +8,10 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
+from nsys2prv._util.data import data_text, shipped
 from nsys2prv.nsight.capture import Capture, Message, capture_of, messages
 from nsys2prv.nsight.opening import open_source
 from nsys2prv.nsight.source import TIME_LIMIT, Part, Source
@@ -366,3 +368,37 @@ def _nvtx_names(
         elif name and kind == NVTX_CATEGORY and isinstance(category, int):
             categories.setdefault((process, domain, category), name)
     return domains, categories
+
+
+#: Of tables that ``tables.yaml`` does not know.
+UNKNOWN_TABLE = "unknown to this version"
+
+
+@cache
+def _reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
+    """Return name -> reason, and the beginning of a name -> reason, the longest first."""
+    names: dict[str, str] = {}
+    beginnings: dict[str, str] = {}
+    for reason, tables in shipped(data_text(__package__, "tables.yaml")).items():
+        for table in tables:
+            known = beginnings if table.endswith("*") else names
+            if table.rstrip("*") in known:
+                raise ValueError(f"tables.yaml: {table} stands there twice")
+            known[table.rstrip("*")] = reason
+    return names, dict(sorted(beginnings.items(), key=lambda item: -len(item[0])))
+
+
+def why_not_read(table: str) -> str:
+    """Return why a table that no kind of event reads is not translated."""
+    names, beginnings = _reasons_not_read()
+    return names.get(table) or next(
+        (text for start, text in beginnings.items() if table.startswith(start)), UNKNOWN_TABLE
+    )
+
+
+def rank_of_reason(text: str) -> int:
+    """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
+    end, where those with events are.
+    """
+    known = list(shipped(data_text(__package__, "tables.yaml")))
+    return -known.index(text) if text in known else -len(known)

@@ -14,9 +14,9 @@ from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED
 from nsys2prv.nsight.parquet import Folder, is_export_folder
+from nsys2prv.nsight.report_files import signature
 from nsys2prv.nsight.source import Source
 from nsys2prv.nsight.sqlite import Database, check_file, has_journal, has_log
-from nsys2prv.nsight.unchanged import signature
 
 
 def is_report(path: Path) -> bool:

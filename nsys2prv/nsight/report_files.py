@@ -1,15 +1,17 @@
-"""The reports that are meant by what was given: files, folders of reports, and patterns that no
-shell has expanded.
+"""Find the files of reports, and check that they stay unchanged while they are read. Imports neither
+polars nor numpy.
 """
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from nsys2prv._util.archive import is_archive
-from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLES
 
 STORE = ".store"
@@ -21,10 +23,10 @@ def reports_meant(given: Iterable[str | Path]) -> list[Path]:
 
     Raises Nsys2prvError for a folder without any report and for a pattern that nothing matches.
     """
-    return [report for one in given for report in _meant(Path(one))]
+    return [report for one in given for report in _reports_at(Path(one))]
 
 
-def _meant(path: Path) -> list[Path]:
+def _reports_at(path: Path) -> list[Path]:
     try:
         if path.is_dir() and not _is_export(path):
             return _in_folder(path)
@@ -35,7 +37,7 @@ def _meant(path: Path) -> list[Path]:
     found = sorted(map(Path, glob.glob(str(path), recursive=True)))
     if not found:
         raise Nsys2prvError(f"{path}: no file matches this pattern")
-    return [report for one in found for report in (_meant(one) if one.is_dir() else [one])]
+    return [report for one in found for report in (_reports_at(one) if one.is_dir() else [one])]
 
 
 def _in_folder(folder: Path) -> list[Path]:
@@ -65,3 +67,46 @@ def _is_report(path: Path) -> bool:
 def _is_export(folder: Path) -> bool:
     """True if this folder is one report: nsys writes a file for each of its tables."""
     return any(path.suffix in TABLES and path.is_file() for path in folder.iterdir())
+
+
+Signature = tuple[tuple[str, int, int, int, int], ...]
+
+
+def signature(path: Path) -> Signature:
+    """Return name, device, inode, size and time of change of a file, or of all files of a folder;
+    nothing where there is none.
+    """
+    try:
+        files = sorted(entry.path for entry in os.scandir(path)) if path.is_dir() else [str(path)]
+        found = [(file, os.stat(file)) for file in files]
+    except OSError:
+        return ()
+    return tuple(
+        (file, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        for file, status in found
+    )
+
+
+@contextmanager
+def unchanged(paths: Sequence[Path]) -> Iterator[None]:
+    """Check that a report was not replaced, changed or cut during the block. Raises one clear line
+    otherwise, whatever error that led to.
+    """
+    before = {path: signature(path) for path in paths}
+    try:
+        yield
+    except Exception:
+        # Whatever it is, of what is no longer there.
+        _check_unchanged(before)
+        raise
+    _check_unchanged(before)
+
+
+def _check_unchanged(before: dict[Path, Signature]) -> None:
+    for path, seen in before.items():
+        now = signature(path)
+        if seen and now != seen:
+            what = "was replaced or changed" if now else "was removed"
+            raise Unreadable(
+                f"{path}: {what} while it was read; convert it again once it is complete", path
+            ) from None
