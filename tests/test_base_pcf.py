@@ -16,7 +16,7 @@ from tools.trace import Trace
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv._util.frames import FrameWriter
+from nsys2prv._util.columns import FrameWriter
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import NameSet, catalogue
 from nsys2prv.paraver.cfg.model import Cfg, Columns, Filter, Function, Histogram, Single

@@ -11,7 +11,7 @@ import pytest
 
 import nsys2prv
 from nsys2prv import Options, Summary, convert
-from nsys2prv._util.notes import Detail
+from nsys2prv._util.errors import Detail
 from nsys2prv._util.progress import Progress
 from nsys2prv.clock.maps import ClockMap, Placement
 from nsys2prv.clock.record import ClockRecord, HostClock

@@ -1,4 +1,4 @@
-"""Errors that end a run with one clear line; the exit status goes with the class."""
+"""Errors that end a run with one clear line, with the exit status of each, and notes that do not."""
 
 from __future__ import annotations
 
@@ -33,3 +33,15 @@ class NothingToWrite(Nsys2prvError):
     """The reports are readable but hold no event of the kinds asked for."""
 
     exit_code = 3
+
+
+class Detail(str):
+    """A note that asks nobody to do anything: told with --verbose and in the file beside the trace."""
+
+    __slots__ = ()
+
+
+class ClockNote(str):
+    """A note on clocks that do not agree: told with what is known of the hosts' clocks."""
+
+    __slots__ = ()

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nsys2prv._util import signals
-from nsys2prv._util.errors import MissingPackage, Nsys2prvError, UsageError
+from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_not_read, named_as_report, write_whole
-from nsys2prv._util.notes import Detail
 from nsys2prv._util.text import plural
 from nsys2prv.analysis.comparison import Run, difference, scaling, slowdown
 from nsys2prv.analysis.head import machine_line

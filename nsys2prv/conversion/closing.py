@@ -9,7 +9,7 @@ from html import escape
 from math import ceil
 from typing import TYPE_CHECKING
 
-from nsys2prv._util.notes import ClockNote, Detail
+from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import plural, size_text, some
 from nsys2prv.clock.maps import Placement
 from nsys2prv.clock.record import ClockRecord, HostClock

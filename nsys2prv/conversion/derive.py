@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.frames import FrameWriter, StoredFrame, read_frame
+from nsys2prv._util.columns import FrameWriter, StoredFrame, read_frame
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Interner, Names, ObjectKey
 from nsys2prv.events.kind import Account, EventKind

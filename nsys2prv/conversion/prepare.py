@@ -17,8 +17,7 @@ import numpy as np
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.engines import alone
 from nsys2prv._util.engines.pool import Pool, worth_parallelizing
-from nsys2prv._util.errors import NothingToWrite, Nsys2prvError, Unreadable
-from nsys2prv._util.notes import Detail
+from nsys2prv._util.errors import Detail, NothingToWrite, Nsys2prvError, Unreadable
 from nsys2prv._util.progress import Progress
 from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nsys2prv._util.frames import FrameWriter, StoredFrame
+from nsys2prv._util.columns import FrameWriter, StoredFrame
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Extraction, Settings
 from nsys2prv.events.kind import Account, EventKind

@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.notes import Detail
+from nsys2prv._util.errors import Detail, Nsys2prvError
 from nsys2prv._util.text import plural, some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.clock_text import MOST, causal_lines, table
@@ -244,7 +243,7 @@ class Summary:
     left_out: dict[tuple[str, str], int] = field(default_factory=dict)
     #: Account of all rows and records.
     ledger: Ledger = field(default_factory=Ledger)
-    #: Notes; those that are :class:`nsys2prv._util.notes.Detail` need no attention.
+    #: Notes; those that are :class:`nsys2prv._util.errors.Detail` need no attention.
     notes: list[str] = field(default_factory=list)
     placed: list[str] = field(default_factory=list)
     #: The same for each host.

@@ -1,5 +1,5 @@
 """Calls and GPU work whose tables are one line each in the catalogue
-(:mod:`nsys2prv.events.catalogue.calls`), and cuBLAS and cuDNN.
+(:mod:`nsys2prv.events.catalogue.sections`), and cuBLAS and cuDNN.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.catalogue.calls import CallTable
+from nsys2prv.events.catalogue.sections import CallTable
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
 from nsys2prv.nsight.source import NULL, Columns, Part

@@ -12,8 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, OPEN, factorize, factorize_together
-from nsys2prv._util.frames import FrameWriter, StoredFrame
+from nsys2prv._util.columns import (
+    ABSENT,
+    OPEN,
+    FrameWriter,
+    StoredFrame,
+    factorize,
+    factorize_together,
+)
 from nsys2prv._util.text import duration_text
 from nsys2prv.events.kind import Account, Counters, Rows
 from nsys2prv.events.launches import Launches, LaunchIndex

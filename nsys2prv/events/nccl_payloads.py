@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.catalogue.lookup import values_of
+from nsys2prv.events.catalogue.counters import values_of
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.nsight.source import NULL, Columns, Source, decoded
 

@@ -15,8 +15,14 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv._util.frames import FrameWriter, StoredFrame, read_frame
+from nsys2prv._util.columns import (
+    ABSENT,
+    FrameWriter,
+    StoredFrame,
+    factorize,
+    factorize_together,
+    read_frame,
+)
 from nsys2prv.events.names.calls import (
     ALL_REDUCE,
     FIRST_MAKING,

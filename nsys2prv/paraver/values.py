@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.frames import StoredFrame, read_frame
+from nsys2prv._util.columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, catalogue
 from nsys2prv.events.names.kernels import disambiguate, readable_kernel_name
 from nsys2prv.paraver.pcf import PcfType, read_pcf, safe_labels, without_brackets

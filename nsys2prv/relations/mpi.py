@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import OPEN
-from nsys2prv._util.notes import ClockNote, Detail
+from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv.clock import MPI as SOURCE
 from nsys2prv.events.mpi import EITHER, MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
 from nsys2prv.nsight.source import NULL

@@ -26,7 +26,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from nsys2prv._util.notes import ClockNote, Detail
+from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import plural
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.relations import nccl_clocks

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv._util.notes import Detail
+from nsys2prv._util.errors import Detail
 from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
 from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.names.calls import SEND

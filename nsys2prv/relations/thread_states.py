@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv._util.columns import OPEN
-from nsys2prv._util.frames import StoredFrame, read_frame
+from nsys2prv._util.columns import OPEN, StoredFrame, read_frame
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import Layout, NameSet, catalogue
-from nsys2prv.events.catalogue.states import StateRule
+from nsys2prv.events.catalogue.sections import StateRule
 from nsys2prv.events.extraction import ObjectKey, QueueKey, StreamKey, ThreadKey
 from nsys2prv.relations.innermost import NOTHING, Changes, Keys, Ranges, innermost, overlaid
 from nsys2prv.store import windows

@@ -9,8 +9,7 @@ from itertools import groupby
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import OPEN, factorize
-from nsys2prv._util.frames import StoredFrame, read_frame
+from nsys2prv._util.columns import OPEN, StoredFrame, factorize, read_frame
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.extraction import OBJECT, TIME
 from nsys2prv.nsight.source import NULL

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.archive import check_unpacked
-from nsys2prv._util.frames import FrameWriter, read_frame
+from nsys2prv._util.columns import FrameWriter, read_frame
 from nsys2prv._util.serialize import from_json, to_json
 from nsys2prv._util.untrusted import panics_unseen
 from nsys2prv.events.catalogue import NameSet, catalogue

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nsys2prv._util.notes import Detail
+from nsys2prv._util.errors import Detail
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DeviceKey

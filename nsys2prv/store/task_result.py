@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from nsys2prv._util.frames import StoredFrame
+from nsys2prv._util.columns import StoredFrame
 from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
 from nsys2prv.events.launches import Segment

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tools.view_answers import SAMPLES
 
-from nsys2prv._util.notes import Detail
+from nsys2prv._util.errors import Detail
 from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.job import OpenJob, open_job
 from nsys2prv.cli.main import main

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from nsys2prv.events import catalogue as module
-from nsys2prv.events.catalogue import counters
-from nsys2prv.events.catalogue.claims import Claims
+from nsys2prv.events.catalogue import Claims, counters
 
 OSRT = "event type 66400000: .*field 'call' of layout 'osrt'.*"
 

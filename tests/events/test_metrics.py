@@ -23,7 +23,7 @@ from tools.installed_views import file_of
 from tools.trace_reader import Trace
 
 from nsys2prv.conversion.summary import Summary
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import catalogue, hashed_numbers
 from nsys2prv.events.catalogue.counters import (
     counter_codes,
     counter_tables,
@@ -31,7 +31,6 @@ from nsys2prv.events.catalogue.counters import (
     known_label,
     labels_of,
 )
-from nsys2prv.events.catalogue.hashing import hashed_numbers
 from nsys2prv.store import runs
 
 SMS, ISSUE, CLOCK, DRAM_READ = 9403, 9404, 9400, 9418

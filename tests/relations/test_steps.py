@@ -18,7 +18,7 @@ from tools.trace_reader import Trace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv._util.frames import read_frame
+from nsys2prv._util.columns import read_frame
 from nsys2prv.clock import NCCL, gathering
 from nsys2prv.clock.gathering import MemberCalls, Participant, gathered, gathered_by_member
 from nsys2prv.clock.observations import Calls

@@ -7,18 +7,16 @@ Everything that gives a Paraver number a meaning is read from here: the writer o
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Hashable, Iterable, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
 from nsys2prv._util.data import data_text, data_texts, shipped
-from nsys2prv.events.catalogue import calls as call_lines
-from nsys2prv.events.catalogue import states as row_states
-from nsys2prv.events.catalogue.calls import CallTable
-from nsys2prv.events.catalogue.claims import Claims
-from nsys2prv.events.catalogue.hashing import hashed_numbers
-from nsys2prv.events.catalogue.states import State, StateRule
+from nsys2prv.events.catalogue import sections
+from nsys2prv.events.catalogue.sections import CallTable, State, StateRule
 
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see
@@ -32,6 +30,7 @@ FORBIDDEN_DOMAINS = frozenset({204})
 class DomainCode:
     """Event type per NVTX domain: base + 100 * domain number."""
 
+    #: Event type of the default domain, whose number is 0.
     base: int
     #: Domains that have a type of their own.
     named: tuple[tuple[str, int], ...] = ()
@@ -44,21 +43,25 @@ class DomainCode:
 
 @dataclass(frozen=True)
 class ValueSet:
-    """A closed set: value -> label, the same in every trace."""
+    """A closed set of values, the same in every trace."""
 
+    #: Name in the catalogue.
     name: str
+    #: (value, label), ascending.
     labels: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True)
 class NameSet:
-    """Names met in the reports: `known` ones have fixed values, others are numbered from `first`
-    on.
-    """
+    """Names that occur in the reports, numbered when the trace is written."""
 
+    #: Name in the catalogue.
     name: str
+    #: Values of name sets of one space do not overlap.
     space: str
+    #: Value of the first name that has none of its own.
     first: int
+    #: File of the package with names whose values are fixed, None for none.
     known: str | None = None
 
     def known_values(self) -> dict[str, int]:
@@ -67,32 +70,40 @@ class NameSet:
 
 @dataclass(frozen=True)
 class Field:
-    """One event type of a record. `values` None: a plain number, in `unit` if given."""
+    """One event type of a record."""
 
+    #: Name within its layout.
     name: str
+    #: Event type.
     code: int | DomainCode
+    #: Label in the .pcf.
     label: str
+    #: What its values mean; None: they are plain numbers.
     values: ValueSet | NameSet | None = None
+    #: Rows may lack it.
     optional: bool = False
+    #: Unit of plain numbers, "" if none is given.
     unit: str = ""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The event types that stand together in one record. `nests`: ranges of it lie within each
-    other on one object.
+    """The event types that stand together in one record."""
 
-    `holds`: its rows have no ends; each stands until the next one of its object, the last until the
-    end of the trace. `hashed`: of counters, first and last event type of names that `counters.yaml`
-    does not list. `state`: the state that its rows are in meanwhile, None where that tells nothing.
-    """
-
+    #: Name in the catalogue.
     name: str
+    #: Title for people.
     title: str
+    #: Its event types; the first names the event.
     fields: tuple[Field, ...]
+    #: Ranges of it lie within each other on one object.
     nests: bool = False
+    #: Its rows have no ends: each lasts until the next one of its object, the last one to the end
+    #: of the trace.
     holds: bool = False
+    #: Of counters: first and last event type of names that `counters.yaml` does not list.
     hashed: tuple[int, int] | None = None
+    #: State that an object is in during its rows, None for none.
     state: StateRule | None = None
 
     @cached_property
@@ -102,26 +113,31 @@ class Layout:
 
 @dataclass(frozen=True)
 class LineKind:
-    """A kind of communication record. `tag` None: each of them has its own."""
+    """A kind of communication record."""
 
+    #: Name in the catalogue.
     name: str
+    #: Tag of its lines; None: each of them has its own.
     tag: int | None
+    #: Label for people.
     label: str
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """calls: tables whose layouts and name sets come from one line each. counters: layout -> event
-    type -> names of sampled numbers.
-    """
+    """All declarations, by name."""
 
     layouts: dict[str, Layout]
     lines: dict[str, LineKind]
     name_sets: dict[str, NameSet]
     value_sets: dict[str, ValueSet]
+    #: NVTX domains with fixed numbers, by number; the first is the default domain.
     domains: tuple[str, ...]
+    #: Tables whose layouts and name sets come from one line each.
     calls: dict[str, CallTable]
+    #: States of rows, by value.
     states: tuple[State, ...]
+    #: Layout -> event type -> names of sampled numbers.
     counters: dict[str, dict[int, list[str]]]
 
 
@@ -129,9 +145,9 @@ class Catalogue:
 def catalogue() -> Catalogue:
     """Load the files in ``events`` as one catalogue."""
     data = _sections()
-    calls = call_lines.call_tables(data.get("calls", {}))
-    _add(data, "layouts", call_lines.layouts(calls))
-    _add(data, "name_sets", call_lines.name_sets(calls))
+    calls = sections.call_tables(data.get("calls", {}))
+    _add(data, "layouts", sections.call_layouts(calls))
+    _add(data, "name_sets", sections.call_name_sets(calls))
     value_sets = {
         name: ValueSet(name, tuple(sorted(labels.items())))
         for name, labels in data["value_sets"].items()
@@ -171,7 +187,7 @@ def catalogue() -> Catalogue:
         ) | spec["fields"]
         return tuple(field(key, found[key]) for key in in_order(found))
 
-    states = row_states.states(data["states"])
+    states = sections.parse_states(data["states"])
     layouts = {
         name: Layout(
             name,
@@ -180,7 +196,7 @@ def catalogue() -> Catalogue:
             spec.get("nests", False),
             spec.get("holds", False),
             tuple(spec["hashed"]) if "hashed" in spec else None,
-            row_states.rule(spec.get("state"), data["state_rules"], states),
+            sections.parse_state_rule(spec.get("state"), data["state_rules"], states),
         )
         for name, spec in data["layouts"].items()
     }
@@ -199,6 +215,61 @@ def catalogue() -> Catalogue:
     )
     claims_of(found)
     return found
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Event types that a layout uses."""
+
+    #: Layout and field, for messages.
+    owner: str
+    #: Event types.
+    numbers: range
+    #: Key that must be equal for claims of one type.
+    meaning: Hashable
+
+
+class Claims:
+    """All claims so far. Claims of one event type must have the same meaning."""
+
+    def __init__(self) -> None:
+        self._single: dict[int, Claim] = {}
+        self._series: list[Claim] = []
+
+    def add(self, owner: str, numbers: range, meaning: Hashable) -> None:
+        """Note a claim. Raises ValueError naming both owners where another claim gives one of the
+        event types another meaning.
+        """
+        claim = Claim(owner, numbers, meaning)
+        if len(numbers) == 1:
+            code = numbers[0]
+            others = [
+                self._single.setdefault(code, claim),
+                *[series for series in self._series if code in series.numbers],
+            ]
+        else:
+            others = [
+                *[single for code, single in self._single.items() if code in numbers],
+                *self._series,
+            ]
+            self._series.append(claim)
+        for other in others:
+            if (
+                other.meaning != meaning
+                and (code := _first_common(numbers, other.numbers)) is not None
+            ):
+                raise ValueError(
+                    f"event type {code}: {other.owner} and {owner} both use it, with different meanings"
+                )
+
+
+def _first_common(one: range, other: range) -> int | None:
+    """Return the least number of two ascending ranges, or None."""
+    apart = one[-1] < other[0] or other[-1] < one[0]
+    if apart or (one.step == other.step and (one.start - other.start) % one.step):
+        return None
+    few, many = sorted((one, other), key=len)
+    return next((number for number in few if number in many), None)
 
 
 def claims_of(found: Catalogue) -> Claims:
@@ -264,6 +335,26 @@ def _known_names(filename: str) -> dict[str, int]:
     lines = data_text(__package__, filename).splitlines()
     pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
     return {name: int(value) for value, name in pairs}
+
+
+def hashed_numbers(
+    names: Iterable[str], first: int, last: int, forbidden: Set[int] = frozenset()
+) -> dict[str, int]:
+    """Return a number from `first` to `last` for each name.
+
+    It is the one that the name's text hashes to; where two names meet on it, the later in
+    alphabetical order moves to the next free one. More names than numbers go on beyond `last`.
+    """
+    slots = last - first + 1
+    taken = set(forbidden)
+    numbers = {}
+    for name in sorted(set(names)):
+        number = first + zlib.crc32(name.encode("utf-8", "surrogatepass")) % slots
+        while number in taken:
+            number = number + 1 if len(taken) >= slots or number < last else first
+        taken.add(number)
+        numbers[name] = number
+    return numbers
 
 
 def domain_numbers(domains: set[str]) -> dict[str, int]:

@@ -1,5 +1,5 @@
 """Names of sampled numbers and their event types: ``counters.yaml``, and the sections `counters` of
-the files in ``events``.
+the files in ``events``; event types and values by name.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from nsys2prv._util.data import data_text, shipped
-from nsys2prv.events.catalogue import catalogue, claims_of
-from nsys2prv.events.catalogue.hashing import hashed_numbers
+from nsys2prv.events.catalogue import DomainCode, catalogue, claims_of, hashed_numbers
 
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
 #: Nsight's display factor.
@@ -137,3 +136,25 @@ def counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], i
         numbers = hashed_numbers((f"{layout}\0{label}" for layout, label in keys), first, last)
         codes.update({(layout, label): numbers[f"{layout}\0{label}"] for layout, label in keys})
     return codes
+
+
+def code_of(layout: str, name: str) -> int:
+    """Return the event type of a layout's field, or of a counter by its label. Raises KeyError for
+    one that is not there.
+
+    A field whose type depends on the NVTX domain has none.
+    """
+    for field in catalogue().layouts[layout].fields:
+        if field.name == name and not isinstance(field.code, DomainCode):
+            return field.code
+    labels = counter_tables()[layout].labels if layout in counter_tables() else {}
+    found = [code for code, label in labels.items() if label == name]
+    if not found:
+        raise KeyError(f"{layout}: no field or counter {name!r} with an event type of its own")
+    return found[0]
+
+
+@cache
+def values_of(value_set: str) -> dict[str, int]:
+    """Return label in lower case -> value."""
+    return {label.lower(): value for value, label in catalogue().value_sets[value_set].labels}

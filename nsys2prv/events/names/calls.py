@@ -10,7 +10,7 @@ from functools import cache
 import polars as pl
 
 from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.catalogue.lookup import values_of
+from nsys2prv.events.catalogue.counters import values_of
 
 #: Calls that wait until the device has done something.
 SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"

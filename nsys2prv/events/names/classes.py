@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nsys2prv._util.data import data_text, shipped
+from nsys2prv._util.data import check_rule_keys, data_text, parse_rule_file, read_rule_file, shipped
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.catalogue.lookup import values_of
-from nsys2prv.events.names.rule_files import document, keys_checked, text_of
+from nsys2prv.events.catalogue.counters import values_of
 
 SHIPPED = "kernel_rules.yaml"
 #: Of a name no more is looked at, of the kernel's own name less, so that no name is slow.
@@ -143,7 +142,9 @@ def load_rules(path: Path | None = None) -> tuple[Rule, ...]:
     with the file is one line.
     """
     return (
-        _shipped() if path is None else read_rules(text_of(path, "kernel"), str(path)) + _shipped()
+        _shipped()
+        if path is None
+        else read_rules(read_rule_file(path, "kernel"), str(path)) + _shipped()
     )
 
 
@@ -155,7 +156,7 @@ def _shipped() -> tuple[Rule, ...]:
 
 def read_rules(text: str, source: str) -> tuple[Rule, ...]:
     """Return rules from YAML text; `source` is what errors call it."""
-    rules = document(text, source, "kernel")["rules"]
+    rules = parse_rule_file(text, source, "kernel")["rules"]
     for number, spec in enumerate(rules, 1):
         _check(spec, f"{source}: rule {number}")
     return tuple(map(_rule, rules))
@@ -175,7 +176,7 @@ def _rule(spec: dict[str, Any]) -> Rule:
 
 def _check(spec: Any, where: str) -> None:
     """Raise where a rule is wrong; `where` begins the message."""
-    keys_checked(spec, _KEYS, where)
+    check_rule_keys(spec, _KEYS, where)
     patterns = {
         key: _checked_pattern(spec[key], f"{where}: {key}")
         for key in ("name", "full", "shape")

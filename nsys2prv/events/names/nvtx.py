@@ -18,9 +18,8 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize
-from nsys2prv._util.data import data_text, shipped
+from nsys2prv._util.data import check_rule_keys, data_text, parse_rule_file, read_rule_file, shipped
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.events.names.rule_files import document, keys_checked, text_of
 
 SHIPPED = "nvtx_rules.yaml"
 #: In place of a file: no rules at all.
@@ -181,7 +180,7 @@ def load_rules(source: str | Path | None = None) -> tuple[Rule, ...]:
         return _shipped()
     if str(source) == NONE:
         return ()
-    return read_rules(text_of(Path(source), "NVTX"), str(source))
+    return read_rules(read_rule_file(Path(source), "NVTX"), str(source))
 
 
 @cache
@@ -191,7 +190,7 @@ def _shipped() -> tuple[Rule, ...]:
 
 def read_rules(text: str, source: str) -> tuple[Rule, ...]:
     """Return rules from YAML text; `source` is what errors call it."""
-    data = document(text, source, "NVTX", (_BUILTIN,))
+    data = parse_rule_file(text, source, "NVTX", (_BUILTIN,))
     builtin = data.get(_BUILTIN, True)
     if not isinstance(builtin, bool):
         raise Nsys2prvError(f"{source}: {_BUILTIN} is yes or no, not {str(builtin)[:40]!r}")
@@ -205,7 +204,7 @@ def _rules(specs: list[Any], source: str) -> tuple[Rule, ...]:
 
 def _rule(spec: Any, where: str) -> Rule:
     """Return a rule from its keys. `where` begins the message when something is wrong with it."""
-    keys_checked(spec, _KEYS, where)
+    check_rule_keys(spec, _KEYS, where)
     if "match" not in spec:
         raise Nsys2prvError(f"{where}: needs `match`")
     groups = _groups(spec["match"], f"{where}: match")

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from nsys2prv._util.data import parsed
-from nsys2prv.events.catalogue.lookup import code_of
+from nsys2prv.events.catalogue.counters import code_of
 from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.declared import declared_types, declared_views
 from nsys2prv.paraver.cfg.model import (
