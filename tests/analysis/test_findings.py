@@ -139,7 +139,7 @@ def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
 
 def test_every_kind_is_explained_and_has_its_section() -> None:
     assert {SECTION_OF[kind] for kind in KINDS} <= {
-        module.__name__.rpartition(".")[2] for module in SECTIONS
+        make_section.__name__.removesuffix("_section") for make_section in SECTIONS
     }
     text = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text()
     for kind, meaning in KINDS.items():

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis.page.drift import drift, nested, outliers
 from nsys2prv.analysis.page.html import escaped, table_html
+from nsys2prv.analysis.page.sections.iterations import drift, nested, outliers
 from nsys2prv.cli.main import main
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.paraver.check.findings import Findings
+from nsys2prv.paraver.check.labels import LAST_LABELLED, Labels
 from nsys2prv.paraver.check.lines import EVENT_FIELDS, Place
-from nsys2prv.paraver.check.pcf import LAST_LABELLED, Labels
 
 _SIZES = [1 << bits for bits in range(10, 21)]
 

@@ -7,8 +7,8 @@ import numpy as np
 from nsys2prv.paraver.check.events import Events
 from nsys2prv.paraver.check.findings import Findings
 from nsys2prv.paraver.check.header import Header, Objects
+from nsys2prv.paraver.check.labels import Labels
 from nsys2prv.paraver.check.lines import Place, lines_of, sound_lines
-from nsys2prv.paraver.check.pcf import Labels
 
 LAST_EXACT = 2**53
 #: Communications behind the end that are kept until the end is known.

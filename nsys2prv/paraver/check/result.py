@@ -13,10 +13,9 @@ from typing import Any
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.check.findings import PARTS, RULES, Finding, Findings, Rule, Severity
 from nsys2prv.paraver.check.header import Header, read_header
+from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
 from nsys2prv.paraver.check.lines import blocks
-from nsys2prv.paraver.check.pcf import judge_groups, read_pcf
 from nsys2prv.paraver.check.records import Records
-from nsys2prv.paraver.check.row import check_row
 
 PAIR_BYTES, STATE_BYTES, COMM_BYTES, CPU_BYTES = 32, 64, 312, 8
 #: While it loads, vectors grow by doubling and are sorted.

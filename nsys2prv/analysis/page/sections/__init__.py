@@ -5,36 +5,38 @@ then one thing after another.
 from __future__ import annotations
 
 from nsys2prv.analysis.page.parts import Material, Section
-from nsys2prv.analysis.page.sections import (
-    clocks,
-    collectives,
-    communication,
-    devices,
-    idle,
-    iterations,
-    kernels,
-    maps,
-    operations,
-    scalability,
-    summary,
+from nsys2prv.analysis.page.sections.devices import (
+    devices_section,
+    idle_section,
+    kernels_section,
+    maps_section,
+)
+from nsys2prv.analysis.page.sections.iterations import iterations_section, operations_section
+from nsys2prv.analysis.page.sections.job import (
+    clocks_section,
+    collectives_section,
+    communication_section,
+    scalability_section,
+    summary_section,
 )
 
+#: Functions that make a section each, in the order of the page.
 SECTIONS = (
-    summary,
-    devices,
-    communication,
-    collectives,
-    clocks,
-    kernels,
-    operations,
-    idle,
-    maps,
-    iterations,
-    scalability,
+    summary_section,
+    devices_section,
+    communication_section,
+    collectives_section,
+    clocks_section,
+    kernels_section,
+    operations_section,
+    idle_section,
+    maps_section,
+    iterations_section,
+    scalability_section,
 )
 
 
 def sections(material: Material) -> list[Section]:
     """Return all sections of which there is something to say."""
-    made = [module.section(material) for module in SECTIONS]
-    return [one for one in made if one.blocks]
+    made = [make_section(material) for make_section in SECTIONS]
+    return [section for section in made if section.blocks]

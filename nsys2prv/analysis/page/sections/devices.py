@@ -1,11 +1,20 @@
-"""Where the time of the devices went."""
+"""Sections on devices: where their time went, why they idle, their kernels, sampled metrics."""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.page.parts import MOST_RANKS, Block, HeatMap, Material, Section, Stacked
+from nsys2prv.analysis.page.parts import (
+    MOST_RANKS,
+    Block,
+    HeatMap,
+    Items,
+    Material,
+    Section,
+    Spread,
+    Stacked,
+)
 
 #: Colour-blind safe.
 COMPUTE, OVERLAPPED, NCCL, MEMORY = "#0072B2", "#56B4E9", "#D55E00", "#E69F00"
@@ -20,16 +29,16 @@ IDLE = {
 }
 
 
-def section(material: Material) -> Section:
+def devices_section(material: Material) -> Section:
     blocks: list[Block] = []
-    blocks += _parts(material)
-    blocks += _use(material)
+    blocks += _elapsed_by_device(material)
+    blocks += _use_over_time(material)
     blocks += material.grid("efficiencies", "devices", MOST_RANKS, folded=True)
     blocks += material.grid("efficiencies", "hosts", MOST_RANKS, folded=True)
     return Section("devices", "Where the GPUs' time went", blocks)
 
 
-def _parts(material: Material) -> list[Block]:
+def _elapsed_by_device(material: Material) -> list[Block]:
     devices = material.frame("efficiencies", "devices")
     if devices is None:
         return []
@@ -82,7 +91,7 @@ def _parts(material: Material) -> list[Block]:
     ]
 
 
-def _use(material: Material) -> list[Block]:
+def _use_over_time(material: Material) -> list[Block]:
     use = material.frame("metrics", "use")
     if use is None:
         return []
@@ -122,3 +131,168 @@ def grid_of(
     values = np.full((len(labels), int(frame[across].max()) + 1), np.nan)
     values[number, frame[across].to_numpy()] = frame[column].cast(pl.Float64).to_numpy()
     return labels, values
+
+
+def idle_section(material: Material) -> Section:
+    return Section(
+        "idle",
+        "Idle devices, launches, copies",
+        [
+            *_gaps(material),
+            *material.grid("idle", "gaps"),
+            *material.grid("idle", "long_gaps", folded=True),
+            *material.grid("idle", "memory"),
+            *material.grid("idle", "calls"),
+            *material.grid("idle", "latencies", MOST_RANKS, folded=True),
+            *material.grid("idle", "queued", MOST_RANKS, folded=True),
+            *material.grid("idle", "rules"),
+            *material.notes("idle"),
+        ],
+    )
+
+
+def _gaps(material: Material) -> list[Block]:
+    gaps = material.frame("idle", "gaps")
+    if gaps is None or not gaps["time_ns"].sum():
+        return []
+    # Of what all devices could have done.
+    whole = gaps["elapsed_share"].to_numpy() / np.maximum(gaps["time_ns"].to_numpy(), 1)
+    parts = {
+        name.removeprefix("idle: "): (colour, gaps[column].to_numpy() * whole)
+        for column, (colour, name) in IDLE.items()
+        if gaps[column].sum()
+    }
+    return [
+        Stacked(
+            "Idle time by length of the gap, and what the host did",
+            gaps["length"].to_list(),
+            parts,
+            "% of the elapsed time of all devices",
+        )
+    ]
+
+
+def kernels_section(material: Material) -> Section:
+    return Section(
+        "kernels",
+        "Kernels",
+        [
+            *material.grid("kernels", "classes"),
+            *material.grid("kernels", "tensor_cores"),
+            *material.grid("kernels", "two_modes"),
+            *_duration_spread(material),
+            *material.grid("kernels", "kernels"),
+            *material.grid("kernels", "tensor_cores_by_rank", MOST_RANKS, folded=True),
+            *material.notes("kernels"),
+        ],
+    )
+
+
+def _duration_spread(material: Material) -> list[Block]:
+    durations, kernels = (
+        material.frame("kernels", "durations"),
+        material.frame("kernels", "kernels"),
+    )
+    if durations is None or kernels is None:
+        return []
+    rows = durations["row"].unique().sort().to_list()
+    bins = durations.group_by("row").len()["len"].max()
+    edges, counts = np.zeros((len(rows), bins + 1)), np.zeros((len(rows), bins))
+    for at, row in enumerate(rows):
+        mine = durations.filter(pl.col("row") == row)
+        # A single duration is a bin of some width, to be seen.
+        low, high = max(mine["low_ns"][0], 1), max(mine["high_ns"][-1], 1)
+        alone = mine.height == 1
+        edges[at] = (
+            np.linspace(low / 1.01, high * 1.01, bins + 1)
+            if alone
+            else np.append(mine["low_ns"], high)
+        )
+        counts[at] = 1 if alone else mine["count"]
+    two = material.frame("kernels", "two_modes")
+    known = (
+        {}
+        if two is None
+        else {
+            name: (low, high)
+            for name, low, high in two.select("kernel", "low_ns", "high_ns").iter_rows()
+        }
+    )
+    shown = kernels[rows]
+    labels = shown["kernel"].to_list()
+    return [
+        Spread(
+            "How the durations of the kernels of greatest time are distributed",
+            labels,
+            edges,
+            counts,
+            shown["median_ns"].cast(pl.Float64).to_numpy(),
+            [known.get(label) for label in labels],
+        )
+    ]
+
+
+#: Shown open, in this order; others are folded away.
+FIRST = (
+    "SMs Active [Throughput %]",
+    "Tensor Active [Throughput %]",
+    "DRAM Read Bandwidth [Throughput %]",
+    "DRAM Write Bandwidth [Throughput %]",
+    "IB: Bytes sent [bytes/ms]",
+    "IB: Bytes received [bytes/ms]",
+)
+#: Maps on a page.
+MOST_MAPS = 48
+
+
+def maps_section(material: Material) -> Section:
+    blocks: list[Block] = [*material.grid("metrics", "metrics")]
+    maps = material.frame("metrics", "map")
+    if maps is not None:
+        blocks += _metric_maps(material, maps)
+    blocks += material.grid("metrics", "means", folded=True)
+    return Section(
+        "metrics",
+        "Utilisation over time: GPU metrics and network",
+        [*blocks, *material.notes("metrics")],
+    )
+
+
+def _metric_maps(material: Material, maps: pl.DataFrame) -> list[Block]:
+    greatest = dict(maps.group_by("metric", maintain_order=True).agg(pl.col("mean").max()).rows())
+    telling = [name for name, most in greatest.items() if most]
+    order = [name for name in FIRST if name in telling] + sorted(
+        name for name in telling if name not in FIRST
+    )
+    drawn: list[Block] = []
+    parts = maps.with_columns(label=pl.format("{} {}", "node", "device")).partition_by(
+        "metric", as_dict=True
+    )
+    end = material.duration / 1e9
+    for name in order[:MOST_MAPS]:
+        labels, values = grid_of(parts[(name,)], "mean", "label")
+        percent = "%" in name
+        drawn.append(
+            HeatMap(
+                name,
+                labels,
+                values,
+                (0, end),
+                "time (s)",
+                "%" if percent else _unit(name),
+                high=100 if percent else None,
+                folded=name not in FIRST,
+            )
+        )
+    silent = [name for name, most in greatest.items() if not most]
+    said = [f"0 all the time: {', '.join(silent)}"] if silent else []
+    said += (
+        [f"not drawn, for there are more than {MOST_MAPS}: {', '.join(order[MOST_MAPS:])}"]
+        if order[MOST_MAPS:]
+        else []
+    )
+    return [*drawn, *([Items(said)] if said else [])]
+
+
+def _unit(name: str) -> str:
+    return name[name.rfind("[") + 1 : -1] if name.endswith("]") else "mean"

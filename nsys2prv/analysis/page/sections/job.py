@@ -1,0 +1,238 @@
+"""Sections on the job as a whole: efficiencies and findings, communication, clocks, scalability."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nsys2prv.analysis.page.parts import (
+    FAIR,
+    GOOD,
+    MOST_RANKS,
+    Block,
+    Factor,
+    Factors,
+    Findings,
+    Items,
+    Material,
+    Section,
+    Stacked,
+)
+
+FINDINGS_NOTE = (
+    "One cause each, the most costly first. The bar is the share of the time (of the steady state, where one was found) that would be "
+    "gained at most if the cause vanished."
+)
+
+
+def summary_section(material: Material) -> Section:
+    blocks: list[Block] = []
+    roots = [
+        root for root in (_device_efficiencies(material), _host_efficiencies(material)) if root
+    ]
+    if roots:
+        blocks.append(
+            Factors(
+                "Efficiencies",
+                roots,
+                f"A product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} "
+                "on, red below; POP takes less than 80 % for worth a look.",
+            )
+        )
+    if "findings" in material.results:
+        blocks.append(
+            Findings(
+                "What holds the job back", material.results["findings"].findings, FINDINGS_NOTE
+            )
+        )
+        blocks += material.grid("findings", "phases")
+    blocks += material.notes("efficiencies")
+    blocks += material.grid("efficiencies", "steady")
+    blocks += material.grid("efficiencies", "nodes", folded=True)
+    warnings = [str(warning) for warning in material.job.get("warnings", [])]
+    notes = [str(note) for note in material.job.get("notes", [])]
+    return Section(
+        "summary", "Summary", [*blocks, *([Items(warnings + notes)] if warnings or notes else [])]
+    )
+
+
+def _device_efficiencies(material: Material) -> Factor | None:
+    frame = material.frame("efficiencies", "device")
+    if frame is None:
+        return None
+    row = frame.row(0, named=True)
+    return Factor(
+        "Parallel efficiency of devices",
+        row["parallel_efficiency"],
+        "useful time of all devices / (devices x elapsed time)",
+        (
+            Factor(
+                "Load balance",
+                row["load_balance_efficiency"],
+                "useful time: the mean device / the busiest one",
+            ),
+            Factor(
+                "Communication efficiency",
+                row["communication_efficiency"],
+                "greatest useful time / greatest active time",
+            ),
+            Factor(
+                "Orchestration efficiency",
+                row["orchestration_efficiency"],
+                "greatest active time / elapsed time: devices wait for hosts",
+            ),
+        ),
+    )
+
+
+def _host_efficiencies(material: Material) -> Factor | None:
+    frame = material.frame("efficiencies", "host")
+    row = frame.row(0, named=True) if frame is not None else {}
+    mpi = Factor(
+        "MPI parallel efficiency",
+        row.get("mpi_parallel_efficiency"),
+        "time outside MPI / (tasks x elapsed time)",
+        (
+            Factor(
+                "Load balance",
+                row.get("mpi_load_balance_efficiency"),
+                "time outside MPI: the mean task / the busiest one",
+            ),
+            Factor(
+                "Communication efficiency",
+                row.get("mpi_communication_efficiency"),
+                "greatest time outside MPI / elapsed time",
+            ),
+        ),
+    )
+    parts = (
+        *([mpi] if mpi.value is not None else []),
+        *(
+            [
+                Factor(
+                    "Offload efficiency",
+                    row["offload_efficiency"],
+                    "time outside MPI and the CUDA API / time outside MPI",
+                )
+            ]
+            if row.get("offload_efficiency") is not None
+            else []
+        ),
+    )
+    if row.get("host_parallel_efficiency") is not None:
+        return Factor(
+            "Parallel efficiency of hosts",
+            row["host_parallel_efficiency"],
+            "time outside MPI and the CUDA API / (tasks x "
+            "elapsed time); low is as it should be where GPUs do the work and hosts wait for them",
+            parts,
+        )
+    return parts[0] if parts else None
+
+
+def communication_section(material: Material) -> Section:
+    return Section(
+        "communication",
+        "Exposed communication",
+        [
+            *material.grid("overlap", "operations"),
+            *material.grid("overlap", "classes"),
+            *material.grid("overlap", "devices", MOST_RANKS, folded=True),
+            *material.grid("overlap", "concurrency", folded=True),
+            *material.grid("overlap", "in_flight", MOST_RANKS, folded=True),
+            *material.notes("overlap"),
+        ],
+    )
+
+
+#: Ranks in the picture of what the last did.
+MOST_STRAGGLERS = 30
+#: As in the picture of devices; what the device was in, each on its own (they may be at the same
+#: time).
+HOSTS = {
+    "host_mpi_ns": ("#CC79A7", "host in MPI"),
+    "host_nccl_ns": ("#8C564B", "host in NCCL"),
+    "host_io_ns": ("#009E73", "host in I/O"),
+    "host_synchronisation_ns": ("#F0E442", "host waits for the device"),
+    "host_launch_ns": ("#7F7FBF", "host in CUDA calls"),
+}
+
+
+def collectives_section(material: Material) -> Section:
+    return Section(
+        "collectives",
+        "Stragglers and collectives",
+        [
+            *_stragglers(material),
+            *material.grid("collectives", "stragglers", MOST_RANKS),
+            *_meanwhile(material),
+            *material.grid("collectives", "meanwhile", MOST_RANKS),
+            *material.grid("collectives", "across_ranks"),
+            *material.grid("collectives", "nccl", folded=True),
+            *material.grid("collectives", "mpi"),
+            *material.notes("collectives"),
+        ],
+    )
+
+
+def _stragglers(material: Material) -> list[Block]:
+    ranking = material.frame("collectives", "stragglers")
+    if ranking is None or not ranking["made_wait_ns"].sum():
+        return []
+    first = ranking.head(MOST_STRAGGLERS)
+    share = first["made_wait_ns"].to_numpy() / ranking["made_wait_ns"].sum()
+    return [
+        Stacked(
+            "Whom the others wait for",
+            first["rank"].to_list(),
+            {"waits that the rank causes": ("#D55E00", share)},
+            "% of all waits in matched collectives",
+            ""
+            if first.height == ranking.height
+            else f"The first {MOST_STRAGGLERS} of {ranking.height:,} ranks.",
+        )
+    ]
+
+
+def _meanwhile(material: Material) -> list[Block]:
+    doing = material.frame("collectives", "meanwhile")
+    doing = None if doing is None else doing.filter(doing["late_ns"] > 0).head(MOST_STRAGGLERS)
+    if doing is None or not doing.height:
+        return []
+    late = doing["late_ns"].to_numpy()
+    parts = {
+        name: (colour, doing[column].to_numpy() / late)
+        for column, (colour, name) in HOSTS.items()
+        if doing[column].sum()
+    }
+    rest = np.clip(1 - sum((values for _, values in parts.values()), np.zeros(len(late))), 0, 1)
+    parts["host elsewhere"] = ("#999999", rest)
+    return [
+        Stacked(
+            "What the host threads of the last did while the others waited",
+            doing["rank"].to_list(),
+            parts,
+            "% of the time that the rank was late",
+            "What its device did is in the table below; a device may do several at a time.",
+            folded=doing.height < 2,
+        )
+    ]
+
+
+CLOCKS_NOTE = (
+    "Times of two hosts can be compared to within the sum of their bounds; shorter waits and lateness "
+    "between them tell nothing."
+)
+
+
+def clocks_section(material: Material) -> Section:
+    return Section(
+        "clocks",
+        "Clocks of hosts",
+        [*material.grid("clocks", "hosts", note=CLOCKS_NOTE), *material.notes("clocks")],
+    )
+
+
+def scalability_section(material: Material) -> Section:
+    return Section(
+        "scaling", "Scalability", [*material.grid("scaling", "scaling"), *material.notes("scaling")]
+    )

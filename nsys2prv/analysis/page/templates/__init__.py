@@ -1,1 +1,0 @@
-"""Files that the page is filled from."""
