@@ -10,8 +10,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
-import adbc_driver_manager as manager
-import adbc_driver_sqlite
 import polars as pl
 
 from nsys2prv.nsight.pages import COMBINATIONS
@@ -30,7 +28,11 @@ class Driver:
     """
 
     def __init__(self, uri: str, first: str, unreadable: Callable[[Exception], Exception]) -> None:
-        self._unreadable = unreadable
+        # Not before it is needed: pages are read without it.
+        import adbc_driver_manager as manager
+        import adbc_driver_sqlite
+
+        self._unreadable, self._manager = unreadable, manager
         try:
             self._database = adbc_driver_sqlite.connect(uri)
             self._connection = manager.AdbcConnection(self._database)
@@ -46,6 +48,7 @@ class Driver:
 
     def frame(self, sql: str) -> pl.DataFrame | None:
         """Return a query's whole result, or None where a column has values of several types."""
+        manager = self._manager
         statement = manager.AdbcStatement(self._connection)
         try:
             statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})
