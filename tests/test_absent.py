@@ -59,7 +59,7 @@ def test_a_report_without_work_is_named_where_some_was_asked_for(tmp_path: Path)
 
 
 def test_work_of_other_programming_models_counts() -> None:
-    on_gpu = {kind.name for kind in all_kinds() if kind.on_gpu}
+    on_gpu = {kind.name for kind in all_kinds() if kind.gpu_work}
     assert {"kernels", "memory", "graphs", "opengl_gpu", "vulkan_gpu"} <= on_gpu
     assert not {"cuda_sync", "cuda_events", "cuda_api_trace", "nvtx_on_gpu", "gpu_metrics"} & on_gpu
 

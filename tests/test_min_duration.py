@@ -85,7 +85,7 @@ def test_samples_take_no_least_duration() -> None:
     """
     layouts = catalogue().layouts
     sampling = {
-        kind.name: kind.lasting
+        kind.name: kind.rows.has_duration
         for kind in all_kinds()
         if any(not layouts[layout].fields for layout in kind.layouts)
     }

@@ -146,7 +146,7 @@ def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -
     have = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     for table in have & LINES.keys():
         line = LINES[table]
-        assert (line.names == ("nameId",) and line.lasting) or not connection.execute(
+        assert (line.names == ("nameId",) and line.has_duration) or not connection.execute(
             f"SELECT 1 FROM {table} LIMIT 1"
         ).fetchone(), table
         place = f"'{line.queue} GPU' || {line.gpu}" if line.queue else "globalTid & 0xFFFFFF"
@@ -155,7 +155,7 @@ def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -
                 f"SELECT globalTid >> 24 & 0xFFFFFF, {place}, value, max(end - start, 1) FROM {table} "
                 "JOIN StringIds ON StringIds.id = nameId"
             ).fetchall()
-            if line.names == ("nameId",) and line.lasting
+            if line.names == ("nameId",) and line.has_duration
             else []
         )
         expected = Counter(

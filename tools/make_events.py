@@ -77,12 +77,14 @@ def _kinds() -> Iterator[str]:
     for kind in sorted(all_kinds(), key=lambda kind: kind.title):
         yield f"## {kind.title}\n"
         groups = ", ".join(f"`{group}`" for group in kind.groups)
-        along = ", ".join(f"`{name}`" for name in kind.along)
+        along = ", ".join(f"`{name}`" for name in kind.selection.implied_by)
         included = (f"; included in {groups}" if groups else "") + (
             f"; comes along with {along}" if along else ""
         )
-        included += f"; only by that name or `{kind.on_demand}`" if kind.on_demand else ""
-        yield f"`-t {kind.name}`{included}. Row: {kind.row}. {_tables((*kind.tables, *kind.beside))}.\n"
+        included += (
+            f"; only by that name or `{kind.selection.opt_in}`" if kind.selection.opt_in else ""
+        )
+        yield f"`-t {kind.name}`{included}. Row: {kind.row}. {_tables((*kind.tables, *kind.reads.lookup_tables))}.\n"
         yield from _layouts(kind.layouts)
 
 

@@ -102,7 +102,11 @@ def _kinds() -> int:
         print(
             f"{kind.name:<22} {kind.title}"
             + (f"; also: {', '.join(kind.groups)}" if kind.groups else "")
-            + (f"; comes along with: {', '.join(kind.along)}" if kind.along else "")
-            + (f"; only by its name or {kind.on_demand}" if kind.on_demand else "")
+            + (
+                f"; comes along with: {', '.join(kind.selection.implied_by)}"
+                if kind.selection.implied_by
+                else ""
+            )
+            + (f"; only by its name or {kind.selection.opt_in}" if kind.selection.opt_in else "")
         )
     return 0

@@ -75,10 +75,10 @@ def _looked_at(path: Path) -> _Held:
                     for table in kind.tables
                     if table in counts
                 }
-                if not kind.on_demand and any(tables.values()):
+                if not kind.selection.opt_in and any(tables.values()):
                     read = (
                         *(table for table, count in tables.items() if count),
-                        *(table for table in kind.beside if table in counts),
+                        *(table for table in kind.reads.lookup_tables if table in counts),
                     )
                     kinds[kind.name] = sum(tables.values()), read
     return _Held(info, counts, kinds)
@@ -170,7 +170,9 @@ def _each(rows: Sequence[int], names: Sequence[str]) -> str:
 
 def _untranslated(held: Sequence[_Held]) -> list[str]:
     """Return the tables with rows that no kind of event reads, by the reason why."""
-    translated = {table for kind in all_kinds() for table in (*kind.tables, *kind.beside)}
+    translated = {
+        table for kind in all_kinds() for table in (*kind.tables, *kind.reads.lookup_tables)
+    }
     counts: Counter[str] = Counter()
     for one in held:
         counts.update(one.counts)

@@ -55,8 +55,10 @@ def plan_derive_tasks(
     ordered = sorted(results, key=lambda result: result.task)
     for kind in kinds:
         sources: dict[int, list[Source]] = {}
-        for result in ordered if kind.derive else ():
-            facts = {name: result.facts[name] for name in kind.gathers if name in result.facts}
+        for result in ordered if kind.derived else ():
+            facts = {
+                name: result.facts[name] for name in kind.derived.collects if name in result.facts
+            }
             if facts:
                 sources.setdefault(result.report, []).append(
                     Source(facts, tuple(result.objects), tuple(result.domains), dict(result.names))
@@ -72,18 +74,18 @@ def derive_task(task: DeriveTask) -> TaskResult:
     """Bring the facts together and spill what follows from them (a pure function over files)."""
     kind = next(kind for kind in all_kinds() if kind.name == task.kind)
     common = _Common()
-    facts = {name: common.frame(name, task.sources) for name in kind.gathers}
+    facts = {name: common.frame(name, task.sources) for name in kind.derived.collects}
     result = TaskResult(task.number, task.report, 0)
     account = Account()
     writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
     try:
-        for rows in kind.derive(facts):
+        for rows in kind.derived.derive(facts):
             if rows.owner is not None:
                 lanes, crowded = nesting_lanes(rows.object, rows.owner, rows.begin, rows.end)
                 rows.object = common.on_lanes(rows.object, lanes)
                 if crowded:
                     account.repaired[TOO_MANY] += crowded
-            result.store(rows, writer, account, kind.open_ended)
+            result.store(rows, writer, account, kind.rows.open_ended)
     finally:
         writer.close()
     result.objects, result.domains = list(common.objects), list(common.domains)

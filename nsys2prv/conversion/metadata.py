@@ -215,7 +215,9 @@ def _not_read(job: Job) -> dict[str, dict[str, Any]]:
     """Return the tables with rows that none of the selected kinds reads: how many rows at most, and
     why.
     """
-    read = {table for kind in job.selection.kinds for table in (*kind.tables, *kind.beside)}
+    read = {
+        table for kind in job.selection.kinds for table in (*kind.tables, *kind.reads.lookup_tables)
+    }
     rows: dict[str, int] = {}
     for info in job.infos:
         for table, part in info.parts.items():
@@ -231,7 +233,7 @@ def _not_read(job: Job) -> dict[str, dict[str, Any]]:
 
 
 def _translated() -> set[str]:
-    return {table for kind in all_kinds() for table in (*kind.tables, *kind.beside)}
+    return {table for kind in all_kinds() for table in (*kind.tables, *kind.reads.lookup_tables)}
 
 
 def _nested(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from nsys2prv._util.columns import FrameWriter, StoredFrame
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Extraction, Settings
-from nsys2prv.events.kind import Account, EventKind
+from nsys2prv.events.kind import Account, EventKind, Index
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.events.nccl_regions import RegionIndex, save_regions
 from nsys2prv.nsight.info import ReportInfo
@@ -28,7 +28,7 @@ def group_by_table(kinds: Iterable[EventKind]) -> list[tuple[EventKind, ...]]:
     """
     readers: dict[tuple[str, ...], list[EventKind]] = {}
     for kind in all_kinds():
-        if len(kind.tables) == 1 and not kind.on_demand:
+        if len(kind.tables) == 1 and not kind.selection.opt_in:
             readers.setdefault(kind.tables, []).append(kind)
     kinds, groups = list(kinds), []
     for kind in kinds:
@@ -48,7 +48,7 @@ def read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) ->
         return None
     integers, texts = (
         tuple(dict.fromkeys(name for kind in kinds for name in names(kind)))
-        for names in (lambda kind: kind.columns, lambda kind: kind.texts)
+        for names in (lambda kind: kind.reads.columns, lambda kind: kind.reads.texts)
     )
     return extraction.database.read_once(
         part, integers, texts, [kind.condition(extraction.report) for kind in kinds]
@@ -153,7 +153,7 @@ def _read_piece(
         extraction.condition = kind.condition(task.info)
         extraction.least = task.settings.least.get(kind.name, 0)
         extraction.shared = None if shared is None else (shared, number)
-        rows = piece if shared is None or kind.columns else shared.narrowed(number)
+        rows = piece if shared is None or kind.reads.columns else shared.narrowed(number)
         _extract_piece(extraction, kind, rows, wanted, writer, result)
 
 
@@ -167,14 +167,14 @@ def _extract_piece(
 ) -> None:
     account = extraction.account = Account()
     for rows in kind.extract(extraction, piece):
-        if kind.extends:
+        if kind.rows.extends_trace:
             rows = extraction.in_capture(rows)
         if wanted:
-            result.store(rows, writer, account, kind.open_ended)
-    if kind.derive:
+            result.store(rows, writer, account, kind.rows.open_ended)
+    if kind.derived:
         account.aside[FACTS] += account.rows - account.dropped.total()
     if wanted:
-        if not kind.reads_again:
+        if not kind.reads.rereads_rows:
             result.of_table[piece.table] += account.rows
         result.add(kind.name, account)
 
@@ -192,26 +192,20 @@ def plan_tasks(
     needed = [
         kind
         for kind in all_kinds()
-        if kind.provides_launches and any(other.needs_launches for other in selected)
+        if kind.provides(Index.LAUNCHES) and any(other.needs(Index.LAUNCHES) for other in selected)
     ]
-    settings = replace(settings, lines=any(kind.provides_launches for kind in selected))
+    settings = replace(settings, lines=any(kind.provides(Index.LAUNCHES) for kind in selected))
     first = [
         kind
         for kind in all_kinds()
-        if kind in needed
-        or (kind in selected and (kind.provides_launches or kind.provides_regions))
+        if kind in needed or (kind in selected and kind.indexes.provides)
     ]
     first_tables = {kind.tables for kind in first}
     first = [
         kind
         for kind in all_kinds()
         if kind in first
-        or (
-            kind in selected
-            and kind.tables in first_tables
-            and not kind.needs_launches
-            and not kind.needs_regions
-        )
+        or (kind in selected and kind.tables in first_tables and not kind.indexes.needs)
     ]
     second = [kind for kind in selected if kind not in first]
     counting, wanted = _counting(selected), {kind.name for kind in selected}

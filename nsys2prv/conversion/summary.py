@@ -66,12 +66,12 @@ def missing_kinds(
 
 
 def _elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
-    if kind.elsewhere is None:
+    if kind.gpu_work is None or kind.gpu_work.hint_when_missing is None:
         return ""
     for info in infos[:ASKED]:
         try:
             with open_source(info.path) as source:
-                if told := kind.elsewhere(source):
+                if told := kind.gpu_work.hint_when_missing(source):
                     return f": {told}"
         except Nsys2prvError:
             # What was read from a store need not be there any more.
@@ -81,14 +81,14 @@ def _elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
 
 def idle_reports(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
     """Return the names of reports without any work on a GPU, if such work was asked for."""
-    if not any(kind.on_gpu for kind in selection.kinds):
+    if not any(kind.gpu_work for kind in selection.kinds):
         return []
     return [info.name for info in infos if not _worked(info)]
 
 
 def unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
     """Return a note where the reports hold work on GPUs and none was asked for."""
-    if any(kind.on_gpu for kind in selection.kinds):
+    if any(kind.gpu_work for kind in selection.kinds):
         return []
     left_out = dict.fromkeys(name for info in infos for name in _worked(info))
     return [f"work on GPUs that -t leaves out: {', '.join(sorted(left_out))}"] if left_out else []
@@ -97,7 +97,7 @@ def unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list
 def _worked(info: ReportInfo) -> list[str]:
     """Return the kinds of work on GPUs that a report holds."""
     return [
-        kind.name for kind in all_kinds() if kind.on_gpu and info.parts.keys() & set(kind.tables)
+        kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
     ]
 
 

@@ -13,7 +13,7 @@ from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.sections import CallTable
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import EventKind, GpuWork, RowRules, Rows
 from nsys2prv.nsight.source import NULL, Columns, Part
 
 
@@ -30,8 +30,8 @@ def extract(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Row
     if not columns.rows:
         return
     begin, end = columns[call.time[0]], columns[call.time[-1]]
-    if not call.lasting or call.marks:
-        end = np.where((end == NULL) | (not call.lasting), begin + 1, end)
+    if not call.has_duration or call.marks:
+        end = np.where((end == NULL) | (not call.has_duration), begin + 1, end)
     objects = (
         extraction.queues(columns[call.thread], call.queue, columns[call.gpu])
         if call.queue
@@ -84,9 +84,10 @@ def kind_of(call: CallTable) -> EventKind:
         (call.name,),
         reader,
         groups=call.groups,
-        lanes=call.name if call.queue else "",
-        on_gpu=bool(call.queue),
-        lasting=call.lasting,
+        rows=RowRules(
+            has_duration=call.has_duration, overlap_group=call.name if call.queue else ""
+        ),
+        gpu_work=GpuWork() if call.queue else None,
     )
 
 

@@ -14,7 +14,7 @@ from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv._util.errors import UsageError
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import POINTS, EventKind, Reading, Rows
 from nsys2prv.nsight.info import PROCESS_MASK, pid_of
 from nsys2prv.nsight.job_checks import profiled
 from nsys2prv.nsight.source import NULL, Columns, Part
@@ -275,7 +275,7 @@ KINDS = (
         (STATE_LAYOUT, WITH_REASON),
         extract_thread_states,
         groups=("cpu",),
-        lasting=False,
+        rows=POINTS,
     ),
     EventKind(
         "cpu_samples",
@@ -284,9 +284,9 @@ KINDS = (
         (SAMPLE_TABLE,),
         (SAMPLE_LAYOUT, WITH_CALLERS),
         extract_samples,
-        beside=(CHAINS,),
         groups=("cpu",),
         where=SAMPLES,
-        lasting=False,
+        rows=POINTS,
+        reads=Reading(lookup_tables=(CHAINS,)),
     ),
 )

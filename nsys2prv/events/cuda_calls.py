@@ -9,7 +9,7 @@ import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction, correlation_ids, number, present
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import EventKind, Index, Indexes, RowRules, Rows
 from nsys2prv.events.launches import CALL_KIND, Launches
 from nsys2prv.nsight.source import NULL, Part
 
@@ -192,7 +192,7 @@ KINDS = (
         ("cuda_api",),
         extract_api_calls,
         groups=("cuda",),
-        provides_launches=True,
+        indexes=Indexes(provides=(Index.LAUNCHES,)),
     ),
     EventKind(
         "cuda_events",
@@ -202,7 +202,7 @@ KINDS = (
         ("cuda_event", "cuda_event_completion"),
         extract_event_records,
         groups=("cuda",),
-        needs_launches=True,
+        indexes=Indexes(needs=(Index.LAUNCHES,)),
     ),
     EventKind(
         "cuda_sync",
@@ -212,7 +212,7 @@ KINDS = (
         ("cuda_synchronization",),
         extract_synchronizations,
         groups=("cuda",),
-        lanes="sync",
-        needs_launches=True,
+        rows=RowRules(overlap_group="sync"),
+        indexes=Indexes(needs=(Index.LAUNCHES,)),
     ),
 )

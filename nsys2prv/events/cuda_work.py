@@ -10,7 +10,16 @@ import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction, correlation_ids, number, present
-from nsys2prv.events.kind import EventKind, Lines, Rows
+from nsys2prv.events.kind import (
+    EventKind,
+    GpuWork,
+    Index,
+    Indexes,
+    Lines,
+    RowRules,
+    Rows,
+    SelectionRules,
+)
 from nsys2prv.events.launches import Found
 from nsys2prv.events.names.calls import is_nccl_kernel
 from nsys2prv.events.nccl import attach_payloads
@@ -284,11 +293,10 @@ KINDS = (
         ("cuda_kernel", "nccl_kernel"),
         extract_kernels,
         groups=("cuda",),
-        along=("nccl",),
-        lanes="stream",
-        on_gpu=True,
-        needs_launches=True,
-        needs_regions=True,
+        selection=SelectionRules(implied_by=("nccl",)),
+        rows=RowRules(overlap_group="stream"),
+        indexes=Indexes(needs=(Index.LAUNCHES, Index.NCCL_CALLS)),
+        gpu_work=GpuWork(),
     ),
     EventKind(
         "graphs",
@@ -298,10 +306,9 @@ KINDS = (
         ("cuda_graph",),
         extract_graphs,
         groups=("cuda",),
-        lanes="stream",
-        on_gpu=True,
-        elsewhere=by_node,
-        needs_launches=True,
+        rows=RowRules(overlap_group="stream"),
+        indexes=Indexes(needs=(Index.LAUNCHES,)),
+        gpu_work=GpuWork(hint_when_missing=by_node),
     ),
     EventKind(
         "memory",
@@ -311,9 +318,9 @@ KINDS = (
         ("memory_operation",),
         extract_memory_operations,
         groups=("cuda",),
-        along=("kernels",),
-        lanes="stream",
-        on_gpu=True,
-        needs_launches=True,
+        selection=SelectionRules(implied_by=("kernels",)),
+        rows=RowRules(overlap_group="stream"),
+        indexes=Indexes(needs=(Index.LAUNCHES,)),
+        gpu_work=GpuWork(),
     ),
 )

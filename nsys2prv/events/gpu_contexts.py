@@ -11,7 +11,7 @@ import polars as pl
 
 from nsys2prv._util.columns import OPEN, factorize
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction, present
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import POINTS, EventKind, RowRules, Rows, SelectionRules
 from nsys2prv.events.sampling import groups
 from nsys2prv.nsight.info import pid_of
 from nsys2prv.nsight.source import NULL, Columns, Part, quoted
@@ -155,7 +155,7 @@ KINDS = (
         TABLES,
         ("gpu_context",),
         extract_contexts,
-        open_ended=True,
+        rows=RowRules(open_ended=True),
     ),
     EventKind(
         NAME,
@@ -165,7 +165,7 @@ KINDS = (
         (LAYOUT,),
         extract_device_states,
         groups=("cuda",),
-        along=("kernels",),
-        lasting=False,
+        selection=SelectionRules(implied_by=("kernels",)),
+        rows=POINTS,
     ),
 )

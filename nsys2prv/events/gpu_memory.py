@@ -8,7 +8,7 @@ import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction, correlation_ids, number, present
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import POINTS, EventKind, Index, Indexes, RowRules, Rows
 from nsys2prv.events.sampling import registered_string_names
 from nsys2prv.nsight.source import NULL, Columns, Part, decoded
 
@@ -229,8 +229,8 @@ KINDS = (
         (USAGE,),
         ("memory_usage",),
         usage,
-        lasting=False,
-        needs_launches=True,
+        rows=POINTS,
+        indexes=Indexes(needs=(Index.LAUNCHES,)),
     ),
     EventKind(
         "memory_pools",
@@ -240,8 +240,8 @@ KINDS = (
         ("memory_pool",),
         pools,
         groups=("memory_usage",),
-        lasting=False,
-        needs_launches=True,
+        rows=POINTS,
+        indexes=Indexes(needs=(Index.LAUNCHES,)),
     ),
     EventKind(
         "cpu_page_faults",
@@ -251,7 +251,7 @@ KINDS = (
         ("cpu_page_fault",),
         of_cpus,
         groups=("page_faults",),
-        lasting=False,
+        rows=POINTS,
     ),
     EventKind(
         "gpu_page_faults",
@@ -261,6 +261,6 @@ KINDS = (
         ("gpu_page_fault",),
         of_gpus,
         groups=("page_faults",),
-        sampled=False,
+        rows=RowRules(device_wide=False),
     ),
 )

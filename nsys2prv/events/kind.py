@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -129,11 +130,123 @@ class Counters:
     values: np.ndarray
 
 
+class Index(Enum):
+    """Something that one kind fills while it is read, and that others look up."""
+
+    #: Launching calls by their correlation, see :mod:`nsys2prv.events.launches`.
+    LAUNCHES = "launches"
+    #: NCCL calls on their threads, see :mod:`nsys2prv.events.nccl_regions`.
+    NCCL_CALLS = "nccl_calls"
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """How the rows of a kind are treated once they are read."""
+
+    #: They last. False for points in time and for what follows from other kinds: these take no
+    #: least duration.
+    has_duration: bool = True
+    #: A range without an end lasts to the end of the trace.
+    open_ended: bool = False
+    #: If not empty, overlapping rows of one object, of all kinds of the same group, get rows of
+    #: their own: Paraver shows one value at a time.
+    overlap_group: str = ""
+    #: They may make the trace longer. False for rows about the profiler, see
+    #: :mod:`nsys2prv.store.corrections`.
+    extends_trace: bool = True
+    #: On a device they describe the device, and are the same in all reports that have them, so one
+    #: report's are written. False: they describe the report's own processes.
+    device_wide: bool = True
+
+
+#: Rules for points in time.
+POINTS = RowRules(has_duration=False)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a kind reads its tables, where that differs from the others."""
+
+    #: Integer columns that it reads of its one table, if several kinds read it: one statement then
+    #: serves all, see :mod:`nsys2prv.conversion.reading`.
+    columns: tuple[str, ...] = ()
+    #: Text columns that it reads of such a table.
+    texts: tuple[str, ...] = ()
+    #: Further tables, in which references of its rows are looked up.
+    lookup_tables: tuple[str, ...] = ()
+    #: Its rows are rows of other kinds too, with further information.
+    rereads_rows: bool = False
+
+
+@dataclass(frozen=True)
+class Indexes:
+    """Indexes that a kind takes part in."""
+
+    #: Those that it fills.
+    provides: tuple[Index, ...] = ()
+    #: Those that it looks up; kinds that fill them are read before it.
+    needs: tuple[Index, ...] = ()
+
+
+@dataclass(frozen=True)
+class SelectionRules:
+    """How ``-t`` selects a kind, besides by its name and its groups."""
+
+    #: Command-line names that include it, but do not mean it where something is left out or given a
+    #: least duration.
+    implied_by: tuple[str, ...] = ()
+    #: Command-line option that asks for it: ``-t all`` does not include it. "" for none.
+    opt_in: str = ""
+
+
+@dataclass(frozen=True)
+class GpuWork:
+    """The rows of a kind are work on a GPU: if all such are missing, or left out, the user is
+    warned.
+    """
+
+    #: For reports that hold none of it: returns the kind of rows that a report has in its place, or
+    #: "".
+    hint_when_missing: Callable[[Source], str] | None = None
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A kind whose events follow from facts of several tables of a report."""
+
+    #: Facts that it sets aside while reading.
+    collects: tuple[str, ...]
+    #: Translates the facts of one report, see :mod:`nsys2prv.conversion.derive`.
+    derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows]]
+
+
 @dataclass(frozen=True)
 class EventKind:
-    """Declaration of a kind of event.
+    """Declaration of a kind of event: eight fields, and further declarations that few kinds need.
 
-    Example: see `KINDS` in :mod:`nsys2prv.events.openacc`.
+    A table of calls, of which those of class 7 are translated; the layout `io_call` stands in the
+    catalogue:
+
+    >>> from nsys2prv._util.columns import factorize
+    >>> def extract(extraction, part):
+    ...     columns = extraction.read(part, ("start", "end", "globalTid", "nameId"))
+    ...     ids, codes = factorize(columns["nameId"])
+    ...     names = extraction.name("io_call", codes, text=extraction.strings(ids))
+    ...     threads = extraction.threads(columns["globalTid"])
+    ...     yield Rows("io_call", columns["start"], columns["end"], threads, {"call": names})
+    >>> kind = EventKind(
+    ...     name="io_calls",
+    ...     title="I/O calls",
+    ...     row="host thread",
+    ...     tables=("IO_EVENTS",),
+    ...     layouts=("io_call",),
+    ...     extract=extract,
+    ...     groups=("io",),
+    ...     where="{eventClass} = 7",
+    ...     rows=RowRules(open_ended=True),
+    ... )
+    >>> kind.called("io"), kind.called("all"), kind.called("mpi")
+    (True, True, False)
     """
 
     #: Name on the command line.
@@ -149,59 +262,32 @@ class EventKind:
     layouts: tuple[str, ...]
     #: Translates a part of a table into the normal form.
     extract: Callable[[Extraction, Part], Iterator[Rows | Counters]]
-    #: Integer columns that it reads of its one table, if several kinds read it: one statement then
-    #: serves all, see :mod:`nsys2prv.conversion.reading`.
-    columns: tuple[str, ...] = ()
-    #: Text columns that it reads of such a table.
-    texts: tuple[str, ...] = ()
-    #: Further tables, in which references of its rows are looked up.
-    beside: tuple[str, ...] = ()
     #: Further command-line names that include it.
     groups: tuple[str, ...] = ()
-    #: Command-line names that include it, but do not mean it where something is left out or given a
-    #: least duration.
-    along: tuple[str, ...] = ()
     #: Condition on the rows of its tables, in SQL with columns in braces; "" for all rows.
     where: str | Callable[[ReportInfo], str] = ""
-    #: A range without an end lasts to the end of the trace.
-    open_ended: bool = False
-    #: If not empty, overlapping rows of one object, of all kinds with the same word, get rows of
-    #: their own: Paraver shows one value at a time.
-    lanes: str = ""
-    #: Its rows last. False for points in time and for what follows from other kinds: these take no
-    #: least duration.
-    lasting: bool = True
-    #: Its rows are work on a GPU; if all such are missing or left out, the user is warned.
-    on_gpu: bool = False
-    #: For reports that hold none of it: returns the kind of rows that a report has in its place, or
-    #: "".
-    elsewhere: Callable[[Source], str] | None = None
-    #: Its rows on a device describe the device and are the same in all reports that have them, so
-    #: one report's are written. False: they describe the report's own processes.
-    sampled: bool = True
-    #: Its rows may make the trace longer. False for rows about the profiler, see
-    #: :mod:`nsys2prv.store.corrections`.
-    extends: bool = True
-    #: Fills the index of launching calls, see :mod:`nsys2prv.events.launches`.
-    provides_launches: bool = False
-    #: Queries that index.
-    needs_launches: bool = False
-    #: Its rows are rows of other kinds too, with further information.
-    reads_again: bool = False
-    #: Fills the index of NCCL calls where it is selected, see :mod:`nsys2prv.events.nccl_regions`.
-    provides_regions: bool = False
-    #: Queries that index.
-    needs_regions: bool = False
-    #: Facts that it sets aside while reading, for `derive`.
-    gathers: tuple[str, ...] = ()
-    #: Translates the facts of one report, taken together, see :mod:`nsys2prv.conversion.derive`.
-    derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows]] | None = None
-    #: Command-line option that asks for it; -t all does not include it. "" for the others.
-    on_demand: str = ""
+
+    #: What few kinds need:
+    selection: SelectionRules = SelectionRules()
+    rows: RowRules = RowRules()
+    reads: Reading = Reading()
+    indexes: Indexes = Indexes()
+    #: None: not work on a GPU.
+    gpu_work: GpuWork | None = None
+    #: None: all of its events come from rows of its tables.
+    derived: Derived | None = None
 
     def called(self, name: str) -> bool:
         """True if a command-line name means this kind, by itself or as part of a group."""
         return name in (ALL, self.name, *self.groups)
+
+    def provides(self, index: Index) -> bool:
+        """True if it fills this index."""
+        return index in self.indexes.provides
+
+    def needs(self, index: Index) -> bool:
+        """True if it looks something up in this index."""
+        return index in self.indexes.needs
 
     def condition(self, info: ReportInfo) -> str:
         """Return the SQL condition on the rows of its tables that it translates in a report, as in

@@ -12,7 +12,7 @@ import polars as pl
 from nsys2prv._util.columns import factorize, factorize_together
 from nsys2prv.events.catalogue.counters import Metric, labels_of, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction, present
-from nsys2prv.events.kind import Counters, EventKind, Rows
+from nsys2prv.events.kind import POINTS, Counters, EventKind, Rows
 from nsys2prv.events.sampling import groups, intervals, not_negative, pivot
 from nsys2prv.nsight.source import NULL, Part, Source
 
@@ -388,7 +388,7 @@ KINDS = (
         (GPU_LAYOUT,),
         extract_gpu_metrics,
         groups=("metrics",),
-        lasting=False,
+        rows=POINTS,
     ),
     EventKind(
         "nic_metrics",
@@ -398,7 +398,7 @@ KINDS = (
         (NIC_LAYOUT, "switch_congestion"),
         extract_nic_metrics,
         groups=("metrics",),
-        lasting=False,
+        rows=POINTS,
     ),
     EventKind(
         "cpu_counters",
@@ -408,6 +408,6 @@ KINDS = (
         ("cpu_counter", "cpu_metric"),
         extract_cpu_counters,
         groups=("cpu", "metrics", "cpu_raw_counters"),
-        lasting=False,
+        rows=POINTS,
     ),
 )

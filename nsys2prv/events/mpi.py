@@ -17,7 +17,7 @@ import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together, occurrence
 from nsys2prv.events.extraction import Extraction, number, present
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import EventKind, RowRules, Rows
 from nsys2prv.events.names.calls import LAYOUTS, function_name, layout_of
 from nsys2prv.nsight.communicators import UNKNOWN, Communicators
 from nsys2prv.nsight.info import PROCESS_MASK
@@ -458,6 +458,6 @@ KINDS = (
         LAYOUTS,
         extract,
         groups=("mpi",),
-        open_ended=True,
+        rows=RowRules(open_ended=True),
     ),
 )

@@ -9,7 +9,7 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import EventKind, Index, Indexes, RowRules, Rows
 from nsys2prv.events.launches import Found
 from nsys2prv.events.names.calls import (
     FIRST_MAKING,
@@ -274,8 +274,8 @@ KINDS = (
         reader("nccl_call"),
         groups=("nvtx", "nvtx_pushpop_trace"),
         where=of_nccl(PUSHPOP),
-        open_ended=True,
-        provides_regions=True,
+        rows=RowRules(open_ended=True),
+        indexes=Indexes(provides=(Index.NCCL_CALLS,)),
     ),
     EventKind(
         "nccl_operations",
@@ -286,7 +286,6 @@ KINDS = (
         reader("nccl_operation"),
         groups=("nccl", "nvtx", "nvtx_startend_trace"),
         where=of_nccl(STARTEND),
-        open_ended=True,
-        lanes="startend",
+        rows=RowRules(open_ended=True, overlap_group="startend"),
     ),
 )

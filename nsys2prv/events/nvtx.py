@@ -10,7 +10,7 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import POINTS, EventKind, Reading, RowRules, Rows
 from nsys2prv.events.names.nvtx import renamed
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
 from nsys2prv.nsight.source import NULL, Columns, Part, decoded
@@ -192,11 +192,10 @@ KINDS = (
         (TABLE,),
         ("nvtx_pushpop",),
         reader("nvtx_pushpop", "range"),
-        COLUMNS,
-        TEXTS,
         groups=("nvtx",),
         where=of_others(PUSHPOP),
-        open_ended=True,
+        rows=RowRules(open_ended=True),
+        reads=Reading(COLUMNS, TEXTS),
     ),
     EventKind(
         "nvtx_startend_trace",
@@ -205,12 +204,10 @@ KINDS = (
         (TABLE,),
         ("nvtx_startend",),
         reader("nvtx_startend", "range"),
-        COLUMNS,
-        TEXTS,
         groups=("nvtx",),
         where=of_others(STARTEND),
-        open_ended=True,
-        lanes="startend",
+        rows=RowRules(open_ended=True, overlap_group="startend"),
+        reads=Reading(COLUMNS, TEXTS),
     ),
     EventKind(
         "nvtx_marks",
@@ -219,10 +216,9 @@ KINDS = (
         (TABLE,),
         ("nvtx_mark",),
         reader("nvtx_mark", "mark"),
-        COLUMNS,
-        TEXTS,
         groups=("nvtx",),
         where=MARK,
-        lasting=False,
+        rows=POINTS,
+        reads=Reading(COLUMNS, TEXTS),
     ),
 )

@@ -20,7 +20,7 @@ import polars as pl
 from nsys2prv._util.columns import OPEN, over_slices
 from nsys2prv.events import cuda_work
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import Derived, EventKind, Index, Indexes, Reading, Rows, SelectionRules
 from nsys2prv.events.nvtx import PUSHPOP, TABLE, named
 from nsys2prv.events.sampling import groups
 from nsys2prv.nsight.source import NULL, Part, usable
@@ -243,10 +243,9 @@ KINDS = (
         extract,
         groups=("nvtx",),
         where=PUSHPOP,
-        needs_launches=True,
-        gathers=(RANGES, OPERATIONS),
-        derive=derive,
-        reads_again=True,
-        on_demand="--project-nvtx",
+        selection=SelectionRules(opt_in="--project-nvtx"),
+        reads=Reading(rereads_rows=True),
+        indexes=Indexes(needs=(Index.LAUNCHES,)),
+        derived=Derived((RANGES, OPERATIONS), derive),
     ),
 )

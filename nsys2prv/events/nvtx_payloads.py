@@ -10,7 +10,7 @@ import polars as pl
 from nsys2prv._util.columns import factorize, factorize_together
 from nsys2prv.events.catalogue.counters import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Counters, EventKind
+from nsys2prv.events.kind import Counters, EventKind, Reading
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, of_others
 from nsys2prv.events.sampling import ZEROS, groups, not_negative, pivot
 from nsys2prv.nsight.info import ReportInfo
@@ -269,7 +269,7 @@ KINDS = (
         extract_payloads,
         groups=("nvtx",),
         where=condition,
-        reads_again=True,
+        reads=Reading(rereads_rows=True),
     ),
     EventKind(
         "nvtx_values",
@@ -280,6 +280,6 @@ KINDS = (
         extract_values,
         groups=("nvtx",),
         where=CONDITION,
-        reads_again=True,
+        reads=Reading(rereads_rows=True),
     ),
 )

@@ -16,7 +16,7 @@ import polars as pl
 
 from nsys2prv.events.catalogue import ValueSet, catalogue
 from nsys2prv.events.extraction import Extraction, present
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import EventKind, RowRules, Rows
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Columns, Part
 
@@ -229,8 +229,7 @@ def _kind(name: str, title: str, declared: tuple[Construct, ...], lasting: bool)
         tuple(construct.layout for construct in declared),
         reader(declared, lasting),
         groups=() if lasting else ("openmp",),
-        open_ended=lasting,
-        lasting=lasting,
+        rows=RowRules(has_duration=lasting, open_ended=lasting),
     )
 
 

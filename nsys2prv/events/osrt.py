@@ -8,7 +8,7 @@ import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import EventKind, Reading, Rows
 from nsys2prv.nsight.info import ReportInfo, pid_of
 from nsys2prv.nsight.source import NULL, Part
 
@@ -142,8 +142,8 @@ KINDS = (
         (OSRT_TABLE,),
         ("osrt",),
         reader("osrt"),
-        COLUMNS,
         where=of_others,
+        reads=Reading(COLUMNS),
     ),
     EventKind(
         "pthread",
@@ -152,8 +152,8 @@ KINDS = (
         (OSRT_TABLE,),
         ("pthread",),
         reader("pthread"),
-        COLUMNS,
         where=of_pthread,
+        reads=Reading(COLUMNS),
     ),
     EventKind(
         "file_accesses", "File accesses", "host thread", (FILE_TABLE,), ("file_access",), extract

@@ -8,7 +8,7 @@ import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import EventKind, RowRules, Rows
 from nsys2prv.nsight.capture import NO_PROCESSES, TABLE, capture_span, main_process, shortened
 from nsys2prv.nsight.source import NULL, Part, decoded
 
@@ -88,8 +88,7 @@ KINDS = (
         ("diagnostic",),
         extract_messages,
         groups=("profiler",),
-        lasting=False,
-        extends=False,
+        rows=RowRules(has_duration=False, extends_trace=False),
     ),
     EventKind(
         "profiler_overhead",
@@ -99,6 +98,6 @@ KINDS = (
         ("profiler_overhead",),
         extract_overhead,
         groups=("profiler",),
-        extends=False,
+        rows=RowRules(extends_trace=False),
     ),
 )

@@ -40,7 +40,11 @@ class Selection:
 
 def names() -> list[str]:
     """Return every name that -t takes."""
-    called = {name for kind in all_kinds() for name in (kind.name, *kind.groups, *kind.along)}
+    called = {
+        name
+        for kind in all_kinds()
+        for name in (kind.name, *kind.groups, *kind.selection.implied_by)
+    }
     return sorted({*called, ALL})
 
 
@@ -71,7 +75,7 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
     chosen: set[str] = set()
     left_out: set[str] = set()
     asked: set[str] = set()
-    on_demand = {kind.name for kind in kinds if kind.on_demand}
+    opt_in = {kind.name for kind in kinds if kind.selection.opt_in}
     demanded = list(demanded)
     given = [word.strip() for word in (*words, *demanded) if word.strip()]
     for word in given:
@@ -79,10 +83,10 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
         members = {
             kind.name
             for kind in kinds
-            if kind.called(name) or (name in kind.along and not negative)
+            if kind.called(name) or (name in kind.selection.implied_by and not negative)
         }
         if not negative:
-            members -= on_demand - {name}
+            members -= opt_in - {name}
         if not members:
             raise UsageError(f"-t {name}: {no_such_kind(name)}")
         if negative:
@@ -90,8 +94,8 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
         else:
             chosen |= members
             asked |= {name} - {ALL}
-    if all(word.startswith("-") or word in on_demand for word in given):
-        chosen |= {kind.name for kind in kinds} - on_demand
+    if all(word.startswith("-") or word in opt_in for word in given):
+        chosen |= {kind.name for kind in kinds} - opt_in
     left_out -= set(demanded)
     return Selection(
         tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked)
@@ -113,7 +117,7 @@ def least_durations(
         members = [kind for kind in all_kinds() if kind.called(name)]
         if not members:
             raise UsageError(f"--min-duration {text}: {no_such_kind(name)}")
-        if not any(kind.lasting for kind in members):
+        if not any(kind.rows.has_duration for kind in members):
             raise UsageError(
                 f"--min-duration {text}: its events are points in time, or follow from others"
             )
@@ -125,6 +129,6 @@ def least_durations(
             [given[name] for name in level if name in given]
             for level in ((kind.name,), kind.groups, (ALL,))
         )
-        if kind.lasting and (fitting := next(filter(None, levels), None)):
+        if kind.rows.has_duration and (fitting := next(filter(None, levels), None)):
             least[kind.name] = max(fitting)
     return least

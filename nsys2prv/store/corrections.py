@@ -39,7 +39,12 @@ def clip_profiler_events(results: Sequence[TaskResult], folder: Path) -> list[Ta
     """Return the results with rows of kinds that do not extend the trace cut to what their report
     holds else, if it does.
     """
-    kinds = {layout: kind for kind in all_kinds() if not kind.extends for layout in kind.layouts}
+    kinds = {
+        layout: kind
+        for kind in all_kinds()
+        if not kind.rows.extends_trace
+        for layout in kind.layouts
+    }
     spans: dict[int, tuple[int, int]] = {}
     for result in results:
         for run in result.runs:
@@ -75,7 +80,9 @@ def _cut(
             continue
         kind = kinds[run.shape.name]
         records = reader.between(run, run.first, None)
-        kept, repaired = _ranges(records, span) if kind.lasting else _points(records, span)
+        kept, repaired = (
+            _ranges(records, span) if kind.rows.has_duration else _points(records, span)
+        )
         changed.runs += (
             append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max()))
             if len(kept)

@@ -102,7 +102,12 @@ def _needed(result: TaskResult, grouped: Mapping[str, str]) -> TaskResult:
 
 def _lane_groups() -> dict[str, str]:
     """Return layout -> the word that it shares lanes under."""
-    return {layout: kind.lanes for kind in all_kinds() if kind.lanes for layout in kind.layouts}
+    return {
+        layout: kind.rows.overlap_group
+        for kind in all_kinds()
+        if kind.rows.overlap_group
+        for layout in kind.layouts
+    }
 
 
 def find_overlaps_task(task: OverlapTask) -> list[_Change]:

@@ -191,7 +191,7 @@ def _written(
 
 def _of_devices(result: TaskResult, rows: Mapping[tuple[int, object], int]):
     """Return the runs of devices that tell of the device itself, each with its thread."""
-    own = {layout for kind in all_kinds() if not kind.sampled for layout in kind.layouts}
+    own = {layout for kind in all_kinds() if not kind.rows.device_wide for layout in kind.layouts}
     threads = {
         number: rows[result.report, key]
         for number, key in enumerate(result.objects)

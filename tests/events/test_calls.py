@@ -26,7 +26,7 @@ def row_of(line: CallTable, begin: int, end: int | None, name: int | None, **mor
     columns: dict[str, object] = {
         line.time[0]: begin,
         line.thread: process,
-        **({line.time[1]: end} if line.lasting else {}),
+        **({line.time[1]: end} if line.has_duration else {}),
         **({line.gpu: 1} if line.queue else {}),
         **dict.fromkeys(line.names[1:], 2),
     }
@@ -50,7 +50,7 @@ def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
         [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv", kinds=(line.name,)
     )
     names = TEXTS if line.names else (line.label, line.label)
-    ends = (40, 80) if line.lasting else (1, 51)
+    ends = (40, 80) if line.has_duration else (1, 51)
     assert found(trace, line.code) == [(names[0], 0, ends[0]), (names[1], 50, ends[1])]
     assert summary.events[line.name] == 2
     assert summary.dropped == summary.repaired == {}

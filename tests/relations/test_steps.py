@@ -269,7 +269,7 @@ def test_facts_set_aside_are_those_that_are_read() -> None:
     names by its column's name is whole numbers.
     """
     read = {name for relation in all_relations() for name in relation.facts} | {
-        name for kind in all_kinds() for name in kind.gathers
+        name for kind in all_kinds() if kind.derived for name in kind.derived.collects
     }
     found = set()
     for reports in SAMPLES.values():

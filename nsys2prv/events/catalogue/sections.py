@@ -53,7 +53,7 @@ class CallTable:
     state: Any = None
 
     @property
-    def lasting(self) -> bool:
+    def has_duration(self) -> bool:
         return len(self.time) > 1
 
 
