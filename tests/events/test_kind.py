@@ -9,4 +9,5 @@ from nsys2prv.events import kind
 
 def test_the_example_runs() -> None:
     result = doctest.testmod(kind)
-    assert result.attempted and not result.failed
+    assert result.attempted
+    assert not result.failed
