@@ -187,7 +187,7 @@ def test_outer_ranges_stay_outer(place: tuple[int, int], tmp_path: Path) -> None
             "start": start,
             "end": end,
             "eventType": 59,
-            "text": f"range {number}",
+            "text": f"range_{number}",
             "globalTid": global_tid(PID),
             "domainId": 0,
             "category": category,
@@ -212,7 +212,7 @@ def test_outer_ranges_stay_outer(place: tuple[int, int], tmp_path: Path) -> None
         if line.startswith("2:")
     ]
     begun = [int(words[7]) for words in lines if words[6] == "9600" and words[7] != "0"]
-    assert [trace.label(9600, value) for value in begun] == [f"range {number}" for number in wanted]
+    assert [trace.label(9600, value) for value in begun] == [f"range_{number}" for number in wanted]
 
 
 def test_a_trace_of_one_moment(tmp_path: Path) -> None:
@@ -611,3 +611,24 @@ def test_least_duration_of_all_kinds(tmp_path: Path) -> None:
     trace = read_trace(tmp_path / "out.prv")
     assert trace.intervals(63000006)
     assert all(item.end - item.begin >= 100_000 for item in trace.intervals(63000006))
+
+
+def test_a_region_by_a_name_with_its_number(tmp_path: Path) -> None:
+    rows = [
+        {
+            "start": 100 * number,
+            "end": 100 * number + number,
+            "eventType": 59,
+            "text": f"step {number}",
+            "globalTid": global_tid(PID),
+            "domainId": 0,
+        }
+        for number in range(1, 4)
+    ]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
+    prv = tmp_path / "cut.prv"
+    for name, duration in (("step 2", 2), ("step", 203), ("step:3", 3), ("step #1", 1)):
+        convert([report], prv, Options(cut=CutOptions(region=name)))
+        assert read_trace(prv).duration == duration
+    with pytest.raises(Nsys2prvError, match="no NVTX range"):
+        convert([report], prv, Options(cut=CutOptions(region="step 4")))

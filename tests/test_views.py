@@ -334,20 +334,20 @@ def test_lines_of_messages_are_told_by_the_tags_they_do_not_have() -> None:
 
 
 def test_nvtx_views_show_all_domains() -> None:
-    ranges, marks = (
-        catalogue().layouts[layout].fields[0].code for layout in ("nvtx_pushpop", "nvtx_mark")
-    )
-    every = FIXED_DOMAINS + OWN_DOMAINS
-    assert set(_listed(BY_PATH["extra/views/nvtx_known_domains.cfg"])) == {
-        ranges.of(*domain) for domain in FIXED_DOMAINS
-    }
-    assert set(_listed(BY_PATH["views/nvtx_marks.cfg"])) == {marks.of(*domain) for domain in every}
-    for path in (
-        "views/nvtx_ranges.cfg",
-        "analysis/nvtx_time_2dh.cfg",
-        "extra/analysis/nvtx_calls_2dh.cfg",
-    ):
-        assert set(_listed(BY_PATH[path])) == {ranges.of(*domain) for domain in every}, path
+    for layout, paths in {
+        "nvtx_mark": ("views/nvtx_marks.cfg",),
+        "nvtx_pushpop": (
+            "views/nvtx_ranges.cfg",
+            "analysis/nvtx_time_2dh.cfg",
+            "extra/analysis/nvtx_calls_2dh.cfg",
+        ),
+        "nvtx_on_gpu": ("views/nvtx_on_gpu.cfg", "analysis/nvtx_on_gpu_time_2dh.cfg"),
+    }.items():
+        fields = {field.name: field.code for field in catalogue().layouts[layout].fields}
+        first = next(iter(fields.values()))
+        known = {first.of(*domain) for domain in FIXED_DOMAINS}
+        for path in paths:
+            assert set(_listed(BY_PATH[path])) == known | {fields["own"]}, path
 
 
 def test_every_kind_of_event_has_a_view_to_open_first() -> None:

@@ -41,7 +41,7 @@ VIEWS = {view.path: view for view in load(folder() / FILE)}
 SAMPLES = ("cluster", "graphs", "training")
 HEADER = "#Paraver (01/01/2026 at 00:00):1000_ns:1(2):1:1(2:1),1\nc:1:1:1:1\n"
 KERNEL, NCCL, GRAPH, API, GRID, METRIC = 63000006, 63000007, 63000008, 63000000, 9101, 9403
-NVTX, ON_GPU, PTHREAD = 9600, 9630, 61000000
+NVTX, OWN_NVTX, ON_GPU, PTHREAD = 9600, 69100000, 9630, 61000000
 #: What Paraver calls a column or plane of the value 0: all of the time, where a window is 0
 #: throughout.
 ZERO = {"0", "0 ns", "value 0", "End", "Unknown state 0", "Not valid thread: 65536"}
@@ -457,13 +457,13 @@ def test_a_listing_begins_with_ten_views_of_all_menus(
 
 
 def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) -> None:
-    path = _written(tmp_path, HEADER + f"2:1:1:1:1:5:{NVTX}:1:{NVTX + 5000}:1\n")
+    path = _written(tmp_path, HEADER + f"2:1:1:1:1:5:{NVTX}:1:{OWN_NVTX}:1\n")
     assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 0
     assert sorted(
         str(file.relative_to(tmp_path / "views")) for file in (tmp_path / "views").rglob("*.cfg")
     ) == sorted(VIEWS)
     narrow = read_cfg((tmp_path / "views" / "views" / "nvtx_ranges.cfg").read_text())
-    assert narrow.windows[0].filters["evt_type"] == Filter("=", (NVTX, NVTX + 5000))
+    assert narrow.windows[0].filters["evt_type"] == Filter("=", (NVTX, OWN_NVTX))
     assert replace(narrow, windows=narrow.windows[1:]) == replace(
         VIEWS["views/nvtx_ranges.cfg"].cfg, windows=narrow.windows[1:]
     )

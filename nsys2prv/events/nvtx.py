@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
+from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import POINTS, EventKind, Reading, RowRules, Rows
 from nsys2prv.events.names.nvtx import renamed
@@ -87,15 +88,21 @@ def named(extraction: Extraction, columns: Columns, field: str) -> Named:
         found, codes = renamed(texts, None, rules), text_of
     numbers = extraction.domains.number(domains)
     (names, domain_codes), name_of = factorize_together(found.codes[codes], domain_of)
+    own = ~np.isin(np.array(domains), catalogue().domains)[domain_of]
+    name = extraction.name(
+        "nvtx",
+        name_of,
+        text=found.texts.replace("", NO_TEXT).gather(names),
+        domain=numbers[domain_codes],
+    )
+    # 0 is the end of a range in a trace.
+    number = np.where(found.numbers > 0, found.numbers, ABSENT)[codes]
     fields = {
-        field: extraction.name(
-            "nvtx",
-            name_of,
-            text=found.texts.replace("", NO_TEXT).gather(names),
-            domain=numbers[domain_codes],
-        ),
+        field: name,
         "category": _categories(extraction, columns, numbers[domain_of]),
-        "number": found.numbers[codes],
+        "number": number,
+        "own": np.where(own, name, ABSENT),
+        "own_number": np.where(own, number, ABSENT),
     }
     wanted = found.wanted[codes]
     if not wanted.all():

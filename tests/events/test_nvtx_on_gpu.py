@@ -199,13 +199,13 @@ def test_ranges_of_a_thread_lie_within_those_of_another_where_they_do_not_cross(
 
 def test_of_ranges_around_the_same_work_the_inner_one_is_on_top(tmp_path: Path) -> None:
     depth = 40
-    ranges = [pushed(f"level {level:02}", level, 200 - level) for level in reversed(range(depth))]
+    ranges = [pushed(f"level_{level:02}", level, 200 - level) for level in reversed(range(depth))]
     on_gpu(tmp_path, ranges, [launch(1, 90, 95)], [work(1, 300, 310)])
     trace = read_trace(tmp_path / "o.prv")
     names = {value: trace.label(TYPE, value) for value in trace.labels.values[TYPE]}
     lines = (line for line in (tmp_path / "o.prv").read_text().splitlines() if f":{TYPE}:" in line)
     begun = [names[int(line.rsplit(":", 1)[1])] for line in lines if not line.endswith(":0")]
-    assert begun == [f"level {level:02}" for level in range(depth)]
+    assert begun == [f"level_{level:02}" for level in range(depth)]
 
 
 def test_crossing_ranges_of_domains_are_all_there(tmp_path: Path) -> None:

@@ -45,8 +45,33 @@ PYTORCH = {
     ),
     "my range, seq = 5 and more": ("my range, seq = 5 and more", ABSENT),
     "f(a, op_id = 3)": ("f(a, op_id = 3)", ABSENT),
-    "iteration 17": ("iteration 17", ABSENT),
     "": ("", ABSENT),
+}
+COUNTED = {
+    "iteration 17": ("iteration", 17),
+    "iteration 0": ("iteration", 0),
+    "Epoch 1 Batch 7": ("Epoch 1 Batch", 7),
+    "ProfilerStep#12": ("ProfilerStep", 12),
+    "Compute & Residual 90": ("Compute & Residual", 90),
+    "Step 0 to 10": ("Step", 0),
+    "batch 3/100": ("batch", 3),
+    "batch [3 of 100]": ("batch", 3),
+    "layer: 4": ("layer", 4),
+    "token (5)": ("token", 5),
+    "a\nb 5": ("a\nb", 5),
+    "train_step_5": ("train_step", 5),
+    "Micro_Batch-6": ("Micro_Batch", 6),
+    "step 4, seq = 9": ("step 4", 9),
+    "fc_1": ("fc_1", ABSENT),
+    "laststep_1": ("laststep_1", ABSENT),
+    "sm-90": ("sm-90", ABSENT),
+    "conv2d": ("conv2d", ABSENT),
+    "Module.10": ("Module.10", ABSENT),
+    "x = -3": ("x = -3", ABSENT),
+    "17": ("17", ABSENT),
+    "# 17": ("# 17", ABSENT),
+    "from 3 to here": ("from 3 to here", ABSENT),
+    "id 123456789012345678901": ("id 123456789012345678901", ABSENT),
 }
 
 
@@ -68,9 +93,12 @@ def apply(text: str, *names: str, domain: str = "") -> list[tuple[str | None, in
     ]
 
 
-def test_tails_of_pytorch() -> None:
-    names = list(PYTORCH)
-    assert apply("rules: []", *names) == list(PYTORCH.values())
+@pytest.mark.parametrize("expected", [PYTORCH, COUNTED])
+def test_names_by_the_rules_that_come_with_nsys2prv(
+    expected: dict[str, tuple[str, int]],
+) -> None:
+    names = list(expected)
+    assert apply("rules: []", *names) == list(expected.values())
     assert apply("rules: []\nbuiltin: no", *names) == [(name, ABSENT) for name in names]
     assert load_rules("none") == ()
 
@@ -194,6 +222,20 @@ def test_the_number_of_a_name_stays_on_its_range(tmp_path: Path) -> None:
     assert [item.others.get(NUMBER) for item in trace.intervals(PUSHPOP)] == [5, None]
 
 
+def test_iterations_have_one_name_and_their_number(tmp_path: Path) -> None:
+    rows = [
+        event(f"step {number}", 100 * kind + 10 * number, kind)
+        for kind in (59, 60, 34)
+        for number in range(3)
+    ]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
+    trace, _ = convert_and_read([report], tmp_path / "o.prv")
+    for code in (PUSHPOP, STARTEND, MARK):
+        assert [name for name, *_ in found(trace, code)] == ["step"] * 3
+        # 0 would be the end of a range.
+        assert [item.others.get(code + 2) for item in trace.intervals(code)] == [None, 1, 2]
+
+
 def test_examples_of_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "nvtx.md").read_text()
     first, second = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
@@ -286,6 +328,8 @@ def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
             item.others[NUMBER] for item in trace.intervals(PUSHPOP) if NUMBER in item.others
         )
         assert numbers == Counter(
-            int(found[1]) for name in names if (found := re.search(r", seq = (\d+)", name))
+            int(found[1])
+            for name in names
+            if (found := re.search(r", seq = (\d+)", name)) and int(found[1])
         )
     assert met > 10_000

@@ -10,12 +10,13 @@ from fnmatch import fnmatchcase, translate
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import factorize
+from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion.cut.asked import CutOptions, Region, numbers
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
+from nsys2prv.events.names.nvtx import load_rules, renamed
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, distinguishing
 from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build
 from nsys2prv.store import windows
@@ -232,11 +233,13 @@ def span_of(region: Region, job: Job) -> tuple[int, int]:
         if NAMES in job.values
         else pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
     )
-    wanted = re.compile(translate(region.pattern))
-    values = labels.filter(
-        pl.Series([bool(wanted.match(label)) for label in labels["label"]], dtype=pl.Boolean)
-    )["value"].to_numpy()
-    found = list(_ranges(job, values))
+    found = list(_ranges(job, _values(labels, region.pattern)))
+    if not found:
+        # "iteration 3" is the range "iteration" of number 3.
+        folded = renamed(pl.Series([region.pattern]), None, load_rules())
+        if folded.numbers[0] != ABSENT:
+            values = _values(labels, folded.texts[0])
+            found = list(_ranges(job, values, int(folded.numbers[0])))
     if not found:
         raise Nsys2prvError(
             f"--region {region.pattern}: no NVTX range of the reports has such a name"
@@ -254,8 +257,17 @@ def span_of(region: Region, job: Job) -> tuple[int, int]:
     return int(begin[chosen].min()), int(end[chosen].max())
 
 
-def _ranges(job: Job, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield thread, begin and end of the ranges with these names."""
+def _values(labels: pl.DataFrame, pattern: str) -> np.ndarray:
+    """Return the values of the labels that a glob pattern matches."""
+    wanted = re.compile(translate(pattern))
+    matching = [bool(wanted.match(label)) for label in labels["label"]]
+    return labels.filter(pl.Series(matching, dtype=pl.Boolean))["value"].to_numpy()
+
+
+def _ranges(
+    job: Job, values: np.ndarray, number: int | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield thread, begin and end of the ranges with these names, and with the number, if any."""
     layouts = region_layouts()
     threads: dict[tuple[int, int], int] = {}
     by_task = sorted(job.results, key=lambda result: result.task)
@@ -269,6 +281,10 @@ def _ranges(job: Job, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarr
             if not len(of_name):
                 continue
             records = _named(run, reader, of_name)
+            if number is not None:
+                records = take_records(records, _numbers(records) == number)
+            if not len(records):
+                continue
             # Ranges that overlap are on further rows of their thread.
             keys = by_task[run.source].objects
             own = np.array(
@@ -287,6 +303,13 @@ def _ranges(job: Job, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarr
             )
     finally:
         reader.close()
+
+
+def _numbers(records: np.ndarray) -> np.ndarray:
+    """Return the numbers kept of the names of ranges; 0 of those without one."""
+    if "number" not in (records.dtype.names or ()):
+        return np.zeros(len(records), np.int64)
+    return np.maximum(records["number"], 0)
 
 
 def _named(run: Run, reader: SpillReader, names: np.ndarray) -> np.ndarray:

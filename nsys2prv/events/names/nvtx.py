@@ -66,7 +66,7 @@ def renamed(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) 
     no rule asks for domains).
 
     Each rule sees what those before it left, which of many names is often the same: it is asked
-    once for each.
+    once for each. A rule that keeps a number leaves names alone of which one is kept already.
     """
     codes = np.arange(len(texts))
     wanted = np.ones(len(texts), bool)
@@ -75,6 +75,8 @@ def renamed(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) 
     for rule in rules:
         change = _Change(rule, texts)
         meant = change.hit[codes] & wanted
+        if rule.keeps:  # a second number would be lost
+            meant &= numbers == ABSENT
         if rule.domain and domains is not None:
             meant &= domains.replace("", DEFAULT_DOMAIN).str.contains(rule.domain).to_numpy()
         rows = np.flatnonzero(meant)
@@ -91,8 +93,7 @@ def renamed(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) 
                 .struct.field(NUMBER)
                 .cast(pl.Int64, strict=False)
             )
-            kept = kept.fill_null(ABSENT).to_numpy()[of_row]
-            numbers[rows] = np.where(kept >= 0, kept, numbers[rows])
+            numbers[rows] = kept.fill_null(ABSENT).to_numpy()[of_row]
         made, of_changed = _distinct(change.made(changing))
         codes[rows] = len(texts) + of_changed[of_row]
         used, codes = factorize(codes)
