@@ -111,7 +111,7 @@ def test_conditions_mean_what_they_mean_in_sqlite(condition: str, tmp_path: Path
         found = source.read(
             Part("T", 101, 900), ("start", "thread", "absent"), ("text",), f"({condition})"
         )
-        codes, distinct = found.texts["text"]
+        codes, distinct = found.texts["text"][0], found.texts["text"][1].series
         texts = [distinct[int(code)].decode() for code in codes]
         assert (
             list(zip(found["start"].tolist(), found["thread"].tolist(), texts, strict=True))

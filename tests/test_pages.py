@@ -351,7 +351,7 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
     assert asked["c"].tolist() == [REAL] * len(expected)
     assert asked["b"].tolist() == [NONE if row[1] is None else TEXT for row in expected]
     assert (columns["lacking"] == NULL).all()
-    codes, texts = columns.texts["b"]
+    codes, texts = columns.texts["b"][0], columns.texts["b"][1].series
     assert texts.gather(codes).to_list() == [row[1] or b"" for row in expected]
     assert texts.n_unique() == len(texts)
     assert columns.damaged == 0

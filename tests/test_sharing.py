@@ -81,7 +81,7 @@ def test_each_condition_gets_its_rows(form: str, tmp_path: Path) -> None:
                     shared.columns(number, ("number", "thread", "lacking"), ("name",)),
                     source.read(narrowed, ("number", "thread", "lacking"), ("name",), condition),
                 ):
-                    codes, texts = columns.texts["name"]
+                    codes, texts = columns.texts["name"][0], columns.texts["name"][1].series
                     threads = [
                         None if thread == NULL else thread for thread in columns["thread"].tolist()
                     ]

@@ -151,7 +151,8 @@ def _threads(extraction: Extraction, columns: Columns) -> np.ndarray:
 
 
 def _variables(extraction: Extraction, columns: Columns) -> np.ndarray:
-    codes, distinct = columns.texts["name"]
+    codes, texts = columns.texts["name"]
+    distinct = texts.series
     named = (distinct.bin.size() > 0).to_numpy()[codes]
     if not named.any():
         return np.full(columns.rows, ABSENT)

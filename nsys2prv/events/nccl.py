@@ -21,7 +21,7 @@ from nsys2prv.events.names.calls import (
 )
 from nsys2prv.events.nccl_payloads import payloads
 from nsys2prv.events.nccl_regions import SAID, Tied
-from nsys2prv.events.nvtx import PUSHPOP, STARTEND, TABLE, named, of_nccl
+from nsys2prv.events.nvtx import PUSHPOP, STARTEND, TABLE, named, of_nccl, texts_of
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Part
 
@@ -67,7 +67,8 @@ def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
             return
         ranges = named(extraction, columns, "range")
         said = payloads(extraction, columns)
-        operation = operations(ranges.texts)[ranges.text_codes]
+        texts, text_codes = texts_of(extraction, columns)
+        operation = operations(texts)[text_codes]
         if layout == "nccl_call":
             _index(
                 extraction, columns["globalTid"], columns["start"], columns["end"], operation, said

@@ -155,7 +155,8 @@ class _Found:
 
 def _json(extraction: Extraction, columns: Columns) -> _Found:
     """Return the form jsonText, inline or by the id of a registered string."""
-    codes, inline = columns.texts["jsonText"]
+    codes, found = columns.texts["jsonText"]
+    inline = found.series
     ids, id_codes = factorize(columns["jsonTextId"])
     texts = pl.concat([decoded(inline), pl.Series(extraction.strings(ids), dtype=pl.String)])
     empty = (inline.bin.size() == 0).to_numpy()[codes]
@@ -294,7 +295,8 @@ def schemas(database: Source) -> dict[tuple[int, int], tuple[Entry, ...]]:
 
 def _binary(database: Source, columns: Columns) -> _Found:
     """Return the form binaryData."""
-    codes, distinct = columns.texts["binaryData"]
+    codes, texts = columns.texts["binaryData"]
+    distinct = texts.series
     sizes = distinct.bin.size().to_numpy().astype(np.int64)
     fields: dict[str, np.ndarray] = {}
     damaged = sizes > 0
@@ -382,7 +384,9 @@ def _dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndar
         if not read.rows:
             continue
         texts = {
-            field: decoded(read.texts[column][1]).gather(read.texts[column][0]).replace("", None)
+            field: decoded(read.texts[column][1].series)
+            .gather(read.texts[column][0])
+            .replace("", None)
             for field, column in names.items()
         }
         lacking = pl.Series([None], dtype=pl.String).new_from_index(0, read.rows)

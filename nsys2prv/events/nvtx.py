@@ -12,7 +12,7 @@ from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import POINTS, EventKind, Reading, RowRules, Rows
-from nsys2prv.events.names.nvtx import renamed
+from nsys2prv.events.names.nvtx import Renamed, Rule, renamed, renamed_by_template
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
 from nsys2prv.nsight.source import NULL, Columns, Part, decoded
 
@@ -58,15 +58,12 @@ def _in_nccl(info: ReportInfo) -> str:
 
 @dataclass
 class Named:
-    """Ranges with their names and categories as fields, their domains, and the texts met with each
-    row's index into them (as they are in the report, whatever rules make of them). wanted: whether
-    no rule drops the row.
+    """Ranges with their names and categories as fields, and their domains. wanted: whether no rule
+    drops the row.
     """
 
     fields: dict[str, np.ndarray]
     domain: np.ndarray
-    texts: pl.Series
-    text_codes: np.ndarray
     wanted: np.ndarray
 
 
@@ -75,9 +72,9 @@ def named(extraction: Extraction, columns: Columns, field: str) -> Named:
     layout's first.
     """
     domains, domain_of = domains_of(extraction, columns["globalTid"], columns["domainId"])
-    texts, text_of = _texts(extraction, columns)
     rules = extraction.nvtx_rules
     if any(rule.domain for rule in rules):
+        texts, text_of = texts_of(extraction, columns)
         (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
         found = renamed(
             texts.gather(text_codes),
@@ -85,7 +82,7 @@ def named(extraction: Extraction, columns: Columns, field: str) -> Named:
             rules,
         )
     else:
-        found, codes = renamed(texts, None, rules), text_of
+        found, codes = _renamed(extraction, columns, rules)
     numbers = extraction.domains.number(domains)
     (names, domain_codes), name_of = factorize_together(found.codes[codes], domain_of)
     own = ~np.isin(np.array(domains), catalogue().domains)[domain_of]
@@ -107,7 +104,35 @@ def named(extraction: Extraction, columns: Columns, field: str) -> Named:
     wanted = found.wanted[codes]
     if not wanted.all():
         extraction.account.dropped[LEFT_OUT] += int(np.count_nonzero(~wanted))
-    return Named(fields, numbers[domain_of], texts, text_of, wanted)
+    return Named(fields, numbers[domain_of], wanted)
+
+
+def _renamed(
+    extraction: Extraction, columns: Columns, rules: tuple[Rule, ...]
+) -> tuple[Renamed, np.ndarray]:
+    """Return what rules that ask for no domain make of the texts, and each row's index into it."""
+    codes, inline = columns.texts["text"]
+    found = renamed_by_template(inline, rules)
+    if found is None:
+        texts, codes = texts_of(extraction, columns)
+        return renamed(texts, None, rules), codes
+    empty = (found.texts == "").to_numpy()[found.codes][codes]
+    if not empty.any():
+        return found, codes
+    # There is no text inline, or the rules have left nothing of it.
+    texts, of_rows = texts_of(extraction, columns.where(empty))
+    single = renamed(texts, None, rules)
+    codes = codes.copy()
+    codes[empty] = len(found.codes) + of_rows
+    return (
+        Renamed(
+            pl.concat([found.texts, single.texts]),
+            np.concatenate([found.codes, len(found.texts) + single.codes]),
+            np.concatenate([found.wanted, single.wanted]),
+            np.concatenate([found.numbers, single.numbers]),
+        ),
+        codes,
+    )
 
 
 def reader(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
@@ -155,11 +180,12 @@ def domains_of(
     return names, codes
 
 
-def _texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.ndarray]:
-    """Return texts met, and each row's index into them: inline text, else the registered string,
-    else a stand-in.
+def texts_of(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.ndarray]:
+    """Return texts met, and each row's index into them, as they are in the report: inline text,
+    else the registered string, else a stand-in.
     """
-    codes, inline = columns.texts["text"]
+    codes, found = columns.texts["text"]
+    inline = found.series
     rows = np.flatnonzero((inline.bin.size() == 0).to_numpy()[codes])
     if not len(rows):
         return decoded(inline), codes

@@ -46,7 +46,7 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
             "severity": _known(columns["severity"], SEVERITIES),
             "source": _known(columns["source"], SOURCES),
             "text": extraction.name(
-                "diagnostics", codes, text=[shortened(text) for text in decoded(texts)]
+                "diagnostics", codes, text=[shortened(text) for text in decoded(texts.series)]
             ),
         },
     )

@@ -17,11 +17,10 @@ from string import Formatter
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from nsys2prv._util.columns import factorize_together
 from nsys2prv._util.native import core
-from nsys2prv.nsight.source import NULL, Columns, Part, quoted
+from nsys2prv.nsight.source import NO_TEXTS, NULL, Columns, DistinctTexts, Part, quoted
 
 COMBINATIONS = "combinations_looked_at"
 #: Of fewer rows so many combinations, and of more rows one for so many, are quicker to ask than the
@@ -261,11 +260,9 @@ class Pages:
             return None
         columns = {name: values[:rows] for name, values in zip(numbers, of_numbers, strict=True)}
         lacking = np.full(rows if set(integers) - columns.keys() else 0, NULL)
-        of_texts = {
-            name: (np.zeros(rows, np.int64), pl.Series([b""], dtype=pl.Binary)) for name in texts
-        }
+        of_texts = {name: (np.zeros(rows, np.int64), NO_TEXTS) for name in texts}
         for name, codes, texts_of in zip(words, of_words, known, strict=True):
-            of_texts[name] = codes[:rows], pl.Series(texts_of.as_list(), dtype=pl.Binary)
+            of_texts[name] = codes[:rows], DistinctTexts(read=texts_of)
         return (
             Columns(
                 rows,

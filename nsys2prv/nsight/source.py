@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -98,6 +99,104 @@ class SomeRows(Part):
         yield self
 
 
+#: More templates than this are of no use unless there are so many texts of each.
+FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
+
+
+@dataclass(frozen=True)
+class Templates:
+    """What texts have in common that differ by nothing but numbers."""
+
+    #: Template of each text (int64).
+    codes: np.ndarray
+    #: The first text of each template (bytes).
+    firsts: pl.Series
+
+
+class DistinctTexts:
+    """Texts of a column, hardly any of them twice.
+
+    Those that the compiled core has read stay with it until they are asked for, as Python's bytes
+    cost more than reading them.
+    """
+
+    def __init__(
+        self,
+        series: pl.Series | None = None,
+        read: Any = None,
+        kept: np.ndarray | None = None,
+        known: dict[int, Templates | None] | None = None,
+    ) -> None:
+        """Take a series of bytes, or what the core has read (`_core.Texts`), of which some are kept
+        (their numbers; None for all). known: templates of all that it has read.
+        """
+        self._read, self._kept = read, kept
+        self._known = {} if known is None else known
+        if series is not None:
+            self.__dict__["series"] = series
+
+    def __len__(self) -> int:
+        if self._read is None:
+            return len(self.series)
+        return len(self._read) if self._kept is None else len(self._kept)
+
+    @cached_property
+    def series(self) -> pl.Series:
+        """All texts (bytes)."""
+        return self.at(None)
+
+    def at(self, numbers: np.ndarray | None) -> pl.Series:
+        """Return some texts by their numbers (int64), all where these are None, as bytes."""
+        if self._read is None:
+            return self.series if numbers is None else self.series.gather(numbers)
+        if self._kept is not None:
+            numbers = self._kept if numbers is None else self._kept[numbers]
+        found = self._read.as_list() if numbers is None else self._read.as_list(numbers)
+        return pl.Series(found, dtype=pl.Binary)
+
+    def only(self, used: np.ndarray) -> DistinctTexts:
+        """Return some of the texts. used: a mask (bool)."""
+        if self._read is None:
+            return DistinctTexts(self.series.filter(pl.Series(used)))
+        kept = np.flatnonzero(used)
+        kept = kept if self._kept is None else self._kept[kept]
+        return DistinctTexts(read=self._read, kept=kept, known=self._known)
+
+    def templates(self) -> Templates | None:
+        """Return the templates of the texts; None where they are so many that they are of no use,
+        or where the texts are not with the core.
+        """
+        if self._read is None:
+            return None
+        if not self._known:
+            self._known[0] = self._all_templates()
+        found = self._known[0]
+        if found is None or self._kept is None:
+            return found
+        return Templates(found.codes[self._kept], found.firsts)
+
+    def _all_templates(self) -> Templates | None:
+        count = len(self._read)
+        codes = np.empty(count, np.int64)
+        firsts = np.empty(max(FEW_TEMPLATES, count // TEXTS_PER_TEMPLATE), np.int64)
+        met = self._read.templates(codes, firsts)
+        if met < 0:
+            return None
+        return Templates(codes, pl.Series(self._read.as_list(firsts[:met]), dtype=pl.Binary))
+
+    def numbers(self, places: np.ndarray) -> np.ndarray:
+        """Return the number (int64) at a place of each text, -1 where there is none. places: 0 is
+        the first number of a text, -1 no number. For texts that have templates.
+        """
+        values = places.copy()
+        self._read.numbers(values, *(() if self._kept is None else (self._kept,)))
+        return values
+
+
+#: Texts of a column that is not there.
+NO_TEXTS = DistinctTexts(pl.Series([b""], dtype=pl.Binary))
+
+
 @dataclass
 class Columns:
     """Rows of one read, as columns."""
@@ -106,8 +205,8 @@ class Columns:
     rows: int
     #: Name -> int64, :data:`NULL` for NULL.
     integers: dict[str, np.ndarray]
-    #: Name -> each row's code into a series of distinct bytes.
-    texts: dict[str, tuple[np.ndarray, pl.Series]]
+    #: Name -> each row's index into the texts.
+    texts: dict[str, tuple[np.ndarray, DistinctTexts]]
     #: Number of values that are not integers where integers belong; they read as NULL.
     damaged: int = 0
 
@@ -136,15 +235,11 @@ class Columns:
         )
 
 
-def _used(codes: np.ndarray, distinct: pl.Series) -> tuple[np.ndarray, pl.Series]:
+def _used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, DistinctTexts]:
     """Codes and what they mean, without what none of them means."""
     used = np.zeros(len(distinct), bool)
     used[codes] = True
-    return (
-        (codes, distinct)
-        if used.all()
-        else ((np.cumsum(used) - 1)[codes], distinct.filter(pl.Series(used)))
-    )
+    return (codes, distinct) if used.all() else ((np.cumsum(used) - 1)[codes], distinct.only(used))
 
 
 @dataclass(frozen=True)
@@ -320,13 +415,13 @@ class Named(dict):
         return "NULL"
 
 
-def coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
+def coded(series: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
     """Return a column of bytes as codes into its values, distinct ones unless most come once."""
     if series.dtype != pl.Binary:
-        return np.zeros(len(series), np.int64), pl.Series([b""], dtype=pl.Binary)
+        return np.zeros(len(series), np.int64), NO_TEXTS
     sample = series.head(SAMPLE_TEXTS)
     if sample.n_unique() > len(sample) // 2:
-        return np.arange(len(series)), series  # hardly any comes twice
+        return np.arange(len(series)), DistinctTexts(series)  # hardly any comes twice
     distinct = series.unique(maintain_order=True)
     codes = series.to_frame("text").join(
         distinct.to_frame("text").with_row_index("code"),
@@ -334,7 +429,7 @@ def coded(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
         how="left",
         maintain_order="left",
     )["code"]
-    return codes.to_numpy().astype(np.int64), distinct
+    return codes.to_numpy().astype(np.int64), DistinctTexts(distinct)
 
 
 def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
@@ -352,7 +447,7 @@ def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, 
     words = {
         name: coded(bytes_of(rows[name]))
         if name in types
-        else (np.zeros(rows.height, np.int64), pl.Series([b""], dtype=pl.Binary))
+        else (np.zeros(rows.height, np.int64), NO_TEXTS)
         for name in texts
     }
     return Columns(rows.height, numbers, words, damaged)

@@ -8,7 +8,9 @@ import re
 import sqlite3
 from collections import Counter
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import polars as pl
 import pytest
 from tools.conversions import convert_and_read, found
@@ -19,8 +21,17 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, convert
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.native import core
 from nsys2prv.cli.main import main
-from nsys2prv.events.names.nvtx import load_rules, read_rules, renamed, to_the_end
+from nsys2prv.events.names.nvtx import (
+    load_rules,
+    read_rules,
+    renamed,
+    renamed_by_template,
+    to_the_end,
+)
+from nsys2prv.nsight.opening import open_source
+from nsys2prv.nsight.source import Part, decoded
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
 DOMAIN = 75
@@ -296,6 +307,78 @@ def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         == 1
     )
     assert "No such file" in capsys.readouterr().err
+
+
+def texts_that_differ_by_numbers(count: int) -> list[str]:
+    """Return random texts of which many differ by nothing but numbers, some in what they keep."""
+    random = Random(7)
+    words = ["aten::mm", "step", "layer", "fc_", "sm", "iter_", "batch [", "x", "é", "", " ", "#"]
+    words += [
+        ", seq = ",
+        ", op_id = ",
+        ", sizes = [[",
+        "]]",
+        " to ",
+        "/",
+        "]",
+        "(",
+        ")",
+        "-",
+        "_",
+        ":",
+    ]
+    words += [
+        ", stashed seq=",
+        ", seq = -",
+        "\0",
+        "0",
+        "Epoch ",
+        "backward",
+        "123456789012345678901",
+    ]
+
+    numbers = [0, 1, 7, 10, 99, 12345, 10**17, 10**18, 10**19]
+    before = ["", *10 * [" ", "_", "-", "#", " = "]]
+    shapes = [
+        [
+            random.choice(words) if random.random() < 0.6 else random.choice(before) + "{}"
+            for _ in range(random.randint(1, 7))
+        ]
+        for _ in range(300)
+    ]
+    return [
+        "".join(part.format(random.choice(numbers)) for part in random.choice(shapes))
+        for _ in range(count)
+    ]
+
+
+def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Path) -> None:
+    texts = texts_that_differ_by_numbers(20_000)
+    rows = [event(text, number) for number, text in enumerate(texts)]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
+    with open_source(report) as source:
+        columns = source.read(Part("NVTX_EVENTS", 1, len(rows)), (), ("text",))
+    codes, distinct = columns.texts["text"]
+    if core is None:
+        assert distinct.templates() is None
+        return
+    rules = load_rules()
+    known = decoded(distinct.series).gather(codes)
+    assert known.to_list() == texts
+    found, alone = renamed_by_template(distinct, rules), renamed(known, None, rules)
+    assert len(distinct.templates().firsts) < len(texts) / 4
+    assert (
+        found.texts.gather(found.codes[codes]).to_list()
+        == alone.texts.gather(alone.codes).to_list()
+    )
+    assert found.numbers[codes].tolist() == alone.numbers.tolist()
+    assert found.wanted[codes].all()
+    assert alone.wanted.all()
+    # What is left of some of the texts, and again, as everything is known now.
+    half = distinct.only(np.arange(len(distinct)) % 2 == 0)
+    part = renamed_by_template(half, rules)
+    assert part.texts.gather(part.codes).to_list() == found.texts.gather(found.codes[::2]).to_list()
+    assert part.numbers.tolist() == found.numbers[::2].tolist()
 
 
 def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:

@@ -41,23 +41,90 @@ static void free_texts_object(TextsObject *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyObject *texts_as_list(TextsObject *self, PyObject *none) {
-    (void)none;
+static PyObject *texts_as_list(TextsObject *self, PyObject *arguments) {
     const Texts *texts = &self->texts;
-    PyObject *list = PyList_New((Py_ssize_t)texts->count);
-    for (size_t k = 0; list && k < texts->count; k++) {
-        PyObject *text = PyBytes_FromStringAndSize((const char *)texts->bytes + texts->begins[k],
-                                                   (Py_ssize_t)(texts->begins[k + 1] - texts->begins[k]));
+    Py_buffer chosen = {0};
+    if (!PyArg_ParseTuple(arguments, "|y*", &chosen))
+        return NULL;
+    const int64_t *numbers = chosen.buf;
+    Py_ssize_t count = numbers ? chosen.len / 8 : (Py_ssize_t)texts->count;
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t k = 0; list && k < count; k++) {
+        size_t number = numbers ? (size_t)numbers[k] : (size_t)k;
+        if (number >= texts->count) {
+            PyErr_SetString(PyExc_IndexError, "no such text");
+            Py_CLEAR(list);
+            break;
+        }
+        PyObject *text = PyBytes_FromStringAndSize((const char *)texts->bytes + texts->begins[number],
+                                                   (Py_ssize_t)(texts->begins[number + 1] - texts->begins[number]));
         if (!text)
             Py_CLEAR(list);
         else
-            PyList_SET_ITEM(list, (Py_ssize_t)k, text);
+            PyList_SET_ITEM(list, k, text);
     }
+    if (chosen.obj)
+        PyBuffer_Release(&chosen);
     return list;
 }
 
+static Py_ssize_t texts_length(TextsObject *self) {
+    return (Py_ssize_t)self->texts.count;
+}
+
+static PyObject *texts_templates(TextsObject *self, PyObject *arguments) {
+    Py_buffer codes, firsts;
+    if (!PyArg_ParseTuple(arguments, "w*w*", &codes, &firsts))
+        return NULL;
+    int64_t count = 0;
+    if (codes.len / 8 == (Py_ssize_t)self->texts.count) {
+        Py_BEGIN_ALLOW_THREADS
+        count = find_templates(&self->texts, codes.buf, firsts.buf, (size_t)firsts.len / 8);
+        Py_END_ALLOW_THREADS
+        if (count == -2)
+            PyErr_NoMemory();
+    } else
+        PyErr_SetString(PyExc_ValueError, "codes must be one of each text");
+    PyBuffer_Release(&codes);
+    PyBuffer_Release(&firsts);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(count);
+}
+
+static PyObject *texts_numbers(TextsObject *self, PyObject *arguments) {
+    Py_buffer places, chosen = {0};
+    if (!PyArg_ParseTuple(arguments, "w*|y*", &places, &chosen))
+        return NULL;
+    const int64_t *numbers = chosen.buf;
+    int64_t *values = places.buf;
+    size_t count = (size_t)places.len / 8;
+    int within = count == (numbers ? (size_t)chosen.len / 8 : self->texts.count);
+    Py_BEGIN_ALLOW_THREADS
+    for (size_t k = 0; within && k < count; k++) {
+        size_t number = numbers ? (size_t)numbers[k] : k;
+        if ((within = number < self->texts.count))
+            values[k] = values[k] < 0 ? -1 : number_in_text(&self->texts, number, (size_t)values[k]);
+    }
+    Py_END_ALLOW_THREADS
+    if (chosen.obj)
+        PyBuffer_Release(&chosen);
+    PyBuffer_Release(&places);
+    if (within)
+        Py_RETURN_NONE;
+    PyErr_SetString(PyExc_ValueError, "places must be one of each text");
+    return NULL;
+}
+
+static PySequenceMethods TEXTS_SEQUENCE = {.sq_length = (lenfunc)texts_length};
+
 static PyMethodDef TEXTS_METHODS[] = {
-    {"as_list", (PyCFunction)texts_as_list, METH_NOARGS, "as_list(): the texts (bytes), by their numbers."},
+    {"as_list", (PyCFunction)texts_as_list, METH_VARARGS, "as_list([numbers]): the texts (bytes), by their numbers, or those of some (int64)."},
+    {"templates", (PyCFunction)texts_templates, METH_VARARGS,
+     "templates(codes, firsts): find the templates of the texts: what those have in common that differ by nothing but numbers. Puts the\n"
+     "template of each text into `codes` (int64), and the number of its first text into `firsts` (int64). Returns how many there are, -1\n"
+     "where there is no room for more."},
+    {"numbers", (PyCFunction)texts_numbers, METH_VARARGS,
+     "numbers(places, [numbers]): put in the place of each text's place (int64; 0 is the first number in it, -1 none) the number that stands\n"
+     "there. numbers: of the texts (int64), all without."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -70,6 +137,7 @@ static PyTypeObject TextsType = {
     .tp_new = new_texts,
     .tp_dealloc = (destructor)free_texts_object,
     .tp_methods = TEXTS_METHODS,
+    .tp_as_sequence = &TEXTS_SEQUENCE,
 };
 
 /* ---- TableFile ---- */

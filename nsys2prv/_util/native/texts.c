@@ -116,3 +116,105 @@ int64_t number_of_text(Texts *texts, const uint8_t *text, size_t length) {
         put_in_slot(texts, texts->count);
     return (int64_t)texts->count++;
 }
+
+/* ---- templates ---- */
+
+/* Stands for a number in a template. */
+#define MARK 0
+
+static inline bool is_digit(uint8_t byte) {
+    return (uint8_t)(byte - '0') < 10;
+}
+
+static inline bool joins_digits(uint8_t byte) {
+    return (uint8_t)((byte | 0x20) - 'a') < 26 || byte >= 0x80;
+}
+
+/* The end of the digits that begin at `at`. */
+static inline size_t end_of_digits(const uint8_t *text, size_t length, size_t at) {
+    while (at < length && is_digit(text[at]))
+        at++;
+    return at;
+}
+
+static inline bool is_number(const uint8_t *text, size_t begin, size_t end) {
+    return end - begin <= LONGEST_NUMBER && (!begin || !joins_digits(text[begin - 1]));
+}
+
+/* Puts a text's template into `out`, with room for the text and two bytes more; returns its length. A text with a MARK of its own is a template
+ * by itself: two of them side by side stand in no other. */
+static size_t put_template(const uint8_t *text, size_t length, uint8_t *out) {
+    size_t size = 0, copied = 0;
+    if (memchr(text, MARK, length)) {
+        memcpy(out, text, length);
+        out[length] = out[length + 1] = MARK;
+        return length + 2;
+    }
+    for (size_t at = 0; at < length; at++) {
+        if (!is_digit(text[at]))
+            continue;
+        size_t end = end_of_digits(text, length, at);
+        if (is_number(text, at, end)) {
+            memcpy(out + size, text + copied, at - copied);
+            size += at - copied;
+            out[size++] = MARK;
+            copied = end;
+        }
+        at = end - 1;
+    }
+    memcpy(out + size, text + copied, length - copied);
+    return size + length - copied;
+}
+
+int64_t find_templates(const Texts *texts, int64_t *codes, int64_t *firsts, size_t most) {
+    Texts templates;
+    uint8_t *out = NULL;
+    size_t room = 0;
+    if (init_texts(&templates, texts->seed) < 0)
+        return -2;
+    int64_t result = 0;
+    for (size_t number = 0; number < texts->count && result >= 0; number++) {
+        size_t length = texts->begins[number + 1] - texts->begins[number];
+        if (length + 2 > room) {
+            uint8_t *more = realloc(out, room = 2 * (length + 2));
+            if (!more) {
+                result = -2;
+                break;
+            }
+            out = more;
+        }
+        size_t size = put_template(texts->bytes + texts->begins[number], length, out), before = templates.count;
+        templates.asked = 0;  /* each is looked for */
+        codes[number] = number_of_text(&templates, out, size);
+        if (codes[number] < 0)
+            result = -2;
+        else if (templates.count > before) {
+            if (before == most)
+                result = -1;
+            else
+                firsts[before] = (int64_t)number;
+        }
+    }
+    result = result < 0 ? result : (int64_t)templates.count;
+    free(out);
+    free_texts(&templates);
+    return result;
+}
+
+int64_t number_in_text(const Texts *texts, size_t number, size_t place) {
+    const uint8_t *text = texts->bytes + texts->begins[number];
+    size_t length = texts->begins[number + 1] - texts->begins[number];
+    for (size_t at = 0; at < length; at++) {
+        size_t end = end_of_digits(text, length, at);
+        if (end == at)
+            continue;
+        if (is_number(text, at, end) && !place--) {
+            int64_t value = 0;
+            for (; at < end; at++)
+                value = 10 * value + (text[at] - '0');
+            return value;
+        }
+        at = end - 1;
+    }
+    return -1;
+}

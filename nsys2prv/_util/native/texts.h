@@ -25,4 +25,13 @@ void free_texts(Texts *);
 /* The number of a text, or -1 where there is no memory. */
 int64_t number_of_text(Texts *, const uint8_t *text, size_t length);
 
+/* Templates of texts: what texts have in common that differ by nothing but numbers. A number is a run of 1 to LONGEST_NUMBER digits that does
+ * not follow a letter or a byte above ASCII. */
+#define LONGEST_NUMBER 18
+/* Puts the template of each text, numbered from 0 as they are met, into `codes`, and the first text of each into `firsts` (room for `most`).
+ * Returns how many there are, -1 where they are more than `most`, -2 where there is no memory. */
+int64_t find_templates(const Texts *, int64_t *codes, int64_t *firsts, size_t most);
+/* The value of the number at a place (0 is the first) in a text, -1 where it has none. */
+int64_t number_in_text(const Texts *, size_t number, size_t place);
+
 #endif

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.data import check_rule_keys, data_text, parse_rule_file, read_rule_file, shipped
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.nsight.source import DistinctTexts, decoded
 
 SHIPPED = "nvtx_rules.yaml"
 #: In place of a file: no rules at all.
@@ -39,13 +40,15 @@ _WHOLE = re.compile(r"[0-9]+")
 class Rule:
     """One rule, checked. match, domain: patterns searched in the name and in its domain's name, ""
     for any domain. replace: what takes the place of every match; None where names that match are
-    dropped. keeps: whether the pattern has a group `number`.
+    dropped. keeps: whether the pattern has a group `number`. any_digits: whether numbers of any
+    digits match alike (:func:`renamed_by_template`).
     """
 
     match: str
     replace: str | None
     domain: str = ""
     keeps: bool = False
+    any_digits: bool = False
 
 
 @dataclass
@@ -104,6 +107,133 @@ def renamed(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) 
         )
     texts, merged = _distinct(texts)
     return Renamed(texts, merged[codes], wanted, numbers)
+
+
+#: The numbers of a template, as in native/texts.h, and what stands for each.
+_NUMBERS = re.compile(r"(?<![0-9A-Za-z\x80-\U0010ffff])[0-9]{1,18}(?![0-9])")
+_MARK = "\0"
+#: So many texts are looked up among those that are known.
+FEW_TEXTS = 1000
+#: Templates that are kept in mind for the parts of reports that follow.
+MOST_KNOWN = 100_000
+
+
+@dataclass(frozen=True)
+class _Template:
+    """What rules make of all texts of a template."""
+
+    name: str
+    #: Which of the numbers in a text is kept (0 is the first), -1 for none.
+    place: int
+    #: False where a rule drops them.
+    wanted: bool
+    #: True if each text has to be looked at by itself, for its name has a number in it.
+    apart: bool = False
+
+
+def renamed_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> Renamed | None:
+    """Apply the rules as :func:`renamed` does, but once for all texts that differ by nothing but
+    numbers ("aten::mm, seq = 7" and "aten::mm, seq = 8"); None where that is not worth it, or where
+    a rule may tell such texts apart.
+    """
+    if not rules or not all(rule.any_digits for rule in rules):
+        return None
+    templates = texts.templates()
+    if templates is None:
+        return None
+    found = _of_templates(decoded(templates.firsts).to_list(), rules)
+    names = {name: code for code, name in enumerate(dict.fromkeys(each.name for each in found))}
+    of_names, places, wanted, apart = (
+        np.array(column)[templates.codes]
+        for column in zip(
+            *((names[each.name], each.place, each.wanted, each.apart) for each in found),
+            strict=True,
+        )
+    )
+    result = Renamed(pl.Series([*names], dtype=pl.String), of_names, wanted, texts.numbers(places))
+    alone = np.flatnonzero(apart)
+    if len(alone):
+        single = _one_by_one(decoded(texts.at(alone)), rules)
+        result.codes[alone] = len(result.texts) + single.codes
+        result.wanted[alone], result.numbers[alone] = single.wanted, single.numbers
+        result.texts = pl.concat([result.texts, single.texts])
+    return result
+
+
+def _one_by_one(texts: pl.Series, rules: tuple[Rule, ...]) -> Renamed:
+    """Apply the rules to each text, of which few may be distinct and known from earlier parts."""
+    distinct, codes = _distinct(texts)
+    if len(distinct) > FEW_TEXTS:
+        found = renamed(distinct, None, rules)
+        return Renamed(found.texts, found.codes[codes], found.wanted[codes], found.numbers[codes])
+    known, met = _known_texts(rules), distinct.to_list()
+    new = [text for text in met if text not in known]
+    if new:
+        if len(known) > MOST_KNOWN:
+            known.clear()
+            new = met
+        found = renamed(pl.Series(new, dtype=pl.String), None, rules)
+        made = zip(
+            found.texts.gather(found.codes).to_list(),
+            found.wanted.tolist(),
+            found.numbers.tolist(),
+            strict=True,
+        )
+        known.update(zip(new, made, strict=True))
+    names, wanted, numbers = zip(*(known[text] for text in met), strict=True)
+    return Renamed(
+        pl.Series(names, dtype=pl.String), codes, np.array(wanted)[codes], np.array(numbers)[codes]
+    )
+
+
+@cache
+def _known_texts(rules: tuple[Rule, ...]) -> dict[str, tuple[str, bool, int]]:
+    """Return the names that are known of these rules: text -> name, whether it is wanted, number."""
+    return {}
+
+
+def _of_templates(firsts: list[str], rules: tuple[Rule, ...]) -> list[_Template]:
+    """Return what the rules make of templates, by a text of each."""
+    known = _known(rules)
+    keys = [_NUMBERS.sub(_MARK, text) for text in firsts]
+    new = {key: text for key, text in zip(keys, firsts, strict=True) if key not in known}
+    if new:
+        if len(known) > MOST_KNOWN:
+            known.clear()
+            new = dict(zip(keys, firsts, strict=True))
+        found = renamed(pl.Series([*new.values()], dtype=pl.String), None, rules)
+        made = zip(
+            new.items(),
+            found.texts.gather(found.codes).to_list(),
+            found.numbers.tolist(),
+            found.wanted.tolist(),
+            strict=True,
+        )
+        for (key, text), name, number, wanted in made:
+            known[key] = _template(text, name, number, wanted)
+    return [known[key] for key in keys]
+
+
+@cache
+def _known(rules: tuple[Rule, ...]) -> dict[str, _Template]:
+    """Return the templates that are known of these rules."""
+    return {}
+
+
+def _template(text: str, name: str, number: int, wanted: bool) -> _Template:
+    """Return what rules make of a template's texts, by one of them: the same name of each where
+    that is the beginning of it, without a number in it.
+    """
+    found = [(match.start(), int(match[0])) for match in _NUMBERS.finditer(text)]
+    places = [place for place, (_, value) in enumerate(found) if value == number]
+    if (
+        _MARK in text
+        or not text.startswith(name)
+        or any(start < len(name) for start, _ in found)
+        or (number != ABSENT and len(places) != 1)
+    ):
+        return _Template("", -1, wanted, apart=True)
+    return _Template(name, -1 if number == ABSENT else places[0], wanted)
 
 
 class _Change:
@@ -186,7 +316,8 @@ def load_rules(source: str | Path | None = None) -> tuple[Rule, ...]:
 
 @cache
 def _shipped() -> tuple[Rule, ...]:
-    return _rules(shipped(data_text(__package__, SHIPPED))["rules"], SHIPPED)
+    rules = _rules(shipped(data_text(__package__, SHIPPED))["rules"], SHIPPED)
+    return tuple(replace(rule, any_digits=True) for rule in rules)
 
 
 def read_rules(text: str, source: str) -> tuple[Rule, ...]:
