@@ -37,6 +37,7 @@ from nsys2prv.conversion.cut.stage import cut
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.plan import Plan
 from nsys2prv.conversion.prepare import prepare
+from nsys2prv.events.reasons import Reason
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
@@ -126,7 +127,7 @@ def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
             assert with_one_end == sum(
                 count
                 for (_, reason), count in summary.left_out.items()
-                if reason == "with one end outside the cut"
+                if reason == Reason.HALF_OUTSIDE_CUT
             )
         if compared % 10 == 0:
             violations = read_trace(prv).violations
@@ -256,7 +257,7 @@ def test_ranks_of_one_report(tmp_path: Path) -> None:
     assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "1"]]
     assert [(item.begin, item.end) for item in trace.intervals(63000006)] == [(101, 201)]
     assert [(line.send, line.receive) for line in trace.comms] == [(10, 101)]
-    assert summary.left_out["cuda_kernel", "on rows that are left out"] == 1
+    assert summary.left_out["cuda_kernel", Reason.ROW_LEFT_OUT] == 1
 
 
 def test_a_cut_of_the_whole_time_changes_nothing(sample: Sample, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tools.paramedir import need_paramedir, run_paramedir
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
+from nsys2prv.events.reasons import Reason
 
 NVTX = "NVTX_EVENTS"
 START = "TARGET_INFO_SESSION_START_TIME"
@@ -245,8 +246,8 @@ def test_values_of_the_wrong_type_are_counted(bad: object, tmp_path: Path) -> No
     report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": strings("k")})
     summary = convert([report], tmp_path / "o.prv", Options())
     assert summary.events == {"cuda_kernel": 4}
-    assert summary.dropped == {("kernels", "rows without usable times"): 1}
-    assert summary.repaired == {("kernels", "values that are no integers"): 2}
+    assert summary.dropped == {("kernels", Reason.NO_TIME): 1}
+    assert summary.repaired == {("kernels", Reason.NOT_INTEGER): 2}
     assert not read_trace(tmp_path / "o.prv").violations
 
 
@@ -280,8 +281,8 @@ def test_ends_before_begins_and_zero_lengths(tmp_path: Path) -> None:
         (0, 1),
         (10, 11),
     ]
-    assert summary.repaired == {("kernels", "ends before their begins, made 1 ns long"): 1}
-    assert summary.dropped == {("kernels", "rows without usable times"): 1}
+    assert summary.repaired == {("kernels", Reason.END_BEFORE_BEGIN): 1}
+    assert summary.dropped == {("kernels", Reason.NO_TIME): 1}
 
 
 def test_rows_in_any_order_give_the_same_trace(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv.cli.main import main
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight import capture
-from nsys2prv.nsight.capture import FAR, Capture
+from nsys2prv.nsight.capture import Capture
 from nsys2prv.nsight.info import inspect
 from nsys2prv.nsight.opening import open_source
 
@@ -74,7 +75,7 @@ def damaged(
 def figures(summary: Summary) -> tuple[int, int]:
     """Time and rows left out."""
     return summary.duration, sum(
-        count for (_, reason), count in summary.dropped.items() if reason == FAR
+        count for (_, reason), count in summary.dropped.items() if reason == Reason.FAR
     )
 
 
@@ -99,7 +100,7 @@ def test_a_wild_row_in_every_table_moves_nothing(sample: str, column: int, tmp_p
         lost += len(other) - len(one)
     assert lost == 2
     assert not summary.ledger.missing
-    (warning,) = [line for line in summary.warnings if FAR in line]
+    (warning,) = [line for line in summary.warnings if Reason.FAR.text in line]
     assert warning.startswith("rank0.sqlite: ")
     assert "1 of osrt" in warning or "1 of pthread" in warning
 
@@ -131,9 +132,9 @@ def test_folders_and_stores_have_the_same_rows_left_out(
     summary = convert([report], tmp_path / "out.prv")
     assert figures(convert([folder], tmp_path / "other.prv")) == figures(summary)
     assert main(["extract", "-q", str(report), "-o", str(tmp_path / "store")]) == 0
-    assert FAR in capsys.readouterr().err
+    assert Reason.FAR.text in capsys.readouterr().err
     assert main(["merge", "-q", str(tmp_path / "store"), str(tmp_path / "merged.prv")]) == 0
-    assert FAR in capsys.readouterr().err
+    assert Reason.FAR.text in capsys.readouterr().err
     assert (tmp_path / "merged.prv").read_bytes() == (tmp_path / "out.prv").read_bytes()
 
 
@@ -143,13 +144,13 @@ def test_the_analyses_leave_them_out_too(
     report, json_file = tmp_path / "rank0.sqlite", tmp_path / "r.json"
     damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
     assert main(["report", "-q", str(report), "--json", str(json_file)]) == 0
-    assert FAR in capsys.readouterr().err
+    assert Reason.FAR.text in capsys.readouterr().err
     told = json.loads(json_file.read_text())["job"]
     assert (
         told["duration_ns"]
         == convert([SAMPLES / "training" / "rank0.sqlite"], tmp_path / "whole.prv").duration
     )
-    assert any(FAR in warning for warning in told["warnings"])
+    assert any(Reason.FAR.text in warning for warning in told["warnings"])
 
 
 def test_wild_calls_launch_and_enclose_nothing(tmp_path: Path) -> None:

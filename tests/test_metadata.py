@@ -17,6 +17,7 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, __version__, convert
 from nsys2prv.cli.main import main
 from nsys2prv.conversion.cut.asked import CutOptions
+from nsys2prv.events.reasons import Reason
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 RANKS = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
@@ -47,11 +48,13 @@ def test_it_says_of_what_the_trace_was_made(tmp_path: Path) -> None:
     for name, size in told["trace"]["files"].items():
         assert (tmp_path / name).stat().st_size == size
     kinds, records = told["ledger"]["kinds"], told["ledger"]["records"]
-    assert kinds["osrt"]["dropped"]["shorter than 5 us"] > 0
+    assert kinds["osrt"]["dropped"][Reason.TOO_SHORT.of("5 us")] > 0
     assert (
         records["osrt"]["made"]
-        == records["osrt"]["written"] + records["osrt"]["left_out"]["outside the cut"]
+        == records["osrt"]["written"] + records["osrt"]["left_out"][Reason.OUTSIDE_CUT]
     )
+    assert told["reasons"][Reason.TOO_SHORT.of("5 us")] == "shorter than 5 us"
+    assert told["reasons"][Reason.OUTSIDE_CUT] == Reason.OUTSIDE_CUT.text
     assert not any(
         account["missing"]
         for part in ("kinds", "records", "lines")

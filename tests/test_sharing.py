@@ -16,6 +16,7 @@ from tools.folders import as_folder
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.reading import group_by_table
 from nsys2prv.events import all_kinds
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.opening import open_source
 from nsys2prv.nsight.source import NULL, Part, SomeRows, Source, decoded
 from nsys2prv.nsight.sqlite import Database
@@ -183,13 +184,11 @@ def test_all_kinds_of_nvtx_events(
     rows = by_sql(report, "SELECT count(*) FROM NVTX_EVENTS")[0][0]
     assert summary.ledger.tables["NVTX_EVENTS"] == {
         "rows": rows,
-        "of no kind of event that was asked for": 2,
+        Reason.NOT_SELECTED: 2,
     }
     assert summary.ledger.missing == {}
     assert sum(
-        count
-        for (_, reason), count in summary.repaired.items()
-        if reason == "values that are no integers"
+        count for (_, reason), count in summary.repaired.items() if reason == Reason.NOT_INTEGER
     ) == len(damage)
 
 

@@ -11,6 +11,7 @@ import pytest
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.kind import Account, Lines, Rows
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.source import NULL, TIME_LIMIT
 from nsys2prv.store.normal import spill
 from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter, pairs
@@ -63,12 +64,12 @@ def _expected(rows: Rows, wanted: list[int]) -> tuple[list[dict[str, int]], Coun
     for row in wanted:
         begin, end = int(rows.begin[row]), int(rows.end[row])
         if not _usable(begin) or not (_usable(end) or LAYOUTS[rows.layout]):
-            counted["rows without usable times"] += 1
+            counted[Reason.NO_TIME] += 1
             continue
         if not _usable(end):
-            counted["ranges without an end, closed at the end of the trace"] += 1
+            counted[Reason.NO_END] += 1
         elif end < begin:
-            counted["ends before their begins, made 1 ns long"] += 1
+            counted[Reason.END_BEFORE_BEGIN] += 1
         record = {
             "time": begin,
             "end": max(end, begin + 1) if _usable(end) else OPEN,

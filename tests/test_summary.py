@@ -17,6 +17,7 @@ from nsys2prv.clock.maps import ClockMap, Placement
 from nsys2prv.clock.record import ClockRecord, HostClock
 from nsys2prv.conversion.closing import clock_lines
 from nsys2prv.conversion.cut.asked import CutOptions
+from nsys2prv.events.reasons import reason_text
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 PARTS = ["the job:", "its clocks:", "what was written:", "what to look at now:"]
@@ -43,7 +44,7 @@ def test_what_needs_no_action_is_told_on_request_and_beside_the_trace(summary: S
     details = [note for note in summary.notes if isinstance(note, Detail)]
     assert details
     assert summary.repaired
-    for part in [*details, *(reason for _, reason in summary.repaired)]:
+    for part in [*details, *(reason_text(reason) for _, reason in summary.repaired)]:
         assert part not in short
         assert part in full
     assert set(short.splitlines()[:2]) <= set(full.splitlines())

@@ -16,7 +16,7 @@ from samples import Options as SampleOptions
 from samples import generate
 from tools.sample_truth import SampleSet, open_set
 
-from nsys2prv.store.corrections import UNSAMPLED
+from nsys2prv.events.reasons import Reason
 
 SAMPLE = Path(__file__).parent.parent / "sample_reports" / "cluster"
 BUSY = SampleOptions(
@@ -128,7 +128,7 @@ def test_samples_of_gpus(cluster: SampleSet) -> None:
                 metric: (len(each) - 1 - early, sum(each)) for metric, each in values.items()
             } == expected
             assert all(not any(each[:early]) and each[-1] == 0 for each in values.values())
-    assert zeros == cluster.summary.ledger.kinds["gpu_metrics"].beyond[UNSAMPLED]
+    assert zeros == cluster.summary.ledger.kinds["gpu_metrics"].synthesized[Reason.ZERO_UNSAMPLED]
     assert seen == cluster.truth["gpus"].keys() == rows.keys()
 
 

@@ -14,11 +14,8 @@ from nsys2prv._util.text import plural, size_text, some
 from nsys2prv.clock.maps import Placement
 from nsys2prv.clock.record import ClockRecord, HostClock
 from nsys2prv.conversion.timeline import AS_THEY_ARE
-from nsys2prv.events import cpu, gpu_contexts, openmp, profiler, sampling
 from nsys2prv.events.catalogue import catalogue
-from nsys2prv.nsight.capture import FAR
-from nsys2prv.store import corrections
-from nsys2prv.store.samples import TWICE
+from nsys2prv.events.reasons import Reason, is_routine, reason_text
 
 if TYPE_CHECKING:
     from nsys2prv.conversion.summary import Summary
@@ -107,36 +104,6 @@ def _without_alignment(placements: Sequence[Placement], hosts: int) -> str:
 def time_text(ns: int) -> str:
     """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
     return f"{ns / 1e6:,.1f} ms" if ns >= 10_000_000 else f"{ceil(ns / 1000):,} us"
-
-
-#: What happens in every capture, at its begin and its end, and with the rows of other processes;
-#: rows far outside have a warning.
-REASONS = frozenset(
-    {
-        FAR,
-        TWICE,
-        profiler.OUTSIDE,
-        gpu_contexts.BEFORE,
-        gpu_contexts.LOST,
-        openmp.WITH_REGION,
-        cpu.UNNAMED,
-        sampling.REPEATED,
-        corrections.CUT,
-        corrections.MOVED,
-        corrections.OUTSIDE,
-        "duplicate rows of backtrace collection",
-        "ranges without an end, closed at the end of the trace",
-        "samples from before the capture",
-        "texts in NVTX payloads",
-    }
-)
-#: The end of reasons that name a process.
-NOT_PROFILED = "which is not profiled"
-
-
-def is_routine(reason: str) -> bool:
-    """True if rows dropped or changed for this reason need nobody's attention."""
-    return reason in REASONS or reason.endswith(NOT_PROFILED)
 
 
 #: Layouts named in the short summary, and further lines on what is not as it should be.
@@ -265,13 +232,16 @@ def _reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
     """Yield, by kind and reason, whether all is routine and what became of rows and records."""
     for what, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
         for (kind, reason), count in sorted(counts.items()):
-            yield is_routine(reason), f"{plural(count, 'row')} of {kind} {what}: {reason}"
+            yield (
+                is_routine(reason),
+                f"{plural(count, 'row')} of {kind} {what}: {reason_text(reason)}",
+            )
     for (name, reason), count in sorted(summary.left_out.items()):
-        if reason != TWICE:
+        if reason != Reason.IN_OTHER_REPORT:
             # Of a cut its note tells it in one line.
             yield (
                 summary.is_cut or is_routine(reason),
-                f"{count:,} {_title(name)} left out: {reason}",
+                f"{count:,} {_title(name)} left out: {reason_text(reason)}",
             )
 
 

@@ -35,7 +35,7 @@ from nsys2prv.conversion.summary import Summary, Written
 from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.counters import Metric, counter_codes
-from nsys2prv.events.sampling import REPEATED
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.report_files import reports_meant
 from nsys2prv.paraver import records
 from nsys2prv.paraver.event_types import codes_of, counter_types, event_types
@@ -168,7 +168,9 @@ def write_job(
             lines,
             events,
             job.left_out
-            + Counter({(layout, REPEATED): count for layout, count in repeated.items()}),
+            + Counter(
+                {(layout, Reason.SAMPLE_REPEATED): count for layout, count in repeated.items()}
+            ),
             frozenset(
                 codes_of(catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
                 | sampled

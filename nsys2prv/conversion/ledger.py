@@ -11,11 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nsys2prv.events.kind import Account
-from nsys2prv.store.samples import TWICE
+from nsys2prv.events.reasons import Reason
 from nsys2prv.store.task_result import TaskResult
-
-#: Of the rows of a table that kinds read by conditions.
-OF_NO_KIND = "of no kind of event that was asked for"
 
 
 @dataclass
@@ -81,14 +78,14 @@ def ledger(
     for result in results:
         for (name, reason), count in result.left_out.items():
             # These were taken off the events.
-            events[name] += count * (reason == TWICE)
+            events[name] += count * (reason == Reason.IN_OTHER_REPORT)
     lines = _sum(result.lines for result in results)
     tables, taken = (
         _sum(result.tables for result in results),
         _sum(result.of_table for result in results),
     )
     return Ledger(
-        {kind: account for kind, account in kinds.items() if account.rows or account.beyond},
+        {kind: account for kind, account in kinds.items() if account.rows or account.synthesized},
         {
             name: Writing(events[name], written.get(name, 0), reasons.get(name, {}))
             for name in sorted(events)
@@ -99,7 +96,7 @@ def ledger(
             for name in sorted(lines)
         },
         {
-            table: {"rows": tables[table], OF_NO_KIND: tables[table] - taken[table]}
+            table: {"rows": tables[table], Reason.NOT_SELECTED: tables[table] - taken[table]}
             for table in sorted(tables)
         },
     )

@@ -22,6 +22,7 @@ from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account
+from nsys2prv.events.reasons import reason_text
 from nsys2prv.nsight.info import ReportInfo, why_not_read
 
 ENDING = ".nsys2prv.json"
@@ -101,6 +102,7 @@ def text(
             "tables_not_read": _not_read(job),
         },
         "repaired": _nested(summary.repaired),
+        "reasons": _reasons(summary),
         "notes": _told_of(job, summary.notes, options),
         "warnings": _told_of(job, summary.warnings, options),
     }
@@ -203,10 +205,23 @@ def _clock(clock: ClockMap) -> dict[str, Any]:
     return found
 
 
+def _reasons(summary: Summary) -> dict[str, str]:
+    """Return the text of every reason that the account names."""
+    ledger = summary.ledger
+    keys = {key for _, key in summary.repaired}
+    for account in ledger.kinds.values():
+        keys |= {*account.dropped, *account.skipped, *account.synthesized}
+    for writing in (*ledger.records.values(), *ledger.lines.values()):
+        keys |= writing.left_out.keys()
+    for counts in ledger.tables.values():
+        keys |= counts.keys() - {"rows"}
+    return {key: reason_text(key) for key in sorted(keys)}
+
+
 def _account(account: Account) -> dict[str, Any]:
     reasons = {
         name: dict(sorted(getattr(account, name).items()))
-        for name in ("dropped", "aside", "beyond")
+        for name in ("dropped", "skipped", "synthesized")
     }
     return {"rows": account.rows, "records": account.records, **reasons, "missing": account.missing}
 

@@ -42,6 +42,7 @@ from nsys2prv.conversion.timeline import (
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue, domain_numbers
 from nsys2prv.events.kind import EventKind
+from nsys2prv.events.reasons import reason_text
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
@@ -515,7 +516,11 @@ def _nothing(reading: _Reading) -> str:
     for result in reading.results:
         for account in result.accounts.values():
             lost += account.dropped
-    why = f" ({', '.join(f'{count} {reason}' for reason, count in lost.items())})" if lost else ""
+    why = (
+        f" ({', '.join(f'{count} {reason_text(reason)}' for reason, count in lost.items())})"
+        if lost
+        else ""
+    )
     what = "of the kinds asked for" if reading.plan.selection.asked else "that can be translated"
     return (
         f"{names}: nothing to write: no events {what}{why}; see what the reports hold with --list"

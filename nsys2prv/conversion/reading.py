@@ -15,6 +15,7 @@ from nsys2prv.events.extraction import Extraction, Settings
 from nsys2prv.events.kind import Account, EventKind, Index
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.events.nccl_regions import RegionIndex, save_regions
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.opening import open_source
 from nsys2prv.nsight.source import Part, Shared
@@ -61,7 +62,6 @@ PART_ROWS = 200_000
 #: costs nothing.
 TASK_ROWS = 400_000
 #: In the account of rows: those that a kind only takes note of while reading.
-FACTS = "facts from which events follow"
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _extract_piece(
         if wanted:
             result.store(rows, writer, account, kind.rows.open_ended)
     if kind.derived:
-        account.aside[FACTS] += account.rows - account.dropped.total()
+        account.skipped[Reason.FACT] += account.rows - account.dropped.total()
     if wanted:
         if not kind.reads.rereads_rows:
             result.of_table[piece.table] += account.rows

@@ -21,8 +21,9 @@ from nsys2prv.conversion.paraver_memory import MemoryEstimate
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.kind import EventKind
+from nsys2prv.events.reasons import Reason
 from nsys2prv.events.selection import Selection
-from nsys2prv.nsight.capture import ERROR, FAR, INFO, Message
+from nsys2prv.nsight.capture import ERROR, INFO, Message
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.opening import open_source
 from nsys2prv.store.task_result import TaskResult
@@ -178,7 +179,7 @@ def far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list
     reports: set[int] = set()
     for result in results:
         for kind, account in result.accounts.items():
-            if count := account.dropped[FAR]:
+            if count := account.dropped[Reason.FAR]:
                 kinds[kind] += count
                 reports.add(result.report)
     if not kinds:
@@ -186,7 +187,7 @@ def far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list
     names = [infos[report].name for report in sorted(reports)]
     where = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return [
-        f"{where}: {FAR} are left out, for their times are damaged: "
+        f"{where}: {Reason.FAR.text} are left out, for their times are damaged: "
         + ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
     ]
 
@@ -233,13 +234,13 @@ class Summary:
     clock_lines: list[str]
     #: Records written, by layout.
     events: dict[str, int]
-    #: Rows dropped, by (kind, reason).
+    #: Rows dropped, by (kind, key of :class:`nsys2prv.events.reasons.Reason`).
     dropped: dict[tuple[str, str], int]
-    #: Rows changed, by (kind, reason).
+    #: Rows changed, by (kind, key).
     repaired: dict[tuple[str, str], int]
     #: Size of every file, bytes.
     sizes: dict[Path, int]
-    #: Records not written, by (layout or kind of lines, reason).
+    #: Records not written, by (layout or kind of lines, key).
     left_out: dict[tuple[str, str], int] = field(default_factory=dict)
     #: Account of all rows and records.
     ledger: Ledger = field(default_factory=Ledger)

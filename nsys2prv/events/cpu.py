@@ -15,13 +15,13 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import POINTS, EventKind, Reading, Rows
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import PROCESS_MASK, pid_of
 from nsys2prv.nsight.job_checks import profiled
 from nsys2prv.nsight.source import NULL, Columns, Part
 
 #: So many other processes are counted by name; a whole machine has hundreds.
 MOST_NAMED = 8
-UNNAMED = "of further processes that are not profiled"
 
 
 def of_profiled(extraction: Extraction, columns: Columns) -> Columns:
@@ -58,9 +58,9 @@ def _reason(extraction: Extraction, pid: int) -> str:
     )
     named = extraction.kept.setdefault("other processes", set())
     if name not in named and len(named) >= MOST_NAMED:
-        return UNNAMED
+        return Reason.OTHERS_NOT_PROFILED
     named.add(name)
-    return f"of {name}, which is not profiled"
+    return Reason.NOT_PROFILED.of(name)
 
 
 SCHED_TABLE = "SCHED_EVENTS"
@@ -70,7 +70,6 @@ OFF, RUNNING, TERMINATED, READY, OTHER_STATE = 1, 2, 6, 20, 99
 OTHER_REASON = 999
 #: Rows at the begin of a table that tell whether the system records reasons.
 LOOKED_AT = 100_000
-NO_KIND_OF_EVENT = "rows that are neither in nor out"
 
 
 def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -82,7 +81,7 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     unknown = columns["isSchedIn"] == NULL
     if unknown.any():
-        extraction.account.dropped[NO_KIND_OF_EVENT] += int(unknown.sum())
+        extraction.account.dropped[Reason.NO_DIRECTION] += int(unknown.sum())
         columns = columns.where(~unknown)
     if not columns.rows:
         return
@@ -96,7 +95,7 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
         fields["reason"] = np.where(runs, 0, _known(reason, "thread_block", OTHER_REASON))
     start, thread = columns["start"], extraction.threads(columns["globalTid"])
     ended = np.flatnonzero((state == TERMINATED) & (start != NULL))
-    extraction.account.beyond["ends of threads, told for 1 ns"] += len(ended)
+    extraction.account.synthesized[Reason.THREAD_END] += len(ended)
     start, thread = np.append(start, start[ended] + 1), np.append(thread, thread[ended])
     fields = {
         name: np.append(column, np.zeros(len(ended), np.int64)) for name, column in fields.items()

@@ -11,6 +11,7 @@ from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.extraction import Extraction, correlation_ids, number, present
 from nsys2prv.events.kind import EventKind, Index, Indexes, RowRules, Rows
 from nsys2prv.events.launches import CALL_KIND, Launches
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.source import NULL, Part
 
 API_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -48,7 +49,7 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     repeated = columns["eventClass"] == BACKTRACE_CLASS
     keep = slice(None)
     if repeated.any():
-        extraction.account.dropped["duplicate rows of backtrace collection"] += int(repeated.sum())
+        extraction.account.dropped[Reason.REPEATED_BACKTRACE] += int(repeated.sum())
         keep = ~repeated
     begin, end, thread, correlation, name, result = (
         columns[column][keep]
@@ -96,7 +97,7 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
         streams = extraction.streams(
             *(columns[column][done] for column in ("globalPid", "deviceId", "streamId"))
         )
-        extraction.account.beyond["completions on the GPU"] += int(done.sum())
+        extraction.account.synthesized[Reason.COMPLETION_ON_GPU] += int(done.sum())
         yield Rows(
             "cuda_event_completion",
             columns["timestamp"][done],

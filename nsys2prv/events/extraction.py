@@ -26,7 +26,8 @@ from nsys2prv.events.launches import Launches, LaunchIndex
 from nsys2prv.events.names import nvtx
 from nsys2prv.events.names.classes import Classifier, Rule, classifier, load_rules
 from nsys2prv.events.nccl_regions import RegionIndex
-from nsys2prv.nsight.capture import ENDS, FAR, TIMES
+from nsys2prv.events.reasons import Reason
+from nsys2prv.nsight.capture import ENDS, TIMES
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
 from nsys2prv.nsight.source import NULL, Columns, Part, Shared, Source, all_usable, usable
 
@@ -200,7 +201,7 @@ class Extraction:
         if where is None:
             self.account.rows += columns.rows
         if columns.damaged:
-            self.account.repaired["values that are no integers"] += columns.damaged
+            self.account.repaired[Reason.NOT_INTEGER] += columns.damaged
         columns = self._without_far_rows(columns, times, where is None)
         if self.least and not short and {"start", "end"} <= columns.integers.keys():
             long = self.long_enough(columns["start"], columns["end"])
@@ -214,7 +215,7 @@ class Extraction:
             return columns
         far = np.logical_or.reduce([capture.far(column) for column in asked])
         if counted and far.any():
-            self.account.dropped[FAR] += int(far.sum())
+            self.account.dropped[Reason.FAR] += int(far.sum())
         return columns.where(~far) if far.any() else columns
 
     def in_capture(self, rows: Rows | Counters) -> Rows | Counters:
@@ -225,10 +226,10 @@ class Extraction:
             return rows
         far = np.logical_or.reduce([capture.far(column) for column in times])
         if isinstance(rows, Counters):
-            self.account.dropped[FAR] += int(np.count_nonzero(rows.values[far] != ABSENT))
+            self.account.dropped[Reason.FAR] += int(np.count_nonzero(rows.values[far] != ABSENT))
             return replace(rows, time=rows.time[~far], values=rows.values[~far])
         chosen = np.arange(len(far)) if rows.chosen is None else rows.chosen
-        self.account.dropped[FAR] += int(np.count_nonzero(far[chosen]))
+        self.account.dropped[Reason.FAR] += int(np.count_nonzero(far[chosen]))
         return replace(rows, chosen=chosen[~far[chosen]])
 
     def long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -239,7 +240,7 @@ class Extraction:
         closed = (begin != NULL) & (end != NULL)
         short = closed & ((end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.least)))
         if short.any():
-            self.account.dropped[f"shorter than {duration_text(self.least)}"] += int(short.sum())
+            self.account.dropped[Reason.TOO_SHORT.of(duration_text(self.least))] += int(short.sum())
         return ~short
 
     @cached_property

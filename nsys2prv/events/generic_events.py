@@ -20,6 +20,7 @@ from nsys2prv.events.catalogue.counters import Metric, known_label, labels_of
 from nsys2prv.events.extraction import GPU, SOURCE, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, Counters, EventKind
 from nsys2prv.events.metrics import FLOAT_DECIMALS, FLOATING, scaled, unsigned
+from nsys2prv.events.reasons import Reason
 from nsys2prv.events.sampling import groups, not_negative, pivot
 from nsys2prv.nsight.source import NULL, Part, Source, decoded
 
@@ -51,19 +52,19 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
     if part.table == DATA:
         frame = _from_data(extraction.database, part)
         if frame.height < rows:
-            extraction.account.dropped["fields of events that are not there"] += rows - frame.height
+            extraction.account.dropped[Reason.NO_EVENT] += rows - frame.height
         elif frame.height > rows:
-            extraction.account.beyond["fields of several events with one id"] += frame.height - rows
+            extraction.account.synthesized[Reason.SHARED_ID] += frame.height - rows
     elif (
         extraction.database.tables.get(DATA) is not None
         and extraction.database.tables[DATA].extent.rows
     ):
-        extraction.account.aside[f"events, whose fields are rows of {DATA}"] += rows
+        extraction.account.skipped[Reason.HAS_FIELD_ROWS.of(DATA)] += rows
         return
     else:
         frame = _from_json(extraction.database, part)
-        extraction.account.aside["events, whose numbers are counted one by one"] += rows
-        extraction.account.beyond["numbers in events"] += frame.height
+        extraction.account.skipped[Reason.EVENT_WITH_NUMBERS] += rows
+        extraction.account.synthesized[Reason.NUMBER_IN_EVENT] += frame.height
     if not frame.height:
         return
     time, field_of, whole, fraction, real = (
@@ -77,9 +78,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
             ),
         )
         if not source.samples:
-            extraction.account.dropped[
-                "fields of events that are no samples (ftrace, ETW, hypervisor)"
-            ] += len(time[rows])
+            extraction.account.dropped[Reason.NO_SAMPLE] += len(time[rows])
             continue
         keys, codes = (
             factorize(field_of[rows]) if field_of.dtype != object else _texts(field_of[rows])

@@ -12,6 +12,7 @@ import polars as pl
 from nsys2prv._util.columns import OPEN, factorize
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction, present
 from nsys2prv.events.kind import POINTS, EventKind, RowRules, Rows, SelectionRules
+from nsys2prv.events.reasons import Reason
 from nsys2prv.events.sampling import groups
 from nsys2prv.nsight.info import pid_of
 from nsys2prv.nsight.source import NULL, Columns, Part, quoted
@@ -19,9 +20,6 @@ from nsys2prv.nsight.source import NULL, Columns, Part, quoted
 TABLES = ("GPU_CONTEXT_SWITCH_EVENTS", "FECS_EVENTS")
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
 KEY = ("gpuId", "vmId", "contextId")
-LOST = "contexts whose switch out is not in the report, closed where the next is switched in"
-OTHERS = "moments within a switch, and those at which one out ends"
-BEFORE = "switches out of contexts that were on the GPU before the report begins"
 
 
 def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -29,7 +27,7 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if not extraction.has(part.table, "tag", "timestamp", *KEY):
         rows = extraction.database.count_of(part)
         extraction.account.rows += rows
-        extraction.account.dropped["switches of contexts whose table lacks columns"] += rows
+        extraction.account.dropped[Reason.NO_SWITCH_COLUMNS] += rows
         return
     if part.first == table.extent.first:
         _count_earlier(extraction, part.table)
@@ -39,10 +37,12 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     rows = extraction.database.count_of(part)
     extraction.account.rows += rows
     # Those of contexts that were there before are counted with the first part, wherever they are.
-    extraction.account.aside[OTHERS] += rows - columns.rows - extraction.account.dropped[BEFORE]
+    extraction.account.skipped[Reason.WITHIN_SWITCH] += (
+        rows - columns.rows - extraction.account.dropped[Reason.SWITCHED_IN_BEFORE]
+    )
     known = columns["timestamp"] != NULL
     if not known.all():
-        extraction.account.dropped["rows without usable times"] += int((~known).sum())
+        extraction.account.dropped[Reason.NO_TIME] += int((~known).sum())
         columns = columns.where(known)
     if not columns.rows:
         return
@@ -98,7 +98,7 @@ def _ends(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
     left = np.minimum(saved, reset)
     lost = int((restored < left).sum())
     if lost:
-        extraction.account.repaired[LOST] += lost
+        extraction.account.repaired[Reason.NO_SWITCH_OUT] += lost
     return np.minimum(left, restored)
 
 
@@ -128,7 +128,7 @@ def _count_earlier(extraction: Extraction, table: str) -> None:
         0
     ]
     if count:
-        extraction.account.dropped[BEFORE] += count
+        extraction.account.dropped[Reason.SWITCHED_IN_BEFORE] += count
 
 
 NAME = LAYOUT = "device_state"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Account:
-    """Account of the rows of one kind of event: rows + beyond = records + dropped + aside."""
+    """Account of the rows of one kind of event: rows + synthesized = records + dropped + skipped."""
 
     #: Rows read.
     rows: int = 0
@@ -30,9 +30,9 @@ class Account:
     #: Rows lost, by reason.
     dropped: Counter[str] = field(default_factory=Counter)
     #: Rows that are no records by design, by reason.
-    aside: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
     #: Records that no row of their own stands for, by reason.
-    beyond: Counter[str] = field(default_factory=Counter)
+    synthesized: Counter[str] = field(default_factory=Counter)
     #: Rows that were changed, whatever became of them, by reason.
     repaired: Counter[str] = field(default_factory=Counter)
 
@@ -41,10 +41,10 @@ class Account:
         """Rows that nothing accounts for: 0."""
         return (
             self.rows
-            + self.beyond.total()
+            + self.synthesized.total()
             - self.records
             - self.dropped.total()
-            - self.aside.total()
+            - self.skipped.total()
         )
 
     def __add__(self, other: Account) -> Account:

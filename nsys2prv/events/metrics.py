@@ -13,6 +13,7 @@ from nsys2prv._util.columns import factorize, factorize_together
 from nsys2prv.events.catalogue.counters import Metric, labels_of, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction, present
 from nsys2prv.events.kind import POINTS, Counters, EventKind, Rows
+from nsys2prv.events.reasons import Reason
 from nsys2prv.events.sampling import groups, intervals, not_negative, pivot
 from nsys2prv.nsight.source import NULL, Part, Source
 
@@ -41,7 +42,7 @@ def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         time, ids, value = columns[clock][rows], columns["metricId"][rows], columns["value"][rows]
         lacking = value == NULL
         if lacking.any():
-            extraction.account.dropped["samples without a value"] += int(lacking.sum())
+            extraction.account.dropped[Reason.SAMPLE_WITHOUT_VALUE] += int(lacking.sum())
             time, ids, value = time[~lacking], ids[~lacking], value[~lacking]
         if len(time):
             yield _records(extraction, source, named.get(source, {}), time, ids, value)
@@ -168,7 +169,7 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     )
     usable = (columns["value"] != NULL) & (columns["start"] != NULL)
     if not usable.all():
-        extraction.account.dropped["samples without a value or a time"] += int((~usable).sum())
+        extraction.account.dropped[Reason.SAMPLE_INCOMPLETE] += int((~usable).sum())
     kept = np.flatnonzero(usable)
     if not len(kept):
         return
@@ -177,7 +178,7 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     end = np.where(columns["end"] == NULL, columns["start"], columns["end"])
     early = np.flatnonzero((columns["start"] < begin) & (end <= begin))
     if len(early):
-        extraction.account.dropped["samples from before the capture"] += len(early)
+        extraction.account.dropped[Reason.SAMPLE_BEFORE_CAPTURE] += len(early)
         columns = {name: np.delete(column, early) for name, column in columns.items()}
         end = np.delete(end, early)
     if not len(end):
@@ -285,9 +286,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
         return
     usable = frame.filter((pl.col("start") != NULL) & pl.col("value").is_not_null())
     if usable.height < frame.height:
-        extraction.account.dropped["samples without a value or a time"] += (
-            frame.height - usable.height
-        )
+        extraction.account.dropped[Reason.SAMPLE_INCOMPLETE] += frame.height - usable.height
     start, end, component, number, value = (
         usable[name].to_numpy() for name in ("start", "end", "component", "number", "value")
     )

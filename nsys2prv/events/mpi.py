@@ -19,6 +19,7 @@ from nsys2prv._util.columns import ABSENT, factorize, factorize_together, occurr
 from nsys2prv.events.extraction import Extraction, number, present
 from nsys2prv.events.kind import EventKind, RowRules, Rows
 from nsys2prv.events.names.calls import LAYOUTS, function_name, layout_of
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.communicators import UNKNOWN, Communicators
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Part
@@ -36,7 +37,6 @@ BY_TABLE = {
     COLLECTIVES: "mpi_collective",
     OTHER: "mpi_other",
 }
-FURTHER = "further rows of a call: its other requests, or the message that it received"
 #: Rows around a part in which further rows of its calls are looked for.
 NEIGHBOURS = 4096
 
@@ -415,7 +415,7 @@ def _rows(
         [LAYOUTS.index(layout_of(name, BY_TABLE[table])) for name in calls.names], np.int64
     )
     of_call = layouts[calls.codes]
-    extraction.account.aside[FURTHER] += len(wanted) - int(wanted.sum())
+    extraction.account.skipped[Reason.FURTHER_ROW] += len(wanted) - int(wanted.sum())
     if extraction.least:
         # Short calls are left out of the trace, not of the matching of messages.
         own = np.flatnonzero(wanted)

@@ -23,6 +23,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.catalogue.counters import values_of
 from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.source import NULL, Columns, Source, decoded
 
 #: Field -> the names it has: NCCL's own payload entries first, then those of the advanced trace.
@@ -106,7 +107,6 @@ DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
 #: Tables of payloads with fewer rows are read whole from their pages: to have SQLite pick the rows
 #: of a part takes longer.
 SMALL_TABLE = 100_000
-DAMAGED = "NCCL payloads that cannot be read"
 
 
 def _plain(name: str) -> str:
@@ -136,7 +136,7 @@ def payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
     told = np.any([~_lacking(field, result[field]) for field in FIELDS], axis=0)
     lost = int((damaged & ~told).sum())
     if lost:
-        extraction.account.repaired[DAMAGED] += lost
+        extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += lost
     return result
 
 

@@ -13,6 +13,7 @@ from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import POINTS, EventKind, Reading, RowRules, Rows
 from nsys2prv.events.names.nvtx import Renamed, Rule, renamed, renamed_by_template
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
 from nsys2prv.nsight.source import NULL, Columns, Part, decoded
 
@@ -20,7 +21,6 @@ TABLE = "NVTX_EVENTS"
 #: What names and places of ranges and marks are told by.
 COLUMNS, TEXTS = ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",)
 NO_TEXT = "(no text)"
-LEFT_OUT = "left out by NVTX rules"
 #: eventType, as in Nsight's ENUM_NSYS_EVENT_TYPE; the second of each is the same from an nvtxt
 #: file.
 MARK, PUSHPOP, STARTEND = (
@@ -103,7 +103,7 @@ def named(extraction: Extraction, columns: Columns, field: str) -> Named:
     }
     wanted = found.wanted[codes]
     if not wanted.all():
-        extraction.account.dropped[LEFT_OUT] += int(np.count_nonzero(~wanted))
+        extraction.account.dropped[Reason.NVTX_RULE] += int(np.count_nonzero(~wanted))
     return Named(fields, numbers[domain_of], wanted)
 
 

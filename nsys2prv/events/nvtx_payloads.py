@@ -12,7 +12,8 @@ from nsys2prv.events.catalogue.counters import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, EventKind, Reading
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, of_others
-from nsys2prv.events.sampling import ZEROS, groups, not_negative, pivot
+from nsys2prv.events.reasons import Reason
+from nsys2prv.events.sampling import groups, not_negative, pivot
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL, Part, decoded
 
@@ -22,7 +23,6 @@ DEFAULT_DOMAIN = "default domain"
 MOST_NAMES = 256
 #: The type that nsys writes around a value.
 WRAPPING = r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)$"
-NO_NUMBERS = "fractions that are no numbers, made 0"
 #: Columns begin, end, thread and domain, whatever damage there is.
 PLACE = ", ".join(
     f"CASE typeof({source}) WHEN 'integer' THEN {source} ELSE {other} END AS {name}"
@@ -46,7 +46,7 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
         return
     rows = extraction.database.count_of(part, extraction.condition)
     extraction.account.rows += rows
-    extraction.account.aside["payloads, whose numbers are counted one by one"] += rows
+    extraction.account.skipped[Reason.PAYLOAD_WITH_NUMBERS] += rows
     yield from counters(extraction, _labelled(extraction, _leaves(extraction, part)))
 
 
@@ -74,7 +74,7 @@ def counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]
             for label in labels.gather(distinct).to_list()
         )
         times, ended = _zeros(begin[rows], end[rows], column)
-        extraction.account.beyond[ZEROS] += len(times)
+        extraction.account.synthesized[Reason.ZERO_AT_END] += len(times)
         yield pivot(
             extraction,
             LAYOUT,
@@ -92,7 +92,7 @@ def _bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
     """
     none = np.isnan(fraction)
     if none.any():
-        extraction.account.repaired[NO_NUMBERS] += int(none.sum())
+        extraction.account.repaired[Reason.NOT_A_NUMBER] += int(none.sum())
     # 0 is added for -0.0, whose bits are those of a negative number.
     return (np.where(none, 0.0, fraction) + 0.0).view(np.int64)
 
@@ -117,13 +117,13 @@ def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
     )
     if not frame.height:
         return frame
-    extraction.account.beyond["numbers and texts in payloads"] += frame.height
+    extraction.account.synthesized[Reason.VALUE_IN_PAYLOAD] += frame.height
     frame = frame.with_columns(
         pl.col("mark", "words", "real").cast(pl.Boolean), path=decoded(frame["path"])
     )
     words = frame["words"].sum()
     if words:
-        extraction.account.dropped["texts in NVTX payloads"] += words
+        extraction.account.dropped[Reason.PAYLOAD_TEXT] += words
     frame = lasting(extraction, frame.filter(~pl.col("words")))
     return frame.with_columns(
         real=pl.col("real") | pl.col("path").str.contains(r"\.(?:float\d*|double)$")
@@ -184,9 +184,7 @@ def _labelled(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
     if len(kept) > MOST_NAMES:
         before = leaves.height
         leaves = leaves.filter(pl.col("label").is_in(kept.head(MOST_NAMES).implode()))
-        extraction.account.dropped["numbers in NVTX payloads with rare names"] += (
-            before - leaves.height
-        )
+        extraction.account.dropped[Reason.RARE_PAYLOAD_NAME] += before - leaves.height
     return leaves
 
 

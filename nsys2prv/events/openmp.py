@@ -17,6 +17,7 @@ import polars as pl
 from nsys2prv.events.catalogue import ValueSet, catalogue
 from nsys2prv.events.extraction import Extraction, present
 from nsys2prv.events.kind import EventKind, RowRules, Rows
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Columns, Part
 
@@ -31,7 +32,6 @@ BARRIERS = (1, 2, 3, 4, 8, 9, 10)
 LONGEST = 1 << 53
 #: Regions asked for in one statement.
 BATCH = 10_000
-WITH_REGION = "ranges without an end, closed with their parallel region"
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
         )
         closed[lost] = np.where((found > begin[lost]), found, NULL)
         if known := int((closed[lost] != NULL).sum()):
-            extraction.account.repaired[WITH_REGION] += known
+            extraction.account.repaired[Reason.NO_END_IN_REGION] += known
     return closed
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, RowRules, Rows
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.capture import NO_PROCESSES, TABLE, capture_span, main_process, shortened
 from nsys2prv.nsight.source import NULL, Part, decoded
 
 SEVERITIES, SOURCES, UNKNOWN = range(1, 5), range(1, 4), 99
-OUTSIDE = "messages from before or after the capture, moved to its begin or end"
 
 
 def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -36,7 +36,7 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     begin = np.where(known, np.clip(columns["timestamp"], first, last), NULL)
     outside = int((begin != columns["timestamp"]).sum())
     if outside:
-        extraction.account.repaired[OUTSIDE] += outside
+        extraction.account.repaired[Reason.MOVED_TO_CAPTURE] += outside
     yield Rows(
         "diagnostic",
         begin,

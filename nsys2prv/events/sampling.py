@@ -10,13 +10,10 @@ from nsys2prv._util.columns import ABSENT, factorize, is_sorted
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters
+from nsys2prv.events.reasons import Reason
 
-REPEATED = "samples of one metric at the same time, of which one is kept"
-ZEROS = "zeros where a number ends and no other follows"
-NEGATIVE = "negative samples, made 0"
 #: The store keeps a number as one more than it is.
 GREATEST = np.iinfo(np.int64).max - 1
-TOO_GREAT = "samples too great for a trace, made the greatest that it holds"
 
 
 def pivot(
@@ -41,7 +38,7 @@ def pivot(
     carried = np.count_nonzero(values != ABSENT, axis=0)
     repeated = len(time) - int(carried.sum())
     if repeated:
-        extraction.account.dropped[REPEATED] += repeated
+        extraction.account.dropped[Reason.SAMPLE_REPEATED] += repeated
     if not carried.all():
         values, metrics = (
             values[:, carried > 0],
@@ -64,7 +61,7 @@ def intervals(
     start, end, metric, value = start[order], end[order], metric[order], value[order]
     follows = np.append((metric[1:] == metric[:-1]) & (start[1:] <= end[:-1]), False)
     close = np.flatnonzero(~follows & (end > start))
-    extraction.account.beyond[ZEROS] += len(close)
+    extraction.account.synthesized[Reason.ZERO_AT_END] += len(close)
     return (
         np.concatenate([start, end[close]]),
         np.concatenate([metric, metric[close]]),
@@ -75,7 +72,7 @@ def intervals(
 def not_negative(extraction: Extraction, values: np.ndarray) -> np.ndarray:
     """Return the values, those that a trace cannot hold made ones that it can, and counted."""
     negative, great = (int(np.count_nonzero(wrong)) for wrong in (values < 0, values > GREATEST))
-    for reason, count in ((NEGATIVE, negative), (TOO_GREAT, great)):
+    for reason, count in ((Reason.NEGATIVE_SAMPLE, negative), (Reason.SAMPLE_TOO_GREAT, great)):
         if count:
             extraction.account.repaired[reason] += count
     return np.clip(values, 0, GREATEST) if negative or great else values

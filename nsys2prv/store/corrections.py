@@ -16,7 +16,8 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue.counters import UNSCALED, Metric
 from nsys2prv.events.kind import Account, EventKind
-from nsys2prv.events.sampling import GREATEST, TOO_GREAT
+from nsys2prv.events.reasons import Reason
+from nsys2prv.events.sampling import GREATEST
 from nsys2prv.store.normal import append_events, sample_shape
 from nsys2prv.store.runs import (
     BEGIN,
@@ -29,10 +30,6 @@ from nsys2prv.store.runs import (
     read_run,
 )
 from nsys2prv.store.task_result import TaskResult
-
-OUTSIDE = "before or after all else in the report"
-MOVED = "messages before or after all else in the report, put to its begin or end"
-CUT = "ranges partly before or after all else in the report, cut to it"
 
 
 def clip_profiler_events(results: Sequence[TaskResult], folder: Path) -> list[TaskResult]:
@@ -91,7 +88,10 @@ def _cut(
         gone = len(records) - len(kept)
         changed.events[run.shape.name] -= gone
         changed.add(
-            kind.name, Account(records=-gone, dropped=Counter({OUTSIDE: gone}), repaired=repaired)
+            kind.name,
+            Account(
+                records=-gone, dropped=Counter({Reason.OUTSIDE_PROGRAM: gone}), repaired=repaired
+            ),
         )
     reader.close()
     writer.close()
@@ -105,7 +105,7 @@ def _ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Cou
     kept = records[(records["end"] > span[0]) & (records["time"] < span[1])]
     cut = int(np.count_nonzero((kept["time"] < span[0]) | (kept["end"] > span[1])))
     kept["time"], kept["end"] = np.maximum(kept["time"], span[0]), np.minimum(kept["end"], span[1])
-    return kept[np.lexsort((-kept["end"], kept["time"]))], Counter({CUT: cut})
+    return kept[np.lexsort((-kept["end"], kept["time"]))], Counter({Reason.CUT_TO_PROGRAM: cut})
 
 
 def _points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
@@ -115,13 +115,14 @@ def _points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Cou
     kept = records.copy()
     kept["time"] = np.clip(kept["time"], span[0], max(span[0], span[1] - 1))
     kept["end"] = kept["time"] + 1
-    return kept, Counter({MOVED: int(np.count_nonzero(kept["time"] != records["time"]))})
+    return kept, Counter(
+        {Reason.MOVED_TO_PROGRAM: int(np.count_nonzero(kept["time"] != records["time"]))}
+    )
 
 
 LAYOUT = "gpu_metric"
 #: Samples further apart than so many periods have a hole between them.
 HOLE = 4
-UNSAMPLED = "zeros where nothing was sampled"
 #: Blocks of samples of which the period is told.
 ENOUGH = 16
 
@@ -186,7 +187,10 @@ def _with_zeros(
         events=result.events + Counter({LAYOUT: stored.size}),
         accounts=result.accounts.copy(),
     )
-    changed.add(kind, Account(records=stored.size, beyond=Counter({UNSAMPLED: stored.size})))
+    changed.add(
+        kind,
+        Account(records=stored.size, synthesized=Counter({Reason.ZERO_UNSAMPLED: stored.size})),
+    )
     return changed
 
 
@@ -272,7 +276,6 @@ def _in_run(run: Run, reader: SpillReader, period: int) -> np.ndarray:
 
 #: Decimals of the smallest fractions.
 MOST = 30
-TOO_SMALL = "fractions too small beside others of their name, made 0"
 #: The greatest floating point number that an integer of 64 bits holds.
 _LIMIT = np.nextafter(2.0**63, 0)
 _POWERS = 10.0 ** np.arange(MOST + 1)
@@ -359,9 +362,9 @@ def _scaled(
             there, exact = numbers[:, place] > 0, values[:, place]
             scale = scales[run.shape.name, metric.name]
             product = np.rint(exact * _POWERS[scale])
-            repaired[TOO_GREAT] += int(np.count_nonzero(there & (product > _LIMIT)))
+            repaired[Reason.SAMPLE_TOO_GREAT] += int(np.count_nonzero(there & (product > _LIMIT)))
             small = int(np.count_nonzero(there & (product == 0) & (exact > 0)))
-            repaired[TOO_SMALL] += small
+            repaired[Reason.FRACTION_TOO_SMALL] += small
             if small:
                 lost[metric.name] += small
             whole = np.minimum(np.minimum(product, _LIMIT).astype(np.int64), GREATEST)

@@ -13,6 +13,7 @@ from nsys2prv._util.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.catalogue import Layout, catalogue
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.source import NULL, all_usable, usable
 from nsys2prv.store.runs import (
     BEGIN,
@@ -54,7 +55,7 @@ def spill_counters(counters: Counters, writer: SpillWriter, account: Account) ->
     timed = usable(counters.time)
     carried = np.count_nonzero(counters.values != ABSENT, axis=1)
     if not timed.all():
-        account.dropped["samples without usable times"] += int(carried[~timed].sum())
+        account.dropped[Reason.SAMPLE_WITHOUT_TIME] += int(carried[~timed].sum())
     kept = np.flatnonzero(timed & (carried > 0))
     if not len(kept):
         return
@@ -99,17 +100,15 @@ def _sane_times(
     if open_ended:
         opened = timed & ~closed
         if opened.any():
-            account.repaired["ranges without an end, closed at the end of the trace"] += int(
-                opened.sum()
-            )
+            account.repaired[Reason.NO_END] += int(opened.sum())
     else:
         timed &= closed
     lost = len(begin) - int(timed.sum())
     if lost:
-        account.dropped["rows without usable times"] += lost
+        account.dropped[Reason.NO_TIME] += lost
     backward = timed & closed & (end < begin)
     if backward.any():
-        account.repaired["ends before their begins, made 1 ns long"] += int(backward.sum())
+        account.repaired[Reason.END_BEFORE_BEGIN] += int(backward.sum())
     if lost or not len(begin):
         chosen = _of(chosen, np.flatnonzero(timed))
     closed = usable(rows.end)

@@ -19,6 +19,7 @@ from nsys2prv._util.columns import factorize_together, occurrence
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.kind import Account
+from nsys2prv.events.reasons import Reason
 from nsys2prv.store.normal import ends_of
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pairs, read_run, rewrite_run
 from nsys2prv.store.task_result import TaskResult
@@ -27,7 +28,7 @@ from nsys2prv.store.task_result import TaskResult
 CHUNK_RECORDS = 500_000
 #: Lanes of one row at most; what overlaps beyond shares the last one and is counted.
 MOST_LANES = 64
-TOO_MANY = f"ranges that overlap {MOST_LANES} others and share a row with one of them"
+TOO_MANY = Reason.TOO_MANY_OVERLAPS.of(str(MOST_LANES))
 
 
 @dataclass(frozen=True)

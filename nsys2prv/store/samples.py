@@ -14,6 +14,7 @@ from nsys2prv._util.errors import Detail
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DeviceKey
+from nsys2prv.events.reasons import Reason
 from nsys2prv.store.runs import BEGIN, COUNTER
 from nsys2prv.store.task_result import TaskResult
 
@@ -110,7 +111,6 @@ def without_holes(table: SampleTable) -> Iterator[SampleTable]:
 
 
 #: The reason of what is left out.
-TWICE = "held by several reports, of which the first one's are written"
 
 
 def deduplicate_device_samples(
@@ -148,7 +148,9 @@ def deduplicate_device_samples(
                 runs=[run for run in result.runs if id(run) not in gone],
                 events=result.events - counts,
                 left_out=result.left_out
-                + Counter({(name, TWICE): count for name, count in counts.items()}),
+                + Counter(
+                    {(name, Reason.IN_OTHER_REPORT): count for name, count in counts.items()}
+                ),
             )
         kept.append(result)
     notes = (

@@ -9,11 +9,11 @@ from nsys2prv._util.columns import StoredFrame
 from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
 from nsys2prv.events.launches import Segment
+from nsys2prv.events.reasons import Reason
 from nsys2prv.store.normal import spill, spill_counters, spill_lines
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
 
 #: In the account of rows: records that follow from several rows.
-TOGETHER = "found by several rows together"
 
 
 @dataclass
@@ -62,7 +62,7 @@ class TaskResult:
 
     def add_found(self, kind: str, account: Account) -> None:
         """Add to the account what no row by itself is a record of."""
-        account.beyond[TOGETHER] = account.records + account.dropped.total()
+        account.synthesized[Reason.FROM_SEVERAL_ROWS] = account.records + account.dropped.total()
         self.add(kind, account)
 
     def store(
@@ -94,4 +94,4 @@ class TaskResult:
         stored = sum(run.rows for run in runs if run.shape.stream == LINE)
         self.lines[lines.kind] += len(lines.send)
         if stored < len(lines.send):
-            self.left_out[lines.kind, "without usable times"] += len(lines.send) - stored
+            self.left_out[lines.kind, Reason.LINE_WITHOUT_TIME] += len(lines.send) - stored

@@ -14,6 +14,7 @@ from nsys2prv.events import all_kinds, calls
 from nsys2prv.events.catalogue import DomainCode, catalogue
 from nsys2prv.events.catalogue.sections import CallTable, call_tables
 from nsys2prv.events.kind import EventKind
+from nsys2prv.events.reasons import Reason
 from nsys2prv.events.selection import select
 
 LINES = catalogue().calls
@@ -119,7 +120,7 @@ def test_rows_without_an_end_are_points_where_the_line_says_so(tmp_path: Path) -
     )
     assert found(trace, debug.code) == [("first", 0, 1)]
     assert found(trace, call.code) == []
-    assert summary.dropped == {("vulkan", "rows without usable times"): 1}
+    assert summary.dropped == {("vulkan", Reason.NO_TIME): 1}
 
 
 def test_work_that_overlaps_is_on_rows_of_its_own(tmp_path: Path) -> None:

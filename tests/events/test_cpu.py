@@ -20,6 +20,7 @@ from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import UsageError
 from nsys2prv.cli.main import main
 from nsys2prv.conversion import reading
+from nsys2prv.events.reasons import Reason
 
 STATE, REASON, CPU, FUNCTION, MODULE, SAMPLED_STATE, CALLER = (
     67000000,
@@ -186,8 +187,8 @@ def test_threads_of_processes_that_are_not_profiled_are_counted_by_name(tmp_path
     assert len(trace.intervals(STATE)) == 2
     assert summary.threads == 1
     assert summary.dropped == {
-        ("sched", "of swapper, which is not profiled"): 2,
-        ("sched", "of a process without a name, which is not profiled"): 1,
+        ("sched", Reason.NOT_PROFILED.of("swapper")): 2,
+        ("sched", Reason.NOT_PROFILED.of("a process without a name")): 1,
     }
 
 
@@ -207,7 +208,7 @@ def test_only_some_other_processes_are_named(tmp_path: Path) -> None:
         PROCESSES=processes,
     )
     assert sum(kind == "sched" for kind, _ in summary.dropped) == 9
-    assert summary.dropped["sched", "of further processes that are not profiled"] == 22
+    assert summary.dropped["sched", Reason.OTHERS_NOT_PROFILED] == 22
 
 
 def test_a_report_that_does_not_tell_what_it_profiles_keeps_all(tmp_path: Path) -> None:
@@ -219,8 +220,8 @@ def test_damaged_rows_of_the_scheduler_are_counted(tmp_path: Path) -> None:
     trace, summary = states(tmp_path, [turn(10, 1), turn(None, 0), turn(20, None), turn(30, 0, -5)])
     assert found(trace, STATE) == [("Running", 0, 20), ("Off the CPU", 20, 21)]
     assert summary.dropped == {
-        ("sched", "rows without usable times"): 1,
-        ("sched", "rows that are neither in nor out"): 1,
+        ("sched", Reason.NO_TIME): 1,
+        ("sched", Reason.NO_DIRECTION): 1,
     }
 
 
@@ -425,7 +426,7 @@ def test_counters_stand_over_their_intervals_on_rows_of_components(
         ("CPU core 1", 40, {"CYCLES [cycles]": 0}),
         ("CPU core 1", 60, {"CYCLES [cycles]": 0}),
     ]
-    assert summary.dropped == {("cpu_counters", "samples without a value or a time"): 1}
+    assert summary.dropped == {("cpu_counters", Reason.SAMPLE_INCOMPLETE): 1}
 
 
 # ------------------------------------------------------------------------------------------------------------- the sample

@@ -18,9 +18,9 @@ from tools.trace import Trace
 from nsys2prv import Options, convert
 from nsys2prv.conversion.extract import extract_to
 from nsys2prv.conversion.summary import Summary
-from nsys2prv.events.sampling import GREATEST, TOO_GREAT
+from nsys2prv.events.reasons import Reason
+from nsys2prv.events.sampling import GREATEST
 from nsys2prv.paraver.pcf import read_pcf
-from nsys2prv.store.corrections import TOO_SMALL
 
 DOMAIN, RANGE = 75, 59
 
@@ -129,7 +129,7 @@ def test_numbers_of_32_bits_have_their_own_short_form(tmp_path: Path) -> None:
 def test_what_is_lost_is_counted_and_warned_of(tmp_path: Path) -> None:
     trace, summary = converted(tmp_path, 1e15, 1e-9, 1e-40, 0.25)
     assert values(trace, "lib: lr (fraction)") == [10**18, 250]
-    assert summary.repaired == {("nvtx_payloads", TOO_SMALL): 2}
+    assert summary.repaired == {("nvtx_payloads", Reason.FRACTION_TOO_SMALL): 2}
     assert [
         warning
         for warning in summary.warnings
@@ -142,8 +142,8 @@ def test_extremes_are_what_a_trace_can_hold(tmp_path: Path) -> None:
         tmp_path, '{"lr": 1e300}', '{"lr": 9e999}', '{"lr": -0.0}', '{"lr": -2.5}', '{"lr": 0.5}'
     )
     assert values(trace, "lib: lr (fraction)") == [pytest.approx(GREATEST)] * 2
-    assert summary.repaired["nvtx_payloads", TOO_GREAT] == 2
-    assert ("nvtx_payloads", TOO_SMALL) in summary.repaired
+    assert summary.repaired["nvtx_payloads", Reason.SAMPLE_TOO_GREAT] == 2
+    assert ("nvtx_payloads", Reason.FRACTION_TOO_SMALL) in summary.repaired
     assert sum(summary.repaired.values()) == 4
 
 

@@ -10,6 +10,7 @@ from tools.conversions import convert_and_read, found
 from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
 
 from nsys2prv.conversion import reading
+from nsys2prv.events.reasons import Reason
 
 TABLE, CODE = "GPU_CONTEXT_SWITCH_EVENTS", 68007100
 SAVE_END, RESTORE_START, RESET = 7, 8, 11
@@ -117,7 +118,7 @@ def test_short_ones_are_dropped_when_asked(tmp_path: Path) -> None:
     ]
     trace, summary = converted(tmp_path, rows, min_duration={"gpu_contexts": 100})
     assert [end - begin for _, begin, end in found(trace, CODE)] == [490]
-    assert summary.dropped == {("gpu_contexts", "shorter than 100 ns"): 1}
+    assert summary.dropped == {("gpu_contexts", Reason.TOO_SHORT.of("100 ns")): 1}
 
 
 def test_damage_ends_in_no_traceback(tmp_path: Path) -> None:

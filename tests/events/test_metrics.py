@@ -31,6 +31,7 @@ from nsys2prv.events.catalogue.counters import (
     known_label,
     labels_of,
 )
+from nsys2prv.events.reasons import Reason
 from nsys2prv.store import runs
 
 SMS, ISSUE, CLOCK, DRAM_READ = 9403, 9404, 9400, 9418
@@ -307,7 +308,7 @@ def test_instants_that_lack_metrics_have_records_without_them(tmp_path: Path) ->
         (30, {ISSUE: 0}),
         (30, {SMS: 0, ISSUE: 0, 9405: 0}),
     ]
-    assert summary.dropped == {("gpu_metrics", "samples without a value"): 1}
+    assert summary.dropped == {("gpu_metrics", Reason.SAMPLE_WITHOUT_VALUE): 1}
     assert "never sampled" not in trace.labels.types.values()
 
 
@@ -334,7 +335,7 @@ def test_numbers_are_made_what_they_were(tmp_path: Path) -> None:
     ]
     assert series(trace, SMS)["Metrics GPU0"] == [(0, 0), (10, 50), (20, 0)]
     assert series(trace, 9430)["Metrics GPU0"] == [(0, 2**32 - 1), (10, 7), (20, 0)]
-    assert summary.repaired == {("gpu_metrics", "negative samples, made 0"): 1}
+    assert summary.repaired == {("gpu_metrics", Reason.NEGATIVE_SAMPLE): 1}
 
 
 def test_bits_of_floating_point_are_decoded(tmp_path: Path) -> None:
@@ -399,7 +400,7 @@ def test_samples_without_a_time_are_counted(tmp_path: Path) -> None:
         ]
     }
     trace, summary, _ = traced(tmp_path, tables)
-    assert summary.dropped == {("gpu_metrics", "samples without usable times"): 3}
+    assert summary.dropped == {("gpu_metrics", Reason.SAMPLE_WITHOUT_TIME): 3}
     assert trace.duration == 0 or len(trace.samples) == 2
 
 
@@ -612,7 +613,7 @@ def test_what_was_before_the_capture_is_left_out(tmp_path: Path) -> None:
         "NIC mlx5_0 port 1": [(0, 4), (50, 7), (100, 2), (150, 0), (150, 0)]
     }
     assert trace.duration == 150
-    assert summary.dropped == {("nic_metrics", "samples from before the capture"): 1}
+    assert summary.dropped == {("nic_metrics", Reason.SAMPLE_BEFORE_CAPTURE): 1}
 
 
 def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> None:

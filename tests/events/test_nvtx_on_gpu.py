@@ -33,6 +33,7 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli.main import main
 from nsys2prv.events.nvtx_on_gpu import project
+from nsys2prv.events.reasons import Reason
 from nsys2prv.events.selection import select
 from nsys2prv.store.nesting import nesting_lanes
 
@@ -283,7 +284,7 @@ def test_short_ranges_are_left_out_as_on_their_threads(tmp_path: Path) -> None:
             min_duration={"nvtx": 50},
         )
         assert found(trace, TYPE) == [("long", 200, 201)]
-        assert summary.dropped["nvtx_on_gpu", "shorter than 50 ns"] == 1
+        assert summary.dropped["nvtx_on_gpu", Reason.TOO_SHORT.of("50 ns")] == 1
 
 
 def test_nothing_but_ranges_on_gpus(tmp_path: Path) -> None:

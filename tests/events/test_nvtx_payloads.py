@@ -14,11 +14,11 @@ from tools.trace import Trace
 
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.nvtx_payloads import MOST_NAMES
-from nsys2prv.events.sampling import REPEATED
+from nsys2prv.events.reasons import Reason
 
 NVTX = "NVTX_EVENTS"
 MARK, PUSHPOP, STARTEND, DOMAIN = 34, 59, 60, 75
-TEXTS = ("nvtx_payloads", "texts in NVTX payloads")
+TEXTS = ("nvtx_payloads", Reason.PAYLOAD_TEXT)
 
 
 def event(
@@ -134,7 +134,7 @@ def test_two_events_of_one_time_are_not_one_payload(tmp_path: Path) -> None:
         "lib: m",
     }
     assert numbers(trace, "lib: n") == [(10, 3), (11, 0), (20, 4), (30, 0)]
-    assert summary.dropped == {("nvtx_payloads", REPEATED): 2}
+    assert summary.dropped == {("nvtx_payloads", Reason.SAMPLE_REPEATED): 2}
 
 
 def test_marks_last_1_ns_and_calls_of_nccl_have_types_of_their_own(tmp_path: Path) -> None:
@@ -205,5 +205,5 @@ def test_names_without_end_are_cut(tmp_path: Path) -> None:
     )
     assert len([value for _, value in numbers(trace, "lib: n") if value]) == len(rows)
     assert summary.dropped == {
-        ("nvtx_payloads", "numbers in NVTX payloads with rare names"): len(rows) + 1 - MOST_NAMES
+        ("nvtx_payloads", Reason.RARE_PAYLOAD_NAME): len(rows) + 1 - MOST_NAMES
     }

@@ -7,6 +7,8 @@ from pathlib import Path
 from tools.conversions import convert_and_read, found
 from tools.exports import PID, Row, global_tid, make_export, strings
 
+from nsys2prv.events.reasons import Reason
+
 OTHER, DATA, LAUNCH = 66000000, 66000001, 66000002
 SOURCE, FUNCTION, BYTES, LINE, DEVICE, DEVICE_TYPE = (
     66100000,
@@ -111,4 +113,4 @@ def test_an_export_without_most_columns(tmp_path: Path) -> None:
         [make_export(tmp_path / "r.sqlite", {table("LAUNCH"): rows})], tmp_path / "o.prv"
     )
     assert found(trace, LAUNCH) == [("OpenACC construct of unknown kind", 0, 5)]
-    assert summary.dropped == {("openacc", "rows without usable times"): 1}
+    assert summary.dropped == {("openacc", Reason.NO_TIME): 1}

@@ -10,6 +10,7 @@ from tools.exports import PID, Row, global_tid, make_export, os_call, strings
 from tools.trace_reader import Trace
 
 from nsys2prv import Summary
+from nsys2prv.events.reasons import Reason
 
 PARALLEL, IMPLICIT, BARRIER, TASK, SYNC = 60000001, 60000002, 60000003, 60000070, 60000071
 WORK, THREAD, CREATE, FLUSH = 60000075, 60000078, 60000080, 60000087
@@ -85,9 +86,7 @@ def test_a_range_without_an_end_ends_with_its_region(
     )
     assert found(trace, IMPLICIT) == [("Implicit", 110, 500), ("Implicit", 120, 480)]
     assert found(trace, BARRIER) == [("Implicit barrier", 400, 500)]
-    assert summary.repaired == {
-        ("openmp", "ranges without an end, closed with their parallel region"): 2
-    }
+    assert summary.repaired == {("openmp", Reason.NO_END_IN_REGION): 2}
 
 
 def test_a_range_whose_region_has_no_end_ends_with_the_trace(tmp_path: Path) -> None:
@@ -100,9 +99,7 @@ def test_a_range_whose_region_has_no_end_ends_with_the_trace(tmp_path: Path) -> 
     )
     assert found(trace, PARALLEL) == [("Parallel", 100, LENGTH)]
     assert found(trace, IMPLICIT) == [("Implicit", begin, LENGTH) for begin in (110, 120, 130)]
-    assert summary.repaired == {
-        ("openmp", "ranges without an end, closed at the end of the trace"): 4
-    }
+    assert summary.repaired == {("openmp", Reason.NO_END): 4}
 
 
 def test_a_range_that_begins_after_its_region_ends_with_the_trace(tmp_path: Path) -> None:
@@ -190,7 +187,7 @@ def test_points_last_1_ns_whatever_their_end(tmp_path: Path) -> None:
         (40, 1),
     ]
     assert found(trace, FLUSH) == [("Flush", 50, 51)]
-    assert summary.dropped == {("openmp_points", "rows without usable times"): 1}
+    assert summary.dropped == {("openmp_points", Reason.NO_TIME): 1}
 
 
 def test_least_durations_are_of_ranges_as_they_are_shown(tmp_path: Path) -> None:
@@ -203,7 +200,7 @@ def test_least_durations_are_of_ranges_as_they_are_shown(tmp_path: Path) -> None
     trace, summary = converted(tmp_path, tables, min_duration={"openmp": 50})
     assert found(trace, IMPLICIT) == [("Implicit", 110, 500)]
     assert len(trace.intervals(FLUSH)) == 1
-    assert summary.dropped == {("openmp", "shorter than 50 ns"): 2}
+    assert summary.dropped == {("openmp", Reason.TOO_SHORT.of("50 ns")): 2}
 
 
 def test_regions_within_regions(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Summary, convert
 from nsys2prv.cli.main import main
+from nsys2prv.events.reasons import Reason
 
 OSRT, PTHREAD = 66400000, 61000000
 NAMES = strings(
@@ -164,8 +165,8 @@ def test_damaged_rows_are_counted(tmp_path: Path) -> None:
     )
     assert found(trace, OSRT) == [("read", 0, 10), ("read", 20, 21)]
     assert summary.dropped == {
-        ("osrt", "rows without usable times"): 1,
-        ("pthread", "rows without usable times"): 1,
+        ("osrt", Reason.NO_TIME): 1,
+        ("pthread", Reason.NO_TIME): 1,
     }
     assert list(summary.repaired.values()) == [1]
 

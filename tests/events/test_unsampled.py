@@ -12,8 +12,8 @@ from tools.exports import KERNEL, Row, kernel, make_export, strings
 from tools.paramedir import need_paramedir, run_paramedir
 
 from nsys2prv.analysis.job import open_job
+from nsys2prv.events.reasons import Reason
 from nsys2prv.store import corrections
-from nsys2prv.store.corrections import UNSAMPLED
 
 SMS, PERIOD = 9403, 100
 NAMES = ["SMs Active [Throughput %]", "SM Issue [Throughput %]"]
@@ -68,7 +68,9 @@ def test_zeros_a_period_before_the_first_sample_and_behind_a_hole(tmp_path: Path
     )
     expected = sorted([*((time, 50) for time in TIMES), *((time, 0) for time in ZEROS)])
     assert [number for number in numbers(trace) if number[0] < trace.duration] == expected
-    assert summary.ledger.kinds["gpu_metrics"].beyond[UNSAMPLED] == len(ZEROS) * len(NAMES)
+    assert summary.ledger.kinds["gpu_metrics"].synthesized[Reason.ZERO_UNSAMPLED] == len(
+        ZEROS
+    ) * len(NAMES)
     assert not summary.ledger.missing
 
 

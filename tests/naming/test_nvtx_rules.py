@@ -30,6 +30,7 @@ from nsys2prv.events.names.nvtx import (
     renamed_by_template,
     to_the_end,
 )
+from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.opening import open_source
 from nsys2prv.nsight.source import Part, decoded
 
@@ -221,7 +222,7 @@ def test_all_sources_of_names_are_renamed_and_dropped_ones_counted(tmp_path: Pat
     assert {
         kind: count
         for (kind, reason), count in summary.dropped.items()
-        if reason == "left out by NVTX rules"
+        if reason == Reason.NVTX_RULE
     } == {"nvtx_pushpop_trace": 3, "nvtx_startend_trace": 3, "nvtx_marks": 3}
 
 

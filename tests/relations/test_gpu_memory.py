@@ -14,6 +14,7 @@ from tools.trace import Trace
 
 from nsys2prv import Summary
 from nsys2prv.conversion import reading
+from nsys2prv.events.reasons import Reason
 
 USAGE, GPU_FAULTS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 DEVICE, PINNED = 66500013, 66500012
@@ -140,7 +141,7 @@ def test_rows_that_say_too_little_or_too_much(tmp_path: Path) -> None:
     assert totals(trace, 66500018) == [(30, 40), (40, 80)]
     assert totals(trace)[:3] == [(10, 0), (20, 0), (50, 60)]
     assert all(value >= 0 for _, value in totals(trace))
-    assert summary.dropped == {("memory_usage", "rows without usable times"): 1}
+    assert summary.dropped == {("memory_usage", Reason.NO_TIME): 1}
     assert [trace.label(66500003, item.value) for item in trace.intervals(66500003)].count(
         "Memory usage event of unknown kind"
     ) == 1

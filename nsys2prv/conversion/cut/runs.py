@@ -10,16 +10,9 @@ import numpy as np
 
 from nsys2prv._util.columns import OPEN, is_sorted
 from nsys2prv.conversion.cut.samples import Samples
-from nsys2prv.conversion.cut.spec import (
-    HALF,
-    NOT_WANTED,
-    OTHER_ROWS,
-    OUTSIDE,
-    CutRuns,
-    CutTask,
-    shorter,
-)
+from nsys2prv.conversion.cut.spec import CutRuns, CutTask, shorter
 from nsys2prv.events.catalogue import Layout, catalogue
+from nsys2prv.events.reasons import Reason
 from nsys2prv.store import windows
 from nsys2prv.store.normal import append_events, one_object
 from nsys2prv.store.runs import (
@@ -95,7 +88,9 @@ class _Cutter:
             shape = run.shape
             if shape.name in self.orders.away:
                 self.out.leave_out(
-                    shape.name, NOT_WANTED, run.values if shape.stream == COUNTER else run.rows
+                    shape.name,
+                    Reason.KIND_LEFT_OUT,
+                    run.values if shape.stream == COUNTER else run.rows,
                 )
             elif shape.stream == LINE:
                 self._lines(run)
@@ -134,7 +129,7 @@ class _Cutter:
     def _ranges(self, run: Run, opened: bool) -> None:
         name, window = run.shape.name, self.window
         if not opened and self._time(run.last) <= window.first:
-            self.out.leave_out(name, OUTSIDE, run.rows)
+            self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows)
             return
         records = self._upto_end(run)
         begin, end = (
@@ -144,10 +139,10 @@ class _Cutter:
         inside = end > window.first
         if not window.closed:
             inside &= begin < window.last
-        self.out.leave_out(name, OUTSIDE, run.rows - np.count_nonzero(inside))
+        self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows - np.count_nonzero(inside))
         chosen = np.flatnonzero(inside)
         kept = self._kept(run, records["object"][chosen])
-        self.out.leave_out(name, OTHER_ROWS, len(chosen) - np.count_nonzero(kept))
+        self.out.leave_out(name, Reason.ROW_LEFT_OUT, len(chosen) - np.count_nonzero(kept))
         chosen = chosen[kept]
         if least := self.orders.least.get(name, 0):
             long = (end[chosen] - begin[chosen] >= least) | (records["end"][chosen] == OPEN)
@@ -260,7 +255,7 @@ class _Cutter:
             self.task.threads[run.source][records["object"]],
         )
         kept = thread >= 0
-        self.out.leave_out(name, OTHER_ROWS, len(kept) - np.count_nonzero(kept))
+        self.out.leave_out(name, Reason.ROW_LEFT_OUT, len(kept) - np.count_nonzero(kept))
         records, time, thread = take_records(records, kept), time[kept], thread[kept]
         before = np.flatnonzero(time <= window.first)
         if len(before):
@@ -270,7 +265,7 @@ class _Cutter:
         inside = window.has(time) & (time > window.first)
         # Those that turn out to be in force when the cut begins are put back on the account.
         self.out.leave_out(
-            name, OUTSIDE, run.rows - len(kept) + len(time) - np.count_nonzero(inside)
+            name, Reason.OUTSIDE_CUT, run.rows - len(kept) + len(time) - np.count_nonzero(inside)
         )
         self._append_states(run, take_records(records, inside), time[inside])
 
@@ -305,7 +300,9 @@ class _Cutter:
             for found in group:
                 mine = in_force[start : start + len(found.time)]
                 start += len(found.time)
-                self.out.left_out[found.run.shape.name, OUTSIDE] -= int(np.count_nonzero(mine))
+                self.out.left_out[found.run.shape.name, Reason.OUTSIDE_CUT] -= int(
+                    np.count_nonzero(mine)
+                )
                 self._append_states(
                     found.run,
                     take_records(found.records, mine),
@@ -323,14 +320,16 @@ class _Cutter:
         )
         begins, ends = window.has(send), window.has(receive)
         half = np.count_nonzero(begins != ends)
-        self.out.leave_out(name, HALF, half)
-        self.out.leave_out(name, OUTSIDE, run.rows - np.count_nonzero(begins & ends) - half)
+        self.out.leave_out(name, Reason.HALF_OUTSIDE_CUT, half)
+        self.out.leave_out(
+            name, Reason.OUTSIDE_CUT, run.rows - np.count_nonzero(begins & ends) - half
+        )
         inside = np.flatnonzero(begins & ends)
         kept = inside[
             self._kept(run, records["sender"][inside])
             & self._kept(run, records["receiver"][inside])
         ]
-        self.out.leave_out(name, OTHER_ROWS, len(inside) - len(kept))
+        self.out.leave_out(name, Reason.ROW_LEFT_OUT, len(inside) - len(kept))
         if not len(kept):
             return
         new = take_records(records, kept)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nsys2prv.conversion.cut.spec import OTHER_ROWS, OUTSIDE, CutRuns, CutTask, thinned
+from nsys2prv.conversion.cut.spec import CutRuns, CutTask, thinned
 from nsys2prv.events.catalogue.counters import Metric
+from nsys2prv.events.reasons import Reason
 from nsys2prv.store.normal import sample_shape
 from nsys2prv.store.runs import Run, SpillWriter
 
@@ -43,14 +44,14 @@ class Samples:
         name, window = run.shape.name, self._task.orders.window
         thread = int(self._task.threads[run.source][run.object])
         if thread < 0:
-            self._out.leave_out(name, OTHER_ROWS, run.values)
+            self._out.leave_out(name, Reason.ROW_LEFT_OUT, run.values)
             return
         time, values = self._task.clock.to_global(records["time"]), records["values"]
         series = self._series.setdefault((thread, name), _Series(run))
         self._note_latest(series, run.shape.metrics, time, values)
         inside = window.has(time) & (time > window.first)
         time, values = time[inside] - window.origin, values[inside]
-        self._out.leave_out(name, OUTSIDE, run.values - np.count_nonzero(values))
+        self._out.leave_out(name, Reason.OUTSIDE_CUT, run.values - np.count_nonzero(values))
         if name in self._task.orders.rates:
             width = _width(self._task.orders.rates[name])
             time, values = _thinned(time + window.origin, values, width)
@@ -87,7 +88,7 @@ class Samples:
             if series.latest:
                 metrics = tuple(sorted(series.latest))
                 values = np.array([[series.latest[metric][1] for metric in metrics]], np.int64)
-                self._out.left_out[name, OUTSIDE] -= len(metrics)
+                self._out.left_out[name, Reason.OUTSIDE_CUT] -= len(metrics)
                 self._write(series.run, metrics, np.array([window.first - window.origin]), values)
 
     def _finish_thinned(self, name: str, series: _Series) -> None:

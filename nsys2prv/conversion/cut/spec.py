@@ -11,22 +11,18 @@ import numpy as np
 
 from nsys2prv._util.text import duration_text
 from nsys2prv.clock.maps import ClockMap
+from nsys2prv.events.reasons import Reason
 from nsys2prv.store.runs import Run
-
-OUTSIDE = "outside the cut"
-HALF = "with one end outside the cut"
-OTHER_ROWS = "on rows that are left out"
-NOT_WANTED = "not wanted"
 
 
 def shorter(least: int) -> str:
     """Return the reason of ranges shorter than so many ns."""
-    return f"shorter than {duration_text(least)}"
+    return Reason.TOO_SHORT.of(duration_text(least))
 
 
 def thinned(rate: int) -> str:
     """Return the reason of samples beyond so many a second."""
-    return f"beyond {rate:,} a second"
+    return Reason.ABOVE_SAMPLE_RATE.of(f"{rate:,}")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from nsys2prv.conversion.cut.selection import KeptRows, kept_rows, span_of
 from nsys2prv.conversion.cut.size import Fitting
 from nsys2prv.conversion.cut.spec import CutRuns, CutSpec, CutTask, Window
 from nsys2prv.conversion.job import Job
+from nsys2prv.events.reasons import reason_text
 from nsys2prv.store.runs import Run
 
 
@@ -120,7 +121,7 @@ def _cut(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -> lis
             for (_, reason), count in part.left_out.items():
                 lost[reason] += count
         raise NothingToWrite(
-            f"nothing to write: the cut leaves nothing ({', '.join(f'{n:,} {why}' for why, n in lost.items() if n)})"
+            f"nothing to write: the cut leaves nothing ({', '.join(f'{n:,} {reason_text(why)}' for why, n in lost.items() if n)})"
         )
     return parts
 
