@@ -1,6 +1,5 @@
-"""Queries in SQL, for what is not read from the pages of SQLite files (:mod:`nsys2prv.nsight.pages`):
-SQLite's ADBC driver, whose results are polars frames, and SQL on tables that are not in SQLite. What
-a query mentions of those is brought into a temporary database first.
+"""SQL on tables that are not in SQLite: what a query mentions of them is brought into a temporary
+database first.
 """
 
 from __future__ import annotations
@@ -8,62 +7,11 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 
 import polars as pl
 
 from nsys2prv.nsight.pages import COMBINATIONS
 from nsys2prv.nsight.source import Part, Table, quoted
-
-#: Rows of a batch: more than are read at a time, so that they come in one piece, whose first rows
-#: settle the types of all.
-BATCH_ROWS = str(1 << 18)
-
-
-class Driver:
-    """A connection to a database, which is there until :meth:`close`. unreadable: makes what is
-    raised where the database is damaged.
-
-    first: a statement that is executed before all queries.
-    """
-
-    def __init__(self, uri: str, first: str, unreadable: Callable[[Exception], Exception]) -> None:
-        # Not before it is needed: pages are read without it.
-        import adbc_driver_manager as manager
-        import adbc_driver_sqlite
-
-        self._unreadable, self._manager = unreadable, manager
-        try:
-            self._database = adbc_driver_sqlite.connect(uri)
-            self._connection = manager.AdbcConnection(self._database)
-            with manager.AdbcStatement(self._connection) as statement:
-                statement.set_sql_query(first)
-                statement.execute_update()
-        except (manager.Error, UnicodeError) as error:
-            raise self._unreadable(error) from None
-
-    def close(self) -> None:
-        self._connection.close()
-        self._database.close()
-
-    def frame(self, sql: str) -> pl.DataFrame | None:
-        """Return a query's whole result, or None where a column has values of several types."""
-        manager = self._manager
-        statement = manager.AdbcStatement(self._connection)
-        try:
-            statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})
-            statement.set_sql_query(sql)
-            stream, _ = statement.execute_query()
-            return pl.DataFrame(stream)
-        except (manager.Error, pl.exceptions.PolarsError, UnicodeError) as error:
-            if "mismatch" in str(error).lower():
-                return None
-            raise self._unreadable(error) from None
-        finally:
-            # Of a damaged database it may raise again what the reading did.
-            with suppress(manager.Error):
-                statement.close()
-
 
 #: (table, columns, part of it or None for all, condition) -> its rows, a bounded number at a time.
 Reader = Callable[[str, list[str], Part | None, str], Iterator[pl.DataFrame]]

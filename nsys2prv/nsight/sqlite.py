@@ -37,7 +37,7 @@ from nsys2prv.nsight.source import (
 )
 
 if TYPE_CHECKING:
-    from nsys2prv.nsight.queries import Driver
+    from nsys2prv.nsight.driver import Driver
 
 MAGIC = b"SQLite format 3\x00"
 #: The first bytes of a rollback journal that has something to roll back.
@@ -365,7 +365,7 @@ class Database(Source):
         """Return a query's whole result, or None where the driver stumbles over mixed types."""
         if self._driver is None:
             # Few reports need it, and it takes a while to import.
-            from nsys2prv.nsight.queries import Driver
+            from nsys2prv.nsight.driver import Driver
 
             self._driver = Driver(self._uri, DISTRUST, self._unreadable)
         return self._driver.frame(sql)
