@@ -9,7 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv._util.columns import factorize
+from nsys2prv.events.attributes import positive
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.sections import CallTable
 from nsys2prv.events.extraction import Extraction
@@ -37,19 +38,12 @@ def extract(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Row
         if call.queue
         else extraction.threads(columns[call.thread])
     )
-    attributes = {column: _told(columns[column]) for column, _ in call.numbers}
+    attributes = {column: positive(columns[column]) for column, _ in call.numbers}
     if call.result:
-        attributes["result"] = _told(columns[call.result])
+        attributes["result"] = positive(columns[call.result])
     yield Rows(
         call.name, begin, end, objects, {"call": _names(call, extraction, columns), **attributes}
     )
-
-
-def _told(column: np.ndarray) -> np.ndarray:
-    """Return an attribute where it says something: 0 is what ends an event, and what exports hold
-    for "none".
-    """
-    return np.where(column > 0, column, ABSENT)
 
 
 def _names(call: CallTable, extraction: Extraction, columns: Columns) -> np.ndarray:

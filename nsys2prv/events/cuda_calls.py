@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.extraction import Extraction, correlation_ids, number, present
+from nsys2prv.events.attributes import number_or_zero, optional, positive
+from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Index, Indexes, RowRules, Rows
 from nsys2prv.events.launches import CALL_KIND, Launches
 from nsys2prv.events.reasons import Reason
@@ -74,8 +75,8 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         extraction.threads(kinds["thread"])[codes],
         {
             "call": call_names(extraction, kinds["name"])[codes],
-            "correlation": correlation_ids(correlation),
-            "error": np.where(kinds["result"] > 0, kinds["result"], ABSENT)[codes],
+            "correlation": positive(correlation),
+            "error": positive(kinds["result"])[codes],
         },
     )
 
@@ -105,7 +106,7 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
             streams,
             {
                 "completion": np.full(int(done.sum()), COMPLETED),
-                "event": number(columns["eventId"][done]),
+                "event": number_or_zero(columns["eventId"][done]),
             },
         )
 
@@ -122,11 +123,11 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
         extraction.threads(threads),
         {
             "call": call_names(extraction, np.where(found.hit, found.name, NULL), "unknown call"),
-            "event": number(columns["eventId"]),
-            "device": number(columns["deviceId"]),
-            "stream": number(columns["streamId"]),
-            "context": number(columns["contextId"]),
-            "result": np.where(result > 0, result, ABSENT),
+            "event": number_or_zero(columns["eventId"]),
+            "device": number_or_zero(columns["deviceId"]),
+            "stream": number_or_zero(columns["streamId"]),
+            "context": number_or_zero(columns["contextId"]),
+            "result": positive(result),
         },
     )
 
@@ -181,7 +182,7 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
 
 
 def _id(column: np.ndarray, has: np.ndarray) -> np.ndarray:
-    return np.where(has & (column != NO_ID), present(column), ABSENT)
+    return np.where(has & (column != NO_ID), optional(column), ABSENT)
 
 
 KINDS = (

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.extraction import Extraction, correlation_ids, number, present
+from nsys2prv.events.attributes import enum_value, number_or_zero, optional, positive
+from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import (
     EventKind,
     GpuWork,
@@ -97,9 +98,9 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     of_nccl = np.fromiter((is_nccl_kernel(name) for name in names), bool, len(names))
     objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
-    attributes = {field: number(columns[column]) for field, column in ATTRIBUTES.items()}
-    attributes["correlation"] = correlation_ids(columns["correlationId"])
-    attributes["graph_node"] = present(columns["graphNodeId"])
+    attributes = {field: number_or_zero(columns[column]) for field, column in ATTRIBUTES.items()}
+    attributes["correlation"] = positive(columns["correlationId"])
+    attributes["graph_node"] = optional(columns["graphNodeId"])
     attributes |= _classes(extraction, names, codes)
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     lines = launch_lines(
@@ -196,9 +197,9 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
         objects,
         {
             "execution": extraction.name("graphs", codes, text=names),
-            "graph": number(columns["graphId"]),
-            "graph_exec": number(columns["graphExecId"]),
-            "correlation": correlation_ids(columns["correlationId"]),
+            "graph": number_or_zero(columns["graphId"]),
+            "graph_exec": number_or_zero(columns["graphExecId"]),
+            "correlation": positive(columns["correlationId"]),
         },
         lines=lines,
     )
@@ -243,7 +244,7 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
         ),
     )
     objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
-    size = number(columns["bytes"])
+    size = number_or_zero(columns["bytes"])
     copies = part.table == COPIES
     fields = {
         "operation": copy_operations(
@@ -252,13 +253,13 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
         if copies
         else np.full(columns.rows, MEMSET),
         "bytes": size,
-        "source": _shifted(columns["srcKind"], LAST_MEMORY_KIND),
-        "destination": _shifted(
+        "source": enum_value(columns["srcKind"], LAST_MEMORY_KIND),
+        "destination": enum_value(
             columns["dstKind"] if copies else columns["memKind"], LAST_MEMORY_KIND
         ),
-        "cause": _shifted(columns["migrationCause"], LAST_CAUSE),
-        "correlation": correlation_ids(columns["correlationId"]),
-        "graph_node": present(columns["graphNodeId"]),
+        "cause": enum_value(columns["migrationCause"], LAST_CAUSE),
+        "correlation": positive(columns["correlationId"]),
+        "graph_node": optional(columns["graphNodeId"]),
     }
     lines = launch_lines(extraction, "memory", columns, objects, size)
     yield Rows("memory_operation", columns["start"], columns["end"], objects, fields, lines=lines)
@@ -277,11 +278,6 @@ def copy_operations(kind: np.ndarray, source: np.ndarray, destination: np.ndarra
         & (destination != NULL)
     )
     return np.where(between, PEER_TO_PEER, operations)
-
-
-def _shifted(column: np.ndarray, last: int) -> np.ndarray:
-    """Return Nsight's enumeration moved up by one, for 0 means End in Paraver."""
-    return np.where((column < 0) | (column >= last), ABSENT, column + 1)
 
 
 KINDS = (

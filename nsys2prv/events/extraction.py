@@ -21,6 +21,7 @@ from nsys2prv._util.columns import (
     factorize_together,
 )
 from nsys2prv._util.text import duration_text
+from nsys2prv.events.attributes import optional
 from nsys2prv.events.kind import Account, Counters, Rows
 from nsys2prv.events.launches import Launches, LaunchIndex
 from nsys2prv.events.names import nvtx
@@ -292,7 +293,7 @@ class Extraction:
         GPU.
         """
         values, codes = factorize_together(
-            np.where(ids == NULL, 0, ids) & PROCESS_MASK, present(gpus)
+            np.where(ids == NULL, 0, ids) & PROCESS_MASK, optional(gpus)
         )
         return self.objects.number(
             QueueKey(int(pid), queue, int(gpu)) for pid, gpu in zip(*values, strict=True)
@@ -341,20 +342,3 @@ def _time(column: np.ndarray) -> np.ndarray:
 
 def _known(value: np.integer) -> int:
     return 0 if value == NULL else int(value)
-
-
-def present(column: np.ndarray) -> np.ndarray:
-    """Return an optional attribute: NULL and negative values become ABSENT."""
-    return column if column.min(initial=0) >= 0 else np.where(column < 0, ABSENT, column)
-
-
-def correlation_ids(column: np.ndarray) -> np.ndarray:
-    """Return correlation ids, with 0 and negative ones as none."""
-    return column if column.min(initial=1) > 0 else np.where(column <= 0, ABSENT, column)
-
-
-def number(column: np.ndarray) -> np.ndarray:
-    """Return a plain number: NULL and negative values become 0, the value that says nothing. Most
-    records are written without it where it is 0.
-    """
-    return column if column.min(initial=0) >= 0 else np.maximum(column, 0)

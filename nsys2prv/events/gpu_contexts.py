@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import OPEN, factorize
-from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction, present
+from nsys2prv.events.attributes import optional
+from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, EventKind, RowRules, Rows, SelectionRules
 from nsys2prv.events.reasons import Reason
 from nsys2prv.events.sampling import groups
@@ -63,7 +64,7 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
                 "process": extraction.name(
                     "gpu_contexts", codes, text=[_owner(extraction, int(pid)) for pid in pids]
                 ),
-                "context": present(columns["contextId"][rows]),
+                "context": optional(columns["contextId"][rows]),
             },
         )
 

@@ -7,9 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.extraction import GPU, DeviceKey, Extraction, correlation_ids, number, present
+from nsys2prv.events.attributes import (
+    enum_value,
+    number_or_zero,
+    optional,
+    positive,
+    registered_string_names,
+)
+from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, EventKind, Index, Indexes, RowRules, Rows
-from nsys2prv.events.sampling import registered_string_names
 from nsys2prv.nsight.source import NULL, Columns, Part, decoded
 
 USAGE, POOLS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_GPU_MEMORY_POOL_EVENTS"
@@ -46,9 +52,9 @@ def usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     if not columns.rows:
         return
-    operation, size = columns["memoryOperationType"], number(columns["bytes"])
+    operation, size = columns["memoryOperationType"], number_or_zero(columns["bytes"])
     kind = columns["memKind"]
-    memory = np.where((kind >= 0) & (kind < UNKNOWN_MEMORY), kind + 1, UNKNOWN_MEMORY)
+    memory = enum_value(kind, UNKNOWN_MEMORY, UNKNOWN_MEMORY)
     on_host = np.isin(memory, HOST_KINDS)
 
     def if_(which: np.ndarray, wanted: int) -> np.ndarray:
@@ -110,7 +116,7 @@ def pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
         {
             "operation": np.where(np.isin(operation, (1, 2, 3)), operation, UNKNOWN),
             "type": np.where(np.isin(kind, (1, 2)), kind, ABSENT),
-            "kept": present(columns["minBytesToKeep"]),
+            "kept": optional(columns["minBytesToKeep"]),
             **_common(columns),
         },
     )
@@ -131,10 +137,10 @@ def gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -> np.
 
 
 def _common(columns: Columns) -> dict[str, np.ndarray]:
-    fields = {field: present(columns[column]) for field, column in POOL_FIELDS.items()}
+    fields = {field: optional(columns[column]) for field, column in POOL_FIELDS.items()}
     return fields | {
-        "device": present(columns["deviceId"]),
-        "correlation": correlation_ids(columns["correlationId"]),
+        "device": optional(columns["deviceId"]),
+        "correlation": positive(columns["correlationId"]),
     }
 
 
@@ -216,8 +222,8 @@ def of_gpus(extraction: Extraction, part: Part) -> Iterator[Rows]:
         columns["end"],
         gpus(extraction, columns["globalPid"], columns["deviceId"]),
         {
-            "access": np.where((access >= 0) & (access < LAST_ACCESS), access + 1, UNKNOWN_ACCESS),
-            "faults": number(columns["numberOfPageFaults"]),
+            "access": enum_value(access, LAST_ACCESS, UNKNOWN_ACCESS),
+            "faults": number_or_zero(columns["numberOfPageFaults"]),
         },
     )
 

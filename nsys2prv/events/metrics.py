@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
+from nsys2prv.events.attributes import optional
 from nsys2prv.events.catalogue.counters import Metric, labels_of, split_unit
-from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction, present
+from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, Counters, EventKind, Rows
 from nsys2prv.events.reasons import Reason
 from nsys2prv.events.sampling import groups, intervals, not_negative, pivot
@@ -263,7 +264,7 @@ def _congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
     devices, device_of = factorize(columns["globalId"])
     for number, rows in groups(device_of):
         start, kind = columns["start"][rows], columns["congestionType"][rows]
-        fields = {field: present(columns[column][rows]) for field, column in PACKET.items()}
+        fields = {field: optional(columns[column][rows]) for field, column in PACKET.items()}
         fields["type"] = np.where(np.isin(kind, KNOWN_CONGESTION), kind, OTHER_CONGESTION)
         device = int(devices[number])
         object_ = extraction.device(_key(SWITCH, names.get(device, ""), device, NULL))

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together, occurrence
-from nsys2prv.events.extraction import Extraction, number, present
+from nsys2prv.events.attributes import number_or_zero, one_based, optional
+from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, RowRules, Rows
 from nsys2prv.events.names.calls import LAYOUTS, function_name, layout_of
 from nsys2prv.events.reasons import Reason
@@ -160,9 +161,9 @@ def _point_to_point(extraction: Extraction, part: Part) -> Iterator[Rows]:
         calls,
         place == 0,
         {
-            "size": present(calls.columns["size"]),
-            "tag": _above_zero(calls.columns["tag"]),
-            "partner": _above_zero(partner),
+            "size": optional(calls.columns["size"]),
+            "tag": one_based(calls.columns["tag"]),
+            "partner": one_based(partner),
             "communicator": _communicator_names(extraction, communicators, communicator),
         },
     )
@@ -217,9 +218,9 @@ def _collectives(extraction: Extraction, part: Part) -> Iterator[Rows]:
         calls,
         np.ones(len(calls.codes), bool),
         {
-            "sent": number(calls.columns["size"]),
-            "received": number(calls.columns["recvSize"]),
-            "root": _above_zero(communicators.world_ranks(communicator, calls.columns["rootRank"])),
+            "sent": number_or_zero(calls.columns["size"]),
+            "received": number_or_zero(calls.columns["recvSize"]),
+            "root": one_based(communicators.world_ranks(communicator, calls.columns["rootRank"])),
             "communicator": _communicator_names(extraction, communicators, communicator),
         },
     )
@@ -246,7 +247,7 @@ def _meeting_facts(
     )
     if len(rows):
         function, communicator = function[rows], communicator[rows]
-        size = np.where(function <= len(_ALL_EQUAL), number(calls.columns["size"][rows]), 0)
+        size = np.where(function <= len(_ALL_EQUAL), number_or_zero(calls.columns["size"][rows]), 0)
         root = communicators.world_ranks(communicator, calls.columns["rootRank"][rows])
         extraction.fact(
             MEETINGS,
@@ -394,13 +395,6 @@ def _communicator_names(
             "mpi_communicators", codes, text=[communicators.names[index] for index in found]
         )
     return result
-
-
-def _above_zero(column: np.ndarray) -> np.ndarray:
-    """Return an attribute that may be 0, moved up by one, for 0 means End in Paraver; ABSENT where
-    it is NULL or negative.
-    """
-    return np.where(column < 0, ABSENT, column + 1)
 
 
 def _rows(

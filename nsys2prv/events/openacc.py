@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize_together
-from nsys2prv.events.extraction import Extraction, present
+from nsys2prv.events.attributes import enum_value, optional, positive, registered_string_names
+from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Rows
-from nsys2prv.events.sampling import registered_string_names
 from nsys2prv.nsight.source import NULL, Columns, Part
 
 OTHER, DATA, LAUNCH = (
@@ -61,20 +61,16 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         return
     kind, device = columns["eventKind"], columns["DeviceType"]
     fields = {
-        "construct": np.where((kind >= 0) & (kind < LAST_CONSTRUCT), kind + 1, UNKNOWN_CONSTRUCT),
+        "construct": enum_value(kind, LAST_CONSTRUCT, UNKNOWN_CONSTRUCT),
         "source": _sources(extraction, columns),
         "function": registered_string_names(extraction, "openacc_function", columns["funcName"]),
-        "line": np.where(columns["lineNo"] > 0, columns["lineNo"], ABSENT),
+        "line": positive(columns["lineNo"]),
         "device": np.where(
-            (device == NVIDIA) | (device == NULL), present(columns["cuDeviceId"]), ABSENT
+            (device == NVIDIA) | (device == NULL), optional(columns["cuDeviceId"]), ABSENT
         ),
-        "device_type": np.where((device >= 0) & (device < LAST_DEVICE), device + 1, ABSENT),
+        "device_type": enum_value(device, LAST_DEVICE),
     }
-    # A 0 within a range would end that for Paraver.
-    fields |= {
-        field: np.where(columns[column] > 0, columns[column], ABSENT)
-        for field, column in numbers.items()
-    }
+    fields |= {field: positive(columns[column]) for field, column in numbers.items()}
     fields |= {
         field: registered_string_names(extraction, f"openacc_{field}", columns[column])
         for field, column in names.items()

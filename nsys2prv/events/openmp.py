@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from nsys2prv.events.attributes import optional
 from nsys2prv.events.catalogue import ValueSet, catalogue
-from nsys2prv.events.extraction import Extraction, present
+from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, RowRules, Rows
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import PROCESS_MASK
@@ -145,7 +146,7 @@ def _records(extraction: Extraction, construct: Construct, columns: Columns) -> 
     known = catalogue().layouts[construct.layout].fields[0].values
     assert isinstance(known, ValueSet)
     fields = {"event": np.where(np.isin(kind, [value for value, _ in known.labels]), kind, UNKNOWN)}
-    fields |= {name: present(columns[column]) for name, column in construct.fields.items()}
+    fields |= {name: optional(columns[column]) for name, column in construct.fields.items()}
     yield Rows(
         construct.layout,
         columns["start"],

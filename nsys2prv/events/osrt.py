@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from nsys2prv._util.columns import ABSENT, factorize, factorize_together
+from nsys2prv._util.columns import factorize, factorize_together
+from nsys2prv.events.attributes import positive
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Reading, Rows
 from nsys2prv.nsight.info import ReportInfo, pid_of
@@ -98,7 +99,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         {
             "call": extraction.name("file_calls", codes, text=extraction.strings(calls)),
             "action": np.where(np.isin(action, ACTIONS), action, UNKNOWN),
-            "bytes": np.where(size > 0, size, ABSENT),
+            "bytes": positive(size),
             "file": extraction.name("files", places, text=[path for _, path in found]),
         },
     )

@@ -1,6 +1,4 @@
-"""Turn sampled rows (time, metric, value) into one record per instant; look up optional registered
-names.
-"""
+"""Turn sampled rows (time, metric, value) into one record per instant."""
 
 from __future__ import annotations
 
@@ -88,20 +86,3 @@ def groups(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
     return [
         (int(key), order[cuts[number] : cuts[number + 1]]) for number, key in enumerate(distinct)
     ]
-
-
-def registered_string_names(extraction: Extraction, name_set: str, ids: np.ndarray) -> np.ndarray:
-    """Return name indices of the registered strings with these ids; ABSENT where a row has none, or
-    an empty one.
-    """
-    distinct, codes = factorize(ids)
-    texts = extraction.strings(distinct)
-    named = np.array([bool(text) for text in texts], bool)
-    found = np.flatnonzero(named[codes])
-    result = np.full(len(ids), ABSENT)
-    if len(found):
-        place = np.cumsum(named) - 1
-        result[found] = extraction.name(
-            name_set, place[codes[found]], text=[text for text in texts if text]
-        )
-    return result
