@@ -80,8 +80,10 @@ def derive_task(task: DeriveTask) -> TaskResult:
     writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
     try:
         for rows in kind.derived.derive(facts):
-            if rows.owner is not None:
-                lanes, crowded = nesting_lanes(rows.object, rows.owner, rows.begin, rows.end)
+            if rows.nesting_owner is not None:
+                lanes, crowded = nesting_lanes(
+                    rows.object, rows.nesting_owner, rows.begin, rows.end
+                )
                 rows.object = common.on_lanes(rows.object, lanes)
                 if crowded:
                     account.repaired[TOO_MANY] += crowded

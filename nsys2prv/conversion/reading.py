@@ -128,7 +128,7 @@ def read_task(task: Task) -> TaskResult:
     # With the launches, as tasks of the second stage read them when all else may have gone into a
     # store.
     with FrameWriter(launches.path) as frames:
-        result.regions = save_regions(extraction.regions, frames)
+        result.regions = save_regions(extraction.nccl_calls_out, frames)
     return result
 
 

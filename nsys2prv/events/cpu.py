@@ -28,9 +28,9 @@ def of_profiled(extraction: Extraction, columns: Columns) -> Columns:
     """Return the rows on threads of the processes that the report profiles; all where it does not
     tell which these are.
     """
-    own = extraction.kept.get("profiled")
+    own = extraction.state_between_parts.get("profiled")
     if own is None:
-        own = extraction.kept["profiled"] = profiled(extraction.database)
+        own = extraction.state_between_parts["profiled"] = profiled(extraction.database)
     tids = columns["globalTid"]
     pids, codes = factorize(np.where(tids == NULL, 0, tids & PROCESS_MASK))
     wanted = np.array([not own or int(pid) in own for pid in pids], bool)
@@ -56,7 +56,7 @@ def _reason(extraction: Extraction, pid: int) -> str:
             "a process without a name",
         )
     )
-    named = extraction.kept.setdefault("other processes", set())
+    named = extraction.state_between_parts.setdefault("other processes", set())
     if name not in named and len(named) >= MOST_NAMED:
         return Reason.OTHERS_NOT_PROFILED
     named.add(name)
@@ -119,14 +119,14 @@ def _reasons_recorded(extraction: Extraction) -> bool:
     """True if the report's system records why threads leave the CPU; it does so for all or for
     none.
     """
-    found = extraction.kept.get("reasons")
+    found = extraction.state_between_parts.get("reasons")
     if found is None:
         first = extraction.report.parts[SCHED_TABLE].first
         looked_at = extraction.database.read(
             Part(SCHED_TABLE, first, first + LOOKED_AT - 1), ("threadBlock",)
         )
         found = bool((looked_at["threadBlock"] != NULL).any())
-        extraction.kept["reasons"] = found
+        extraction.state_between_parts["reasons"] = found
     return found
 
 

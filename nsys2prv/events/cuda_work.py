@@ -117,7 +117,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
             objects,
             {**attributes, "kernel": kernel},
             lines=lines,
-            chosen=chosen,
+            selection=chosen,
         )
         lines = None
     if of_nccl.any():

@@ -134,14 +134,9 @@ class Settings:
 
 
 class Extraction:
-    """The state of reading one report.
+    """The state of reading one report: what kinds read from, and what their rows refer to.
 
-    objects, domains: keys -> local index. names: per name set. launched, regions: the indices this
-    extraction fills; launches, nccl: those it may ask. kept: what a kind wants to find again with
-    the next part. condition: which rows the kind translates. shared: what was read for it and for
-    others at once, and the number of its condition there. least: ranges shorter than this (ns) are
-    not wanted. account: of what the kind has read; every row becomes a record there, or is counted
-    with the reason.
+    regions: the NCCL calls that kinds may look up.
     """
 
     def __init__(
@@ -155,18 +150,27 @@ class Extraction:
         self.report = report
         self.database = database
         self.settings = settings
+        #: Keys of objects and of NVTX domains -> local index.
         self.objects = Interner()
         self.domains = Interner()
+        #: Names by name set.
         self.names: dict[str, Names] = {}
+        #: Launching calls to look up, and those that this extraction finds.
         self.launches = launches if launches is not None else LaunchIndex()
         self.launched: list[Launches] = []
-        self.kept: dict[str, Any] = {}
-        self.nccl = regions if regions is not None else RegionIndex()
-        self.regions: list[pl.DataFrame] = []
+        #: NCCL calls to look up, and those that this extraction finds.
+        self.nccl_index = regions if regions is not None else RegionIndex()
+        self.nccl_calls_out: list[pl.DataFrame] = []
+        #: What a kind needs again with the next part, by name.
+        self.state_between_parts: dict[str, Any] = {}
         self._facts: dict[str, list[pl.DataFrame]] = {}
+        #: Account of the rows of the kind: each becomes a record, or is counted with a reason.
         self.account = Account()
+        #: Condition on the rows that the kind translates, in SQL.
         self.condition = ""
+        #: What was read for this kind and others at once, and the number of its condition there.
         self.shared: tuple[Shared, int] | None = None
+        #: Ranges shorter than this are not wanted, ns.
         self.least = 0
         self._strings: dict[int, str] = {}
 
@@ -229,9 +233,9 @@ class Extraction:
         if isinstance(rows, Counters):
             self.account.dropped[Reason.FAR] += int(np.count_nonzero(rows.values[far] != ABSENT))
             return replace(rows, time=rows.time[~far], values=rows.values[~far])
-        chosen = np.arange(len(far)) if rows.chosen is None else rows.chosen
+        chosen = np.arange(len(far)) if rows.selection is None else rows.selection
         self.account.dropped[Reason.FAR] += int(np.count_nonzero(far[chosen]))
-        return replace(rows, chosen=chosen[~far[chosen]])
+        return replace(rows, selection=chosen[~far[chosen]])
 
     def long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return a mask of the ranges that last :attr:`least` ns or have no end; the others are

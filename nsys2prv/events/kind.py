@@ -87,7 +87,7 @@ class Rows:
     layout: str
     #: Begin, local ns.
     begin: np.ndarray
-    #: End, local ns; NULL or OPEN where the kind allows it; ignored where the layout holds.
+    #: End, local ns; NULL or OPEN where the kind allows it; ignored where the layout is a state.
     end: np.ndarray
     #: Index into the extraction's objects.
     object: np.ndarray
@@ -100,14 +100,14 @@ class Rows:
     lines: Lines | None = None
     #: Ranges of one owner on one object belong together; those of several get rows of their own
     #: where they cross (derived events only).
-    owner: np.ndarray | None = None
+    nesting_owner: np.ndarray | None = None
     #: Ascending indices of the rows to store, None for all; the arrays have all rows, so that the
-    #: chosen ones are copied only once.
-    chosen: np.ndarray | None = None
+    #: selected ones are copied only once.
+    selection: np.ndarray | None = None
 
     def where(self, keep: np.ndarray) -> Rows:
         """Return the rows for which `keep` is true, with all lines."""
-        return self if keep.all() else replace(self, chosen=np.flatnonzero(keep))
+        return self if keep.all() else replace(self, selection=np.flatnonzero(keep))
 
 
 @dataclass

@@ -372,9 +372,11 @@ def _in_order(calls: _Calls) -> bool:
 
 
 def _communicators(extraction: Extraction) -> Communicators:
-    if "communicators" not in extraction.kept:
-        extraction.kept["communicators"] = Communicators(extraction.report, extraction.database)
-    return extraction.kept["communicators"]
+    if "communicators" not in extraction.state_between_parts:
+        extraction.state_between_parts["communicators"] = Communicators(
+            extraction.report, extraction.database
+        )
+    return extraction.state_between_parts["communicators"]
 
 
 def _communicator(communicators: Communicators, calls: _Calls) -> np.ndarray:

@@ -132,7 +132,7 @@ def _index(
             **{name: said[name] for name in SAID},
         }
     ).filter(usable)
-    extraction.regions.append(frame)
+    extraction.nccl_calls_out.append(frame)
     made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
     told = frame.filter(made | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0)))
     told = told.select(
@@ -209,8 +209,8 @@ def attach_payloads(
     launched = found.hit & ~in_graph
     call = np.where(launched, found.begin, NULL)
     tied = (
-        extraction.nccl.tie(np.where(launched, found.thread, NULL), call, device)
-        if extraction.nccl
+        extraction.nccl_index.tie(np.where(launched, found.thread, NULL), call, device)
+        if extraction.nccl_index
         else None
     )
     by_name = np.array([kernel_operation(name) for name in names], np.int64)[codes]
@@ -258,9 +258,9 @@ def _messages(extraction: Extraction, tied: Tied, facts: dict[str, np.ndarray]) 
             },
         }
     )
-    calls = extraction.nccl.operations.filter(pl.col("operation").is_in((SEND, RECEIVE))).select(
-        "unit", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank"
-    )
+    calls = extraction.nccl_index.operations.filter(
+        pl.col("operation").is_in((SEND, RECEIVE))
+    ).select("unit", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
     joined = kernels.join(calls, on="unit", how="inner", maintain_order="left_right")
     extraction.fact(MESSAGES, {name: joined[name] for name in joined.columns if name != "unit"})
 

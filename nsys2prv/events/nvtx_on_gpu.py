@@ -117,7 +117,7 @@ def derive(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
             "own": np.where(ranges["own"].to_numpy()[place], name, ABSENT),
         },
         domain=ranges["domain"].to_numpy()[place],
-        owner=ranges["thread"].to_numpy()[place],
+        nesting_owner=ranges["thread"].to_numpy()[place],
     )
 
 

@@ -22,12 +22,12 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     if not columns.rows:
         return
-    if TABLE not in extraction.kept:
-        extraction.kept[TABLE] = (
+    if TABLE not in extraction.state_between_parts:
+        extraction.state_between_parts[TABLE] = (
             main_process(extraction.database),
             capture_span(extraction.database, extraction.report.capture),
         )
-    main, (first, last) = extraction.kept[TABLE]
+    main, (first, last) = extraction.state_between_parts[TABLE]
     pids = columns["globalPid"]
     of_none = (pids == NULL) | np.isin(pids >> 24 & 0xFFFFFF, NO_PROCESSES)
     threads = extraction.main_threads(np.where(of_none, 0 if main is None else main, pids))

@@ -128,7 +128,7 @@ class Formatter:
         fields = fields_present(layout, shape.present)
         domain = [pieces.column("domain")] if layout.has_domain else []
         if shape.stream == END:
-            if layout.holds:
+            if layout.is_state:
                 # Every part of a table closes what it saw; once is enough.
                 objects, first = np.unique(objects, return_index=True)
                 times = times[first]

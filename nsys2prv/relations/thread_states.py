@@ -229,7 +229,7 @@ def chunks(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ranges, Range
             found = reader.between(run, -OPEN if first is None else first, last)
             if len(found):
                 layout = catalogue().layouts[run.shape.name]
-                (holding if layout.holds else ranges).append(
+                (holding if layout.is_state else ranges).append(
                     _ranges(task, number, run, layout, found, threads, rules)
                 )
         states = Ranges.joined(holding)
@@ -270,7 +270,7 @@ def _ranges(
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
     state = rules.states(number, run, layout, found)
     kept = np.flatnonzero(
-        (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.holds)
+        (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.is_state)
     )
     return Ranges(
         object_[kept],

@@ -39,7 +39,7 @@ def spill(rows: Rows, open_ended: bool, writer: SpillWriter, account: Account) -
     open_ended: a row without an end lasts to the end of the trace.
     """
     layout = catalogue().layouts[rows.layout]
-    if layout.holds:
+    if layout.is_state:
         rows = replace(rows, end=rows.begin + 1)
     kept, end = _sane_times(rows, open_ended, account)
     if isinstance(kept, slice) or len(kept):
@@ -92,7 +92,7 @@ def _sane_times(
     """Return the rows to keep (a slice: all, of which there are some), and the ends of all rows:
     after the begin by at least 1 ns, or OPEN.
     """
-    chosen = slice(None) if rows.chosen is None else rows.chosen
+    chosen = slice(None) if rows.selection is None else rows.selection
     if all_usable(rows.begin) and all_usable(rows.end) and (rows.end > rows.begin).all():
         return chosen, rows.end
     begin, end = rows.begin[chosen], rows.end[chosen]
@@ -124,7 +124,7 @@ def _carried(
     Of the others a plain number of 0 is not written where rows of the layout follow one another:
     between them it is 0 anyway.
     """
-    follow = not layout.nests and not layout.holds
+    follow = not layout.nests and not layout.is_state
     always, some, held = 0, [], []
     for bit, field in enumerate(layout.fields):
         column = columns[field.name]
@@ -217,7 +217,7 @@ def _spill_events(
         Shape(BEGIN, layout.name, present, wide=wide), columns, kept, last, object_
     )
     shape = Shape(END, layout.name, present)
-    if layout.holds:
+    if layout.is_state:
         yield writer.append(shape, closings_of(rows.object[kept], layout), last, object_)
     else:
         by_end = slice(None) if is_sorted(ends) else np.argsort(ends, kind="stable")
@@ -234,7 +234,9 @@ def append_events(
     """
     layout = catalogue().layouts[shape.name]
     object_ = one_object(begins["object"])
-    ends = closings_of(begins["object"], layout) if layout.holds else ends_of(begins, end, layout)
+    ends = (
+        closings_of(begins["object"], layout) if layout.is_state else ends_of(begins, end, layout)
+    )
     return writer.append(shape, begins, last, object_), writer.append(
         Shape(END, shape.name, shape.present), ends, last, object_
     )

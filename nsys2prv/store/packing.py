@@ -126,7 +126,7 @@ def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: 
                 layout = catalogue().layouts[run.shape.name]
                 closing = (
                     closings_of(records["object"], layout)
-                    if layout.holds
+                    if layout.is_state
                     else ends_of(records, records["end"], layout)
                 )
                 result.runs.append(_appended(writer, ends, closing))

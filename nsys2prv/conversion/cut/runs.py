@@ -98,7 +98,7 @@ class _Cutter:
                 self.samples.add(run, self._upto_end(run))
             elif shape.stream == STATE:
                 self._state_records(run)
-            elif catalogue().layouts[shape.name].holds:
+            elif catalogue().layouts[shape.name].is_state:
                 self._states_of(run)
             else:
                 self._ranges(run, ends is not None and ends.until == OPEN)

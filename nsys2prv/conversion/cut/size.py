@@ -119,7 +119,7 @@ class _Weigher:
     def _of_events(self, run: Run, records: np.ndarray, time: np.ndarray, each: float) -> Weight:
         layout = catalogue().layouts[run.shape.name]
         end = self.job.clocks[run.report].to_global(np.minimum(records["end"], 1 << 61))
-        lines = 1 if layout.holds else 2
+        lines = 1 if layout.is_state else 2
         base = lines * (4 + self._address(run, records["object"])) + _digits(time)
         if lines == 2:
             base = base + _digits(np.minimum(end, self.job.duration))
@@ -134,7 +134,7 @@ class _Weigher:
             # The value, and where the range ends, 0.
             fields[bit] = lines * (2 + code) + _digits(values) + (lines - 1)
         base = base + fields.pop(0)
-        return Weight(layout.name, each, base, fields, None if layout.holds else end - time)
+        return Weight(layout.name, each, base, fields, None if layout.is_state else end - time)
 
     def _code(self, run: Run, records: np.ndarray, code: int | DomainCode) -> np.ndarray | int:
         if not isinstance(code, DomainCode):
@@ -179,7 +179,7 @@ def _long(what: str, least: int, *kinds: str) -> Step:
         layout
         for kind in kinds
         for layout in layouts_called(kind)
-        if not catalogue().layouts[layout].holds
+        if not catalogue().layouts[layout].is_state
     ]
     return Step(
         what,

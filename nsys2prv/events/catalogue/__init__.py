@@ -100,7 +100,7 @@ class Layout:
     nests: bool = False
     #: Its rows have no ends: each lasts until the next one of its object, the last one to the end
     #: of the trace.
-    holds: bool = False
+    is_state: bool = False
     #: Of counters: first and last event type of names that `counters.yaml` does not list.
     hashed: tuple[int, int] | None = None
     #: State that an object is in during its rows, None for none.
@@ -194,7 +194,7 @@ def catalogue() -> Catalogue:
             spec["title"],
             fields(spec),
             spec.get("nests", False),
-            spec.get("holds", False),
+            spec.get("is_state", False),
             tuple(spec["hashed"]) if "hashed" in spec else None,
             sections.parse_state_rule(spec.get("state"), data["state_rules"], states),
         )

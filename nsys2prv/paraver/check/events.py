@@ -307,7 +307,7 @@ class Events:
         holding = {
             field.code
             for layout in catalogue().layouts.values()
-            if layout.holds
+            if layout.is_state
             for field in layout.fields
         }
         declared = np.array(
