@@ -102,7 +102,7 @@ def members(archive: zipfile.ZipFile) -> Members:
 
 
 def member(archive: zipfile.ZipFile, name: str) -> BinaryIO:
-    """A member to read; its end raises zipfile.BadZipFile where its checksum does not fit."""
+    """Open a member to read; its end raises zipfile.BadZipFile where its checksum does not fit."""
     return archive.open(name)
 
 

@@ -27,7 +27,7 @@ def data_texts(package: str, suffix: str) -> list[str]:
 
 
 def shipped(text: str) -> Any:
-    """What the text of a YAML file of the package says.
+    """Return the data of the text of a YAML file of the package.
 
     ``hatch_build.py`` parses these files while the package is built. A file that is another since
     then is parsed here.

@@ -95,8 +95,8 @@ class Owner:
 
     @classmethod
     def of(cls, folder: Path) -> Owner | None:
-        """Whose folder it is, by its name: so that none is without an owner, however soon its run
-        is killed.
+        """Return the owner of a folder, by its name: so that none is without an owner, however soon
+        its run is killed.
         """
         found = _OURS.fullmatch(folder.name)
         return cls(found[1], *map(int, found.groups()[1:])) if found else None

@@ -72,7 +72,7 @@ class Bindings:
     bounds: np.ndarray
 
     def of(self, groups: np.ndarray) -> Bindings:
-        """With the groups alone that are True."""
+        """Return the bindings with only the groups that are True."""
         return (
             self
             if groups.all()

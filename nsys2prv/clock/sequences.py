@@ -66,7 +66,7 @@ class CallSequence:
 
     @cached_property
     def rivals(self) -> list[float]:
-        """The distances (ns) at which its synchronising calls may be taken for each other."""
+        """Return the distances (ns) at which its synchronising calls may be taken for each other."""
         places = _by_end(self)
         return rival_distances(self.end[places], self.signature[places])
 

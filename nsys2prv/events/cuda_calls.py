@@ -86,8 +86,9 @@ COMPLETED = 1
 
 
 def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """The table has no begin and end: they are those of the recording call. `timestamp`, in exports
-    since 3.23, is when the event completed on the GPU (local ns; 0 where that was not collected).
+    """Read event records. The table has no begin and end: they are those of the recording call.
+    `timestamp`, in exports since 3.23, is when the event completed on the GPU (local ns; 0 where
+    that was not collected).
     """
     columns = extraction.read(
         part,
@@ -155,9 +156,9 @@ def type_by_call(function: str) -> int:
 
 
 def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """The type comes from the calling function, not from syncType: exports of 3.13 to 3.24 number
-    the types in three different ways while ENUM_CUPTI_SYNC_TYPE stays the same
-    (cudaDeviceSynchronize is 1, then 0, then 4). Without a call it is unknown.
+    """Read synchronizations. The type comes from the calling function, not from syncType: exports
+    of 3.13 to 3.24 number the types in three different ways while ENUM_CUPTI_SYNC_TYPE stays the
+    same (cudaDeviceSynchronize is 1, then 0, then 4). Without a call it is unknown.
     """
     columns = extraction.read(
         part, ("start", "end", "streamId", "correlationId", "globalPid", "eventId")

@@ -145,8 +145,8 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def _named(
     extraction: Extraction, name_set: str, names: np.ndarray, shorts: np.ndarray, wanted: np.ndarray
 ) -> np.ndarray:
-    """For each name its local index in a set; it has but those that are `wanted`, and what others
-    get means nothing.
+    """Return for each name its local index in a set; it has but those that are `wanted`, and what
+    others get means nothing.
     """
     return extraction.name(
         name_set, np.cumsum(wanted) - 1, text=names[wanted].tolist(), short=shorts[wanted].tolist()

@@ -255,7 +255,7 @@ class Extraction:
 
     @cached_property
     def nvtx_rules(self) -> tuple[nvtx.Rule, ...]:
-        """The rules of NVTX names."""
+        """Return the rules of NVTX names."""
         return nvtx.load_rules() if self.settings.nvtx_rules is None else self.settings.nvtx_rules
 
     def has(self, table: str, *columns: str) -> bool:

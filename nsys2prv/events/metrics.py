@@ -253,7 +253,7 @@ def _device_names(extraction: Extraction, kind: str) -> dict[int, str]:
 
 
 def _key(kind: str, name: str, device: int, port: int) -> DeviceKey:
-    """The row of a port. A device without a name goes by its id."""
+    """Return the row of a port. A device without a name goes by its id."""
     what = ("NIC" if kind == NIC else "Switch") + f" {name or f'{device & (2**64 - 1):#x}'}"
     return DeviceKey(kind, what if port == NULL else f"{what} port {port}", max(port, 0))
 

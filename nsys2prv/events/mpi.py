@@ -406,7 +406,7 @@ def _rows(
     wanted: np.ndarray,
     fields: dict[str, np.ndarray],
 ) -> Iterator[Rows]:
-    """The wanted calls by layout. `fields` are those of the table's layout beside the name."""
+    """Yield the wanted calls by layout. `fields` are those of the table's layout beside the name."""
     layouts = np.array(
         [LAYOUTS.index(layout_of(name, BY_TABLE[table])) for name in calls.names], np.int64
     )

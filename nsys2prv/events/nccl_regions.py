@@ -94,7 +94,7 @@ class RegionIndex:
 
     @cached_property
     def _ranges(self) -> dict[str, np.ndarray]:
-        """All ranges in order, in columns, with their unit."""
+        """Return all ranges in order, in columns, with their unit."""
         frame = pl.concat([read_frame(stored) for stored in self._stored])
         columns = {column.name: column.to_numpy() for column in frame.iter_columns()}
         # The complement turns an order round.
@@ -115,8 +115,8 @@ class RegionIndex:
 
     @cached_property
     def operations(self) -> pl.DataFrame:
-        """The operations that move data, each with its unit and its place in it; calls within calls
-        left out.
+        """Return the operations that move data, each with its unit and its place in it; calls
+        within calls left out.
         """
         operation = self._ranges["operation"]
         moving = _rows(self._ranges, (operation >= 1) & (operation <= LAST_OPERATION))
@@ -178,7 +178,7 @@ class RegionIndex:
 
     @cached_property
     def units(self) -> Units:
-        """The units that move data."""
+        """Return the units that move data."""
         moving = {column.name: column.to_numpy() for column in self.operations.iter_columns()}
         unit, operation, size, communicator = (
             moving[name] for name in ("unit", "operation", "bytes", "communicator")

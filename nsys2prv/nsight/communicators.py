@@ -266,8 +266,8 @@ def _number(name: str) -> int:
 
 
 def _first_for_ever(handles: pl.DataFrame) -> pl.DataFrame:
-    """The first communicator of each handle counts for earlier calls too: rows are stamped when the
-    creating call ends.
+    """Let the first communicator of each handle count for earlier calls too: rows are stamped when
+    the creating call ends.
     """
     return (
         handles.sort("time", maintain_order=True)

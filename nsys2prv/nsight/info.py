@@ -168,7 +168,7 @@ class ReportInfo:
 
     @property
     def given(self) -> Path:
-        """The report as the user knows it."""
+        """Return the report as the user knows it."""
         return self.source or self.path
 
     def gpu_of(self, pid: int, ordinal: int) -> int | None:
@@ -284,8 +284,8 @@ def _integer(value: object) -> int | None:
 
 
 def _utc(value: object) -> int | None:
-    """A UTC (ns): one before 1970 is a clock that was never set, and would stretch the trace over
-    half a century.
+    """Return a UTC time (ns), None for what cannot be one: a time before 1970 is a clock that was
+    never set, and would stretch the trace over half a century.
     """
     number = _integer(value)
     return number if number is not None and number > 0 else None

@@ -52,7 +52,7 @@ class Extent:
 
     @property
     def rows(self) -> int:
-        """An upper bound of the rows; exact where none was deleted."""
+        """Return an upper bound of the rows; exact where none was deleted."""
         return max(0, self.last - self.first + 1)
 
 

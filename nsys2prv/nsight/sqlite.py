@@ -128,7 +128,7 @@ class Database(Source):
 
     @cached_property
     def _pages(self) -> Pages | None:
-        """The file's pages, if they are all that there is of the database."""
+        """Return the file's pages, if they are all that there is of the database."""
         return (
             None
             if has_log(self.path) or has_journal(self.path)

@@ -231,7 +231,9 @@ def _timed(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _begun(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
-    """With `began`: whether the call is known that made the communicator on this rank."""
+    """Return the frame with `began`: true if the call is known that made the communicator on this
+    rank.
+    """
     if not communicators.height:
         return kernels.with_columns(began=pl.lit(False))
     made = (
@@ -259,7 +261,9 @@ def _telling(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _grouped(kernels: pl.DataFrame) -> pl.DataFrame:
-    """With `number`, where a communicator's kernels all have one, `group` and `member`."""
+    """Return the frame with `number`, where a communicator's kernels all have one, `group` and
+    `member`.
+    """
     numbered = (pl.col("sequence") >= 0).all().over("communicator")
     kernels = kernels.with_columns(
         number=pl.when(numbered).then("sequence").otherwise(-1),
@@ -322,8 +326,8 @@ def _ordered(
 
 
 def _completed(kernels: pl.DataFrame, key: list[str], same: list[str]) -> pl.DataFrame:
-    """With `key` as a number, and whether the collective is complete: one kernel per rank, the
-    columns `same` equal.
+    """Return the frame with `key` as a number, and whether the collective is complete: one kernel
+    per rank, the columns `same` equal.
     """
     kernels = kernels.with_columns(key=pl.struct(key).rank("dense").cast(pl.Int64))
     whole = (
@@ -352,8 +356,8 @@ def _waits() -> pl.Expr:
 
 
 def _calls(kernels: pl.DataFrame, clock: str) -> Calls:
-    """The kernels as calls; they have columns group, member, number, and `clock` is the one of
-    their clocks.
+    """Return the kernels as calls; they have columns group, member, number, and `clock` is the one
+    of their clocks.
     """
     from nsys2prv.clock.observations import Calls
 

@@ -108,8 +108,8 @@ def _stored(division: RelationContext, found: Sequence[Found]) -> list[TaskResul
 def _by_communicator(
     division: RelationContext, surveys: Sequence[Survey]
 ) -> tuple[list[Found], list[str]]:
-    """By the communicator, and the sequence number where all of its kernels have one, else by order
-    or by when they ended.
+    """Group kernels by the communicator, and the sequence number where all of its kernels have one,
+    else by order or by when they ended.
     """
     communicators = _communicators(surveys)
     blocks = _blocks(division, surveys, frozenset(communicators.filter("numbered")["communicator"]))
@@ -221,8 +221,8 @@ def _matched(
 def _by_order(
     division: RelationContext, surveys: Sequence[Survey]
 ) -> tuple[list[Found], list[str]]:
-    """By order on each stream, if all ranks have the same sequence and the kernels of equal order
-    overlap in time.
+    """Group kernels by their order on each stream, if all ranks have the same sequence and the
+    kernels of equal order overlap in time.
     """
     rows: dict[int, list[Block]] = {}
     for block in (block for part in surveys for block in part.rest):

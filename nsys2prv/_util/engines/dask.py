@@ -22,8 +22,8 @@ TIMEOUT = "10s"
 
 @contextmanager
 def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
-    """The cluster's workers; without a scheduler's address a cluster of `jobs` processes is made
-    and ended.
+    """Return the cluster's workers; without a scheduler's address a cluster of `jobs` processes is
+    made and ended.
     """
     if scheduler is None:
         with ExitStack() as stack:

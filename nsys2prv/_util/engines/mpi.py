@@ -15,8 +15,8 @@ from nsys2prv._util.engines.pool import Pool
 
 @contextmanager
 def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
-    """The other ranks of the job, or this one where there is no other. On them it raises SystemExit
-    once rank 0 is done.
+    """Return the other ranks of the job, or this one where there is no other. On them it raises
+    SystemExit once rank 0 is done.
     """
     others = MPI.COMM_WORLD.Get_size() - 1
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:

@@ -108,7 +108,7 @@ def _canvas(height: float, rows: int = 1) -> tuple[Canvas, np.ndarray]:
 
 
 def short(label: str) -> str:
-    """A label that fits beside a figure, printable."""
+    """Return a label that fits beside a figure, printable."""
     label = "".join(character if character.isprintable() else " " for character in label)
     return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
 

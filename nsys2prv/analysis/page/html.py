@@ -49,7 +49,7 @@ LONGEST = 400
 
 
 def escaped(text: str) -> str:
-    """Text for HTML, attributes too; what cannot be printed is a replacement character."""
+    """Return text for HTML, attributes too; what cannot be printed is a replacement character."""
     return escape("".join(character if character.isprintable() else "\ufffd" for character in text))
 
 
@@ -112,7 +112,7 @@ def _notes(texts: list[str]) -> str:
 
 
 def table_html(frame: pl.DataFrame, source: str, depths: list[int] | None = None) -> str:
-    """A table; `data-v` of a cell is its figure as in JSON."""
+    """Return a table; `data-v` of a cell is its figure as in JSON."""
     textual = {
         name
         for name in frame.columns
@@ -158,7 +158,7 @@ def _cell(name: str, value: object, textual: bool) -> str:
 
 
 def level(value: float) -> str:
-    """The class of an efficiency."""
+    """Return the class of an efficiency."""
     return "good" if value >= GOOD else "fair" if value >= FAIR else "poor"
 
 
@@ -208,8 +208,8 @@ MOST_HOSTS = 8
 
 
 def page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
-    """The results of a job as one HTML page. job: as in JSON (analysis.command.describe). Needs
-    matplotlib.
+    """Return the results of a job as one HTML page. job: as in JSON (analysis.command.describe).
+    Needs matplotlib.
     """
     return _filled(
         str(job.get("title") or job["name"]), _head(job), sections(Material(job, results))
@@ -217,8 +217,8 @@ def page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
 
 
 def difference_page(name: str, headline: str, results: Sequence[Result]) -> str:
-    """The difference of two jobs as one HTML page: a sentence that says what changed, and the tables.
-    name: of both jobs.
+    """Return the difference of two jobs as one HTML page: a sentence that says what changed, and
+    the tables. name: of both jobs.
     """
     material = Material({"name": name}, {result.name: result for result in results})
     made = [
@@ -240,7 +240,7 @@ def difference_page(name: str, headline: str, results: Sequence[Result]) -> str:
 
 
 def _filled(name: str, head: str, made: Sequence[Section]) -> str:
-    """The page's template with a title, a head in HTML, and sections."""
+    """Return the page's template with a title, a head in HTML, and sections."""
     figures = [figure for section in made for figure in figures_of(section)]
     drawn = iter(draw_all(figures) if figures else [])
     body = "\n".join(section_html(section, drawn) for section in made)

@@ -161,7 +161,7 @@ class Material:
     results: Mapping[str, Result]
 
     def frame(self, analysis: str, table: str) -> pl.DataFrame | None:
-        """The figures of a table, None where there are none."""
+        """Return the figures of a table, None where there are none."""
         found = self.results[analysis].tables.get(table) if analysis in self.results else None
         return found.frame if found and found.frame.height else None
 
@@ -174,7 +174,7 @@ class Material:
         drop: tuple[str, ...] = (),
         note: str = "",
     ) -> list[Grid]:
-        """A table as it is; nothing where there is none."""
+        """Return a table as it is; nothing where there is none."""
         frame = self.frame(analysis, table)
         if frame is None:
             return []

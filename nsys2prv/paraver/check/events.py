@@ -54,8 +54,8 @@ class Index:
         return found, self.values[found] == column
 
     def _build(self) -> None:
-        """A table by the lowest bits, the smallest in which no two values meet; where there is
-        none, a sorted list.
+        """Build a table by the lowest bits, the smallest in which no two values meet; where there
+        is none, a sorted list.
         """
         for size in _SIZES:
             if size >= len(self.values) and len(np.unique(self.values & (size - 1))) == len(

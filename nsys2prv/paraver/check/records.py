@@ -108,7 +108,7 @@ class Records:
         self._state_ends = np.full(header.threads, -1, np.int64)
 
     def add(self, block: bytes) -> None:
-        """The next lines."""
+        """Check the next lines."""
         place = Place(lines_of(block), self.lines + 1, self._name, self._findings)
         self.lines += len(place.lines.kind)
         sound = sound_lines(place, self._header.communicators)

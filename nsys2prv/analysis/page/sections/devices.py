@@ -121,7 +121,7 @@ def _use_over_time(material: Material) -> list[Block]:
 def grid_of(
     frame: pl.DataFrame, column: str, row: str = "device", across: str = "bin"
 ) -> tuple[list[str], np.ndarray]:
-    """Labels of rows, and (rows, bins) of a column, NaN where there is none."""
+    """Return labels of rows, and (rows, bins) of a column, NaN where there is none."""
     labels = frame[row].unique(maintain_order=True).to_list()
     number = (
         frame[row]

@@ -29,7 +29,7 @@ RULE = f"Circled: more than {FAR:g} scaled median absolute deviations and {LEAST
 
 
 def outliers(values: np.ndarray) -> list[int]:
-    """Indices of the values that are far from the others; of fewer than 4 none is."""
+    """Return the indices of the values that are far from the others; of fewer than 4 none is."""
     if len(values) < 4:
         return []
     middle = np.median(values)
@@ -39,8 +39,8 @@ def outliers(values: np.ndarray) -> list[int]:
 
 
 def drift(values: np.ndarray) -> float | None:
-    """Change over all values as a fraction of their median (Theil and Sen's slope), None where it
-    is none that counts.
+    """Return the change over all values as a fraction of their median (Theil and Sen's slope), None
+    where it is none that counts.
     """
     if len(values) < LEAST_COUNT or not np.median(values):
         return None
@@ -64,8 +64,8 @@ BETWEEN = " / "
 
 
 def nested(tree: pl.DataFrame, most: int) -> tuple[pl.DataFrame, list[int]]:
-    """The rows of `operations.tree` (path, depth, ...) in the order of a tree, `path` by its last
-    name as `operation`, and their depths.
+    """Return the rows of `operations.tree` (path, depth, ...) in the order of a tree, `path` by its
+    last name as `operation`, and their depths.
 
     Siblings are by GPU time, then host time, greatest first; of more than `most` rows those of
     greatest time and what they lie in. A name may itself hold the separator, so what a path lies in
@@ -102,7 +102,7 @@ def nested(tree: pl.DataFrame, most: int) -> tuple[pl.DataFrame, list[int]]:
 
 
 def _above(path: str, level: dict[str, int]) -> str | None:
-    """The path that this one lies in."""
+    """Return the path that this one lies in."""
     end = path.rfind(BETWEEN) if level[path] else -1
     while end > 0:
         if level.get(path[:end], -1) == level[path] - 1:
