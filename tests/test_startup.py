@@ -26,6 +26,7 @@ print(json.dumps([status, started, sorted(sys.modules), gc.isenabled(), gc.get_f
 HEAVY = {
     "tqdm",
     "matplotlib",
+    "jinja2",
     "pandas",
     "pyarrow",
     "dask",

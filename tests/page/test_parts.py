@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis.page.html import escaped, table_html
+from nsys2prv.analysis.page.html import _environment, table_of
 from nsys2prv.analysis.page.sections.iterations import drift, nested, outliers
 from nsys2prv.cli.main import main
 
@@ -76,11 +76,19 @@ def test_cells_have_their_figures() -> None:
     assert '<td data-v=0.25 class="n b" style="--p:25.0%">25.00 %' in html
     assert '<td data-v=0.7 class="n fair">70.00 %' in html
     assert "<td data-v class=n>-" in html
-    assert 'data-source="x&quot;y"' in html
+    assert 'data-source="x&#34;y"' in html
 
 
 def test_what_cannot_be_printed() -> None:
-    assert escaped("a\0b\u202ec\ud800<") == "a\ufffdb\ufffdc\ufffd&lt;"
+    html = table_html(pl.DataFrame({"a\0b\u202ec<": ["a\0b\u202ec<"]}), "x")
+    assert 'title="a\ufffdb\ufffdc&lt;"' in html
+    assert "<td>a\ufffdb\ufffdc&lt;" in html
+    template = _environment().from_string("{{ text }}")
+    assert template.render(text="\ud800<") == "\ufffd&lt;"
+
+
+def table_html(frame: pl.DataFrame, source: str) -> str:
+    return _environment().get_template("blocks.html").module.table(table_of(frame, source))
 
 
 def test_without_matplotlib(

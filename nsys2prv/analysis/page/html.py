@@ -1,39 +1,24 @@
-"""Fill the page's template, and write its blocks as HTML. Every text of a report goes through
-:func:`escaped`.
-"""
+"""Fill the page's templates (``templates/``). Every text is escaped, what is no character replaced."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from html import escape
-from string import Template
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
 
 import polars as pl
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 from nsys2prv._util.data import data_text
 from nsys2prv._util.version import __version__
 from nsys2prv.analysis.findings.told import NOTHING
 from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.page.drawing import draw_all
-from nsys2prv.analysis.page.parts import (
-    FAIR,
-    FIGURES,
-    GOOD,
-    MOST_RANKS,
-    Block,
-    Factor,
-    Factors,
-    Figure,
-    Findings,
-    Grid,
-    Items,
-    Material,
-    Section,
-    Tree,
-)
+from nsys2prv.analysis.page.parts import FAIR, FIGURES, GOOD, MOST_RANKS, Block, Material, Section
 from nsys2prv.analysis.page.sections import sections
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import cell, duration, heading
@@ -46,173 +31,69 @@ SECTION_OF = defaultdict(
 )
 #: Characters of the longest cell.
 LONGEST = 400
-
-
-def escaped(text: str) -> str:
-    """Return text for HTML, attributes too; what cannot be printed is a replacement character."""
-    return escape("".join(character if character.isprintable() else "\ufffd" for character in text))
-
-
-def section_html(section: Section, drawn: Iterator[str]) -> str:
-    """drawn: the SVG of the section's figures, in their order."""
-    blocks = "\n".join(_block(block, drawn) for block in section.blocks)
-    return f'<section id="{section.name}"><h2>{escaped(section.title)}</h2>\n{blocks}\n</section>'
-
-
-def figures_of(section: Section) -> list[Figure]:
-    return [block for block in section.blocks if isinstance(block, FIGURES)]
-
-
-def _block(block: Block, drawn: Iterator[str]) -> str:
-    if isinstance(block, FIGURES):
-        return _figure(block, next(drawn))
-    return WRITERS[type(block)](block)
-
-
-def _figure(figure: Figure, svg: str) -> str:
-    note = f"<p>{escaped(figure.note)}</p>" if figure.note else ""
-    # The title of an SVG is read out, and shown beside the pointer.
-    svg = svg.replace(">", f"><title>{escaped(figure.title)}</title>", 1)
-    return _folding(
-        figure.title, f'{note}<div class="wide picture">{svg}</div>', figure.folded, "figure"
-    )
-
-
-def _folding(title: str, body: str, folded: bool, tag: str = "div") -> str:
-    head = f"<h3>{escaped(title)}</h3>"
-    return (
-        f"<details><summary>{head}</summary>{body}</details>"
-        if folded
-        else f"<{tag}>{head}{body}</{tag}>"
-    )
-
-
-def _grid(grid: Grid) -> str:
-    shown = grid.frame.head(grid.most)
-    left = grid.frame.height - shown.height
-    notes = [grid.note] if grid.note else []
-    notes += (
-        [f"The first {shown.height:,} of {grid.frame.height:,} rows; all are in --json."]
-        if left
-        else []
-    )
-    return _folding(grid.title, _notes(notes) + table_html(shown, grid.source), grid.folded)
-
-
-def _tree(tree: Tree) -> str:
-    return _folding(
-        tree.title,
-        _notes([tree.note] if tree.note else []) + table_html(tree.frame, tree.source, tree.depths),
-        False,
-    )
-
-
-def _notes(texts: list[str]) -> str:
-    return "".join(f"<p>{escaped(text)}</p>" for text in texts)
-
-
-def table_html(frame: pl.DataFrame, source: str, depths: list[int] | None = None) -> str:
-    """Return a table; `data-v` of a cell is its figure as in JSON."""
-    textual = {
-        name
-        for name in frame.columns
-        if frame.schema[name] in (pl.String, pl.Boolean, pl.Categorical, pl.Null)
-    }
-    head = "".join(
-        f'<th scope="col"{"" if name in textual else " class=n"} title="{escaped(name)}">{escaped(heading(name))}</th>'
-        for name in frame.columns
-    )
-    rows = []
-    for number, row in enumerate(frame.iter_rows()):
-        cells = "".join(
-            _cell(name, value, name in textual)
-            for name, value in zip(frame.columns, row, strict=True)
-        )
-        rows.append(f"<tr data-d={depths[number]}>{cells}" if depths else f"<tr>{cells}")
-    attributes = f'data-source="{escaped(source)}"' + (" class=tree" if depths else "")
-    return (
-        f'<div class="wide rows" tabindex="0"><table {attributes}><thead><tr>{head}</tr></thead>'
-        f"<tbody>\n{chr(10).join(rows)}\n</tbody></table></div>"
-    )
-
-
-def _cell(name: str, value: object, textual: bool) -> str:
-    if textual or value is None:
-        text = (
-            cell(name, value)
-            if not isinstance(value, str)
-            else value
-            if len(value) <= LONGEST
-            else f"{value[: LONGEST - 1]}…"
-        )
-        return f"<td>{escaped(text)}" if textual else f"<td data-v class=n>{text}"
-    style = ""
-    if name.endswith("efficiency"):
-        style = f" {level(float(str(value)))}"
-    bar = (
-        f' style="--p:{100 * min(max(float(str(value)), 0), 1):.1f}%"'
-        if name.endswith("share")
-        else ""
-    )
-    return f'<td data-v={value!r} class="n{style}{" b" if bar else ""}"{bar}>{escaped(cell(name, value))}'
-
-
-def level(value: float) -> str:
-    """Return the class of an efficiency."""
-    return "good" if value >= GOOD else "fair" if value >= FAIR else "poor"
-
-
-def _findings(block: Findings) -> str:
-    items = "".join(
-        f'<li><span class="bar" style="--p:{min(100 * finding.share, 100):.1f}%"></span><span class="share" data-v="{finding.share}">'
-        f"{100 * finding.share:.1f} %</span> <span><b>{escaped(finding.title)}</b><br>{escaped('; '.join(finding.evidence))}.<br>"
-        f"What to do: {escaped(finding.advice)}. Views: {escaped(', '.join(finding.views))} "
-        f'<a href="#{SECTION_OF[finding.kind]}">more</a></span></li>'
-        for finding in block.found
-    )
-    items = items or f"<li>{escaped(NOTHING)}</li>"
-    return f'<h3>{escaped(block.title)}</h3><p>{escaped(block.note)}</p><ol class="findings">{items}</ol>'
-
-
-def _factors(block: Factors) -> str:
-    trees = "".join(f'<ul class="factors">{_factor(root)}</ul>' for root in block.roots)
-    return f'<h3>{escaped(block.title)}</h3><p>{escaped(block.note)}</p><div class="forest">{trees}</div>'
-
-
-def _factor(factor: Factor) -> str:
-    inner = f"<ul>{''.join(map(_factor, factor.factors))}</ul>" if factor.factors else ""
-    value = "-" if factor.value is None else f"{100 * factor.value:.2f} %"
-    figure, kind = ("", "") if factor.value is None else (factor.value, level(factor.value))
-    return (
-        f'<li><span class="factor {kind}" data-v="{figure}"><b>{value}</b> '
-        f"{escaped(factor.name)}<small>{escaped(factor.meaning)}</small></span>{inner}</li>"
-    )
-
-
-def _items(block: Items) -> str:
-    head = "<h3>Not given</h3>" if block.kind == "missing" else ""
-    return f'<div class="{block.kind}">{head}<ul>{"".join(f"<li>{escaped(text)}</li>" for text in block.items)}</ul></div>'
-
-
-WRITERS: dict[type, Callable[..., str]] = {
-    Grid: _grid,
-    Tree: _tree,
-    Findings: _findings,
-    Factors: _factors,
-    Items: _items,
-}
-
-
 #: Hosts that are named at the top.
 MOST_HOSTS = 8
+
+
+class Column(NamedTuple):
+    """A column of a table: its name in JSON, its title, and whether it holds texts."""
+
+    name: str
+    heading: str
+    is_text: bool
+
+
+class Cell(NamedTuple):
+    """A cell: its attributes, with its figure as in JSON (`data-v`), and its text."""
+
+    attributes: Markup
+    text: str
+
+
+class Row(NamedTuple):
+    """A row, and in a tree how deep it lies; 0 for outermost."""
+
+    depth: int
+    cells: list[Cell]
+
+
+class Table(NamedTuple):
+    """A table to write. source: `analysis.table`, where JSON has it."""
+
+    source: str
+    columns: list[Column]
+    rows: list[Row]
+    is_tree: bool
+
+
+class Tile(NamedTuple):
+    """A figure at the top of the page: its name, its text, its value as in JSON."""
+
+    name: str
+    text: str
+    value: object
 
 
 def page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
     """Return the results of a job as one HTML page. job: as in JSON (analysis.command.describe).
     Needs matplotlib.
     """
+    nodes = [str(node) for node in job["nodes"]]
+    shown = ", ".join(nodes[:MOST_HOSTS]) + (
+        f" and {len(nodes) - MOST_HOSTS:,} more" if len(nodes) > MOST_HOSTS else ""
+    )
+    events = sum(job["records"].values())
     return _filled(
-        str(job.get("title") or job["name"]), _head(job), sections(Material(job, results))
+        str(job.get("title") or job["name"]),
+        [machine_line(dict(job)), f"Hosts: {shown}"],
+        sections(Material(job, results)),
+        [
+            Tile("elapsed", duration(float(str(job["duration_ns"]))), job["duration_ns"]),
+            Tile("ranks", f"{job['ranks']:,}", job["ranks"]),
+            Tile("hosts", f"{len(nodes):,}", len(nodes)),
+            Tile("GPUs", f"{job['devices']:,}", job["devices"]),
+            Tile("events", f"{events:,}", events),
+        ],
     )
 
 
@@ -236,47 +117,109 @@ def difference_page(name: str, headline: str, results: Sequence[Result]) -> str:
         )
         for result in results
     ]
-    return _filled(name, f"<p>{escaped(headline)}</p>", made)
+    return _filled(name, [headline], made)
 
 
-def _filled(name: str, head: str, made: Sequence[Section]) -> str:
-    """Return the page's template with a title, a head in HTML, and sections."""
-    figures = [figure for section in made for figure in figures_of(section)]
-    drawn = iter(draw_all(figures) if figures else [])
-    body = "\n".join(section_html(section, drawn) for section in made)
-    links = "".join(
-        f'<li><a href="#{section.name}">{escaped(section.title)}</a></li>' for section in made
-    )
+def _filled(
+    title: str, headlines: Sequence[str], made: Sequence[Section], tiles: Sequence[Tile] = ()
+) -> str:
+    """Return the page with a title, sentences below it, and sections."""
+    figures = [block for section in made for block in section.blocks if isinstance(block, FIGURES)]
+    drawn: Iterator[str] = iter(draw_all(figures) if figures else [])
     style, script = (
         data_text("nsys2prv.analysis.page.templates", name) for name in ("style.css", "script.js")
     )
-    return Template(data_text("nsys2prv.analysis.page.templates", "page.html")).substitute(
-        title=escaped(name),
-        head=head,
-        links=links,
-        body=body,
-        style=style,
-        script=script,
-        version=__version__,
-        # The browser runs this script alone: nothing that a name in a report might smuggle in.
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            headlines=headlines,
+            tiles=tiles,
+            sections=made,
+            next_drawn=lambda: next(drawn),
+            section_of=SECTION_OF,
+            nothing=NOTHING,
+            style=Markup(style),
+            script=Markup(script),
+            version=__version__,
+            # The browser runs this script alone: nothing that a name in a report might smuggle in.
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
     )
 
 
-def _head(job: Mapping[str, object]) -> str:
-    nodes = [str(node) for node in job["nodes"]]
-    shown = ", ".join(nodes[:MOST_HOSTS]) + (
-        f" and {len(nodes) - MOST_HOSTS:,} more" if len(nodes) > MOST_HOSTS else ""
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(lambda name: data_text("nsys2prv.analysis.page.templates", name)),
+        autoescape=True,
+        finalize=printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
-    figures = {
-        "elapsed": (duration(float(str(job["duration_ns"]))), job["duration_ns"]),
-        "ranks": (f"{job['ranks']:,}", job["ranks"]),
-        "hosts": (f"{len(nodes):,}", len(nodes)),
-        "GPUs": (f"{job['devices']:,}", job["devices"]),
-        "events": (f"{sum(job['records'].values()):,}", sum(job["records"].values())),
+    environment.filters |= {
+        "kind": _kind,
+        "level": level,
+        "table": table_of,
+        "titled": _titled,
     }
-    tiles = "".join(
-        f'<div data-v="{value}"><b>{escaped(text)}</b>{what}</div>'
-        for what, (text, value) in figures.items()
-    )
-    return f'<div class="tiles">{tiles}</div><p>{escaped(machine_line(dict(job)))}</p><p>Hosts: {escaped(shown)}</p>'
+    return environment
+
+
+def printable(value: object) -> object:
+    """Return a value for a template, with replacement characters for what cannot be printed."""
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return "".join(character if character.isprintable() else "\ufffd" for character in value)
+
+
+def _kind(block: Block) -> str:
+    """Return the macro that writes a block."""
+    return "figure" if isinstance(block, FIGURES) else type(block).__name__.lower()
+
+
+def _titled(svg: str, title: str) -> Markup:
+    """Return a figure with a title, which is read out, and shown beside the pointer."""
+    start, _, rest = svg.partition(">")
+    return Markup(start) + Markup("><title>{}</title>").format(printable(title)) + Markup(rest)
+
+
+def level(value: float) -> str:
+    """Return the class of an efficiency."""
+    return "good" if value >= GOOD else "fair" if value >= FAIR else "poor"
+
+
+def table_of(frame: pl.DataFrame, source: str, depths: list[int] | None = None) -> Table:
+    """Return a frame as a table to write."""
+    columns = [
+        Column(name, heading(name), dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Null))
+        for name, dtype in frame.schema.items()
+    ]
+    rows = [
+        Row(
+            depths[number] if depths else 0,
+            [_cell(column, value) for column, value in zip(columns, row, strict=True)],
+        )
+        for number, row in enumerate(frame.iter_rows())
+    ]
+    return Table(source, columns, rows, bool(depths))
+
+
+def _cell(column: Column, value: object) -> Cell:
+    name = column.name
+    if isinstance(value, str):
+        return Cell(Markup(), value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}…")
+    if column.is_text:
+        return Cell(Markup(), cell(name, value))
+    if value is None:
+        return Cell(Markup(" data-v class=n"), cell(name, value))
+    figure = float(str(value))
+    classes, style = "n", ""
+    if name.endswith("efficiency"):
+        classes += f" {level(figure)}"
+    if name.endswith("share"):
+        classes += " b"
+        style = f' style="--p:{100 * min(max(figure, 0), 1):.1f}%"'
+    return Cell(Markup(f' data-v={value!r} class="{classes}"{style}'), cell(name, value))
