@@ -26,7 +26,17 @@ from test_truth_states import (
     written,
 )
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, MEMCPY, RUNTIME, call, kernel, make_export, os_call, strings
+from tools.exports import (
+    KERNEL,
+    MEMCPY,
+    RUNTIME,
+    call,
+    global_tid,
+    kernel,
+    make_export,
+    os_call,
+    strings,
+)
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
@@ -107,6 +117,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
             first = until - 1
 
     monkeypatch.setattr(thread_states, "chunks", chunks)
+    monkeypatch.setattr(thread_states, "_without_events", lambda _, threads: threads < 0)
     task = thread_states.StateTask(
         0, (), {}, {}, {7: 1, 9: 0, 12: 1, 20: 0}, frozenset(), ClockMap(), DURATION, Path()
     )
@@ -271,6 +282,18 @@ def test_threads_without_work_and_rows_of_devices(tmp_path: Path) -> None:
     ]
 
 
+def test_a_thread_whose_only_event_lies_outside_of_the_trace_is_not_created(
+    tmp_path: Path,
+) -> None:
+    overhead = {"nameId": 4, "overheadType": 3}
+    found = states_of(
+        tmp_path,
+        OSRT_API=[os_call(0, 10, 6)],
+        PROFILER_OVERHEAD=[{"start": 90, "end": 99, "globalTid": global_tid(77), **overhead}],
+    )
+    assert sorted(found.values()) == [[[(0, 10, BLOCKED)]], [[(0, 10, 2)]]]
+
+
 def test_no_states_unless_asked_for(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 10)], "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=False)
@@ -384,9 +407,9 @@ def test_asking_for_some_kinds_only(tmp_path: Path) -> None:
         {KERNEL: [kernel(5, 10)], RUNTIME: [call(0, 4, 1)], "StringIds": NAMES},
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True, kinds=("kernels",))
-    # Of the launching thread nothing is known but that it is there.
+    # Of the launching thread the trace has nothing.
     assert {trace.row_name(row): states for row, states in written(trace).items()} == {
-        "THREAD 1.1.1 4242": [(0, 5, RUNNING)],
+        "THREAD 1.1.1 4242": [(0, 5, 2)],
         "CUDA-D0.S7": [(0, 5, RUNNING)],
     }
 

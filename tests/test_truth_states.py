@@ -264,6 +264,7 @@ def rows_with_states(trace: Trace) -> dict[Row, int]:
     """
     found: dict[Row, int] = {}
     threads = set()
+    with_events = {one.row for intervals in trace.events.values() for one in intervals}
     for task, (count, _) in enumerate(trace.tasks, 1):
         for thread in range(1, count + 1):
             name = trace.row_name((task, thread))
@@ -272,7 +273,8 @@ def rows_with_states(trace: Trace) -> dict[Row, int]:
                 # A further row of a thread has its number.
                 if (task, number) not in threads:
                     threads.add((task, number))
-                    found[task, thread] = RUNNING
+                    has_events = (task, thread) in with_events
+                    found[task, thread] = RUNNING if has_events else NOT_CREATED
             elif name.startswith("CUDA-D") or re.match(
                 r"(OpenGL|Vulkan|Direct3D 1[12]|Video) GPU", name
             ):

@@ -39,9 +39,10 @@ STATES = """## States
 Records of states are written with `--states`. Values, labels and colours are Extrae's. The innermost of the ranges that imply a state
 tells it: what began last and, of what began together, the shortest. Calls of the operating system and pthread calls tell only where no
 other range does, since they are how others wait. Outside of all a thread is Running, unless its scheduler took it off the CPU
-(Blocked), lets it wait for its turn (Idle) or ended it (Not created); a stream is Idle. A row with states is in one at every time of
-the trace: they neither overlap nor leave gaps. Rows of devices have none, nor the further rows of a thread for ranges that overlap.
-Kinds that `-t` leaves out say nothing of states.
+(Blocked), lets it wait for its turn (Idle) or ended it (Not created); a stream is Idle. A thread without any event or line in the
+trace, of which nothing is known, is Not created throughout. A row with states is in one at every time of the trace: they neither overlap nor
+leave gaps. Rows of devices have none, nor the further rows of a thread for ranges that overlap. Kinds that `-t` leaves out say nothing of
+states.
 
 They are not written by default because of what reads traces. POP's BasicAnalysis knows traces of nsys2prv by their lack of states and
 finds in them the useful time of devices and what they spend on communication, NCCL's kernels included. A trace with states it takes for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,8 @@ from nsys2prv.relations.innermost import NOTHING, Changes, Keys, Ranges, innermo
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,
+    COUNTER,
+    LINE,
     STATE,
     TRACE,
     Run,
@@ -76,7 +78,7 @@ def _by_begin(
 
 #: Ranges looked at together.
 CHUNK_RECORDS = 300_000
-IDLE, RUNNING = 0, 1
+IDLE, RUNNING, NOT_CREATED = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ class StateTask:
     task's objects, thread of the trace.
 
     states: thread -> the state in which it is outside of all ranges; only these have states. asked:
-    of these, threads that have states only if a range implies one. clock: to trace time.
+    of these, threads that have states only if a range implies one. clock: to trace time. others:
+    of each task, runs that imply no states.
     """
 
     number: int
@@ -97,6 +100,7 @@ class StateTask:
     clock: ClockMap
     duration: int
     spill: Path
+    others: Mapping[int, tuple[Run, ...]] = field(default_factory=dict)
 
 
 def plan(
@@ -136,6 +140,7 @@ def plan(
                 clocks[report],
                 duration,
                 spill,
+                {result.task: _others(result.runs) for result in own},
             )
         )
     return tasks
@@ -148,6 +153,36 @@ def _telling(runs: Sequence[Run]) -> list[Run]:
         for run in runs
         if run.shape.stream == BEGIN and catalogue().layouts[run.shape.name].state is not None
     ]
+
+
+def _others(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Return begins and samples of layouts that imply no states, and lines."""
+    return tuple(
+        run
+        for run in runs
+        if run.shape.stream in (COUNTER, LINE)
+        or (run.shape.stream == BEGIN and catalogue().layouts[run.shape.name].state is None)
+    )
+
+
+def _without_events(task: StateTask, threads: np.ndarray) -> np.ndarray:
+    """Return which of the threads are of a host and have no event at all, nor a line."""
+    silent = np.array([task.states[thread] == RUNNING for thread in threads.tolist()], bool)
+    runs = [(result.task, run) for result in task.results for run in result.runs]
+    runs += [(number, run) for number, others in task.others.items() for run in others]
+    reader = SpillReader()
+    for number, run in runs:
+        if not silent.any():
+            break
+        if run.object >= 0:
+            met = np.array([run.object])
+        else:
+            records = reader.between(run, -OPEN, None)
+            ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
+            met = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
+        silent &= ~np.isin(threads, task.threads[number][met])
+    reader.close()
+    return silent
 
 
 def make_states(task: StateTask) -> TaskResult:
@@ -179,6 +214,7 @@ def _records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
     """
     threads = np.array(sorted(task.states), np.int64)
     outside = np.array([task.states[thread] for thread in threads.tolist()], np.int64)
+    outside[_without_events(task, threads)] = NOT_CREATED
     wanted = ~np.isin(threads, np.fromiter(task.asked, np.int64, len(task.asked)))
     records = Records(outside)
     ranges, holding = Ranges.none(), Ranges.none()
