@@ -1,5 +1,5 @@
-"""Figures as SVG that takes the page's colours, drawn by matplotlib. Heat maps are images of one
-pixel a value.
+"""Figures as SVG that takes the page's colours: lines and distributions by matplotlib, those with
+a row for each thing, of which there may be dozens, by :mod:`row_figures`.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ import io
 import re
 import warnings
 from collections.abc import Callable
-from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nsys2prv._util.errors import MissingPackage
-from nsys2prv.analysis.page.parts import Figure, HeatMap, Lines, Spread, Stacked
+from nsys2prv.analysis.page.parts import Figure, HeatMap, Lines, Spread, Stacked, short
+from nsys2prv.analysis.page.row_figures import heat_map_svg, stacked_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -24,10 +24,6 @@ INK = "#010203"
 #: Colour-blind safe lines, of enough contrast on light and dark.
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 WIDTH = 9.6
-#: Rows that are labelled one by one; more are numbered.
-MOST_LABELLED = 40
-#: Characters of the longest label.
-LONGEST = 48
 SETTINGS = {
     "svg.fonttype": "none",
     "svg.hashsalt": "nsys2prv",
@@ -60,13 +56,21 @@ def draw_all(figures: list[Figure]) -> list[str]:
     need_matplotlib()
     import matplotlib
 
-    numbers = count(1)
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(SETTINGS)
         # Names in scripts that the font lacks are drawn by the browser's.
         warnings.simplefilter("ignore")
-        return [_inline(_drawn(figure), f"f{next(numbers)}-") for figure in figures]
+        return [_svg(figure, number) for number, figure in enumerate(figures, 1)]
+
+
+def _svg(figure: Figure, number: int) -> str:
+    """number: of the figure on its page."""
+    if isinstance(figure, HeatMap):
+        return heat_map_svg(figure, number)
+    if isinstance(figure, Stacked):
+        return stacked_svg(figure)
+    return _inline(_drawn(figure), f"f{number}-")
 
 
 def _drawn(figure: Figure) -> str:
@@ -105,87 +109,6 @@ def _canvas(height: float, rows: int = 1) -> tuple[Canvas, np.ndarray]:
 
     canvas = Canvas(figsize=(WIDTH, height), layout="constrained")
     return canvas, canvas.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
-
-
-def short(label: str) -> str:
-    """Return a label that fits beside a figure, printable."""
-    label = "".join(character if character.isprintable() else " " for character in label)
-    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
-
-
-def _stacked(figure: Stacked) -> Canvas:
-    rows = len(figure.labels)
-    many = rows > MOST_LABELLED
-    canvas, (axes,) = _canvas(4 if many else 1.1 + 0.24 * rows)
-    start = np.zeros(rows)
-    for name, (colour, values) in figure.parts.items():
-        if many:
-            # One polygon for each part, however many rows.
-            edges = np.repeat(np.arange(rows + 1), 2)[1:-1]
-            axes.fill_between(
-                edges,
-                np.repeat(100 * start, 2),
-                np.repeat(100 * (start + values), 2),
-                color=colour,
-                label=name,
-                linewidth=0,
-            )
-        else:
-            axes.barh(
-                np.arange(rows),
-                100 * values,
-                left=100 * start,
-                color=colour,
-                label=name,
-                height=0.8,
-            )
-        start = start + values
-    if many:
-        axes.set(
-            xlim=(0, rows),
-            ylim=(0, max(100 * float(start.max()), 1e-9)),
-            ylabel=figure.axis,
-            xlabel=f"from {short(figure.labels[0])} to {short(figure.labels[-1])}",
-        )
-    else:
-        axes.set(
-            yticks=np.arange(rows),
-            xlabel=figure.axis,
-            xlim=(0, max(100 * float(start.max()), 1e-9)),
-            ylim=(rows - 0.5, -0.5),
-        )
-        axes.set_yticklabels([short(label) for label in figure.labels])
-    canvas.legend(loc="outside upper center", ncols=5, fontsize=8.5)
-    return canvas
-
-
-def _heat_map(figure: HeatMap) -> Canvas:
-    rows = len(figure.labels)
-    canvas, (axes,) = _canvas(
-        float(np.clip(0.9 + 0.2 * rows, 1.5, 6.5 if rows > MOST_LABELLED else 9))
-    )
-    image = axes.imshow(
-        figure.values,
-        aspect="auto",
-        interpolation="none",
-        cmap="viridis",
-        vmin=figure.low,
-        vmax=figure.high,
-        extent=(*figure.extent, rows, 0),
-    )
-    if rows <= MOST_LABELLED:
-        axes.set_yticks(np.arange(rows) + 0.5, [short(label) for label in figure.labels])
-        axes.tick_params(axis="y", length=0)
-    else:
-        axes.set_ylabel(
-            f"{rows:,} rows, from {short(figure.labels[0])} to {short(figure.labels[-1])}"
-        )
-    axes.set_xlabel(figure.across)
-    axes.xaxis.get_major_locator().set_params(integer=figure.whole)
-    bar = canvas.colorbar(image, ax=axes, pad=0.01, fraction=0.05, aspect=max(8, min(30, rows)))
-    bar.set_label(figure.quantity)
-    bar.outline.set_visible(False)
-    return canvas
 
 
 def _lines(figure: Lines) -> Canvas:
@@ -244,8 +167,6 @@ def _spread(figure: Spread) -> Canvas:
 
 
 DRAWERS: dict[type, Callable[..., Canvas]] = {
-    Stacked: _stacked,
-    HeatMap: _heat_map,
     Lines: _lines,
     Spread: _spread,
 }

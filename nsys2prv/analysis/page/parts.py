@@ -18,6 +18,14 @@ MOST_ROWS, MOST_RANKS = 300, 1024
 #: From these fractions on an efficiency is good, and fair: POP takes less than 80 % for worth a
 #: look.
 GOOD, FAIR = 0.8, 0.6
+#: Characters of the longest label in a figure.
+LONGEST = 48
+
+
+def short(label: str) -> str:
+    """Return a label that fits beside a figure, printable."""
+    label = "".join(character if character.isprintable() else " " for character in label)
+    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
 
 
 @dataclass(frozen=True)

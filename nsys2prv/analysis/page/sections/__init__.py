@@ -4,6 +4,9 @@ then one thing after another.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from nsys2prv.analysis.page.many_rows import condensed
 from nsys2prv.analysis.page.parts import Material, Section
 from nsys2prv.analysis.page.sections.devices import (
     devices_section,
@@ -39,4 +42,4 @@ SECTIONS = (
 def sections(material: Material) -> list[Section]:
     """Return all sections of which there is something to say."""
     made = [make_section(material) for make_section in SECTIONS]
-    return [section for section in made if section.blocks]
+    return [replace(one, blocks=[*map(condensed, one.blocks)]) for one in made if one.blocks]

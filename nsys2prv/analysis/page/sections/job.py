@@ -26,6 +26,13 @@ FINDINGS_NOTE = (
 
 def summary_section(material: Material) -> Section:
     blocks: list[Block] = []
+    if "findings" in material.results:
+        blocks.append(
+            Findings(
+                "What holds the job back", material.results["findings"].findings, FINDINGS_NOTE
+            )
+        )
+        blocks += material.grid("findings", "phases")
     roots = [
         root for root in (_device_efficiencies(material), _host_efficiencies(material)) if root
     ]
@@ -38,13 +45,6 @@ def summary_section(material: Material) -> Section:
                 "on, red below; POP takes less than 80 % for worth a look.",
             )
         )
-    if "findings" in material.results:
-        blocks.append(
-            Findings(
-                "What holds the job back", material.results["findings"].findings, FINDINGS_NOTE
-            )
-        )
-        blocks += material.grid("findings", "phases")
     blocks += material.notes("efficiencies")
     blocks += material.grid("efficiencies", "steady")
     blocks += material.grid("efficiencies", "nodes", folded=True)
