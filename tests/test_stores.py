@@ -24,8 +24,8 @@ from tools.corpus import EXPORTS, NO_CORPUS
 from tools.folders import as_folder
 
 from nsys2prv import Options, convert
+from nsys2prv._util.archive import from_json, to_json
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
-from nsys2prv._util.serialize import from_json, to_json
 from nsys2prv.cli.main import main
 from nsys2prv.conversion import extract, prepare
 from nsys2prv.conversion.archive import digest_of

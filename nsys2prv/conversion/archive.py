@@ -16,10 +16,17 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nsys2prv._util.archive import Members, is_archive, member, members, open_archive
+from nsys2prv._util.archive import (
+    Members,
+    from_json,
+    is_archive,
+    member,
+    members,
+    open_archive,
+    to_json,
+)
 from nsys2prv._util.data import data_texts
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.serialize import from_json, to_json
 from nsys2prv._util.untrusted import WRONG, blame_data
 from nsys2prv._util.version import __version__
 from nsys2prv.conversion import reading

@@ -16,9 +16,8 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.archive import check_unpacked
+from nsys2prv._util.archive import check_unpacked, from_json, to_json
 from nsys2prv._util.columns import FrameWriter, read_frame
-from nsys2prv._util.serialize import from_json, to_json
 from nsys2prv._util.untrusted import panics_unseen
 from nsys2prv.events.catalogue import NameSet, catalogue
 from nsys2prv.store.normal import closings_of, ends_of
