@@ -116,9 +116,9 @@ def test_states_of_main_threads(answers: Answers) -> None:
     assert {state: time for state, time in states.items() if time} == {
         state: time
         for state, time in {
-            "0": answers.duration * len(cuda) - sum(in_either),
-            "1": sum(in_either) - sum(in_mpi),
-            "2": sum(in_mpi),
+            "Neither MPI nor CUDA": answers.duration * len(cuda) - sum(in_either),
+            "CUDA API": sum(in_either) - sum(in_mpi),
+            "MPI": sum(in_mpi),
         }.items()
         if time
     }
@@ -145,11 +145,14 @@ def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
             )
             both.append(times - alone[-1])
         shown = [
-            (row.get("Yes", 0), row.get("No", 0)) for row in answers.by_row(f"analysis/{view}.cfg")
+            (row.get("Exposed", 0), row.get("Overlapped", 0))
+            for row in answers.by_row(f"analysis/{view}.cfg")
         ]
         assert shown == list(zip(alone, both, strict=True))
         if view.startswith("nccl"):
-            shares = [row.get("No", 0) for row in answers.by_row("analysis/nccl-overlap-2dh.cfg")]
+            shares = [
+                row.get("Overlapped", 0) for row in answers.by_row("analysis/nccl-overlap-2dh.cfg")
+            ]
             assert shares == pytest.approx(
                 [
                     100 * second / (first + second)
@@ -167,7 +170,8 @@ def test_overlap_as_a_share_of_communication(answers: Answers, tasks: list[list[
         )
         expected.append(100 * (communicating + computing - _busy(task)) / communicating)
     assert [
-        row.get("No", 0) for row in answers.by_row("analysis/overlap-of-communication-2dh.cfg")
+        row.get("Overlapped", 0)
+        for row in answers.by_row("analysis/overlap-of-communication-2dh.cfg")
     ] == pytest.approx(expected, rel=CLOSE)
 
 

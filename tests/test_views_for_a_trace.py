@@ -15,6 +15,7 @@ from tools import paramedir, view_answers
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli.main import main
+from nsys2prv.events.catalogue import catalogue
 from nsys2prv.paraver import contents as scan
 from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.catalogue import FILE, load, menus
@@ -244,12 +245,8 @@ def test_of_the_types_of_a_window_one_suffices() -> None:
 
 
 def test_events_that_keep_paraver_from_asking_are_not_those_of_a_view() -> None:
-    for view in (
-        "views/nvtx_on_gpu.cfg",
-        "extra/views/nvtx_on_gpu_depth.cfg",
-        "analysis/nvtx_on_gpu_time_2dh.cfg",
-    ):
-        assert _why(view, {NVTX}).startswith(f"no event type {ON_GPU} … event type ")
+    for view in ("views/nvtx_ranges.cfg", "analysis/nvtx_time_2dh.cfg"):
+        assert _why(view, {ON_GPU}).startswith(f"no event type {NVTX} … event type ")
         assert _why(view, {NVTX, ON_GPU}) == ""
     assert _why("views/nccl_size.cfg", {NCCL}) == "no event type 9501"
 
@@ -469,6 +466,47 @@ def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) ->
     )
     for unchanged in ("views/nvtx_marks.cfg", "views/cuda_activities.cfg"):
         assert (tmp_path / "views" / unchanged).read_text() == VIEWS[unchanged].text
+
+
+#: Tables that Paraver opens without a question on some traces that they show nothing of: efficiencies
+#: of devices that never compute are 0 %, and NCCL's types lie among those of NVTX ranges.
+OPENED = {
+    "model/device_communication_efficiency.cfg",
+    "model/device_load_balance.cfg",
+    "model/device_parallel_efficiency.cfg",
+    "analysis/nvtx_time_2dh.cfg",
+    "extra/analysis/nvtx_calls_2dh.cfg",
+}
+
+
+def test_no_table_opens_silently_with_figures_of_something_else(
+    trace: tuple[Path, list[str]],
+) -> None:
+    """Whatever kind of event a trace lacks: Paraver asks, or the table's columns leave out 0, as
+    which all of the time would count. Tables of lines are empty without them.
+    """
+    held = scan.contents(trace[0])
+    tables = {
+        path: (view.cfg, view.cfg.histogram)
+        for path, view in VIEWS.items()
+        if view.cfg.histogram is not None
+        and view.cfg.histogram.statistic not in grammar.COMMUNICATION_STATISTICS
+        and not (view.cfg.histogram.columns.first or 0) > 0
+    }
+    states = {path for path in tables if "/state_" in path}
+    silent = set()
+    for layout in catalogue().layouts.values():
+        lacking = held.types & {field.code for field in layout.fields}
+        left = held.types - lacking
+        values = frozenset(pair for pair in held.values or () if pair[0] in left)
+        without = replace(held, types=left, filled=held.filled - lacking, values=values)
+        if lacking:
+            silent |= {
+                path
+                for path, (cfg, _) in tables.items()
+                if why_empty(cfg, without, {}) and not asks(cfg, left)
+            }
+    assert silent - states - OPENED == set()
 
 
 # ------------------------------------------------------------------------------------------------------ workspaces

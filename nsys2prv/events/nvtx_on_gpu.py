@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import ABSENT, OPEN, over_slices
+from nsys2prv._util.columns import OPEN, over_slices
 from nsys2prv.events import cuda_work
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Derived, EventKind, Index, Indexes, Reading, Rows, SelectionRules
@@ -54,7 +54,6 @@ def _ranges(extraction: Extraction, part: Part) -> None:
         "end": np.where(usable(end), np.maximum(end, begin + 1), OPEN),
         "name_nvtx": ranges.fields["range"],
         "number": ranges.fields["number"],
-        "own": ranges.fields["own"] != ABSENT,
         "domain": ranges.domain,
     }
     extraction.fact(RANGES, {name: column[ranges.wanted] for name, column in facts.items()})
@@ -114,7 +113,7 @@ def derive(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
         {
             "range": name,
             "number": ranges["number"].to_numpy()[place],
-            "own": np.where(ranges["own"].to_numpy()[place], name, ABSENT),
+            "any_domain": name,
         },
         domain=ranges["domain"].to_numpy()[place],
         nesting_owner=ranges["thread"].to_numpy()[place],

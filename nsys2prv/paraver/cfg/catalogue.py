@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -46,7 +46,7 @@ SAMPLED_RATES = frozenset(
     ("%", "percent", "Throughput %", "MHz", "Hz", "bytes/ms", "packets/ms", "ticks/ms")
 )
 RATES = frozenset(("GB/s", "MB/s", "B/s", "MIPS of a multiprocessor"))
-_VIEW = {"title", "shows", "unit", "first", "any_of", "windows", "histogram"}
+_VIEW = {"title", "shows", "unit", "first", "any_of", "needs", "windows", "histogram"}
 _PLACES = {*grammar.SELECTED, *grammar.COMPOSES}
 _LOOK = {"look", "units", "lines", "open", "draw", "colors", "group", "scale"}
 _SINGLE = {"title", "level", "types", "values", "tags", "physical", *_PLACES, *_LOOK}
@@ -282,10 +282,8 @@ def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
         )
     shown = [window.get("types") for window in specs.values() if window.get("values") != NO_VALUE]
     needs = _needs(shown, "any_of" in spec, codes) or "states (--states)"
-    if "any_of" in spec:
-        windows, numbers = _guarded(windows, spec["any_of"], codes, title, histogram is None)
-    else:
-        numbers = list(range(1, len(windows) + 1))
+    guards = [_types(guard, codes) or Filter("None") for guard in _guards(spec)]
+    windows, numbers = _guarded(windows, guards, title, histogram is None)
     places = dict(zip(keys, numbers, strict=True))
     table = None if histogram is None else _histogram(histogram, title, places, windows)
     text = "\n".join(
@@ -412,35 +410,44 @@ def _condition(spec: Any) -> Filter | None:
     return Filter(condition, tuple(map(float, values if isinstance(values, list) else [values])))
 
 
-def _guarded(
-    windows: list[Window], spec: Any, codes: _Codes, title: str, timeline: bool
-) -> tuple[list[Window], list[int]]:
-    """Return the windows with one more behind the last single one, and the new number of each.
+def _guards(spec: Mapping[str, Any]) -> list[Any]:
+    """Return the types of a view's guards, in their order: ranges, then what has to be there."""
+    any_of = spec.get("any_of", [])
+    several = isinstance(any_of, list) and all(isinstance(guard, dict) for guard in any_of)
+    return [*(any_of if several else [any_of]), *([spec["needs"]] if "needs" in spec else [])]
 
-    It passes no event and is there for Paraver's loader only: as long as any type of its range is
-    in the trace, no types that other windows name and the trace lacks make Paraver ask before it
-    opens the view.
+
+def _guarded(
+    windows: list[Window], guards: Sequence[Filter], title: str, timeline: bool
+) -> tuple[list[Window], list[int]]:
+    """Return the windows with the guards behind the last single one, and the new number of each.
+
+    A guard passes no event and is there for Paraver's loader only. As long as any type of a range
+    is in the trace, no types that windows before it name and the trace lacks make Paraver ask
+    before it opens the view; of a list behind it each type that the trace lacks does.
     """
+    if not guards:
+        return windows, list(range(1, len(windows) + 1))
     at = max(number for number, window in enumerate(windows) if isinstance(window, Single)) + 1
     level = windows[at - 1].level
-    guard = Single(
-        "any of these events",
-        level,
-        {"thread": Function("Last Evt Val")},
-        Look(shown=False),
-        {
-            "evt_type": _types(spec, codes) or Filter("None"),
-            "evt_value": Filter("=", (float(NO_VALUE),)),
-        },
-    )
-    numbers = [number + 1 + (number >= at) for number in range(len(windows))]
+    added = [
+        Single(
+            "any of these events" if types.condition == "[x,y]" else "all of these events",
+            level,
+            {"thread": Function("Last Evt Val")},
+            Look(shown=False),
+            {"evt_type": types, "evt_value": Filter("=", (float(NO_VALUE),))},
+        )
+        for types in guards
+    ]
+    numbers = [number + 1 + len(added) * (number >= at) for number in range(len(windows))]
     moved = [
         replace(window, parents=tuple(numbers[parent - 1] for parent in window.parents))
         if isinstance(window, Composed)
         else window
         for window in windows
     ]
-    moved.insert(at, guard)
+    moved[at:at] = added
     if timeline and at == len(windows):
         main = moved[at - 1]
         moved[at - 1] = replace(
