@@ -190,21 +190,15 @@ def parents(
     return depth, parent
 
 
-def sums_within(
-    thread: np.ndarray,
-    begin: np.ndarray,
-    end: np.ndarray,
-    at_thread: np.ndarray,
-    at: np.ndarray,
-    values: np.ndarray,
-) -> np.ndarray:
-    """For each range the sum of `values` over the points that its thread has in [begin, end]; rows
-    as in parents.
+def points_within(
+    thread: np.ndarray, begin: np.ndarray, end: np.ndarray, at_thread: np.ndarray, at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each range which points its thread has in [begin, end]: the first, and the one
+    after the last. Rows as in parents.
 
-    at_thread, at, values: of the points, ascending by thread and time.
+    at_thread, at: of the points, ascending by thread and time.
     """
-    before = np.concatenate([[0], np.cumsum(values)])
-    total = np.zeros(len(begin), np.int64)
+    since, until = np.zeros((2, len(begin)), np.int64)
     starts = (
         np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))
         if len(thread)
@@ -215,8 +209,6 @@ def sums_within(
     ):
         low, high = np.searchsorted(at_thread, (thread[first], thread[first] + 1))
         points = at[low:high]
-        total[first:last] = (
-            before[low + np.searchsorted(points, end[first:last], "right")]
-            - before[low + np.searchsorted(points, begin[first:last], "left")]
-        )
-    return total
+        since[first:last] = low + np.searchsorted(points, begin[first:last], "left")
+        until[first:last] = low + np.searchsorted(points, end[first:last], "right")
+    return since, until

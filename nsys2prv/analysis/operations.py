@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import factorize_together
-from nsys2prv.analysis.intervals import parents, sums_within
+from nsys2prv._util.columns import factorize, factorize_together
+from nsys2prv.analysis.intervals import parents, points_within
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
 from nsys2prv.analysis.unit import (
     CONVOLUTION,
@@ -66,9 +66,11 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
             tree[column] = _sums(path, values, count)
 
     add("host_ns", "host_exclusive_ns", end - begin)
-    sent = _launched(unit)
+    at_thread, at, values = _launched(unit)
+    first, last = points_within(thread, begin, end, at_thread, at)
     for name in SUMS:
-        add(name, f"{name}_exclusive", sums_within(thread, begin, end, *sent(name)))
+        before = np.concatenate([[0], np.cumsum(values(name))])
+        add(name, f"{name}_exclusive", before[last] - before[first])
     return {
         "names": pl.DataFrame(names),
         "tree": pl.DataFrame(tree).with_columns(unit=pl.lit(unit.number, pl.Int64)),
@@ -91,13 +93,13 @@ def _ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     return thread[order], begin[order], end[order], group[order]
 
 
-def _launched(unit: Unit) -> Callable[[str], tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return what each launching call started, by the name of a sum: threads, begins of the calls,
-    values; by thread and begin.
+def _launched(unit: Unit) -> tuple[np.ndarray, np.ndarray, Callable[[str], np.ndarray]]:
+    """Return the threads and the begins of calls that launched work, by thread and begin, and what
+    gives their values by the name of a sum.
     """
     if not unit.has("launch", "memory"):
         nothing = np.zeros(0, np.int64)
-        return lambda _: (nothing, nothing, nothing)
+        return nothing, nothing, lambda _: nothing
     work = unit.launched
     thread, sent, what, kind, tensor = columns_of(work, "sender", "sent", "what", "class", "tensor")
     order = np.lexsort((sent, thread))
@@ -114,10 +116,10 @@ def _launched(unit: Unit) -> Callable[[str], tuple[np.ndarray, np.ndarray, np.nd
         "gemm_tensor_ns": kernel & (kind == GEMM) & (tensor == TENSOR_YES),
         "gemm_without_ns": kernel & np.isin(kind, (GEMM, CONVOLUTION)) & (tensor == TENSOR_NO),
     }
-    return lambda name: (
+    return (
         thread,
         sent,
-        kernel.astype(np.int64) if name == "kernels" else time * chosen[name],
+        lambda name: kernel.astype(np.int64) if name == "kernels" else time * chosen[name],
     )
 
 
@@ -126,16 +128,17 @@ def _paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarr
     ranges share those of DEEPEST.
     """
     path = np.zeros(len(group), np.int64)
-    free = 0
+    # Names without a group have -1.
+    group, groups, free = group.astype(np.int64) + 1, int(group.max(initial=0)) + 2, 0
     for level in range(int(depth.max(initial=-1)) + 1):
         rows = np.flatnonzero(depth == level)
         above = np.where(parent[rows] >= 0, path[np.maximum(parent[rows], 0)], -1)
         if level >= DEEPEST:
             path[rows] = above
             continue
-        distinct, codes = np.unique(np.stack([above, group[rows]]), axis=1, return_inverse=True)
-        path[rows] = free + codes.reshape(-1)
-        free += distinct.shape[1]
+        distinct, codes = factorize((above + 1) * groups + group[rows])
+        path[rows] = free + codes
+        free += len(distinct)
     return path
 
 

@@ -104,7 +104,9 @@ def phases(book: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFr
     NVTX ranges of the first task that took most of it.
     """
     unit = int(book.rows.units[0]) if len(book.rows.units) else 0
-    ranges = _ranges(book, unit).join(_patterns(labels), on="range", how="inner")
+    patterns = _patterns(labels)
+    names = patterns.select("code", "pattern").unique("code")
+    ranges = _ranges(book, unit).join(patterns.select("range", "code"), on="range", how="inner")
     rows = []
     for name, begin, end in (
         ("start-up", 0, steady.begin),
@@ -112,19 +114,8 @@ def phases(book: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFr
         ("shutdown", steady.end, book.duration),
     ):
         if end > begin:
-            inside = ranges.with_columns(
-                part=pl.min_horizontal("end", pl.lit(end))
-                - pl.max_horizontal("begin", pl.lit(begin))
-            )
-            most = (
-                inside.filter(pl.col("part") > 0)
-                .group_by("pattern")
-                .agg(pl.col("part").sum())
-                .sort(["part", "pattern"], descending=[True, False])
-                .head(2)
-            )
             repeats = name == "steady state"
-            doing = steady.found_by if repeats else ", ".join(most["pattern"].to_list())
+            doing = steady.found_by if repeats else _most_time_in(ranges, names, begin, end)
             rows.append(
                 (
                     name,
@@ -136,6 +127,21 @@ def phases(book: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFr
                 )
             )
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def _most_time_in(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, end: int) -> str:
+    """Return the names of the two kinds of ranges that took most of [begin, end)."""
+    inside = ranges.filter((pl.col("begin") < end) & (pl.col("end") > begin)).select(
+        "code", part=pl.col("end").clip(upper_bound=end) - pl.col("begin").clip(begin)
+    )
+    most = (
+        inside.group_by("code")
+        .agg(pl.col("part").sum())
+        .sort(["part", "code"], descending=[True, False])
+        .head(2)
+    )
+    found = most.join(names, on="code", how="left", maintain_order="left")
+    return ", ".join(found["pattern"].to_list())
 
 
 def _kernels(book: EventReader, unit: int) -> pl.DataFrame:
@@ -159,11 +165,13 @@ def _kernels(book: EventReader, unit: int) -> pl.DataFrame:
 
 
 def _patterns(labels: pl.DataFrame) -> pl.DataFrame:
-    """`range` (value) -> `pattern`: the name with its numbers folded."""
+    """`range` (value) -> `pattern`: the name with its numbers folded, and `code`, its place in
+    alphabetical order.
+    """
     return labels.select(
         range=pl.col("value").cast(pl.Int64),
         pattern=pl.col("label").str.replace(TAIL, "").str.replace_all(NUMBER, "#"),
-    )
+    ).with_columns(code=pl.col("pattern").rank("dense"))
 
 
 def _ranges(book: EventReader, unit: int, layouts: Sequence[str] = LAYOUTS) -> pl.DataFrame:
@@ -182,15 +190,16 @@ def _ranges(book: EventReader, unit: int, layouts: Sequence[str] = LAYOUTS) -> p
 
 
 def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray) -> Steady | None:
-    """By the ranges of one task. kernels: begins of those of its device."""
-    ranges = ranges.join(patterns, on="range", how="inner").sort("thread", "pattern", "begin")
-    late = (pl.col("begin").shift(-1) < pl.col("end")).over("thread", "pattern").fill_null(False)
-    groups = ranges.group_by("thread", "pattern", maintain_order=True).agg(
+    """By the ranges of one task, which are by begin. kernels: begins of those of its device."""
+    ranges = ranges.join(
+        patterns.select("range", "code"), on="range", how="inner", maintain_order="left"
+    )
+    groups = ranges.group_by("thread", "code").agg(
         count=pl.len().cast(pl.Int64),
         covered=(pl.col("end") - pl.col("begin")).sum(),
         first=pl.col("begin").min(),
         last=pl.col("end").max(),
-        overlaps=late.any(),
+        overlaps=(pl.col("begin").shift(-1) < pl.col("end")).any(),
     )
     groups = groups.filter((pl.col("count") >= LEAST_COUNT) & ~pl.col("overlaps"))
     inside = np.searchsorted(kernels, groups["last"].to_numpy()) - np.searchsorted(
@@ -198,7 +207,7 @@ def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
     )
     groups = groups.filter(
         pl.Series(inside >= LEAST_KERNELS * len(kernels), dtype=pl.Boolean)
-    ).sort(["covered", "count", "pattern"], descending=[True, True, False])
+    ).sort(["covered", "count", "code", "thread"], descending=[True, True, False, False])
     if not groups.height:
         return None
     best = groups.row(0, named=True)
@@ -207,13 +216,14 @@ def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
         & (pl.col("count") >= MORE_OFTEN * best["count"])
     )
     if often.height:
-        best = often.sort(["count", "covered"], descending=True).row(0, named=True)
-    mine = ranges.filter(
-        (pl.col("thread") == best["thread"]) & (pl.col("pattern") == best["pattern"])
-    )
+        best = often.sort(["count", "covered"], descending=True, maintain_order=True).row(
+            0, named=True
+        )
+    mine = ranges.filter((pl.col("thread") == best["thread"]) & (pl.col("code") == best["code"]))
     begins, ends = mine["begin"].to_numpy(), mine["end"].to_numpy()
+    name = patterns.filter(pl.col("code") == best["code"])["pattern"][0]
     # Work of the last iteration may run after its range has ended.
-    return _without_warm_up(begins, int(ends[-1]), f"NVTX ranges {best['pattern']}")
+    return _without_warm_up(begins, int(ends[-1]), f"NVTX ranges {name}")
 
 
 def _without_warm_up(begins: np.ndarray, end: int, found_by: str) -> Steady:
