@@ -78,29 +78,34 @@ def united(sets: Sequence[Spans]) -> Spans:
     )
 
 
-def _combined(first: Spans, second: Spans, needed: tuple[bool, bool]) -> Spans:
-    """The times whose membership in the two sets is as `needed`; not outside of both."""
-    edges = _distinct(
-        np.sort(np.concatenate([first.begin, first.end, second.begin, second.end]), kind="stable")
-    )
-    if len(edges) < 2:
-        return EMPTY
-    held = (first.contains(edges[:-1]) == needed[0]) & (second.contains(edges[:-1]) == needed[1])
-    return union(edges[:-1][held], edges[1:][held])
-
-
 def intersection(first: Spans, second: Spans) -> Spans:
-    return _combined(first, second, (True, True))
+    """The times in both sets."""
+    if len(second) < len(first):
+        first, second = second, first
+    # Each interval of the smaller set with all of the other's that reach into it.
+    since = np.searchsorted(second.end, first.begin, "right")
+    count = np.searchsorted(second.begin, first.end, "left") - since
+    at = np.repeat(np.arange(len(first)), count)
+    other = np.arange(len(at)) + np.repeat(since - (np.cumsum(count) - count), count)
+    return Spans(
+        np.maximum(first.begin[at], second.begin[other]),
+        np.minimum(first.end[at], second.end[other]),
+    )
 
 
 def difference(first: Spans, second: Spans) -> Spans:
     """The times in the first set that are not in the second."""
-    return _combined(first, second, (True, False))
+    if not len(first) or not len(second):
+        return first
+    return intersection(first, gaps(second, int(first.begin[0]), int(first.end[-1])))
 
 
 def gaps(spans: Spans, begin: int, end: int) -> Spans:
     """The times of [begin, end) that are not in the set."""
-    return difference(union(np.array([begin]), np.array([end])), spans)
+    since = np.maximum(np.append(np.int64(begin), spans.end), begin)
+    until = np.minimum(np.append(spans.begin, np.int64(end)), end)
+    kept = until > since
+    return Spans(since[kept], until[kept])
 
 
 def clipped(spans: Spans, begin: int, end: int) -> Spans:
