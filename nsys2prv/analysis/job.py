@@ -343,26 +343,42 @@ class OpenJob:
         ]
         found: dict[str, dict[str, list[pl.DataFrame]]] = {analysis.name: {} for analysis in able}
         units = sorted(set(self.book.rows.units.tolist()))
-        collect = partial(_collect, self._saved, [analysis.name for analysis in able], question)
-        for partial_frames in self._job.workers.run(collect, units):
-            for name, frames in partial_frames.items():
-                for key, frame in frames.items():
-                    found[name].setdefault(key, []).append(frame)
         results = {}
-        for analysis in wanted:
-            if analysis in able:
+        steps = len(able) + (len(units) if len(units) > 1 else len(able))
+        with self._job.workers.progress.bar("analysing", steps, "steps") as bar:
+            for partial_frames in self._collected(able, question, units):
+                for name, frames in partial_frames.items():
+                    for key, frame in frames.items():
+                        found[name].setdefault(key, []).append(frame)
+                bar.update(1)
+            for analysis in able:
                 whole = {key: _whole(frames) for key, frames in found[analysis.name].items()}
                 results[analysis.name] = replace(
                     analysis.conclude(whole, context), name=analysis.name, title=analysis.title
                 )
-            else:
+                bar.update(1)
+        for analysis in wanted:
+            if analysis not in able:
                 why = [
                     f"{analysis.title}: {self.absent(group)}"
                     for group in analysis.needs
                     if not self.book.layouts & set(group)
                 ]
                 results[analysis.name] = Result(analysis.name, analysis.title, missing=why)
-        return results
+        return {analysis.name: results[analysis.name] for analysis in wanted}
+
+    def _collected(
+        self, able: Sequence[Analysis], question: AnalysisOptions, units: Sequence[int]
+    ) -> Iterator[dict[str, dict[str, pl.DataFrame]]]:
+        """Yield what the analyses collect, unit by unit; of a single one, which workers could not
+        share, analysis by analysis.
+        """
+        if len(units) == 1:
+            unit = Unit(load(self._saved), units[0], question, self._saved.parent)
+            yield from ({analysis.name: analysis.collect(unit)} for analysis in able)
+            return
+        collect = partial(_collect, self._saved, [analysis.name for analysis in able], question)
+        yield from self._job.workers.run(collect, units)
 
 
 def _whole(frames: list[pl.DataFrame]) -> pl.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,40 @@ def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "iteration 1",
         "iteration 2",
     ]
+
+
+@pytest.mark.parametrize("reports", [GRAPHS, GRAPHS[:1]])
+def test_progress_of_analyses(reports: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar that is full in the end, on a terminal alone."""
+    made: list[dict] = []
+
+    class Bar:
+        def __init__(self, items: Iterable = (), **given: object) -> None:
+            self.items, self.given = items, {**given, "done": 0}
+            made.append(self.given)
+
+        def __iter__(self) -> Iterator:
+            return iter(self.items)
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def update(self, count: int) -> None:
+            self.given["done"] += count
+
+    monkeypatch.setattr("tqdm.tqdm", Bar)
+    assert main(["report", *reports, "--only", "findings,kernels", "-j", "1"]) == 0
+    assert not made
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["report", *reports, "--only", "findings,kernels", "-j", "1"]) == 0
+    (analysing,) = (bar for bar in made if bar["desc"] == "analysing")
+    assert analysing["done"] == analysing["total"] == 4
+    made.clear()
+    assert main(["report", *reports, "--only", "findings,kernels", "-j", "1", "-q"]) == 0
+    assert not made
 
 
 def test_parts_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
