@@ -291,7 +291,7 @@ def test_a_thread_whose_only_event_lies_outside_of_the_trace_is_not_created(
         OSRT_API=[os_call(0, 10, 6)],
         PROFILER_OVERHEAD=[{"start": 90, "end": 99, "globalTid": global_tid(77), **overhead}],
     )
-    assert sorted(found.values()) == [[[(0, 10, BLOCKED)]], [[(0, 10, 2)]]]
+    assert sorted(found.values()) == [[[(0, 10, 2)]], [[(0, 10, BLOCKED)]]]
 
 
 def test_no_states_unless_asked_for(tmp_path: Path) -> None:
