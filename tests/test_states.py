@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 from samples import Options as Job
 from samples import generate
 from test_truth_states import (
@@ -128,7 +129,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
     ]
     for columns in thread_states._records(task):
         assert (np.diff(columns[1]) >= 0).all()
-    table = list(zip(*(column.tolist() for column in vars(ranges).values()), strict=True))
+    table = list(zip(*(column.tolist() for column in asdict(ranges).values()), strict=True))
     held = list(
         zip(holding.object.tolist(), holding.begin.tolist(), holding.state.tolist(), strict=True)
     )

@@ -12,13 +12,13 @@ import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 import pytest
+from msgspec import Struct, field
 from tools.conversions import written
 from tools.corpus import EXPORTS, NO_CORPUS
 from tools.folders import as_folder
@@ -425,8 +425,7 @@ class Other(NamedTuple):
     left: int
 
 
-@dataclass(frozen=True)
-class Thing:
+class Thing(Struct, frozen=True):
     number: int
     keys: list[Pair | Other] = field(default_factory=list)
     maybe: Pair | None = None
@@ -437,7 +436,7 @@ class Thing:
     both: tuple[int, str] = (0, "")
 
 
-def test_dataclasses_as_json_and_back() -> None:
+def test_structs_as_json_and_back() -> None:
     thing = Thing(
         1 << 62,
         [Pair(1, "ü\udcff"), Other(2)],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import re
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tools import paramedir, view_answers
 
 from nsys2prv import Options, convert

@@ -1,8 +1,8 @@
 """The file that a store is, a ZIP archive whose directory has a size and a checksum for each member,
-and dataclasses as JSON.
+and Structs as JSON.
 
 Its first member tells what it is, as in documents of other programs. It comes into being under its
-name when it is complete. From JSON nothing is made that the annotations of a dataclass do not name,
+name when it is complete. From JSON nothing is made that the annotations of a Struct do not name,
 whoever wrote the text.
 """
 
@@ -13,10 +13,11 @@ import shutil
 import types
 import zipfile
 from collections import Counter
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 #: The first member, and its content.
 TYPE, CONTENT = "mimetype", b"application/x-nsys2prv-store"
@@ -216,10 +217,10 @@ def _parts(origin: Any, arguments: tuple, count: int) -> list:
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """Return the annotated types of what makes a dataclass or a named tuple; empty for all others."""
-    if is_dataclass(kind):
+    """Return the annotated types of what makes a Struct or a named tuple; empty for all others."""
+    if isinstance(kind, type) and issubclass(kind, Struct):
         hints = get_type_hints(kind)
-        return {field.name: hints[field.name] for field in fields(kind) if field.init}
+        return {name: hints[name] for name in kind.__struct_fields__}
     return (
         get_type_hints(kind)
         if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")

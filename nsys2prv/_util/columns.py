@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 #: Stands for "this row lacks the attribute" in columns of the normal form; Paraver values are never
 #: negative.
@@ -98,8 +98,7 @@ def is_sorted(values: np.ndarray) -> bool:
     return bool((values[1:] >= values[:-1]).all())
 
 
-@dataclass(frozen=True)
-class StoredFrame:
+class StoredFrame(Struct, frozen=True):
     """A frame in a file: `size` bytes from `offset` on (Arrow IPC, as a stream: of small frames
     polars reads it some twenty times faster than the file format).
     """

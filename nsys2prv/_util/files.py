@@ -19,9 +19,10 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.text import size_text
@@ -78,8 +79,7 @@ UNLOCKED = 3600.0
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """A process: a digest of its host's name, the namespace in which its pid is one, the pid, and
     when it began (in the system's ticks); 0 where not known.
     """

@@ -11,9 +11,10 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -80,8 +81,7 @@ _STAGES = {
 }
 
 
-@dataclass
-class Spent:
+class Spent(Struct):
     """CPU seconds by stage; own: those of them that this process spent. known: processes whose
     start is counted.
     """
@@ -123,8 +123,7 @@ class Spent:
         return f"CPU seconds: {', '.join([*parts, f'{beside:.2f} beside'])}"
 
 
-@dataclass(frozen=True)
-class Timed:
+class Timed(Struct, frozen=True):
     """Result of a task with its cost."""
 
     #: Result of the task.

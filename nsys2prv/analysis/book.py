@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.rows import RowTable, row_table
@@ -35,8 +35,7 @@ from nsys2prv.store.runs import (
 UNKNOWN = -1.0
 
 
-@dataclass(frozen=True)
-class Samples:
+class Samples(Struct, frozen=True):
     """Samples of one device. time: ascending (ns). values: (instants, metrics), NaN where an
     instant lacks one, UNKNOWN where it says that nothing was sampled.
     """
@@ -48,8 +47,7 @@ class Samples:
     values: np.ndarray
 
 
-@dataclass
-class EventReader:
+class EventReader(Struct, dict=True):
     """As in job.Job; names: per name set and source the value of each local name."""
 
     runs: list[Run]

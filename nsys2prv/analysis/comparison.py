@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv.analysis.efficiencies import scalability
 from nsys2prv.analysis.result import Result, Table, ratio
@@ -45,8 +45,7 @@ PLACES = (
 )
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """A job's results. job: name, duration_ns, devices, ranks."""
 
     job: Mapping[str, object]

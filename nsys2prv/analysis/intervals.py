@@ -5,13 +5,12 @@ half open: begin <= time < end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 
-@dataclass(frozen=True, eq=False)
-class Spans:
+class Spans(Struct, frozen=True, eq=False):
     """A set of times as its maximal intervals."""
 
     begin: np.ndarray

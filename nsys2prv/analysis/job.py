@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import TracebackType
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from nsys2prv._util import engines
 from nsys2prv._util.errors import Nsys2prvError, UsageError
@@ -407,9 +407,9 @@ def open_job(
     Raises Nsys2prvError with one line for people when a report cannot be read, NothingToWrite when
     it holds nothing.
     """
-    if unknown := set(asked) - {field.name for field in fields(Options)}:
+    if unknown := set(asked).difference(Options.__struct_fields__):
         raise UsageError(
-            f"{', '.join(sorted(unknown))}: no such option; there are {', '.join(field.name for field in fields(Options))}"
+            f"{', '.join(sorted(unknown))}: no such option; there are {', '.join(Options.__struct_fields__)}"
         )
     options = replace(options, **asked)
     given = reports_meant([reports] if isinstance(reports, str | Path) else reports)

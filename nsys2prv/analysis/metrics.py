@@ -5,10 +5,10 @@ use of devices.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv.analysis.book import UNKNOWN, Samples
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
@@ -19,8 +19,7 @@ from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, Unit
 TELL_BEFORE = ("gpu_metric",)
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """values[k] holds from edges[k] to edges[k + 1] (ns), where told[k]; nothing is known
     elsewhere, and the value is 0 there.
     """

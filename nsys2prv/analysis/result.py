@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import polars as pl
+from msgspec import Struct, field
 
 from nsys2prv.analysis.book import EventReader
 from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """Figures. Columns that end in `_ns` are durations, `_bytes` sizes, `share` and `efficiency`
     fractions of 1, `_gb_s` 10^9 bytes a second. about: how they are defined.
     """
@@ -23,8 +22,7 @@ class Table:
     about: str = ""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Struct, frozen=True):
     """tables: by name. notes: on how to read them. missing: what the reports lack, and which
     figures are not given therefore. findings: what holds the job back, greatest share first.
     """
@@ -37,8 +35,7 @@ class Result:
     findings: list[Finding] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Struct, frozen=True):
     """Context that analyses conclude with. labels: name set -> frame of value and label. folded:
     NVTX names as groups (folding.py). absent: layouts -> why there are none of them. clocks: as
     head.clock_table has them.
@@ -106,8 +103,7 @@ class Context:
         ).drop("label")
 
 
-@dataclass(frozen=True)
-class Analysis:
+class Analysis(Struct, frozen=True):
     """An analysis. needs: groups of layouts, of each of which one must be there. collect: partial
     frames of one unit, by name. conclude: the tables of the frames of all units, each put together.
     """

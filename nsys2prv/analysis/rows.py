@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv.conversion.device_states import device_of
 from nsys2prv.conversion.job import Job
@@ -15,8 +14,7 @@ from nsys2prv.paraver.object_model import OF_GPU, gpu_identity
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
 
 
-@dataclass(frozen=True)
-class RowTable:
+class RowTable(Struct, frozen=True):
     """threads: a row for each thread of the trace, in their order: `thread` (from 0), `row` (its
     name), `kind` (host, stream, samples), `task` (from 1, as Paraver numbers them), `rank` (null
     where unknown), `node`, `device` (index into devices, null for none), `stream`. devices: a row

@@ -8,10 +8,10 @@ a device. A few tasks are looked at, for all do the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv.analysis.book import EventReader
 from nsys2prv.analysis.regions import LAYOUTS, NUMBER, TAIL
@@ -40,8 +40,7 @@ SCHEMA = {
 }
 
 
-@dataclass(frozen=True)
-class Steady:
+class Steady(Struct, frozen=True):
     """When a job repeats itself."""
 
     # ns of the trace

@@ -7,9 +7,9 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv.analysis.findings.told import WIDEST, finding_lines
 from nsys2prv.analysis.result import Result
@@ -21,8 +21,7 @@ MOST_LINES, FEW_ROWS = 60, 5
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(Struct, frozen=True):
     """Style of printing. In a pipe nothing depends on a terminal: tables have all columns, and
     there are no escape sequences.
     """

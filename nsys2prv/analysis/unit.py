@@ -7,12 +7,12 @@ What several analyses need is computed once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 
 from nsys2prv.analysis.book import EventReader, Samples
 from nsys2prv.analysis.intervals import EMPTY, Spans, difference, union, united
@@ -35,8 +35,7 @@ GEMM, CONVOLUTION = 1, 3
 TENSOR_YES, TENSOR_NO = 1, 2
 
 
-@dataclass(frozen=True)
-class AnalysisOptions:
+class AnalysisOptions(Struct, frozen=True):
     """Options of all analyses. useful: `compute` (kernels other than NCCL's, as BSC) or
     `all-kernels` (as TALP). windows: frame of regions and iterations with `region`, `iteration`,
     `begin`, `end`; the whole job is the first. bins: of maps over time. synchronising: values of

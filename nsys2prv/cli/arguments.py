@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -249,9 +248,9 @@ def as_options(arguments: argparse.Namespace) -> Options:
 
     signals.raise_ended()
     given = {
-        field.name: getattr(arguments, field.name)
-        for field in fields(Options)
-        if hasattr(arguments, field.name)
+        name: getattr(arguments, name)
+        for name in Options.__struct_fields__
+        if hasattr(arguments, name)
     }
     durations = arguments.min_duration
     least_durations(

@@ -8,9 +8,10 @@ import tempfile
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+
+from msgspec import Struct
 
 from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import Nsys2prvError
@@ -28,8 +29,7 @@ MARK = "*"
 ALIKE = 0.9
 
 
-@dataclass(frozen=True)
-class _Held:
+class _Held(Struct, frozen=True):
     """A report. counts: rows by table; kinds: rows that a kind of event would read, and their
     tables.
     """

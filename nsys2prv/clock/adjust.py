@@ -8,9 +8,10 @@ nothing keep them.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv.clock.gathering import Precedences
 from nsys2prv.clock.hull import Bounds, middle, nearest, region
@@ -26,8 +27,7 @@ SWEEPS = 3
 RELAXED = (0.0, *(1_000.0 * 2.0**step for step in range(11)))
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """Correction of a host under construction: corrected = time + offset + drift * time, all
     relative to the pivot, ns.
     """
@@ -109,8 +109,7 @@ def connect(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     return _along(estimates, part, roads)
 
 
-@dataclass(frozen=True)
-class _Road:
+class _Road(Struct, frozen=True):
     """Correction that takes times of one part to those of another: offset + drift * time."""
 
     #: Offset, ns.

@@ -5,10 +5,10 @@ or message.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv.clock import Role
 from nsys2prv.clock.gathering import drop_unrelated_members, in_turn
@@ -20,8 +20,7 @@ from nsys2prv.clock.verdict import Violations
 FAR = 1 << 60
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(Struct, frozen=True):
     """Begins or ends by group, ascending; arrays of one length. Each report has at most one in a
     group.
     """
@@ -59,8 +58,7 @@ class Side:
         return first, owner, second
 
 
-@dataclass(frozen=True)
-class Bindings:
+class Bindings(Struct, frozen=True):
     """Bindings of `groups` groups: in each, no end is before a begin of another report."""
 
     groups: int
@@ -112,8 +110,7 @@ class Bindings:
         return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """Some groups' calls as begins and ends (group, report, time) of so many collectives, numbered
     from 0. findings: of recognising them, and of leaving members out. torn: collectives that are
     not heeded.

@@ -4,11 +4,11 @@ no averaging removes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import Role
@@ -18,8 +18,7 @@ from nsys2prv.clock.observations import NOISE, TO_SIGMA, Finding, line_through, 
 REFERENCES = 3
 
 
-@dataclass
-class Block:
+class Block(Struct):
     """`end`: mean end of each host's members, float ns relative to the pivot; `late`: the last to
     come is there; `seen`: exists.
 
@@ -37,8 +36,7 @@ class Block:
     weight: np.ndarray = field(default_factory=lambda: np.empty(0))
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(Struct, frozen=True):
     """time on clock `to` = time + offset + drift * time of clock `clock`, all relative to the
     pivot; `weight`: its uncertainty, ns.
     """

@@ -13,9 +13,9 @@ lies before is stretched, unless that would move a begin after an end that it mu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from nsys2prv.clock.bindings import FAR, Bindings, Bound, bindings_of
 from nsys2prv.clock.maps import Shifts
@@ -38,8 +38,7 @@ ROUNDS, WORK = (50, 2_000), 100_000_000
 ATTEMPTS = 4
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(Struct, frozen=True):
     """Move of a report."""
 
     report: int
@@ -51,8 +50,7 @@ class Move:
     at: int
 
 
-@dataclass(frozen=True)
-class CausalOrder:
+class CausalOrder(Struct, frozen=True):
     """shifts: of the reports that are moved, by corrected times in ns. moves: how far, likewise.
     violations: of what was observed.
 

@@ -5,11 +5,12 @@ do not belong.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import Role
@@ -41,8 +42,7 @@ SAMPLE = 256
 HOLD_BACK = 10
 
 
-@dataclass(frozen=True)
-class Precedences:
+class Precedences(Struct, frozen=True):
     """`begin` on clock `before` is not later than `end` on clock `after`: arrays of one length,
     float ns relative to the pivot.
     """
@@ -58,7 +58,7 @@ class Precedences:
         return len(self.begin)
 
     def of(self, rows: np.ndarray) -> Precedences:
-        return Precedences(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+        return Precedences(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
     def corrected(self, offset: np.ndarray, drift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the begins and the ends by corrected clocks: time + offset + drift * time, by
@@ -297,8 +297,7 @@ OPEN_COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class Gathered:
+class Gathered(Struct, frozen=True):
     """rows: of per_host. groups: communicator of each of their keys, which are numbers from 0.
     findings: of recognising collectives, and of leaving members out. unsettled: calls
     (OPEN_COLUMNS) of groups some of whose members could not be numbered, of one member of each
@@ -355,8 +354,7 @@ def _one_of_each_host(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@dataclass(frozen=True)
-class MemberCalls:
+class MemberCalls(Struct, frozen=True):
     """One member's calls of a group, by their begins: arrays of one length, as in :class:`Calls`,
     times relative to the pivot.
     """
@@ -368,8 +366,7 @@ class MemberCalls:
     is_root: np.ndarray
 
 
-@dataclass(frozen=True)
-class Participant:
+class Participant(Struct, frozen=True):
     """A member of a group, its clock, how many calls it has, where to get them, as often as they
     are asked for, and whether its report has the beginning of the group.
     """

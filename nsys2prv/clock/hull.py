@@ -4,9 +4,8 @@ end) that no bound forbids.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv.clock.observations import DRIFT_PRIOR, PLAUSIBLE_DRIFT
 
@@ -18,8 +17,7 @@ ANYWHERE = 1e12
 STEEP = 3 * DRIFT_PRIOR
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """value(times[i]) <= values[i] (`upper`) or >= values[i]: float ns. Upper and lower are arrays
     of (times, values).
     """
@@ -107,8 +105,7 @@ def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
     return np.array(kept).reshape(-1, 2)
 
 
-@dataclass(frozen=True)
-class Middle:
+class Middle(Struct, frozen=True):
     """A line amid bounds: value at `begin`, value at `end`, and largest error of either;
     slope_error: how much steeper or less steep it may be, ns per ns.
     """
@@ -138,7 +135,7 @@ def middle(bounds: Bounds, begin: float, end: float) -> Middle | None:
         kept = Bounds(
             *(
                 np.concatenate([getattr(kept, name), getattr(near, name)])
-                for name in Bounds.__dataclass_fields__
+                for name in Bounds.__struct_fields__
             )
         )
         corners = region(kept, begin, end, STEEP)

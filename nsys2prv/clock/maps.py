@@ -5,14 +5,14 @@ reports say of their clocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True, eq=False)
-class Shifts:
+class Shifts(Struct, frozen=True, eq=False, dict=True):
     """Times moved by `shifts[k]` at `times[k]` (int64 ns, ascending without equals), by a line
     between, and constantly outside.
 
@@ -65,8 +65,7 @@ def _moved(
     return moved
 
 
-@dataclass(frozen=True)
-class ClockMap:
+class ClockMap(Struct, frozen=True):
     """global = local + offset + drift * (local - pivot), all in ns (drift as a plain ratio, 1e-6 =
     1 ppm); then moved by `shifts`.
 
@@ -144,8 +143,7 @@ SAME_MACHINE_NS = 1_000_000_000
 UNPLACED = "none"
 
 
-@dataclass(frozen=True)
-class ReportClock:
+class ReportClock(Struct, frozen=True):
     """Times of a report's clock at its local time 0, None where unknown."""
 
     #: Name of the host.
@@ -158,8 +156,7 @@ class ReportClock:
     absolute: bool = False
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """One report's map to UTC, its machine (equal numbers = one machine) and the method that placed
     it.
     """

@@ -4,9 +4,8 @@ certain the match is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, Noise, line_through, spread_of
 
@@ -27,8 +26,7 @@ CANDIDATES = 3
 AGREEING = 0.9
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(Struct, frozen=True):
     """`index`: of the partner of each call, -1 without one; `spread`: of the end differences;
     `ambiguous`: another fits as well.
     """

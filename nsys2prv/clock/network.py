@@ -13,9 +13,9 @@ would leave an error at the span's ends.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv.clock.blocks import Block, Link, unsteady
 from nsys2prv.clock.observations import DRIFT_PRIOR, NOISE, spread_of
@@ -26,8 +26,7 @@ HUBER, REJECT = 3.0, 8.0
 ROUNDS = 8
 
 
-@dataclass
-class Network:
+class Network(Struct):
     """Corrections of the hosts: corrected = time + offset + drift * time, relative to the pivot.
     Arrays have one element per host.
     """

@@ -4,16 +4,15 @@ and spreads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from nsys2prv.clock import MPI, NCCL
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(Struct, frozen=True):
     """Model of how simultaneous the ends of one collective are, in ns; fixed, so that more
     observations never widen a bound.
 
@@ -50,8 +49,7 @@ NOISE = {
 }
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """Calls of collectives, one row per member and call; arrays of one length."""
 
     #: Key of NOISE.
@@ -82,15 +80,14 @@ class Calls:
 
     def __post_init__(self) -> None:
         if self.began is None:
-            object.__setattr__(self, "began", np.zeros(len(self.begin), bool))
+            force_setattr(self, "began", np.zeros(len(self.begin), bool))
 
     @classmethod
     def none(cls) -> Calls:
-        return cls(*(np.empty(0, np.int64) for _ in fields(cls)))
+        return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
-@dataclass(frozen=True)
-class Messages:
+class Messages(Struct, frozen=True):
     """One row per message: its receive cannot end before its send begins. Arrays of one length;
     placed times in ns.
     """
@@ -103,11 +100,10 @@ class Messages:
 
     @classmethod
     def none(cls) -> Messages:
-        return cls(*(np.empty(0, np.int64) for _ in fields(cls)))
+        return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Finding about observations that the user should know."""
 
     kind: str
@@ -145,7 +141,7 @@ def call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:
     relative to `pivot`.
     """
     table = pl.DataFrame(
-        {field.name: np.asarray(getattr(calls, field.name)) for field in fields(calls)}
+        {name: np.asarray(getattr(calls, name)) for name in calls.__struct_fields__}
     )
     table = table.with_columns(
         pl.col("source", "group", "member", "number", "signature", "members").cast(pl.Int64),

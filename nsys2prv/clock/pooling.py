@@ -9,10 +9,9 @@ by no more than the calls reach over, as long as the two have one call in common
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv.clock import Role
 from nsys2prv.clock.gathering import Gathered, downsample, per_host
@@ -39,8 +38,7 @@ TRIES = 3
 KINDS = 1 << 32
 
 
-@dataclass(frozen=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """Calls of hosts that share communicators."""
 
     #: Rows of per_host, with keys and collectives of their own.
@@ -54,8 +52,7 @@ class Pool:
     left: list[int]
 
 
-@dataclass
-class _Pair:
+class _Pair(Struct):
     """Calls of two hosts that belong together: rows of the frame, of one and of the other. reach:
     over how long they go, ns.
     """
@@ -66,16 +63,11 @@ class _Pair:
     reach: float
 
 
-@dataclass
-class _Calls:
+class _Calls(Struct, dict=True):
     """The calls that are not settled. places: the rows of each group by host."""
 
     frame: pl.DataFrame
     places: dict[int, dict[tuple[int, int], np.ndarray]]
-    end: np.ndarray = field(init=False)
-    signature: np.ndarray = field(init=False)
-    all: np.ndarray = field(init=False)
-    began: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         self.end = self.frame["end"].to_numpy().astype(np.float64)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from nsys2prv._util.data import parsed
 from nsys2prv._util.errors import Nsys2prvError
@@ -23,8 +25,7 @@ HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_F
 CAUSAL_HEAD = "# causal: how far ranks were then moved in the trace beside this file; that is not done again where the file is used.\n"
 
 
-@dataclass(frozen=True)
-class HostClock:
+class HostClock(Struct, frozen=True):
     """Correction of one host's clock."""
 
     offset_ns: int = 0
@@ -54,8 +55,7 @@ class HostClock:
         )
 
 
-@dataclass(frozen=True)
-class RankMove:
+class RankMove(Struct, frozen=True):
     """Move of a rank beyond its host's correction."""
 
     #: Largest move, ns.
@@ -66,8 +66,7 @@ class RankMove:
     at_utc_ns: int = 0
 
 
-@dataclass(frozen=True)
-class CausalRecord:
+class CausalRecord(Struct, frozen=True):
     """Effect of --causal."""
 
     #: Number of reports.
@@ -80,8 +79,7 @@ class CausalRecord:
     moved: Mapping[str, RankMove]
 
 
-@dataclass(frozen=True)
-class ClockRecord:
+class ClockRecord(Struct, frozen=True):
     """Corrections of all hosts, as in the file beside the trace."""
 
     #: Host name -> correction.
@@ -150,7 +148,7 @@ def read_record(text: str, source: str) -> ClockRecord:
         raise Nsys2prvError(
             f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml"
         )
-    _check_keys(content, (field.name for field in fields(ClockRecord)), source)
+    _check_keys(content, ClockRecord.__struct_fields__, source)
     return ClockRecord(
         {str(name): _host(clock, f"{source}: {name}") for name, clock in hosts.items()},
         _causality(content.get("causality")),
@@ -173,7 +171,7 @@ def _check_keys(content: Mapping[str, Any], known: Iterable[str], where: str) ->
 
 
 def _host(clock: Mapping[str, Any], where: str) -> HostClock:
-    _check_keys(clock, (field.name for field in fields(HostClock)), where)
+    _check_keys(clock, HostClock.__struct_fields__, where)
     if "offset_ns" not in clock:
         raise Nsys2prvError(
             f"{where}: offset_ns is missing: by how much the clock is moved, in nanoseconds"

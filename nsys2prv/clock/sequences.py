@@ -5,11 +5,11 @@ checked by when the calls ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
 from nsys2prv.clock.matching import (
@@ -51,8 +51,7 @@ REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class CallSequence:
+class CallSequence(Struct, frozen=True, dict=True):
     """One member's calls by their begins: ends (float ns relative to the pivot), signatures, and
     which calls synchronise all members.
     """
@@ -71,8 +70,7 @@ class CallSequence:
         return rival_distances(self.end[places], self.signature[places])
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(Struct, frozen=True):
     """A member of a group, how many calls it has, and where to get them, as often as they are asked
     for. began: whether its report has the beginning of the group.
     """

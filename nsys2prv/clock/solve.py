@@ -5,10 +5,11 @@ verdict out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv.clock import network
 from nsys2prv.clock.adjust import (
@@ -56,8 +57,7 @@ COVER = 3.0
 ORDER = "order of collectives"
 
 
-@dataclass(frozen=True)
-class HostCorrection:
+class HostCorrection(Struct, frozen=True):
     """Correction of one host: corrected = placed + offset_ns + drift * (placed - pivot); 0 and 0
     for a reference.
     """
@@ -92,8 +92,7 @@ class HostCorrection:
         return self.drift * 1e6
 
 
-@dataclass(frozen=True)
-class Alignment:
+class Alignment(Struct, frozen=True):
     """Result of aligning the hosts."""
 
     #: Correction of each host.

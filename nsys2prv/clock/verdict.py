@@ -4,10 +4,9 @@ residuals.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import Role
@@ -18,8 +17,7 @@ from nsys2prv.clock.observations import evenly
 MISFITS = 0.05
 
 
-@dataclass(frozen=True)
-class Violations:
+class Violations(Struct, frozen=True):
     """Count and size of causality violations."""
 
     #: Number of ends checked.
@@ -49,8 +47,7 @@ class Violations:
         )
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Violations in what was used for the estimate and in what was held back from it, by placed
     times and by corrected ones.
     """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv.clock.observations import Calls, Finding, Messages
 from nsys2prv.clock.record import ClockRecord, HostClock
@@ -95,8 +95,7 @@ def pivot_of(portions: Sequence[ObservationChunk]) -> int:
     return (min(times) + max(times)) // 2 if times else 0
 
 
-@dataclass(frozen=True)
-class ObserveStep:
+class ObserveStep(Struct, frozen=True):
     """Observes at once what cannot be had in portions. facts: by relation and name; tasks: of
     processes as in FactBook.
     """
@@ -120,8 +119,7 @@ class ObserveStep:
         )
 
 
-@dataclass(frozen=True)
-class GatherStep:
+class GatherStep(Struct, frozen=True):
     """Gathers a portion's calls per host; stores that and its messages."""
 
     portion: ObservationChunk
@@ -133,8 +131,7 @@ class GatherStep:
         return self.path
 
 
-@dataclass(frozen=True)
-class SolveStep:
+class SolveStep(Struct, frozen=True):
     """Solves for the corrections by what was gathered."""
 
     hosts: int
@@ -163,7 +160,10 @@ def concat_observations(kind: type, parts: Sequence[Any]) -> Any:
     if not parts:
         return kind.none()
     return kind(
-        *(np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(kind))
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in kind.__struct_fields__
+        )
     )
 
 

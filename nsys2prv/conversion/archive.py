@@ -11,10 +11,11 @@ import zipfile
 import zlib
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from msgspec import Struct
 
 from nsys2prv._util.archive import (
     Members,
@@ -54,8 +55,7 @@ OPTIONS = {
 _DAMAGE = (zipfile.BadZipFile, zlib.error, *WRONG)
 
 
-@dataclass(frozen=True)
-class ArchivedReport:
+class ArchivedReport(Struct, frozen=True):
     """Report in a store."""
 
     info: ReportInfo
@@ -63,8 +63,7 @@ class ArchivedReport:
     stages: list[list[str]]
 
 
-@dataclass(frozen=True)
-class ArchiveManifest:
+class ArchiveManifest(Struct, frozen=True):
     """Contents of a store."""
 
     #: Names of the kinds that were read.
@@ -77,14 +76,12 @@ class ArchiveManifest:
     reports: list[ArchivedReport]
 
 
-@dataclass(frozen=True)
-class Store:
+class Store(Struct, frozen=True):
     path: Path
     contents: ArchiveManifest
 
 
-@dataclass(frozen=True)
-class StoredTask:
+class StoredTask(Struct, frozen=True):
     """Instead of reading: take the result from a store. planned: the task that reading would be."""
 
     planned: reading.Task
@@ -212,9 +209,9 @@ def check_settings_match(
 def _same(name: str, one: ArchiveManifest, other_name: str, other: ArchiveManifest) -> None:
     different = ["-t"] if one.kinds != other.kinds else []
     different += [
-        OPTIONS.get(field.name, field.name)
-        for field in fields(Settings)
-        if getattr(one.settings, field.name) != getattr(other.settings, field.name)
+        OPTIONS.get(name, name)
+        for name in Settings.__struct_fields__
+        if getattr(one.settings, name) != getattr(other.settings, name)
     ]
     if different:
         raise Nsys2prvError(

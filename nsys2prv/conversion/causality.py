@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv.clock.bindings import bound
 from nsys2prv.clock.causal import CausalOrder, restored
@@ -26,8 +28,7 @@ def restored_order(book: FactBook, reports: int, folder: Path, run: align.Run) -
     return next(iter(run(run_step, [OrderStep(reports, tuple(found), align.pivot_of(found))])))
 
 
-@dataclass(frozen=True)
-class OrderStep:
+class OrderStep(Struct, frozen=True):
     """Restores the order by what was observed."""
 
     reports: int

@@ -9,11 +9,11 @@ report's own time. Memory is that of one report's facts.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import FrameWriter, StoredFrame, read_frame
 from nsys2prv.events import all_kinds
@@ -25,8 +25,7 @@ from nsys2prv.store.runs import SpillWriter
 from nsys2prv.store.task_result import TaskResult
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """Facts of one reading task, by name, and what the indices in them mean."""
 
     facts: dict[str, StoredFrame]
@@ -35,8 +34,7 @@ class Source:
     names: dict[str, StoredFrame]
 
 
-@dataclass(frozen=True)
-class DeriveTask:
+class DeriveTask(Struct, frozen=True):
     """One kind in one report."""
 
     number: int

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.extraction import GPU, DeviceKey, ObjectKey, StreamKey
@@ -83,8 +83,7 @@ class Sweep:
         return begin[apart], ends
 
 
-@dataclass(frozen=True)
-class StateTask:
+class StateTask(Struct, frozen=True):
     """Task that derives the states of GPUs from all operations on them."""
 
     number: int

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.engines.pool import Pool
 from nsys2prv._util.progress import Progress, Spent, timed
@@ -23,8 +24,7 @@ from nsys2prv.store.runs import LINE, TRACE, Run, Shape
 from nsys2prv.store.task_result import TaskResult
 
 
-@dataclass(frozen=True)
-class Workers:
+class Workers(Struct, frozen=True):
     """Pool that runs the tasks, with progress and accounting of time."""
 
     #: Executor of the tasks.
@@ -50,8 +50,7 @@ class Workers:
         )
 
 
-@dataclass
-class Job:
+class Job(Struct, dict=True):
     """Reports of a job once they are read, with all that is needed to write the trace. All arrays
     are int64.
     """
@@ -84,46 +83,41 @@ class Job:
     stores: list[Path] = field(default_factory=list)
     #: True if this is a part of the job that was read.
     is_cut: bool = False
-    #: Records and sampled numbers by layout, lines by kind.
-    written: Counter[str] = field(init=False)
-    #: Read but not written, by (layout or kind of lines, reason).
-    left_out: Counter[tuple[str, str]] = field(init=False)
-    #: All runs; `run.source` is an index into `threads`, `domains` and each list of `names`.
-    runs: list[Run] = field(init=False)
-    #: Per source: index into model.tree of the thread of each local object.
-    threads: list[np.ndarray] = field(init=False)
-    #: Per source: index into `domain_codes` of each local NVTX domain.
-    domains: list[np.ndarray] = field(init=False)
-    #: Name set -> per source: event value of each local name.
-    names: dict[str, list[np.ndarray]] = field(init=False)
-    #: Length of the trace, ns.
-    duration: int = field(init=False)
 
     def __post_init__(self) -> None:
         by_task = sorted(self.results, key=lambda result: result.task)
         numbers = {result.task: index for index, result in enumerate(by_task)}
         domain_index = {name: index for index, (name, _) in enumerate(self.domain_codes)}
         shapes: dict[Shape, Shape] = {}
-        self.runs = [
+        #: All runs; `run.source` is an index into `threads`, `domains` and each list of `names`.
+        self.runs: list[Run] = [
             replace(run, source=numbers[run.source], shape=shapes.setdefault(run.shape, run.shape))
             for result in self.results
             for run in result.runs
         ]
-        self.threads = [threads_of(result, self.model) for result in by_task]
-        self.domains = [
+        #: Per source: index into model.tree of the thread of each local object.
+        self.threads: list[np.ndarray] = [threads_of(result, self.model) for result in by_task]
+        #: Per source: index into `domain_codes` of each local NVTX domain.
+        self.domains: list[np.ndarray] = [
             np.array([domain_index[domain] for domain in result.domains], np.int64)
             for result in by_task
         ]
-        self.names = {
+        #: Name set -> per source: event value of each local name.
+        self.names: dict[str, list[np.ndarray]] = {
             name: [np.array(found.by_task.get(result.task, ()), np.int64) for result in by_task]
             for name, found in self.values.items()
         }
-        self.written = sum((result.events for result in self.results), Counter())
+        #: Records and sampled numbers by layout, lines by kind.
+        self.written: Counter[str] = sum((result.events for result in self.results), Counter())
         for run in self.runs:
             if run.shape.stream == LINE:
                 self.written[run.shape.name] += run.rows
-        self.left_out = sum((result.left_out for result in self.results), Counter())
-        self.duration = trace_duration(self.results, self.clocks)
+        #: Read but not written, by (layout or kind of lines, reason).
+        self.left_out: Counter[tuple[str, str]] = sum(
+            (result.left_out for result in self.results), Counter()
+        )
+        #: Length of the trace, ns.
+        self.duration: int = trace_duration(self.results, self.clocks)
 
     @property
     def clocks(self) -> list[ClockMap]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from nsys2prv.events.kind import Account
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store.task_result import TaskResult
 
 
-@dataclass
-class Writing:
+class Writing(Struct):
     """Records or sampled numbers of a layout, or lines of a kind. made = written + left_out."""
 
     made: int = 0
@@ -29,8 +29,7 @@ class Writing:
         return self.made - self.written - sum(self.left_out.values())
 
 
-@dataclass
-class Ledger:
+class Ledger(Struct):
     """Accounts of all rows and records of a job."""
 
     #: By kind of event, or relation.

@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from nsys2prv._util.version import __version__
 from nsys2prv.clock.maps import ClockMap
@@ -112,10 +114,9 @@ def text(
 def told(options: Options) -> dict[str, Any]:
     """Return the options that are not what they are by default; of files the names."""
     return {
-        field.name: _plain(getattr(options, field.name))
-        for field in fields(options)
-        if field.name not in NOT_TOLD
-        and getattr(options, field.name) != getattr(DEFAULTS, field.name)
+        name: _plain(getattr(options, name))
+        for name in options.__struct_fields__
+        if name not in NOT_TOLD and getattr(options, name) != getattr(DEFAULTS, name)
     }
 
 
@@ -135,11 +136,11 @@ def _told_of(job: Job, lines: Sequence[str], options: Options) -> list[str]:
 def _plain(value: object) -> Any:
     if isinstance(value, Path):
         return value.name
-    if is_dataclass(value):
+    if isinstance(value, Struct):
         return {
-            field.name: _plain(getattr(value, field.name))
-            for field in fields(value)
-            if getattr(value, field.name) != getattr(type(value)(), field.name)
+            name: _plain(getattr(value, name))
+            for name in value.__struct_fields__
+            if getattr(value, name) != getattr(type(value)(), name)
         }
     if isinstance(value, Mapping):
         return {str(key): _plain(found) for key, found in value.items()}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from nsys2prv._util import engines
 from nsys2prv.conversion import timeline
 from nsys2prv.conversion.cut.asked import CutOptions
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(Struct, frozen=True):
     """Options of a conversion, by default as on the command line."""
 
     #: Kinds of events by the names that -t takes; all if empty.

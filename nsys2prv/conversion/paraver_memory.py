@@ -8,7 +8,8 @@ times that, between 1.5 and 2.2 by how evenly the rows share them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, fields_present
@@ -24,8 +25,7 @@ WORTH_TELLING = 200_000_000
 WORTH_SPARING = 0.25
 
 
-@dataclass(frozen=True)
-class MemoryEstimate:
+class MemoryEstimate(Struct, frozen=True):
     """Contents of a trace that determine Paraver's memory: type:value pairs, those that remain
     without attributes, state records, communication lines.
     """

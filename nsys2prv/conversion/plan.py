@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import polars as pl
+from msgspec import Struct, field
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv.clock.record import ClockRecord
@@ -20,8 +20,7 @@ from nsys2prv.events.selection import Selection, least_durations, select
 from nsys2prv.paraver.values import base_names
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Checked options: what to read and how to place it. Made by :meth:`of`, which raises before
     any file is touched.
     """

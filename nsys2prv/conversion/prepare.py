@@ -7,12 +7,13 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.engines import alone
@@ -66,8 +67,7 @@ OBSERVING = frozenset(
 SMALL_JOB_ROWS = 250_000
 
 
-@dataclass
-class _Reading:
+class _Reading(Struct):
     """State that the stages of reading share."""
 
     #: Metadata of the reports, in rank order.
@@ -197,8 +197,7 @@ def _with_clocks(found: OpenedReports, placements: list[Placement], folder: Path
     return plan if record is None else replace(plan, method=record)
 
 
-@dataclass
-class OpenedReports:
+class OpenedReports(Struct):
     """Reports that are open but not read yet."""
 
     #: Metadata of the reports, in rank order.

@@ -6,8 +6,10 @@ Kinds of events that take rows of the same table share one reading of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import FrameWriter, StoredFrame
 from nsys2prv.events import all_kinds
@@ -64,8 +66,7 @@ TASK_ROWS = 400_000
 #: In the account of rows: those that a kind only takes note of while reading.
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Struct, frozen=True):
     """Parts of one report to read."""
 
     number: int

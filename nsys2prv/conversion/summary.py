@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from nsys2prv._util.errors import Detail, Nsys2prvError
 from nsys2prv._util.text import plural, some
@@ -198,8 +199,7 @@ FAR_APART = 86_400 * 1_000_000_000
 EXACT_TIMES = 2**53
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(Struct, frozen=True):
     """Contents of the files of a trace."""
 
     #: Lines of the .prv.
@@ -218,8 +218,7 @@ class Written:
     smaller: str = ""
 
 
-@dataclass
-class Summary:
+class Summary(Struct, dict=True):
     """Summary of a conversion."""
 
     ranks: int

@@ -5,10 +5,11 @@ map of each report.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import Nsys2prvError
@@ -85,8 +86,7 @@ def corrected(
 AS_THEY_ARE = "local times as they are"
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Placement of all reports in trace time."""
 
     #: Placement of each report in UTC.

@@ -5,10 +5,10 @@ profiled processes only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv._util.errors import UsageError
@@ -139,8 +139,7 @@ NO_CHAIN = "(no call chain)"
 MOST_FRAMES = 32
 
 
-@dataclass(frozen=True)
-class Frames:
+class Frames(Struct, frozen=True):
     """Frames at one depth, by sample id ascending. function, module: ids of strings."""
 
     sample: np.ndarray

@@ -5,12 +5,13 @@ names.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import (
     ABSENT,
@@ -117,8 +118,7 @@ class Interner(dict):
         return np.fromiter((self.setdefault(key, len(self)) for key in keys), np.int64)
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Settings of reading."""
 
     #: True if the calls that lines begin at are in the trace.
@@ -133,6 +133,9 @@ class Settings:
     nvtx_rules: tuple[nvtx.Rule, ...] | None = None
 
 
+_USUAL = Settings()
+
+
 class Extraction:
     """The state of reading one report: what kinds read from, and what their rows refer to.
 
@@ -144,7 +147,7 @@ class Extraction:
         report: ReportInfo,
         database: Source,
         launches: LaunchIndex | None = None,
-        settings: Settings = Settings(),
+        settings: Settings = _USUAL,
         regions: RegionIndex | None = None,
     ) -> None:
         self.report = report

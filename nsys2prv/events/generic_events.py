@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.events import metrics as gpu_metrics
@@ -31,8 +31,7 @@ LAYOUT = "generic_counter"
 NO_SAMPLES = frozenset({1, 2, 3, 4})
 
 
-@dataclass(frozen=True)
-class EventSource:
+class EventSource(Struct, frozen=True):
     """Source of the events of a type."""
 
     #: Name of the source.

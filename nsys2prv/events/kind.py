@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv.events.catalogue.counters import Metric
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from nsys2prv.nsight.source import Part, Source
 
 
-@dataclass
-class Account:
+class Account(Struct):
     """Account of the rows of one kind of event: rows + synthesized = records + dropped + skipped."""
 
     #: Rows read.
@@ -49,7 +49,7 @@ class Account:
 
     def __add__(self, other: Account) -> Account:
         return Account(
-            *(getattr(self, part.name) + getattr(other, part.name) for part in fields(self))
+            *(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__)
         )
 
 
@@ -57,8 +57,7 @@ class Account:
 ALL = "all"
 
 
-@dataclass
-class Lines:
+class Lines(Struct):
     """Communication records. All arrays have one element per line."""
 
     #: Kind of lines, a name in the catalogue.
@@ -79,8 +78,7 @@ class Lines:
     tag: np.ndarray | None = None
 
 
-@dataclass
-class Rows:
+class Rows(Struct):
     """Normal form of events of one layout. All arrays have one element per row."""
 
     #: Name of the layout in the catalogue.
@@ -110,8 +108,7 @@ class Rows:
         return self if keep.all() else replace(self, selection=np.flatnonzero(keep))
 
 
-@dataclass
-class Counters:
+class Counters(Struct):
     """Normal form of numbers sampled over time on one object.
 
     A value holds until the object's next record with that number. Records of equal time and object,
@@ -139,8 +136,7 @@ class Index(Enum):
     NCCL_CALLS = "nccl_calls"
 
 
-@dataclass(frozen=True)
-class RowRules:
+class RowRules(Struct, frozen=True):
     """How the rows of a kind are treated once they are read."""
 
     #: They last. False for points in time and for what follows from other kinds: these take no
@@ -163,8 +159,7 @@ class RowRules:
 POINTS = RowRules(has_duration=False)
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """How a kind reads its tables, where that differs from the others."""
 
     #: Integer columns that it reads of its one table, if several kinds read it: one statement then
@@ -178,8 +173,7 @@ class Reading:
     rereads_rows: bool = False
 
 
-@dataclass(frozen=True)
-class Indexes:
+class Indexes(Struct, frozen=True):
     """Indexes that a kind takes part in."""
 
     #: Those that it fills.
@@ -188,8 +182,7 @@ class Indexes:
     needs: tuple[Index, ...] = ()
 
 
-@dataclass(frozen=True)
-class SelectionRules:
+class SelectionRules(Struct, frozen=True):
     """How ``-t`` selects a kind, besides by its name and its groups."""
 
     #: Command-line names that include it, but do not mean it where something is left out or given a
@@ -199,8 +192,7 @@ class SelectionRules:
     opt_in: str = ""
 
 
-@dataclass(frozen=True)
-class GpuWork:
+class GpuWork(Struct, frozen=True):
     """The rows of a kind are work on a GPU: if all such are missing, or left out, the user is
     warned.
     """
@@ -210,8 +202,7 @@ class GpuWork:
     hint_when_missing: Callable[[Source], str] | None = None
 
 
-@dataclass(frozen=True)
-class Derived:
+class Derived(Struct, frozen=True):
     """A kind whose events follow from facts of several tables of a report."""
 
     #: Facts that it sets aside while reading.
@@ -220,8 +211,7 @@ class Derived:
     derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows]]
 
 
-@dataclass(frozen=True)
-class EventKind:
+class EventKind(Struct, frozen=True):
     """Declaration of a kind of event: eight fields, and further declarations that few kinds need.
 
     A table of calls, of which those of class 7 are translated; the layout `io_call` stands in the

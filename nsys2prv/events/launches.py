@@ -8,11 +8,11 @@ does not grow with the report.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from msgspec import Struct, field
 
 from nsys2prv._util.columns import factorize, is_sorted, narrowed
 from nsys2prv.nsight.info import PROCESS_MASK
@@ -23,8 +23,7 @@ from nsys2prv.nsight.source import NULL
 CALL_KIND = np.dtype([("thread", "<i8"), ("name", "<i8"), ("result", "<i8")])
 
 
-@dataclass
-class Launches:
+class Launches(Struct):
     """Calls of one read: columns of equal length (times in local ns; code: index into `kinds`, of
     CALL_KIND).
     """
@@ -36,8 +35,7 @@ class Launches:
     kinds: np.ndarray
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Calls of one process in one piece, ascending by correlation id from `low` to `high`, as
     columns one after the other in a file.
 
@@ -70,8 +68,7 @@ class Segment:
 _KEY, _BEGIN, _DURATION, _CODE = range(4)
 
 
-@dataclass
-class Found:
+class Found(Struct):
     """For each row asked for: whether a call was found (`hit`), and the call: begin, end (local ns)
     and code, its index into `kinds`.
 
@@ -109,8 +106,7 @@ class Found:
         return Found(self.hit[rows], self.begin[rows], self.end[rows], self.code[rows], self.kinds)
 
 
-@dataclass
-class LaunchIndex:
+class LaunchIndex(Struct):
     segments: list[Segment] = field(default_factory=list)
 
     def find(self, processes: np.ndarray, correlations: np.ndarray) -> Found:

@@ -11,9 +11,9 @@ in the order of the calls does not tell.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together, occurrence
 from nsys2prv.events.attributes import number_or_zero, one_based, optional
@@ -99,8 +99,7 @@ _BEGINNINGS = frozenset({"MPI_Init", "MPI_Init_thread", "MPI_Session_init"})
 _ENDINGS = frozenset({"MPI_Finalize", "MPI_Session_finalize"})
 
 
-@dataclass
-class _Calls:
+class _Calls(Struct):
     """Rows of one table: names and layouts by code, columns, process of each (globalPid) and its
     rank (UNKNOWN if not known).
     """

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.catalogue.counters import values_of
@@ -144,8 +144,7 @@ def _lacking(field: str, values: np.ndarray) -> np.ndarray:
     return values == (0 if field == "communicator" else ABSENT)
 
 
-@dataclass
-class _Found:
+class _Found(Struct):
     """Fields of distinct payloads, which of these are damaged, and each row's index into them."""
 
     fields: dict[str, np.ndarray]
@@ -233,8 +232,7 @@ def _hashes(field: str) -> pl.Expr:
     return unsigned.fill_null(_integer(field)).fill_null(hexadecimal.reinterpret(signed=True))
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A field of a schema: where it stands (bytes) and how; names of an enumeration's values."""
 
     field: str

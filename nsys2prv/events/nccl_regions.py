@@ -9,11 +9,11 @@ follow each other: an outermost range, or a whole group.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import (
     ABSENT,
@@ -50,8 +50,7 @@ def save_regions(found: Sequence[pl.DataFrame], frames: FrameWriter) -> list[Sto
     return [frames.append(pl.concat(found))] if found else []
 
 
-@dataclass
-class Tied:
+class Tied(Struct):
     """For each kernel asked for, in the order asked, what its unit says
     (:meth:`RegionIndex.units`), and parts: of how many kernels that do the unit's work it is one.
     ABSENT, the communicator 0, where there is no unit.
@@ -67,8 +66,7 @@ class Tied:
         return self["unit"] >= 0
 
 
-@dataclass
-class Units:
+class Units(Struct):
     """Units that move data, in order of thread and begin.
 
     thread, begin, end: when; shared: of how many ranks the process is, 0 unknown; columns: what

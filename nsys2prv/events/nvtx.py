@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.catalogue import catalogue
@@ -56,8 +56,7 @@ def _in_nccl(info: ReportInfo) -> str:
     return f"({' OR '.join(found)})" if found else "0"
 
 
-@dataclass
-class Named:
+class Named(Struct):
     """Ranges with their names and categories as fields, and their domains. wanted: whether no rule
     drops the row.
     """

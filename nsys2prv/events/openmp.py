@@ -9,10 +9,10 @@ with one on another clock; they end with their parallel region.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 
 from nsys2prv.events.attributes import optional
 from nsys2prv.events.catalogue import ValueSet, catalogue
@@ -35,8 +35,7 @@ LONGEST = 1 << 53
 BATCH = 10_000
 
 
-@dataclass(frozen=True)
-class Construct:
+class Construct(Struct, frozen=True):
     """Rows of a table that become records of a layout.
 
     value: the column that says of what kind each is, with the bits of `mask`; or the value of all.

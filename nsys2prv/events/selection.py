@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
+
+from msgspec import Struct
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import duration_text
@@ -28,8 +29,7 @@ STATS = {
 LIKE = 3
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """kinds: to translate. asked: the names that the user gave, of kinds or of groups of them,
     worth a warning where none is found.
     """

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv.nsight.source import NULL, TIME_LIMIT, Source, usable
 
@@ -34,8 +34,7 @@ OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
 MOST_TABLES = 8
 
 
-@dataclass(frozen=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """The times (ns, local) that rows may have, both included."""
 
     first: int = -TIME_LIMIT
@@ -142,8 +141,7 @@ _PATH = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(Struct, frozen=True):
     """A message, shortened, and how often a report has it."""
 
     severity: int

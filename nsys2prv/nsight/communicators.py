@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL, Source
@@ -28,8 +28,7 @@ LONGEST_LIST = 60
 UNKNOWN = -1
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """A communicator of one rank. members: world rank of each of its ranks, None if not known."""
 
     rank: int

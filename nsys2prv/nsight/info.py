@@ -7,9 +7,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from nsys2prv._util.data import data_text, shipped
 from nsys2prv.nsight.capture import Capture, Message, capture_of, messages
@@ -106,8 +107,7 @@ PROCESS_MASK = ~0xFFFFFF
 NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A physical GPU as the report numbers it. `key` tells it from all others of its host, where
     that is known.
     """
@@ -122,8 +122,7 @@ class Gpu:
         return self.uuid if self.uuid.strip("0-") else self.bus
 
 
-@dataclass(frozen=True)
-class ReportInfo:
+class ReportInfo(Struct, frozen=True):
     """Facts of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and
     globalTid.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from nsys2prv.nsight.capture import NO_PROCESSES, Capture
 from nsys2prv.nsight.info import (

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv._util.columns import factorize_together
 from nsys2prv._util.native import core
@@ -30,8 +30,7 @@ FEW, ROWS_PER_COMBINATION = 1000, 8
 OF_TYPE = (None, 0, 0.5, "", b"")
 
 
-@dataclass(frozen=True)
-class LookedAt:
+class LookedAt(Struct, frozen=True):
     """The columns that conditions look at: by their values, or by nothing but the values' types, of
     which NULL is one.
     """
@@ -119,8 +118,7 @@ INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
 Query = Callable[[str], list[tuple]]
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(Struct, frozen=True):
     """Position of a column in the records of its table, and how to read its values. affinity: as
     SQLite derives it from the declared type.
     """

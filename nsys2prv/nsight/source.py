@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
@@ -37,8 +37,7 @@ def all_usable(times: np.ndarray) -> bool:
     return bool(len(times)) and int(times.min()) > -TIME_LIMIT and int(times.max()) < TIME_LIMIT
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """The range of a table's rowids (an empty one when it has no rows), and the name by which
     SQLite knows them here.
 
@@ -56,8 +55,7 @@ class Extent:
         return max(0, self.last - self.first + 1)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True, dict=True):
     """A table's columns (name -> declared type), and what tells its extent, which is looked up when
     it is first asked for.
     """
@@ -74,8 +72,7 @@ class Table:
         return column in self.columns
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """Consecutive rows of a table, by rowid, both ends included."""
 
     table: str
@@ -88,8 +85,7 @@ class Part:
             yield Part(self.table, first, min(first + rows - 1, self.last))
 
 
-@dataclass(frozen=True)
-class SomeRows(Part):
+class SomeRows(Part, frozen=True):
     """Part of a table reduced to the rows with these rowids, ascending."""
 
     rowids: tuple[int, ...] = ()
@@ -103,8 +99,7 @@ class SomeRows(Part):
 FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
 
 
-@dataclass(frozen=True)
-class Templates:
+class Templates(Struct, frozen=True):
     """What texts have in common that differ by nothing but numbers."""
 
     #: Template of each text (int64).
@@ -197,8 +192,7 @@ class DistinctTexts:
 NO_TEXTS = DistinctTexts(pl.Series([b""], dtype=pl.Binary))
 
 
-@dataclass
-class Columns:
+class Columns(Struct):
     """Rows of one read, as columns."""
 
     #: Number of rows.
@@ -242,8 +236,7 @@ def _used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, Disti
     return (codes, distinct) if used.all() else ((np.cumsum(used) - 1)[codes], distinct.only(used))
 
 
-@dataclass(frozen=True)
-class Shared:
+class Shared(Struct, frozen=True):
     """Rows of a part, read once for several conditions; none of their values is damaged."""
 
     part: Part

@@ -11,7 +11,6 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from urllib.parse import quote
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.nsight.pages import Pages, conditions_met, looked_at, open_pages

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from isal import igzip, igzip_lib
+from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
 
@@ -29,8 +29,7 @@ LONGEST_NUMBER = 19
 LARGE, VALUE_BITS, VALUE_DIGITS = 100, 7, 2
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """Contents of a trace."""
 
     #: Event types.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import polars as pl
+from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
 from nsys2prv.events.catalogue.counters import Metric

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 #: Stands behind texts, of which the compiled writer copies as many bytes at once.
 _BEHIND = bytes(16)
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(Struct, frozen=True):
     """The same text in every line."""
 
     text: bytes
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True, dict=True):
     """One of several texts by index."""
 
     texts: tuple[bytes, ...]
@@ -31,8 +29,7 @@ class Choice:
         return b"".join(self.texts) + _BEHIND, np.cumsum([0, *map(len, self.texts)], dtype=np.int32)
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(Struct, frozen=True):
     """A number from 0 up."""
 
 
@@ -69,8 +66,7 @@ class LineShape:
         yield (text + _BEHIND,)
 
 
-@dataclass
-class Batch:
+class Batch(Struct):
     """Lines of one shape."""
 
     shape: LineShape

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import natural_key
@@ -38,8 +39,7 @@ NO_PROCESS = 0
 OF_GPU = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
 
 
-@dataclass(frozen=True)
-class RankedProcess:
+class RankedProcess(Struct, frozen=True):
     """A process in its place: report index, globalPid, rank (None where nothing tells)."""
 
     report: int
@@ -47,8 +47,7 @@ class RankedProcess:
     rank: int | None
 
 
-@dataclass
-class ObjectModel:
+class ObjectModel(Struct):
     """Objects of the trace."""
 
     #: Tree of nodes, tasks and threads.
@@ -155,8 +154,7 @@ def build(
     return ObjectModel(tree, rows, processes, gpus.used, ranked)
 
 
-@dataclass
-class _Device:
+class _Device(Struct):
     """A row for a device: its name, and under what keys the reports have it."""
 
     name: str

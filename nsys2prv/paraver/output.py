@@ -6,11 +6,11 @@ import mmap
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 #: Larger writes cost more per byte on common kernels.
 WRITE_BYTES = 1 << 20
@@ -22,8 +22,7 @@ LOOK_SECONDS = 0.0005
 _FAILED = -1
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(Struct, frozen=True):
     """A file that several processes write, part by part. compress: each part is a gzip member of
     its own; Paraver reads files of many.
 

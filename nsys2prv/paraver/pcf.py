@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
 import polars as pl
+from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import LARGEST_PCF, read_given
@@ -37,8 +37,7 @@ THREAD_FUNC         State As Is
 """
 
 
-@dataclass(frozen=True)
-class EventType:
+class EventType(Struct, frozen=True):
     """An event type and, where its values have names, their labels: a frame of `value` and `label`,
     as :func:`safe_labels` makes it (0 is always End).
     """
@@ -48,8 +47,7 @@ class EventType:
     labels: pl.DataFrame | None = None
 
 
-@dataclass(frozen=True)
-class StateLabel:
+class StateLabel(Struct, frozen=True):
     """A value of state records. color: red, green, blue."""
 
     value: int
@@ -109,8 +107,7 @@ def _mapped(labels: pl.DataFrame, rows: pl.Series, change: Callable[[str], str])
     )
 
 
-@dataclass
-class PcfType:
+class PcfType(Struct):
     """An event type as a .pcf has it. labels: value -> label."""
 
     code: int

@@ -8,10 +8,10 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from nsys2prv.events.catalogue import DomainCode, Field, catalogue
 from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text
@@ -22,8 +22,7 @@ from nsys2prv.store.samples import SampleTable, joined, numbers, without_holes
 from nsys2prv.store.window_records import GlobalIds, WindowReader, WindowRecords
 
 
-@dataclass
-class Manifest:
+class Manifest(Struct):
     """Everything that writing the windows needs."""
 
     runs: list[Run]

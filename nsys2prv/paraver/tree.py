@@ -4,25 +4,23 @@ of its own on its node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
+
+from msgspec import Struct
 
 from nsys2prv.paraver.text import clean
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True)
-class Thread:
+class Thread(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Struct, frozen=True):
     """A task on a node (0-based index) with its threads."""
 
     name: str
@@ -30,8 +28,7 @@ class Task:
     threads: tuple[Thread, ...]
 
 
-@dataclass(frozen=True)
-class ObjectTree:
+class ObjectTree(Struct, frozen=True, dict=True):
     """All objects; threads are numbered 0.. over all tasks in order."""
 
     nodes: tuple[Node, ...]

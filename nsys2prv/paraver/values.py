@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 
 from nsys2prv._util.columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, catalogue
@@ -99,8 +99,7 @@ Batch = list[tuple[int, "NameFile", pl.DataFrame]]
 BATCH_ROWS = 1_000_000
 
 
-@dataclass(frozen=True)
-class NameFile:
+class NameFile(Struct, frozen=True):
     """The names that one reading task met of one set, in the order of their local indices.
 
     Columns: text; where any name has one, short and domain, an index into `domains`.
@@ -110,8 +109,7 @@ class NameFile:
     domains: Sequence[str] = ()
 
 
-@dataclass
-class NameValues:
+class NameValues(Struct):
     """Values of the names of one set."""
 
     #: Frame of `value` and (safe) `label`.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
 
@@ -22,8 +23,7 @@ WORKSPACES = "workspaces"
 OTHERS = "In no menu"
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """A view and a trace."""
 
     path: str  #: of the view, below the folder of views

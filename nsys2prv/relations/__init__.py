@@ -10,10 +10,11 @@ is imported where it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+
+from msgspec import Struct
 
 from nsys2prv.relations.kind import Relation, RelationContext, S, Step, write_result
 from nsys2prv.store.facts import FactBook, FactFile, read_facts
@@ -39,8 +40,7 @@ def all_relations() -> tuple[Relation, ...]:
 Run = Callable[[Callable, Sequence], Iterator]
 
 
-@dataclass(frozen=True)
-class RelationTask:
+class RelationTask(Struct, frozen=True):
     """A relation with its facts. tasks: (report, globalPid) -> 0-based task of the trace."""
 
     number: int

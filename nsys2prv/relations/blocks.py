@@ -7,10 +7,10 @@ Nobody needs all rows of a job at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.events.kind import Lines
@@ -22,8 +22,7 @@ from nsys2prv.store.task_result import TaskResult
 SAMPLES = 64
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(Struct, frozen=True):
     """Rows of one group in a file: `rows` rows of `width` int64 each, after `first` such rows.
     Ascending by the first column, the ordinal, where parts of a block are read.
     """
@@ -121,8 +120,7 @@ def windows(blocks: Sequence[Block], most: int) -> list[tuple[int | None, int | 
 PAIR = ("send", "sender", "receive", "receiver", "size", "tag")
 
 
-@dataclass(frozen=True)
-class LinesStep:
+class LinesStep(Struct, frozen=True):
     """Stores the lines that begin within a span of time (ns; None: without a limit). name: of the
     relation; kind: of lines.
     """

@@ -5,13 +5,14 @@ host, some communicators at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize_together
 from nsys2prv.relations.blocks import Block, write_blocks
@@ -47,8 +48,7 @@ GROUPS = 64
 PORTION_ROWS = 50_000
 
 
-@dataclass(frozen=True)
-class Kinds:
+class Kinds(Struct, frozen=True):
     """Numbers from 1 for distinct combinations of what is equal on all members, 0 of nothing but
     zeros.
     """
@@ -78,8 +78,7 @@ class Kinds:
         )[codes]
 
 
-@dataclass(frozen=True)
-class MemberBlock:
+class MemberBlock(Struct, frozen=True):
     """Calls of a member on a communicator, by their begins."""
 
     block: Block
@@ -94,8 +93,7 @@ class MemberBlock:
     began: bool
 
 
-@dataclass(frozen=True)
-class CallBlocks:
+class CallBlocks(Struct, frozen=True):
     """Blocks of some reports. first, last: between which times (ns), None of nothing."""
 
     blocks: tuple[MemberBlock, ...] = ()
@@ -157,8 +155,7 @@ def portions_of(found: Sequence[CallBlocks], source: int) -> list[CallPortion]:
     return made
 
 
-@dataclass(frozen=True)
-class CallPortion:
+class CallPortion(Struct, frozen=True):
     """Calls of some communicators. source: key of clock.observations.NOISE. number: of the first of
     them among all.
     """

@@ -9,10 +9,10 @@ allocation took, whatever the release itself says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.errors import Detail
 from nsys2prv.events.catalogue.counters import Metric, counter_tables
@@ -54,8 +54,7 @@ def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
         yield rows.lazy().filter(usable & mine).select(*OWNER, *EVENT).collect()
 
 
-@dataclass(frozen=True)
-class _Resolved:
+class _Resolved(Struct, frozen=True):
     """changes: frame of object_gpu, memory, time_at and delta (bytes). unknown: releases without
     their allocation. replaced: allocations at addresses in use.
     """

@@ -8,9 +8,9 @@ time < limit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 #: No range tells.
 NOTHING = -1
@@ -18,8 +18,7 @@ NOTHING = -1
 _LARGEST_KEY = 1 << 62
 
 
-@dataclass
-class Ranges:
+class Ranges(Struct):
     """Columns of equal length: object, begin, end, the state that each implies, and whether it
     yields to ranges that do not.
     """
@@ -51,8 +50,7 @@ class Ranges:
         return cls(*(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0, bool))
 
 
-@dataclass
-class Changes:
+class Changes(Struct):
     """From `time` on, `object` has `state`. By object, then time; at most one at a time of an
     object.
     """

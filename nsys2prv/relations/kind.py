@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import polars as pl
+from msgspec import Struct, field
 
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
 from nsys2prv.store.runs import TRACE, SpillWriter
@@ -29,8 +29,7 @@ NO_MODEL = ""
 DEVICES = 1 << 12
 
 
-@dataclass
-class RelationResult:
+class RelationResult(Struct):
     """Records, counters and lines in trace time (ns), on objects that are thread indices of the
     trace; and what to say of them.
 
@@ -55,8 +54,7 @@ def _no_messages() -> Messages:
     return Messages.none()
 
 
-@dataclass
-class Observations:
+class Observations(Struct):
     """Observations between the clocks of hosts: calls by `task * DEVICES + device`, on the clocks
     of the column `host`.
     """
@@ -97,8 +95,7 @@ class ObservationChunk(Protocol):
         """Return calls by host, and messages. pivot: an instant amid all times."""
 
 
-@dataclass(frozen=True)
-class RelationContext:
+class RelationContext(Struct, frozen=True):
     """Context of a relation that divides its work into steps."""
 
     #: Facts by name, see :class:`FactBook`.
@@ -113,8 +110,7 @@ class RelationContext:
     run: Callable[[Sequence[Step[S]]], Iterator[S]]
 
 
-@dataclass(frozen=True)
-class Relation:
+class Relation(Struct, frozen=True):
     """The declaration of a relation.
 
     model: whose rules it goes by. facts: the frames it reads; it is left out when none of the first
@@ -159,8 +155,7 @@ def write_result(related: RelationResult, name: str, number: int, folder: Path) 
     return result
 
 
-@dataclass(frozen=True)
-class ObservationFile:
+class ObservationFile(Struct, frozen=True):
     """Observations in a file."""
 
     path: Path

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import ClockNote, Detail
@@ -48,8 +48,7 @@ def collective_portions(division: RelationContext) -> list[CallPortion]:
     return portions_of(list(division.run(steps)), SOURCE)
 
 
-@dataclass(frozen=True)
-class MeetingsStep:
+class MeetingsStep(Struct, frozen=True):
     """Sorts the calls of some reports by communicator, process and begin. began: tasks recorded
     from MPI_Init on.
     """
@@ -177,8 +176,7 @@ def _buckets(sides: Sequence[Sides]) -> list[tuple[Block, ...]]:
     return by_group(block for part in sides for block in part.blocks)
 
 
-@dataclass(frozen=True)
-class Matched:
+class Matched(Struct, frozen=True):
     """pairs: that are certain and complete, PAIR of each and then its report and place. fates: how
     many messages, by side and why they are of no pair, "" for those of one. unfinished: receives
     that were not complete in the end; early: those before their sends, by whether both are on one
@@ -191,8 +189,7 @@ class Matched:
     early: Counter[bool]
 
 
-@dataclass(frozen=True)
-class MatchStep:
+class MatchStep(Struct, frozen=True):
     """Matches the messages of some communicators and receivers."""
 
     blocks: tuple[Block, ...]
@@ -228,8 +225,7 @@ class MatchStep:
         )
 
 
-@dataclass(frozen=True)
-class HostsStep:
+class HostsStep(Struct, frozen=True):
     """Matches the messages of some communicators and receivers, and stores those between hosts."""
 
     blocks: tuple[Block, ...]

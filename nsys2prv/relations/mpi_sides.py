@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv.events.mpi import (
@@ -91,16 +91,14 @@ class Process(NamedTuple):
     ended: bool = False
 
 
-@dataclass(frozen=True)
-class Sides:
+class Sides(Struct, frozen=True):
     """Messages in blocks by bucket. either: how many may be sent or received."""
 
     blocks: tuple[Block, ...]
     either: int
 
 
-@dataclass(frozen=True)
-class SidesStep:
+class SidesStep(Struct, frozen=True):
     """Sorts the messages of some reports into so many buckets by communicator and receiver; one
     that may be sent or received comes to the bucket of either.
     """

@@ -5,13 +5,14 @@ differ.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
 from nsys2prv.clock import NCCL as SOURCE
@@ -34,8 +35,7 @@ UNCLEAR = ("few", "ambiguous")
 KIND = ("operation", "fused", "bytes")
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """Kernels of a member in a block."""
 
     block: Block
@@ -55,8 +55,7 @@ def _member(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return columns["task"] * DEVICES + columns["device"]
 
 
-@dataclass(frozen=True)
-class EndsStep:
+class EndsStep(Struct, frozen=True):
     """Numbers a communicator's kernels by when they ended. Where ends cannot tell, the order stands
     if all members have equally many operations (even). pivot: time amid all times of communicators
     that are numbered so. path: of new blocks.
@@ -188,8 +187,7 @@ def portions(division: RelationContext) -> list[CallPortion] | None:
     )
 
 
-@dataclass(frozen=True)
-class ClockStep:
+class ClockStep(Struct, frozen=True):
     """Sorts the kernels of some reports by communicator, member and begin."""
 
     files: tuple[FactFile, ...]

@@ -8,11 +8,12 @@ all kernels of a job at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv.clock import Role
 from nsys2prv.events.names.calls import ROOT_WAITS, WAIT_FOR_ROOT
@@ -73,8 +74,7 @@ KEPT = (
 )
 
 
-@dataclass(frozen=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """Kernels of a step, in order."""
 
     #: By communicator: rows of KEPT.
@@ -92,8 +92,7 @@ class Survey:
     lone: int
 
 
-@dataclass(frozen=True)
-class SurveyStep:
+class SurveyStep(Struct, frozen=True):
     """Brings kernels of some reports into order, in one file of blocks."""
 
     files: tuple[FactFile, ...]
@@ -256,8 +255,7 @@ def _stored(
     return write_blocks(path, group[order], stored)
 
 
-@dataclass(frozen=True)
-class LaunchStep:
+class LaunchStep(Struct, frozen=True):
     """Puts a block in the order of launches, where its sequence numbers are not to be heeded."""
 
     block: Block
@@ -270,8 +268,7 @@ class LaunchStep:
         return write_blocks(self.path, np.full(len(rows), self.block.group), rows)[0]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Collectives of a group with low <= ordinal < high (None: without a limit), in all its blocks."""
 
     group: int

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.kind import Rows
@@ -34,8 +34,7 @@ TRANSFER_RECORD = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
 SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Struct, frozen=True):
     """Collectives that a step matched in its pieces."""
 
     pieces: tuple[Piece, ...]
@@ -61,8 +60,7 @@ class Found:
     unplaced: int = 0
 
 
-@dataclass(frozen=True)
-class MatchStep:
+class MatchStep(Struct, frozen=True):
     """Matches the kernels of the pieces. known: whether they are of known communicators. path: of
     files, but for their endings.
     """
@@ -106,8 +104,7 @@ class MatchStep:
         )
 
 
-@dataclass(frozen=True)
-class _Kernels:
+class _Kernels(Struct, frozen=True):
     """Kernels of pieces: columns KEPT; piece: number of each one's. In the order of their members,
     communicators and launches, those of settled pieces last.
     """
@@ -172,8 +169,7 @@ class _Kernels:
         )
 
 
-@dataclass(frozen=True)
-class _Collectives:
+class _Collectives(Struct, frozen=True):
     """Collectives by group, function and ordinal. order: of the kernels by collective; starts:
     where each collective begins in it. codes: of each kernel, its collective's index. key: of each.
     whole: which are complete. first, last: begin of a kernel. gap: how much earlier than the last
@@ -264,8 +260,7 @@ def _records(
     )
 
 
-@dataclass(frozen=True)
-class NumberStep:
+class NumberStep(Struct, frozen=True):
     """Numbers the collectives of several steps through: from 1 by their first begin, then by group,
     function and ordinal. parts: of each step the file of its collectives and the one that is to
     hold their numbers (int64).
@@ -283,8 +278,7 @@ class NumberStep:
             part.tofile(path)
 
 
-@dataclass(frozen=True)
-class RecordStep:
+class RecordStep(Struct, frozen=True):
     """Stores the records that begin within a span of time (ns; None: without a limit). parts: of
     each step that matched, its records and the file of their numbers. transfers: of all steps.
     """

@@ -10,11 +10,11 @@ the order stands if both have equally many and none is received before it is sen
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Detail
@@ -120,8 +120,7 @@ def _buckets(division: RelationContext, name: str) -> list[tuple[Block, ...]]:
     return by_group(block for blocks in division.run(steps) for block in blocks)
 
 
-@dataclass(frozen=True)
-class SendersStep:
+class SendersStep(Struct, frozen=True):
     """Sorts the messages of some reports into so many buckets by communicator and sender."""
 
     files: tuple[FactFile, ...]
@@ -138,8 +137,7 @@ class SendersStep:
         return write_blocks(self.path, bucket[order], messages.to_numpy()[order])
 
 
-@dataclass(frozen=True)
-class Paired:
+class Paired(Struct, frozen=True):
     """records: PAIR of each, without a tag; then whether it is doubtful, and ORDER. left: sends and
     receives of no pair.
     """
@@ -148,8 +146,7 @@ class Paired:
     left: int
 
 
-@dataclass(frozen=True)
-class PairStep:
+class PairStep(Struct, frozen=True):
     """Matches the messages of some senders."""
 
     blocks: tuple[Block, ...]
@@ -171,8 +168,7 @@ class PairStep:
         )
 
 
-@dataclass(frozen=True)
-class HostsStep:
+class HostsStep(Struct, frozen=True):
     """Matches the messages of some senders, and stores those between hosts."""
 
     blocks: tuple[Block, ...]

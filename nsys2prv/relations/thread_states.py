@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, StoredFrame, read_frame
 from nsys2prv.clock.maps import ClockMap
@@ -81,8 +82,7 @@ CHUNK_RECORDS = 300_000
 IDLE, RUNNING, NOT_CREATED = 0, 1, 2
 
 
-@dataclass(frozen=True)
-class StateTask:
+class StateTask(Struct, frozen=True):
     """A report's results, without their names; names: of its tasks, per name set. threads: of each
     task's objects, thread of the trace.
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
@@ -281,8 +282,7 @@ _LIMIT = np.nextafter(2.0**63, 0)
 _POWERS = 10.0 ** np.arange(MOST + 1)
 
 
-@dataclass
-class _Met:
+class _Met(Struct):
     """Statistics of the values met under one name."""
 
     #: Greatest finite value.

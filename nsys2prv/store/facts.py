@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN, StoredFrame, factorize, read_frame
 from nsys2prv.clock.maps import ClockMap
@@ -20,8 +20,7 @@ from nsys2prv.store.task_result import TaskResult
 BATCH_BYTES = 10_000_000
 
 
-@dataclass(frozen=True)
-class FactFile:
+class FactFile(Struct, frozen=True):
     """Facts of one reading task."""
 
     #: The facts, on disk; times are local ns.
@@ -38,8 +37,7 @@ class FactFile:
     part: int = 0
 
 
-@dataclass(frozen=True)
-class FactBook:
+class FactBook(Struct, frozen=True):
     """Index of all facts of a job."""
 
     #: Results of reading.

@@ -9,11 +9,12 @@ numbers, in memory that does not grow with the job.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.store import window_records
@@ -28,8 +29,7 @@ SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
 MEANINGS = "meanings"
 
 
-@dataclass(frozen=True)
-class JoinTask:
+class JoinTask(Struct, frozen=True):
     """Groups of runs, each of one shape, of which each becomes one run. folder: of all tasks and
     what is in their runs (MEANINGS).
     """

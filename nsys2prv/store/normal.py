@@ -5,9 +5,9 @@ sorted, spilled.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.catalogue import Layout, catalogue

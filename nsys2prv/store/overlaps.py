@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize_together, occurrence
 from nsys2prv.events import all_kinds
@@ -31,15 +32,13 @@ MOST_LANES = 64
 TOO_MANY = Reason.TOO_MANY_OVERLAPS.of(str(MOST_LANES))
 
 
-@dataclass(frozen=True)
-class OverlapTask:
+class OverlapTask(Struct, frozen=True):
     """All results of one report."""
 
     results: tuple[TaskResult, ...]
 
 
-@dataclass
-class _Moved:
+class _Moved(Struct):
     """Rows of one run that leave lane 0: their positions and their lanes."""
 
     rows: list[np.ndarray] = field(default_factory=list)
@@ -72,8 +71,7 @@ def separate_overlaps(
     ]
 
 
-@dataclass
-class _Change:
+class _Change(Struct):
     """Objects that a result gained, and rows counted as crowded by kind."""
 
     task: int

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.archive import check_unpacked, from_json, to_json
 from nsys2prv._util.columns import FrameWriter, read_frame
@@ -33,8 +34,7 @@ ZSTD_MAGIC, MOST_BUFFER = b"\x28\xb5\x2f\xfd", 1 << 40
 INDICES = {"object": "objects", "sender": "objects", "receiver": "objects", "domain": "domains"}
 
 
-@dataclass(frozen=True)
-class PackedRun:
+class PackedRun(Struct, frozen=True):
     """Packed form of a :class:`nsys2prv.store.runs.Run`."""
 
     shape: Shape
@@ -48,8 +48,7 @@ class PackedRun:
     values: int
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A result without its files. names, facts: what there are files of."""
 
     result: TaskResult

@@ -12,10 +12,10 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv.clock.maps import ClockMap
@@ -28,8 +28,7 @@ CHUNK_BYTES, PAGE = 1 << 20, mmap.ALLOCATIONGRANULARITY
 SLOW_SECONDS, TRIED = 0.004, 32
 
 
-@dataclass(frozen=True)
-class _Chunk:
+class _Chunk(Struct, frozen=True):
     """Bytes `first` to before `last` of a file; needed up to this local time of a report, and about
     this trace time.
     """

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv.events.catalogue import Layout, LineKind, catalogue
 from nsys2prv.events.catalogue.counters import Metric
@@ -76,8 +76,7 @@ def fields_present(layout: Layout, present: int) -> list:
     return [f for bit, f in enumerate(layout.fields) if present >> bit & 1]
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True, dict=True):
     """Format of a run's records: begins or ends of a layout with certain fields, lines of a kind,
     samples of a layout's metrics, or states.
 
@@ -113,8 +112,7 @@ class Shape:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
+class Run(Struct, frozen=True, eq=False):
     """Records at `offset` of a spill file, ascending by time (local ns of `report`). Equal to
     itself alone.
     """
@@ -134,7 +132,7 @@ class Run:
     #: Greatest time in the run that is not OPEN, ends and receives included.
     last: int
     #: Time of every SAMPLE-th record.
-    samples: np.ndarray = field(repr=False)
+    samples: np.ndarray
     #: Object of all records, -1 for several.
     object: int = -1
     #: Number of sampled numbers, in a run of samples.

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import Detail
 from nsys2prv.clock.maps import ClockMap
@@ -19,8 +20,7 @@ from nsys2prv.store.runs import BEGIN, COUNTER
 from nsys2prv.store.task_result import TaskResult
 
 
-@dataclass
-class SampleTable:
+class SampleTable(Struct):
     """Instants with the same event types."""
 
     codes: np.ndarray

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from nsys2prv._util.columns import StoredFrame
 from nsys2prv.events.extraction import ObjectKey
@@ -16,8 +17,7 @@ from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
 #: In the account of rows: records that follow from several rows.
 
 
-@dataclass
-class TaskResult:
+class TaskResult(Struct):
     """Result of a task."""
 
     #: Number of the task.

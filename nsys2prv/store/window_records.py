@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv.clock.maps import Clock, ClockMap, RowClocks
@@ -31,8 +31,7 @@ from nsys2prv.store.windows import around, in_window, to_trace_time_or, trace_ti
 OBJECT, DOMAIN = "objects", "domains"
 
 
-@dataclass
-class IdTable:
+class IdTable(Struct):
     """Local indices of every source -> global numbers: `table[start[source] + local]`."""
 
     start: np.ndarray
@@ -62,8 +61,7 @@ class IdTable:
         return found
 
 
-@dataclass
-class GlobalIds:
+class GlobalIds(Struct):
     """Maps from local to global numbers, for all runs of a job."""
 
     #: Map of each report to trace time; the last is the identity, for runs in trace time.

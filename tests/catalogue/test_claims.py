@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from nsys2prv.events import catalogue as module
 from nsys2prv.events.catalogue import Claims, counters
@@ -91,7 +92,7 @@ def test_a_listed_counter_has_a_type_of_its_own(monkeypatch: pytest.MonkeyPatch,
     known = module.catalogue()
     entries = {**known.counters, "cpu_counter": {code: ["New number"]}}
     monkeypatch.setattr(
-        counters, "catalogue", lambda: module.Catalogue(**{**vars(known), "counters": entries})
+        counters, "catalogue", lambda: module.Catalogue(**{**asdict(known), "counters": entries})
     )
     with pytest.raises(
         ValueError, match=f"event type {code}: .*counter 'New number' of layout 'cpu_counter'"

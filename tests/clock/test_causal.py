@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -231,7 +230,7 @@ def test_a_job_on_wrong_clocks_is_in_order_afterwards(seed: int, drift: float) -
             time[report == rank] += moved(order, rank, time[report == rank])
     settled = restore(
         4,
-        Calls(*(getattr(calls, f.name) for f in fields(Calls)[:-2]), again[0], again[1]),
+        Calls(*(getattr(calls, name) for name in Calls.__struct_fields__[:-2]), again[0], again[1]),
         Messages(them.source, them.sender, again[2], them.receiver, again[3]),
     )
     assert settled.shifts == {}

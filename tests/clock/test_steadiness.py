@@ -4,10 +4,9 @@ changes, bursts before a silence.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tools.clocks import EPOCH, Clocks, collectives, error, instants, messages, with_
 
 from nsys2prv.clock import MPI

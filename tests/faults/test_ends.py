@@ -8,10 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tools.commands import ENVIRONMENT, GRAPHS, arguments, command, content, error_of, wait_for
 from tools.exports import make_large
 from tools.processes import children, group

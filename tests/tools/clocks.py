@@ -4,9 +4,10 @@ drift; what is made of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from nsys2prv.clock import NCCL, Role
 from nsys2prv.clock.bindings import bound
@@ -133,14 +134,14 @@ def messages(
 
 
 def rows(table: Calls | Messages, which: np.ndarray) -> Calls | Messages:
-    return type(table)(*(getattr(table, field.name)[which] for field in fields(table)))
+    return type(table)(*(getattr(table, name)[which] for name in table.__struct_fields__))
 
 
 def joined(*tables: Calls) -> Calls:
     return Calls(
         *(
-            np.concatenate([getattr(table, field.name) for table in tables])
-            for field in fields(Calls)
+            np.concatenate([getattr(table, name) for table in tables])
+            for name in Calls.__struct_fields__
         )
     )
 

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from nsys2prv._util.engines.pool import Pool
 from nsys2prv._util.engines.worker import receive, send
@@ -80,8 +81,7 @@ class Worker:
         self._process.stdout.close()
 
 
-@dataclass(frozen=True)
-class _Task:
+class _Task(Struct, frozen=True):
     future: Future
     call: tuple[Callable, tuple, dict]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import polars as pl
+from msgspec.structs import replace
 
 from nsys2prv.analysis.findings import device_time
 from nsys2prv.analysis.findings.causes import slow_links, with_waits

@@ -4,9 +4,8 @@ matrix products.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
+from msgspec import Struct
 
 #: Of communicators of the same size that move the same, one is slow from this factor of the others'
 #: median on, ...
@@ -27,8 +26,7 @@ IDLE = {
 }
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(Struct, frozen=True):
     """A communicator that is slower than its peers."""
 
     # its members, ascending

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 #: Kind -> what it means, for the glossary.
 KINDS = {
@@ -23,8 +24,7 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One cause that holds the job back."""
 
     # one of KINDS

@@ -4,10 +4,10 @@ their devices' time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.text import plural
 from nsys2prv.analysis.result import Context
@@ -16,8 +16,7 @@ from nsys2prv.analysis.result import Context
 MOST_NAMED = 8
 
 
-@dataclass(frozen=True)
-class People:
+class People(Struct, frozen=True):
     """The ranks of a job with their hosts and devices."""
 
     # a row for each task: task, rank (or task where unknown), node, who

@@ -8,11 +8,11 @@ The culprits wait least, by a gap from all others. What would be gained without 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import comb, erfc, log1p
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 
 from nsys2prv.analysis.steady import Steady
 
@@ -33,8 +33,7 @@ LEAST_EVENT, UNUSUAL = 0.005, 8.0
 MOST_EVENTS = 3
 
 
-@dataclass(frozen=True)
-class Segments:
+class Segments(Struct, frozen=True):
     """Exposed waits."""
 
     # the tasks, ascending
@@ -48,8 +47,7 @@ class Segments:
     collectives: np.ndarray
 
 
-@dataclass(frozen=True)
-class Culprits:
+class Culprits(Struct, frozen=True):
     """Ranks for which the others wait."""
 
     # tasks, the worst first
@@ -65,8 +63,7 @@ class Culprits:
     lateness: float
 
 
-@dataclass
-class Event:
+class Event(Struct):
     """Ranks that were held up now and then."""
 
     tasks: list[int]

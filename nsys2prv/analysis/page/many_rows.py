@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from nsys2prv.analysis.page.parts import Block, HeatMap, Stacked
 

@@ -5,10 +5,10 @@ draw and write it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 
 from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.result import Result
@@ -28,8 +28,7 @@ def short(label: str) -> str:
     return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(Struct, frozen=True):
     """A table. source: `analysis.table`, where JSON has it. note: a sentence above it. folded:
     closed until it is asked for.
     """
@@ -42,8 +41,7 @@ class Grid:
     folded: bool = False
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """A table whose rows lie within each other: depths of the rows, 0 for outermost; each after
     what it lies in.
     """
@@ -55,8 +53,7 @@ class Tree:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Stacked:
+class Stacked(Struct, frozen=True):
     """Parts of a whole by row. parts: name and colour -> fractions (rows)."""
 
     title: str
@@ -67,8 +64,7 @@ class Stacked:
     folded: bool = False
 
 
-@dataclass(frozen=True)
-class HeatMap:
+class HeatMap(Struct, frozen=True):
     """values: (rows, columns), NaN for unknown. extent: of the columns, in `across`, which counts
     things where it is `whole`. high: what the brightest colour means, None for the greatest value.
     """
@@ -86,8 +82,7 @@ class HeatMap:
     folded: bool = False
 
 
-@dataclass(frozen=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """Values over x. panels: name -> values. marked: indices of points to be pointed out in the
     first panel.
     """
@@ -101,8 +96,7 @@ class Lines:
     folded: bool = False
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """Durations (ns) of several things, a row each. edges: (rows, bins + 1), counts: (rows, bins),
     median: (rows). modes: per row the two modes, or None.
     """
@@ -117,8 +111,7 @@ class Spread:
     folded: bool = False
 
 
-@dataclass(frozen=True)
-class Factor:
+class Factor(Struct, frozen=True):
     """A node of the tree of efficiencies."""
 
     name: str
@@ -127,22 +120,19 @@ class Factor:
     factors: tuple[Factor, ...] = ()
 
 
-@dataclass(frozen=True)
-class Findings:
+class Findings(Struct, frozen=True):
     title: str
     found: list[Finding]
     note: str
 
 
-@dataclass(frozen=True)
-class Factors:
+class Factors(Struct, frozen=True):
     title: str
     roots: list[Factor]
     note: str
 
 
-@dataclass(frozen=True)
-class Items:
+class Items(Struct, frozen=True):
     """Sentences. kind: `note`, or `missing` for what is not given."""
 
     items: list[str]
@@ -154,15 +144,13 @@ Figure = Stacked | HeatMap | Lines | Spread
 Block = Grid | Tree | Findings | Factors | Items | Figure
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     name: str
     title: str
     blocks: list[Block]
 
 
-@dataclass(frozen=True)
-class Material:
+class Material(Struct, frozen=True):
     """Material that sections are made of. job: as in JSON (analysis.command.describe)."""
 
     job: Mapping[str, object]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
+
+from msgspec import Struct, field
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import UNITS
@@ -16,8 +17,7 @@ _ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
 _NUMBER = re.compile(r"\d{1,9}")
 
 
-@dataclass(frozen=True)
-class CutOptions:
+class CutOptions(Struct, frozen=True):
     """Options of a cut. By default nothing is left out."""
 
     #: FROM:TO of trace time, in seconds, with a unit (ns, us, ms, s) or in % of the trace; either
@@ -47,8 +47,7 @@ class CutOptions:
     max_size: int | None = None
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """A time of the trace: so many ns, or so much of it (a ratio)."""
 
     number: Decimal
@@ -59,8 +58,7 @@ class Moment:
         return int(self.number * duration) if self.ratio else int(self.number)
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(Struct, frozen=True):
     """NVTX ranges by a glob pattern of their names; which of them on each thread, from 1, both
     included; all without.
     """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv.conversion.cut.asked import CutOptions, Moment, Region, numbers, region, span
@@ -17,8 +19,7 @@ from nsys2prv.relations import all_relations
 NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
 
 
-@dataclass(frozen=True)
-class CutPlan:
+class CutPlan(Struct, frozen=True):
     """Checked plan of a cut."""
 
     cut: CutOptions = field(default_factory=CutOptions)

@@ -4,9 +4,9 @@ function over files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, is_sorted
 from nsys2prv.conversion.cut.samples import Samples
@@ -42,8 +42,7 @@ def cut_task(task: CutTask) -> CutRuns:
         cutter.writer.close()
 
 
-@dataclass
-class _Heads:
+class _Heads(Struct):
     """Ranges that are open when the cut begins, of a layout whose ranges nest, of one run: how they
     stand in the whole trace.
     """
@@ -54,8 +53,7 @@ class _Heads:
     end: np.ndarray
 
 
-@dataclass
-class _States:
+class _States(Struct):
     """The last records of states at or before the cut's begin, of one run: rows (threads of the
     trace) and times.
     """
@@ -66,8 +64,7 @@ class _States:
     time: np.ndarray
 
 
-@dataclass
-class _Cutter:
+class _Cutter(Struct):
     task: CutTask
     reader: SpillReader = field(default_factory=SpillReader)
     out: CutRuns = field(default_factory=CutRuns)

@@ -4,9 +4,8 @@ asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 
 from nsys2prv.conversion.cut.spec import CutRuns, CutTask, thinned
 from nsys2prv.events.catalogue.counters import Metric
@@ -17,8 +16,7 @@ from nsys2prv.store.runs import Run, SpillWriter
 SECOND = 1_000_000_000
 
 
-@dataclass
-class _Series:
+class _Series(Struct):
     """Samples of a layout on one row."""
 
     #: Any of its runs.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase, translate
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
@@ -91,8 +91,7 @@ def _told(names: Sequence[str]) -> str:
 LEAST_UUID = 6
 
 
-@dataclass(frozen=True)
-class KeptRows:
+class KeptRows(Struct, frozen=True):
     """Rows that a cut keeps."""
 
     #: Object model of these rows.

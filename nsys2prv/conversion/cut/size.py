@@ -5,9 +5,10 @@ out, in a fixed order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import duration_text, size_text
@@ -24,8 +25,7 @@ SECOND = 1_000_000_000
 _POWERS = 10 ** np.arange(1, 19)
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(Struct, frozen=True):
     """Size of the lines of a run, from a sample of its records."""
 
     name: str
@@ -158,8 +158,7 @@ BESIDE, MARGIN = 2_000, 1.01
 NUMBERS = "sampled numbers"
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """Something to leave out: what, for people, and what becomes of the orders. A later step of the
     same subject goes further.
     """
@@ -270,8 +269,7 @@ def smaller_sizes(job: Job) -> str:
     return f"smaller: {', '.join([*named, f'about {size_text(round(COMPRESSED * size))} with -z'])}"
 
 
-@dataclass(frozen=True)
-class Fitting:
+class Fitting(Struct, frozen=True):
     """Progress of making a trace fit into --max-size."""
 
     #: Greatest size of the .prv, bytes.

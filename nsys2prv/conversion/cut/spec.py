@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from nsys2prv._util.text import duration_text
 from nsys2prv.clock.maps import ClockMap
@@ -25,8 +25,7 @@ def thinned(rate: int) -> str:
     return Reason.ABOVE_SAMPLE_RATE.of(f"{rate:,}")
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """Window first <= time < last (ns of the whole trace)."""
 
     first: int
@@ -43,8 +42,7 @@ class Window:
         )
 
 
-@dataclass(frozen=True)
-class CutSpec:
+class CutSpec(Struct, frozen=True):
     """Specification of a cut."""
 
     window: Window
@@ -58,8 +56,7 @@ class CutSpec:
     rates: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class CutTask:
+class CutTask(Struct, frozen=True):
     """Runs of one report to cut."""
 
     runs: tuple[Run, ...]
@@ -75,8 +72,7 @@ class CutTask:
     spill: Path
 
 
-@dataclass
-class CutRuns:
+class CutRuns(Struct):
     """Runs after a cut, in the time of the cut trace (report TRACE)."""
 
     runs: list[Run] = field(default_factory=list)

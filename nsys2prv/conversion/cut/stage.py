@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv._util.text import seconds_text

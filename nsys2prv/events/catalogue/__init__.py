@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Hashable, Iterable, Set
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
+
+from msgspec import Struct
 
 from nsys2prv._util.data import data_text, data_texts, shipped
 from nsys2prv.events.catalogue import sections
@@ -26,8 +27,7 @@ FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN = 50, 499
 FORBIDDEN_DOMAINS = frozenset({204})
 
 
-@dataclass(frozen=True)
-class DomainCode:
+class DomainCode(Struct, frozen=True):
     """Event type per NVTX domain: base + 100 * domain number."""
 
     #: Event type of the default domain, whose number is 0.
@@ -41,8 +41,7 @@ class DomainCode:
         return dict(self.named).get(domain, self.base + DOMAIN_STEP * number)
 
 
-@dataclass(frozen=True)
-class ValueSet:
+class ValueSet(Struct, frozen=True):
     """A closed set of values, the same in every trace."""
 
     #: Name in the catalogue.
@@ -51,8 +50,7 @@ class ValueSet:
     labels: tuple[tuple[int, str], ...]
 
 
-@dataclass(frozen=True)
-class NameSet:
+class NameSet(Struct, frozen=True):
     """Names that occur in the reports, numbered when the trace is written."""
 
     #: Name in the catalogue.
@@ -68,8 +66,7 @@ class NameSet:
         return _known_names(self.known) if self.known else {}
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(Struct, frozen=True):
     """One event type of a record."""
 
     #: Name within its layout.
@@ -86,8 +83,7 @@ class Field:
     unit: str = ""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True, dict=True):
     """The event types that stand together in one record."""
 
     #: Name in the catalogue.
@@ -111,8 +107,7 @@ class Layout:
         return any(isinstance(field.code, DomainCode) for field in self.fields)
 
 
-@dataclass(frozen=True)
-class LineKind:
+class LineKind(Struct, frozen=True):
     """A kind of communication record."""
 
     #: Name in the catalogue.
@@ -123,8 +118,7 @@ class LineKind:
     label: str
 
 
-@dataclass(frozen=True)
-class Catalogue:
+class Catalogue(Struct, frozen=True):
     """All declarations, by name."""
 
     layouts: dict[str, Layout]
@@ -217,8 +211,7 @@ def catalogue() -> Catalogue:
     return found
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """Event types that a layout uses."""
 
     #: Layout and field, for messages.

@@ -8,15 +8,15 @@ the name set of the catalogue, and with :mod:`nsys2prv.events.calls` the kind of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 #: Event types of a line: its code names the event, code + 1 is the result, code + 2... the numbers.
 RESULT, NUMBERS = 1, 2
 
 
-@dataclass(frozen=True)
-class CallTable:
+class CallTable(Struct, frozen=True):
     """One line of the section: a table whose rows are calls of host threads, or work on GPUs."""
 
     #: Name of the kind of event, of its layout and of its name set.
@@ -114,8 +114,7 @@ def call_name_sets(tables: Mapping[str, CallTable]) -> dict[str, dict[str, Any]]
     return {name: {"space": name, "first": 1} for name in tables}
 
 
-@dataclass(frozen=True)
-class State:
+class State(Struct, frozen=True):
     """A value of state records."""
 
     #: Value in the trace.
@@ -126,8 +125,7 @@ class State:
     color: tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class StateRule:
+class StateRule(Struct, frozen=True):
     """The state that a row is in during an event: by the names, else by the values, else
     `otherwise`.
     """

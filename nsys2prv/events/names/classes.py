@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv._util.data import check_rule_keys, data_text, parse_rule_file, read_rule_file, shipped
 from nsys2prv._util.errors import Nsys2prvError
@@ -37,8 +37,7 @@ _RETURN_TYPE = re.compile(r"(?:void\s+|(?:typename\s+)?std::enable_if<.{0,500}?>
 _CAPITAL = re.compile(r"\\.|\(\?P<\w+>|\(\?P=\w+\)|\(\?[aiLmsux-]+[:)]|[A-Z]", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One rule, checked. kind, tensor_cores: values of the sets kernel_class and tensor_cores. The
     others are patterns, "" for none.
     """

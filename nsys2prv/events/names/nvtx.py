@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.data import check_rule_keys, data_text, parse_rule_file, read_rule_file, shipped
@@ -36,8 +37,7 @@ _REFERENCE = re.compile(r"\$\$|\$\{(?P<braced>[^}]*)\}|\$(?P<bare>[0-9A-Za-z_]+)
 _WHOLE = re.compile(r"[0-9]+")
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One rule, checked. match, domain: patterns searched in the name and in its domain's name, ""
     for any domain. replace: what takes the place of every match; None where names that match are
     dropped. keeps: whether the pattern has a group `number`. any_digits: whether numbers of any
@@ -51,8 +51,7 @@ class Rule:
     any_digits: bool = False
 
 
-@dataclass
-class Renamed:
+class Renamed(Struct):
     """texts: the names that rules make, "" where nothing is left; codes: of each name that was
     given the index of what became of it. wanted: of each, False where a rule drops it. numbers:
     kept of each, ABSENT where there is none.
@@ -118,8 +117,7 @@ FEW_TEXTS = 1000
 MOST_KNOWN = 100_000
 
 
-@dataclass(frozen=True)
-class _Template:
+class _Template(Struct, frozen=True):
     """What rules make of all texts of a template."""
 
     name: str

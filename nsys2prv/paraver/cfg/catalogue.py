@@ -7,12 +7,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.data import parsed
 from nsys2prv.events.catalogue.counters import code_of
@@ -55,8 +56,7 @@ _WORD = re.compile(r"\{(\w+)\}")
 _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
 
 
-@dataclass(frozen=True)
-class View:
+class View(Struct, frozen=True):
     """A view of the catalogue. needs: in words, the events without which it shows nothing. first:
     its place among the views to open first, 0 for the others.
     """
@@ -79,8 +79,7 @@ def in_order(views: Iterable[View]) -> list[View]:
     return sorted((view for view in views if view.first), key=lambda view: (view.first, view.path))
 
 
-@dataclass(frozen=True)
-class _Codes:
+class _Codes(Struct, frozen=True):
     """Names of event types: name -> numbers."""
 
     numbers: Mapping[str, tuple[int, ...]]

@@ -8,7 +8,8 @@ Paraver was seen to make of it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nsys2prv.paraver.cfg.grammar import COMMUNICATION_STATISTICS, COMPOSES, OF_STATES, SELECTED
 from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Function, Histogram, Single, Window
@@ -95,8 +96,7 @@ def why_empty(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
     return "; ".join(dict.fromkeys(reasons))
 
 
-@dataclass(frozen=True)
-class _Windows:
+class _Windows(Struct, frozen=True):
     """A view's windows over a trace. Its lists are of reasons for which something is 0 throughout;
     empty if it is not.
     """

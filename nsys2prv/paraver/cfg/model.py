@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.cfg import grammar
@@ -18,24 +20,21 @@ class CfgError(Nsys2prvError):
     """A view that Paraver would refuse, misunderstand or crash on."""
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(Struct, frozen=True):
     """A semantic function with its parameters, each a list of numbers."""
 
     name: str
     parameters: tuple[tuple[float, ...], ...] = ()
 
 
-@dataclass(frozen=True)
-class Filter:
+class Filter(Struct, frozen=True):
     """Filter of types, values or tags."""
 
     condition: str
     values: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Struct, frozen=True):
     """Appearance of a timeline. colors: value -> red, green, blue. group: timelines of one group
     (from 1) are zoomed together.
 
@@ -53,8 +52,7 @@ class Look:
     scale: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """A timeline. functions: place (`thread`, `task`, `compose_thread`, `topcompose1`...) ->
     function.
     """
@@ -65,8 +63,7 @@ class Window:
     look: Look = Look()
 
 
-@dataclass(frozen=True)
-class Single(Window):
+class Single(Window, frozen=True):
     """A timeline of records. filters: name (`evt_type`, `tag_msg`...) -> what passes. physical:
     communications count by their physical times instead of the logical ones.
     """
@@ -86,8 +83,7 @@ class Single(Window):
         return self.filters.get("evt_value") == Filter("=", (float(NO_VALUE),))
 
 
-@dataclass(frozen=True)
-class Composed(Window):
+class Composed(Window, frozen=True):
     """A timeline made of two others, given by their numbers in the view (from 1)."""
 
     operation: str = ""
@@ -95,8 +91,7 @@ class Composed(Window):
     factors: tuple[float, float] = (1.0, 1.0)
 
 
-@dataclass(frozen=True)
-class Columns:
+class Columns(Struct, frozen=True):
     """Columns of a histogram: `width` (0: as many as Paraver thinks fit) from `first` to `last`, or
     over all values met.
     """
@@ -106,8 +101,7 @@ class Columns:
     last: float | None = None
 
 
-@dataclass(frozen=True)
-class Histogram:
+class Histogram(Struct, frozen=True):
     """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`.
     zero: a column for 0. sort: the columns come by their totals, the greatest first, instead of by
     their values.
@@ -123,8 +117,7 @@ class Histogram:
     sort: bool = False
 
 
-@dataclass(frozen=True)
-class Cfg:
+class Cfg(Struct, frozen=True):
     """A view: its windows in order, and its table, if it is one."""
 
     description: str

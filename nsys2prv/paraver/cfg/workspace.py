@@ -11,9 +11,10 @@ numbers; later ones hold the bytes of a C++ structure.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from xml.sax.saxutils import escape
+
+from msgspec import Struct
 
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.paraver.cfg.catalogue import View
@@ -29,8 +30,7 @@ ARCHIVE, CLASS = 17, 1
 OF_CUDA = frozenset(range(63_000_000, 63_001_000))
 
 
-@dataclass(frozen=True)
-class Workspace:
+class Workspace(Struct, frozen=True):
     """types: event types of which one in a trace makes Paraver offer the views."""
 
     name: str

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.paraver.check.findings import Findings
@@ -77,8 +76,7 @@ LARGEST_TABLE = 1 << 22
 EXAMPLES = 5
 
 
-@dataclass
-class _Open:
+class _Open(Struct):
     """Columns by (row, type): time, value and line of the last pair, ranges open, numbers of pairs
     and of those with value 0.
     """
@@ -220,7 +218,7 @@ class Events:
         """Bring what is open up to date, by (row, type), and check what depends on the pair before."""
         key, new = self._keys.numbers(code * self._rows + rows)
         if len(new):
-            for column in vars(self._open):
+            for column in self._open.__struct_fields__:
                 fill = -1 if column == "time" else 0
                 setattr(
                     self._open,

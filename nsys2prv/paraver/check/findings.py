@@ -5,8 +5,9 @@ with its first place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from nsys2prv._util.data import data_text, shipped
 
@@ -21,8 +22,7 @@ class Severity(Enum):
     REMARK = "remark"
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """Rule of the check."""
 
     #: Identifier.
@@ -57,8 +57,7 @@ RULES = {rule.name: rule for rule in _rules()}
 EXAMPLES, LONGEST = 4, 100
 
 
-@dataclass
-class Finding:
+class Finding(Struct):
     """Broken rule in one of the trace's files."""
 
     rule: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv.paraver.check.findings import Findings
 from nsys2prv.paraver.check.lines import Place
@@ -29,8 +29,7 @@ _DATE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(Struct, frozen=True, dict=True):
     """The objects of a trace.
 
     duration: in the trace's unit; nodes: the CPUs of each; applications: for each, (threads, node

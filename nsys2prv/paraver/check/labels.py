@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.check.findings import Findings
@@ -32,8 +33,7 @@ _COLOR = re.compile(r"(-?\d+)\s+\{\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\}")
 _IN_BRACKETS = re.compile(r"\[.*\]")
 
 
-@dataclass
-class Labels:
+class Labels(Struct):
     """Contents of a .pcf."""
 
     #: Type -> label.

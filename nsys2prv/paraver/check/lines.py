@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from isal import isal_zlib
+from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.check.findings import Findings
@@ -106,8 +106,7 @@ _DIGITS = np.array(
 _PAIRS = np.uint64(0x000000FF000000FF)
 
 
-@dataclass(frozen=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """The lines of a block.
 
     kind: the first byte of each line; first: index of its first field; fields: their number; text:
@@ -219,8 +218,7 @@ def _eight_digits(words: np.ndarray, widths: np.ndarray) -> np.ndarray:
     return words
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """A block of the trace's lines, the first of which is line `base` of the file, and where
     findings go.
     """
@@ -251,8 +249,7 @@ STATE_FIELDS, COMM_FIELDS, EVENT_FIELDS = 8, 15, 6
 CUTTER_FIELDS = 7
 
 
-@dataclass(frozen=True)
-class Sound:
+class Sound(Struct, frozen=True):
     """Lines (indices in the block) of records that Paraver can read, by kind."""
 
     states: np.ndarray

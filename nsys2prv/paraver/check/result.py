@@ -5,10 +5,12 @@ text.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.check.findings import PARTS, RULES, Finding, Findings, Rule, Severity
@@ -61,8 +63,7 @@ ENDINGS = (".prv.gz", ".prv")
 MOST_TOGETHER = 64
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """Contents of a trace."""
 
     #: Lines of the .prv.
@@ -91,8 +92,7 @@ class Contents:
     memory: int
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Struct, frozen=True):
     """Result of checking a trace."""
 
     path: Path

@@ -4,7 +4,7 @@ then one thing after another.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nsys2prv.analysis.page.many_rows import condensed
 from nsys2prv.analysis.page.parts import Material, Section
