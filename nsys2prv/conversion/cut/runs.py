@@ -64,7 +64,7 @@ class _States(Struct):
     time: np.ndarray
 
 
-class _Cutter(Struct):
+class _Cutter(Struct, dict=True):
     task: CutTask
     reader: SpillReader = field(default_factory=SpillReader)
     out: CutRuns = field(default_factory=CutRuns)
