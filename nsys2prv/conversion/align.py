@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.clock.observations import Calls, Finding, Messages
+from nsys2prv.clock.observations import Finding, Messages
 from nsys2prv.clock.record import ClockRecord, HostClock
 from nsys2prv.clock.solve import Alignment, solved
 from nsys2prv.conversion.timeline import AUTO
@@ -18,14 +18,13 @@ from nsys2prv.relations import all_relations
 from nsys2prv.relations.kind import (
     DEVICES,
     ObservationChunk,
-    ObservationFile,
     Observations,
     RelationContext,
     S,
     Step,
     save_observations,
 )
-from nsys2prv.store.facts import FactBook, FactFile, read_facts
+from nsys2prv.store.facts import FactBook
 
 #: Findings that are worth a warning: what was left out though it should fit, and hosts that could
 #: not be aligned.
@@ -74,18 +73,15 @@ def collect_observations(
     """
     folder.mkdir()
     found: list[ObservationChunk] = []
-    left = {}
     for relation in all_relations():
-        tells = relation.observe or relation.portions
-        files = book.files(relation.facts) if tells and method in (AUTO, relation.model) else {}
+        wanted = relation.observe and method in (AUTO, relation.model)
+        files = book.files(relation.facts) if wanted else {}
         if files and files[relation.facts[0]]:
-            some = relation.portions and relation.portions(
+            found += relation.observe(
                 RelationContext(files, book.tasks, folder, 0, lambda steps: run(run_step, steps))
             )
-            if some is None:
-                left[relation.name] = files
-            found += some or []
-    found += run(run_step, [ObserveStep(left, book.tasks, folder / "observed.pickle")])
+    # Nothing, where there is nothing, is one portion.
+    found = found or [save_observations(Observations(), folder / "observed.pickle")]
     return sorted(found, key=lambda part: part.source)
 
 
@@ -93,30 +89,6 @@ def pivot_of(portions: Sequence[ObservationChunk]) -> int:
     """Return the instant amid all times."""
     times = [time for part in portions for time in (part.first, part.last) if time is not None]
     return (min(times) + max(times)) // 2 if times else 0
-
-
-class ObserveStep(Struct, frozen=True):
-    """Observes at once what cannot be had in portions. facts: by relation and name; tasks: of
-    processes as in FactBook.
-    """
-
-    facts: Mapping[str, Mapping[str, tuple[FactFile, ...]]]
-    tasks: Mapping[tuple[int, int], int]
-    path: Path
-
-    def run(self) -> ObservationFile:
-        seen = [
-            relation.observe(read_facts(self.facts[relation.name], self.tasks))
-            for relation in all_relations()
-            if relation.name in self.facts
-        ]
-        return save_observations(
-            Observations(
-                concat_observations(Calls, [part.calls for part in seen]),
-                concat_observations(Messages, [part.messages for part in seen]),
-            ),
-            self.path,
-        )
 
 
 class GatherStep(Struct, frozen=True):

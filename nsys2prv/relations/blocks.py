@@ -152,7 +152,7 @@ class LinesStep(Struct, frozen=True):
 
 
 def stored_lines(
-    division: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block], most: int
+    context: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block], most: int
 ) -> list[TaskResult]:
     """Return the lines of all pairs, about `most` a step; one result without any where there are
     none.
@@ -163,15 +163,15 @@ def stored_lines(
                 name,
                 kind,
                 tagged,
-                division.number + place,
+                context.number + place,
                 tuple(pairs),
                 low,
                 high,
-                division.folder,
+                context.folder,
             )
             for place, (low, high) in enumerate(windows(pairs, most))
         ]
         if pairs
         else []
     )
-    return list(division.run(steps)) or [TaskResult(division.number, TRACE, 0)]
+    return list(context.run(steps)) or [TaskResult(context.number, TRACE, 0)]

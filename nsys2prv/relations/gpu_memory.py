@@ -9,6 +9,7 @@ allocation took, whatever the release itself says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -19,9 +20,17 @@ from nsys2prv.events.catalogue.counters import Metric, counter_tables
 from nsys2prv.events.gpu_memory import ALLOCATION, FACTS, RELEASE
 from nsys2prv.events.kind import Counters
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations.kind import NO_MODEL, Relation, RelationResult
+from nsys2prv.relations.kind import (
+    NO_MODEL,
+    Relation,
+    RelationContext,
+    RelationResult,
+    write_result,
+)
+from nsys2prv.store.facts import FactFile, read_facts
+from nsys2prv.store.task_result import TaskResult
 
-LAYOUT = "memory_in_use"
+NAME, LAYOUT = "gpu_memory", "memory_in_use"
 #: Event types are this plus the kind of memory.
 BASE = 66500010
 #: Beyond it (bytes) numbers are damage.
@@ -32,7 +41,26 @@ EVENT = ("time_at", "operation", "object_gpu", "memory", "bytes")
 PIECE_ROWS = 500_000
 
 
-def relate(facts: Mapping[str, pl.DataFrame]) -> RelationResult:
+def relate(context: RelationContext) -> list[TaskResult]:
+    """Return memory in use, found by one step: it follows from all operations of a process."""
+    step = MemoryStep(context.files, context.tasks, context.number, context.folder)
+    return list(context.run([step]))
+
+
+class MemoryStep(Struct, frozen=True):
+    """Adds up the memory in use on all GPUs, and stores it."""
+
+    files: Mapping[str, tuple[FactFile, ...]]
+    tasks: Mapping[tuple[int, int], int]
+    number: int
+    folder: Path
+
+    def run(self) -> TaskResult:
+        found = memory_in_use(read_facts(self.files, self.tasks))
+        return write_result(found, NAME, self.number, self.folder)
+
+
+def memory_in_use(facts: Mapping[str, pl.DataFrame]) -> RelationResult:
     changes, unknown, replaced = [], 0, 0
     for rows in _pieces(facts[FACTS]):
         found = _resolved(rows)
@@ -127,6 +155,4 @@ def _counters(changes: pl.DataFrame) -> Iterator[Counters]:
         )
 
 
-RELATIONS = (
-    Relation("gpu_memory", "Memory in use on GPUs", NO_MODEL, (FACTS,), (LAYOUT,), relate),
-)
+RELATIONS = (Relation(NAME, "Memory in use on GPUs", NO_MODEL, (FACTS,), (LAYOUT,), relate),)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
@@ -96,7 +95,7 @@ class ObservationChunk(Protocol):
 
 
 class RelationContext(Struct, frozen=True):
-    """Context of a relation that divides its work into steps."""
+    """Context that a relation runs in."""
 
     #: Facts by name, see :class:`FactBook`.
     files: Mapping[str, tuple[FactFile, ...]]
@@ -111,31 +110,33 @@ class RelationContext(Struct, frozen=True):
 
 
 class Relation(Struct, frozen=True):
-    """The declaration of a relation.
+    """The declaration of a relation: what it reads, and two functions.
 
-    model: whose rules it goes by. facts: the frames it reads; it is left out when none of the first
-    was found. layouts: the record layouts it yields. relate: facts by name -> what follows from
-    them. observe: facts by name -> what they tell of clocks that are not known to agree; their
-    times are those of the hosts' clocks then. Memory of both is that of all facts. Where that is
-    too much, `divided` stands instead of `relate`: what follows, as its steps have stored it
-    (:func:`spilled`); `portions` instead of `observe`: the same in portions, each with all calls of
-    its groups, ascending by group; None where that cannot be.
+    Both get the facts as files, and run steps on them: data with a `run` for any worker. How many
+    facts a step reads at a time is theirs to say.
 
-    A facts frame has the columns that its event kind gave it, where trace times and thread indices
-    stand for local times and objects, and `report` (index in rank order), `host` (its machine),
-    `part` (of which the times can be compared with each other), `task` (0-based task of the trace)
-    of its process by the column `process`.
+    A frame of facts has the columns that its event kind gave it, where trace times and thread
+    indices stand for local times and objects, and `report` (index in rank order), `host` (its
+    machine), `part` (of which the times can be compared with each other), `task` (0-based task of
+    the trace) of its process by the column `process`.
     """
 
+    #: Name.
     name: str
+    #: Title for people.
     title: str
+    #: Model of parallel programs by whose rules it goes, NO_MODEL for none.
     model: str
+    #: Names of the facts that it reads; it is left out where none of the first was found.
     facts: tuple[str, ...]
+    #: Record layouts that it yields.
     layouts: tuple[str, ...] = ()
-    relate: Callable[[Mapping[str, pl.DataFrame]], RelationResult] | None = None
-    divided: Callable[[RelationContext], list[TaskResult]] | None = None
-    portions: Callable[[RelationContext], list[ObservationChunk] | None] | None = None
-    observe: Callable[[Mapping[str, pl.DataFrame]], Observations] | None = None
+    #: Returns what follows from the facts, stored. None: nothing does.
+    relate: Callable[[RelationContext], list[TaskResult]] | None = None
+    #: Returns what the facts tell of clocks that are not known to agree; times are those of the
+    #: hosts' clocks then. Each chunk has all calls of its groups, chunks ascend by group. None:
+    #: nothing.
+    observe: Callable[[RelationContext], Sequence[ObservationChunk]] | None = None
 
 
 def write_result(related: RelationResult, name: str, number: int, folder: Path) -> TaskResult:

@@ -33,19 +33,19 @@ from nsys2prv.store.facts import FactFile, batches, read_fact
 from nsys2prv.store.task_result import TaskResult
 
 
-def collective_portions(division: RelationContext) -> list[CallPortion]:
+def observe_collectives(context: RelationContext) -> list[CallPortion]:
     """Return the blocking calls of every process, by communicator; the n-th of each is the others'
     n-th unless rows are missing.
     """
-    processes = read_fact(division.files[PROCESSES], division.tasks)
+    processes = read_fact(context.files[PROCESSES], context.tasks)
     began = (
         frozenset(processes.filter("began")["task"].to_list()) if processes.height else frozenset()
     )
     steps = [
-        MeetingsStep(files, division.tasks, began, division.folder / f"mpi-calls-{number}.blocks")
-        for number, files in enumerate(batches(division.files[MEETINGS]))
+        MeetingsStep(files, context.tasks, began, context.folder / f"mpi-calls-{number}.blocks")
+        for number, files in enumerate(batches(context.files[MEETINGS]))
     ]
-    return portions_of(list(division.run(steps)), SOURCE)
+    return portions_of(list(context.run(steps)), SOURCE)
 
 
 class MeetingsStep(Struct, frozen=True):
@@ -97,23 +97,23 @@ BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 _STREAM = ["communicator", "source", "destination", "tag"]
 
 
-def divided(division: RelationContext) -> list[TaskResult]:
+def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines for the messages that are matched, and notes on those that are not."""
-    sides, processes = _sides(division, "messages")
+    sides, processes = _sides(context, "messages")
     found = list(
-        division.run(
+        context.run(
             [
                 MatchStep(
                     blocks,
                     processes,
-                    division.folder / f"mpi-pairs-{division.number}-{place}.blocks",
+                    context.folder / f"mpi-pairs-{context.number}-{place}.blocks",
                 )
                 for place, blocks in enumerate(_buckets(sides))
             ]
         )
     )
     results = stored_lines(
-        division, NAME, KIND, True, [block for part in found for block in part.pairs], STEP_ROWS
+        context, NAME, KIND, True, [block for part in found for block in part.pairs], STEP_ROWS
     )
     results[0].notes = _notes(
         sum((part.fates for part in found), Counter()),
@@ -124,14 +124,14 @@ def divided(division: RelationContext) -> list[TaskResult]:
     return results
 
 
-def message_portions(division: RelationContext) -> list[ObservationFile]:
+def observe_messages(context: RelationContext) -> list[ObservationFile]:
     """Return files of bounds from messages between hosts: none is received before it is sent."""
-    sides, processes = _sides(division, "clock-messages")
+    sides, processes = _sides(context, "clock-messages")
     return list(
-        division.run(
+        context.run(
             [
                 HostsStep(
-                    blocks, processes, division.folder / f"observed-mpi-messages-{place}.pickle"
+                    blocks, processes, context.folder / f"observed-mpi-messages-{place}.pickle"
                 )
                 for place, blocks in enumerate(_buckets(sides))
             ]
@@ -139,10 +139,10 @@ def message_portions(division: RelationContext) -> list[ObservationFile]:
     )
 
 
-def _sides(division: RelationContext, name: str) -> tuple[list[Sides], tuple[Process, ...]]:
+def _sides(context: RelationContext, name: str) -> tuple[list[Sides], tuple[Process, ...]]:
     """Return the sides of messages, by report, and the processes of the job."""
     processes = (
-        read_fact(division.files[PROCESSES], division.tasks)
+        read_fact(context.files[PROCESSES], context.tasks)
         .group_by("task")
         .agg(pl.col("rank").max(), pl.col("began", "ended").any())
     )
@@ -152,23 +152,23 @@ def _sides(division: RelationContext, name: str) -> tuple[list[Sides], tuple[Pro
         .sort("rank", "began", "ended")
         .iter_rows()
     )
-    files = division.files[MESSAGES]
+    files = context.files[MESSAGES]
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = []
     for number, part in enumerate(batches(files)):
         reports = {file.report for file in part}
-        requests = tuple(file for file in division.files[REQUESTS] if file.report in reports)
+        requests = tuple(file for file in context.files[REQUESTS] if file.report in reports)
         steps.append(
             SidesStep(
                 part,
                 requests,
-                division.tasks,
+                context.tasks,
                 known,
                 count,
-                division.folder / f"mpi-{name}-{number}.blocks",
+                context.folder / f"mpi-{name}-{number}.blocks",
             )
         )
-    return list(division.run(steps)), known
+    return list(context.run(steps)), known
 
 
 def _buckets(sides: Sequence[Sides]) -> list[tuple[Block, ...]]:
@@ -445,14 +445,14 @@ RELATIONS = (
         "MPI collectives",
         MPI,
         (MEETINGS, PROCESSES),
-        portions=collective_portions,
+        observe=observe_collectives,
     ),
     Relation(
         NAME,
         "MPI messages",
         MPI,
         (MESSAGES, REQUESTS, PROCESSES),
-        divided=divided,
-        portions=message_portions,
+        relate=relate_messages,
+        observe=observe_messages,
     ),
 )

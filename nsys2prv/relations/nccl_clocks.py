@@ -4,7 +4,7 @@ differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +20,17 @@ from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, SEND_RECEIV
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations.blocks import Block, write_blocks
-from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, Kinds, portions_of, sorted_calls
-from nsys2prv.relations.kind import DEVICES, Observations, RelationContext
+from nsys2prv.relations.call_blocks import CallBlocks, Kinds, portions_of, sorted_calls
+from nsys2prv.relations.kind import (
+    DEVICES,
+    ObservationChunk,
+    ObservationFile,
+    Observations,
+    RelationContext,
+    save_observations,
+)
 from nsys2prv.relations.nccl_kernels import BY_ENDS, KEPT, MEMBER, Piece, roles, sane
-from nsys2prv.store.facts import FactFile, batches, read_fact
+from nsys2prv.store.facts import FactFile, batches, read_fact, read_facts
 
 if TYPE_CHECKING:
     from nsys2prv.clock.observations import Calls
@@ -159,32 +166,44 @@ READ = (
 )
 
 
-def observe(facts: Mapping[str, pl.DataFrame]) -> Observations:
+def observe(context: RelationContext) -> Sequence[ObservationChunk]:
     """Return the kernels of collectives: by communicator and, where the trace numbers them,
-    function; without communicators by their order.
+    function.
+    """
+    steps = []
+    for number, files in enumerate(batches(context.files[KERNELS])):
+        reports = {file.report for file in files}
+        made = tuple(file for file in context.files[COMMUNICATORS] if file.report in reports)
+        steps.append(
+            ClockStep(files, made, context.tasks, context.folder / f"nccl-calls-{number}.blocks")
+        )
+    found = list(context.run(steps))
+    if any(known for _, known in found):
+        return portions_of([blocks for blocks, _ in found], SOURCE)
+    path = context.folder / "nccl-observed.pickle"
+    return list(context.run([AtOnceStep(context.files, context.tasks, path)]))
+
+
+class AtOnceStep(Struct, frozen=True):
+    """Observes the clocks from all facts at once."""
+
+    facts: Mapping[str, tuple[FactFile, ...]]
+    tasks: Mapping[tuple[int, int], int]
+    path: Path
+
+    def run(self) -> ObservationFile:
+        return save_observations(observe_at_once(read_facts(self.facts, self.tasks)), self.path)
+
+
+def observe_at_once(facts: Mapping[str, pl.DataFrame]) -> Observations:
+    """Return the same from all facts at once, which needs no communicators: without them kernels
+    are numbered by their order.
     """
     everything = _timed(facts[KERNELS])
     kernels = _of_communicators(everything)
     if not kernels.height:
         return Observations(_calls(_observed_by_order(everything, facts[COMMUNICATORS]), "host"))
     return Observations(_calls(_grouped(_telling(_begun(kernels, facts[COMMUNICATORS]))), "host"))
-
-
-def portions(division: RelationContext) -> list[CallPortion] | None:
-    """Return the same by communicators; None without."""
-    steps = []
-    for number, files in enumerate(batches(division.files[KERNELS])):
-        reports = {file.report for file in files}
-        made = tuple(file for file in division.files[COMMUNICATORS] if file.report in reports)
-        steps.append(
-            ClockStep(files, made, division.tasks, division.folder / f"nccl-calls-{number}.blocks")
-        )
-    found = list(division.run(steps))
-    return (
-        portions_of([blocks for blocks, _ in found], SOURCE)
-        if any(known for _, known in found)
-        else None
-    )
 
 
 class ClockStep(Struct, frozen=True):

@@ -62,26 +62,27 @@ ENOUGH_OVERLAP = 0.9
 STEP_ROWS = 100_000
 
 
-def divided(division: RelationContext) -> list[TaskResult]:
-    surveys = survey(division, "kernels")
+def relate(context: RelationContext) -> list[TaskResult]:
+    """Return who came late to each collective, who waited, and its transfer, stored by time."""
+    surveys = survey(context, "kernels")
     if len(frozenset().union(*(found.members for found in surveys))) < 2:
         return []
     known = any(found.blocks for found in surveys)
-    found, notes = (_by_communicator if known else _by_order)(division, surveys)
-    results = _stored(division, [part for part in found if part.records])
+    found, notes = (_by_communicator if known else _by_order)(context, surveys)
+    results = _stored(context, [part for part in found if part.records])
     results[0].notes = [*notes, *_unused(surveys, known), *_apart(found)]
     return results
 
 
-def _stored(division: RelationContext, found: Sequence[Found]) -> list[TaskResult]:
+def _stored(context: RelationContext, found: Sequence[Found]) -> list[TaskResult]:
     """Return the records, of all collectives numbered through, stored by time as if one step had
     found them.
     """
     if not found:
-        return [TaskResult(division.number, TRACE, 0)]
+        return [TaskResult(context.number, TRACE, 0)]
     numbers = [part.firsts.with_suffix(".numbers") for part in found]
     list(
-        division.run(
+        context.run(
             [
                 NumberStep(
                     tuple((part.firsts, path) for part, path in zip(found, numbers, strict=True))
@@ -94,9 +95,9 @@ def _stored(division: RelationContext, found: Sequence[Found]) -> list[TaskResul
     )
     transfers = tuple(block for part in found for block in part.transfers)
     return list(
-        division.run(
+        context.run(
             [
-                RecordStep(division.number + place, parts, transfers, low, high, division.folder)
+                RecordStep(context.number + place, parts, transfers, low, high, context.folder)
                 for place, (low, high) in enumerate(
                     windows([block for block, _ in parts], STEP_ROWS)
                 )
@@ -106,13 +107,13 @@ def _stored(division: RelationContext, found: Sequence[Found]) -> list[TaskResul
 
 
 def _by_communicator(
-    division: RelationContext, surveys: Sequence[Survey]
+    context: RelationContext, surveys: Sequence[Survey]
 ) -> tuple[list[Found], list[str]]:
     """Group kernels by the communicator, and the sequence number where all of its kernels have one,
     else by order or by when they ended.
     """
     communicators = _communicators(surveys)
-    blocks = _blocks(division, surveys, frozenset(communicators.filter("numbered")["communicator"]))
+    blocks = _blocks(context, surveys, frozenset(communicators.filter("numbered")["communicator"]))
     pieces = {
         group: Piece(
             group, tuple(blocks[group]), BY_NUMBER if numbered else BY_LAUNCH, size, numbered
@@ -125,7 +126,7 @@ def _by_communicator(
         communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"]
     )
     first = _matched(
-        division, [piece for group, piece in pieces.items() if group not in doubtful], True
+        context, [piece for group, piece in pieces.items() if group not in doubtful], True
     )
     wrong = frozenset().union(*(part.unsteady for part in first))
     # What a step found stands or falls together: other communicators that shared one are matched
@@ -137,12 +138,12 @@ def _by_communicator(
         - wrong
     )
     settled, lone = _by_ends(
-        division,
+        context,
         pieces,
         communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong))),
     )
     found += _matched(
-        division, [*(pieces[group] for group in sorted(again)), *settled], True, len(first)
+        context, [*(pieces[group] for group in sorted(again)), *settled], True, len(first)
     )
     return found, [*_told(found), *_alone(lone, "belong to no collective of the other ranks")]
 
@@ -166,7 +167,7 @@ def _communicators(surveys: Sequence[Survey]) -> pl.DataFrame:
 
 
 def _blocks(
-    division: RelationContext, surveys: Sequence[Survey], numbered: frozenset[int]
+    context: RelationContext, surveys: Sequence[Survey], numbered: frozenset[int]
 ) -> dict[int, list[Block]]:
     """Return the blocks of each communicator, by order of launches unless it is `numbered`."""
     found: dict[int, list[Block]] = {}
@@ -174,17 +175,17 @@ def _blocks(
     for place, block in enumerate(block for part in surveys for block in part.blocks):
         if block.by_number and block.group not in numbered:
             steps.append(
-                LaunchStep(block, division.folder / f"launches-{division.number}-{place}.blocks")
+                LaunchStep(block, context.folder / f"launches-{context.number}-{place}.blocks")
             )
         else:
             found.setdefault(block.group, []).append(block)
-    for block in division.run(steps):
+    for block in context.run(steps):
         found.setdefault(block.group, []).append(block)
     return found
 
 
 def _by_ends(
-    division: RelationContext, pieces: dict[int, Piece], communicators: pl.DataFrame
+    context: RelationContext, pieces: dict[int, Piece], communicators: pl.DataFrame
 ) -> tuple[list[Piece], int]:
     """Return the pieces of these communicators, numbered by when they ended; and how many kernels
     are of no collective.
@@ -194,33 +195,31 @@ def _by_ends(
     pivot = (communicators["first"].min() + communicators["last"].max()) // 2
     steps = [
         EndsStep(
-            pieces[group], even, pivot, division.folder / f"ends-{division.number}-{place}.blocks"
+            pieces[group], even, pivot, context.folder / f"ends-{context.number}-{place}.blocks"
         )
         for place, (group, even) in enumerate(
             communicators.select("communicator", "even").iter_rows()
         )
     ]
-    results = list(division.run(steps))
+    results = list(context.run(steps))
     return [piece for piece, _ in results if piece.blocks], sum(lone for _, lone in results)
 
 
 def _matched(
-    division: RelationContext, pieces: Sequence[Piece], known: bool, first: int = 0
+    context: RelationContext, pieces: Sequence[Piece], known: bool, first: int = 0
 ) -> list[Found]:
     """Return the results of matching the pieces. first: number of the first step."""
     return list(
-        division.run(
+        context.run(
             [
-                MatchStep(portion, known, division.folder / f"matched-{division.number}-{place}")
+                MatchStep(portion, known, context.folder / f"matched-{context.number}-{place}")
                 for place, portion in enumerate(portions(pieces, STEP_ROWS), first)
             ]
         )
     )
 
 
-def _by_order(
-    division: RelationContext, surveys: Sequence[Survey]
-) -> tuple[list[Found], list[str]]:
+def _by_order(context: RelationContext, surveys: Sequence[Survey]) -> tuple[list[Found], list[str]]:
     """Group kernels by their order on each stream, if all ranks have the same sequence and the
     kernels of equal order overlap in time.
     """
@@ -230,11 +229,11 @@ def _by_order(
     if not rows:
         return [], []
     members = len(frozenset().union(*(part.members for part in surveys)))
-    why = _several(read_fact(division.files[COMMUNICATORS], division.tasks), members)
+    why = _several(read_fact(context.files[COMMUNICATORS], context.tasks), members)
     pieces = [
         Piece(row, tuple(rows[row]), BY_LAUNCH, members, settled=True) for row in sorted(rows)
     ]
-    found = [] if why else _matched(division, pieces, False)
+    found = [] if why else _matched(context, pieces, False)
     matched = sum(part.matched for part in found)
     if not why and any(part.met != part.whole for part in found):
         why = "the ranks execute different sequences of kernels"
@@ -248,7 +247,7 @@ def _by_order(
         ]
     sure = (
         "the one communicator"
-        if division.files[COMMUNICATORS]
+        if context.files[COMMUNICATORS]
         else "assuming that all are of one communicator"
     )
     return found, [
@@ -340,8 +339,7 @@ RELATIONS = (
         NCCL,
         (KERNELS, COMMUNICATORS),
         (LAYOUT, TRANSFER),
-        divided=divided,
+        relate=relate,
         observe=nccl_clocks.observe,
-        portions=nccl_clocks.portions,
     ),
 )

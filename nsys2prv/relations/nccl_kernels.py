@@ -184,16 +184,16 @@ class SurveyStep(Struct, frozen=True):
         return _stored(self.path.with_suffix(".rest"), kernels, rows, row, place, place)
 
 
-def survey(division: RelationContext, name: str) -> list[Survey]:
+def survey(context: RelationContext, name: str) -> list[Survey]:
     """Return all NCCL kernels in order."""
-    parts = batches(division.files[KERNELS])
+    parts = batches(context.files[KERNELS])
     return list(
-        division.run(
+        context.run(
             [
                 SurveyStep(
                     part,
-                    division.tasks,
-                    division.folder / f"{name}-{division.number}-{number}.blocks",
+                    context.tasks,
+                    context.folder / f"{name}-{context.number}-{number}.blocks",
                 )
                 for number, part in enumerate(parts)
             ]

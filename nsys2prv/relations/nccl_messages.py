@@ -76,18 +76,18 @@ ORDER = ("task", "communicator", "time_call", "place")
 BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 
 
-def divided(division: RelationContext) -> list[TaskResult]:
+def relate(context: RelationContext) -> list[TaskResult]:
     """Return lines from sends to receives, stored by time."""
     found = list(
-        division.run(
+        context.run(
             [
-                PairStep(blocks, division.folder / f"pairs-{division.number}-{place}.blocks")
-                for place, blocks in enumerate(_buckets(division, "messages"))
+                PairStep(blocks, context.folder / f"pairs-{context.number}-{place}.blocks")
+                for place, blocks in enumerate(_buckets(context, "messages"))
             ]
         )
     )
     records = [block for part in found for block in part.records]
-    results = stored_lines(division, NAME, KIND, False, records, STEP_ROWS)
+    results = stored_lines(context, NAME, KIND, False, records, STEP_ROWS)
     pairs, left = sum(block.rows for block in records), sum(part.left for part in found)
     results[0].notes = [Detail(f"NCCL sends matched with their receives: {pairs:,}")]
     if left:
@@ -97,27 +97,27 @@ def divided(division: RelationContext) -> list[TaskResult]:
     return results
 
 
-def portions(division: RelationContext) -> list[ObservationFile]:
+def observe(context: RelationContext) -> list[ObservationFile]:
     """Return observations of clocks from messages between hosts, by senders."""
     return list(
-        division.run(
+        context.run(
             [
-                HostsStep(blocks, division.folder / f"observed-messages-{place}.pickle")
-                for place, blocks in enumerate(_buckets(division, "clock-messages"))
+                HostsStep(blocks, context.folder / f"observed-messages-{place}.pickle")
+                for place, blocks in enumerate(_buckets(context, "clock-messages"))
             ]
         )
     )
 
 
-def _buckets(division: RelationContext, name: str) -> list[tuple[Block, ...]]:
+def _buckets(context: RelationContext, name: str) -> list[tuple[Block, ...]]:
     """Return the messages by communicator and sender, several of them together, in blocks."""
-    files = division.files[MESSAGES]
+    files = context.files[MESSAGES]
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = [
-        SendersStep(part, division.tasks, count, division.folder / f"{name}-{number}.blocks")
+        SendersStep(part, context.tasks, count, context.folder / f"{name}-{number}.blocks")
         for number, part in enumerate(batches(files))
     ]
-    return by_group(block for blocks in division.run(steps) for block in blocks)
+    return by_group(block for blocks in context.run(steps) for block in blocks)
 
 
 class SendersStep(Struct, frozen=True):
@@ -309,6 +309,4 @@ def _by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     ).drop("group")
 
 
-RELATIONS = (
-    Relation(NAME, "NCCL messages", NCCL, (MESSAGES,), divided=divided, portions=portions),
-)
+RELATIONS = (Relation(NAME, "NCCL messages", NCCL, (MESSAGES,), relate=relate, observe=observe),)
