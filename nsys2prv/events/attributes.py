@@ -1,5 +1,6 @@
-"""Attributes of events from columns of exports: one function for each meaning that NULL and 0 have
-there.
+"""Attributes and samples of events from columns of exports.
+
+For attributes there is one function for each meaning that NULL and 0 have in exports:
 
 ================  ==================  ========  =====================================
 function          NULL or negative    0         for
@@ -11,8 +12,8 @@ one_based         ABSENT              1         numbers from 0 on that count fro
 enum_value        ``unknown``         1         Nsight's enumerations, from 1 here
 ================  ==================  ========  =====================================
 
-All take and return int64, shape (n,). Values count from 1 here where the catalogue has them so: a
-0 in a trace ends an event.
+All take and return int64, shape (n,). The catalogue's sets of values begin at 1, as a 0 in a trace
+ends an event. Samples (time, metric, value) become one record per instant.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv._util.columns import ABSENT, factorize, is_sorted
+from nsys2prv.events.catalogue.counters import Metric
+from nsys2prv.events.kind import Counters
+from nsys2prv.events.reasons import Reason
 
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
@@ -69,3 +73,81 @@ def registered_string_names(extraction: Extraction, name_set: str, ids: np.ndarr
             name_set, place[codes[found]], text=[text for text in texts if text]
         )
     return result
+
+
+#: The store keeps a number as one more than it is.
+GREATEST = np.iinfo(np.int64).max - 1
+
+
+def pivot(
+    extraction: Extraction,
+    layout: str,
+    object_: int,
+    time: np.ndarray,
+    column: np.ndarray,
+    metrics: tuple[Metric, ...],
+    value: np.ndarray,
+) -> Counters:
+    """Return records of one object from samples in any order. column: each row's index into the
+    metrics; values are not negative.
+    """
+    if not is_sorted(time):
+        order = np.argsort(time, kind="stable")
+        time, column, value = time[order], column[order], value[order]
+    begins = np.append(True, time[1:] != time[:-1])
+    instant = np.cumsum(begins) - 1
+    values = np.full((int(instant[-1]) + 1, len(metrics)), ABSENT)
+    values.reshape(-1)[instant * len(metrics) + column] = value
+    carried = np.count_nonzero(values != ABSENT, axis=0)
+    repeated = len(time) - int(carried.sum())
+    if repeated:
+        extraction.account.dropped[Reason.SAMPLE_REPEATED] += repeated
+    if not carried.all():
+        values, metrics = (
+            values[:, carried > 0],
+            tuple(metric for metric, count in zip(metrics, carried, strict=True) if count),
+        )
+    return Counters(layout, time[begins], object_, metrics, values)
+
+
+def intervals(
+    extraction: Extraction,
+    start: np.ndarray,
+    end: np.ndarray,
+    metric: np.ndarray,
+    value: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return samples at their starts, and zeros at ends that no sample of the same metric directly
+    follows: time, metric, value.
+    """
+    order = np.lexsort((start, metric))
+    start, end, metric, value = start[order], end[order], metric[order], value[order]
+    follows = np.append((metric[1:] == metric[:-1]) & (start[1:] <= end[:-1]), False)
+    close = np.flatnonzero(~follows & (end > start))
+    extraction.account.synthesized[Reason.ZERO_AT_END] += len(close)
+    return (
+        np.concatenate([start, end[close]]),
+        np.concatenate([metric, metric[close]]),
+        np.concatenate([value, np.zeros(len(close), np.int64)]),
+    )
+
+
+def not_negative(extraction: Extraction, values: np.ndarray) -> np.ndarray:
+    """Return the values, those that a trace cannot hold made ones that it can, and counted."""
+    negative, great = (int(np.count_nonzero(wrong)) for wrong in (values < 0, values > GREATEST))
+    for reason, count in ((Reason.NEGATIVE_SAMPLE, negative), (Reason.SAMPLE_TOO_GREAT, great)):
+        if count:
+            extraction.account.repaired[reason] += count
+    return np.clip(values, 0, GREATEST) if negative or great else values
+
+
+def groups(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
+    """Return the distinct keys, each with its rows."""
+    distinct, codes = factorize(keys)
+    if len(distinct) == 1:
+        return [(int(distinct[0]), slice(None))]
+    order = np.argsort(codes, kind="stable")
+    cuts = np.searchsorted(codes[order], np.arange(len(distinct) + 1))
+    return [
+        (int(key), order[cuts[number] : cuts[number + 1]]) for number, key in enumerate(distinct)
+    ]

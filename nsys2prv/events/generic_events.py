@@ -16,12 +16,12 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.events import metrics as gpu_metrics
+from nsys2prv.events.attributes import groups, not_negative, pivot
 from nsys2prv.events.catalogue.counters import Metric, known_label, labels_of
 from nsys2prv.events.extraction import GPU, SOURCE, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, Counters, EventKind
 from nsys2prv.events.metrics import FLOAT_DECIMALS, FLOATING, scaled, unsigned
 from nsys2prv.events.reasons import Reason
-from nsys2prv.events.sampling import groups, not_negative, pivot
 from nsys2prv.nsight.source import NULL, Part, Source, decoded
 
 EVENTS, DATA, FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA", "GENERIC_EVENT_TYPE_FIELDS"

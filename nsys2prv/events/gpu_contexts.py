@@ -10,11 +10,10 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import OPEN, factorize
-from nsys2prv.events.attributes import optional
+from nsys2prv.events.attributes import groups, optional
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, EventKind, RowRules, Rows, SelectionRules
 from nsys2prv.events.reasons import Reason
-from nsys2prv.events.sampling import groups
 from nsys2prv.nsight.info import pid_of
 from nsys2prv.nsight.source import NULL, Columns, Part, quoted
 

@@ -10,12 +10,11 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.events.attributes import optional
+from nsys2prv.events.attributes import groups, intervals, not_negative, optional, pivot
 from nsys2prv.events.catalogue.counters import Metric, labels_of, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, Counters, EventKind, Rows
 from nsys2prv.events.reasons import Reason
-from nsys2prv.events.sampling import groups, intervals, not_negative, pivot
 from nsys2prv.nsight.source import NULL, Part, Source
 
 TABLE, GPU_METRIC_NAMES, FIELDS = (

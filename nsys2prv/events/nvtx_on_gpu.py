@@ -19,10 +19,10 @@ import polars as pl
 
 from nsys2prv._util.columns import OPEN, over_slices
 from nsys2prv.events import cuda_work
+from nsys2prv.events.attributes import groups
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Derived, EventKind, Index, Indexes, Reading, Rows, SelectionRules
 from nsys2prv.events.nvtx import PUSHPOP, TABLE, named
-from nsys2prv.events.sampling import groups
 from nsys2prv.nsight.source import NULL, Part, usable
 
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"

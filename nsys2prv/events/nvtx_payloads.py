@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
+from nsys2prv.events.attributes import groups, not_negative, pivot
 from nsys2prv.events.catalogue.counters import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, EventKind, Reading
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, of_others
 from nsys2prv.events.reasons import Reason
-from nsys2prv.events.sampling import groups, not_negative, pivot
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL, Part, decoded
 

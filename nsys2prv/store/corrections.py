@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
+from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.catalogue.counters import UNSCALED, Metric
 from nsys2prv.events.kind import Account, EventKind
 from nsys2prv.events.reasons import Reason
-from nsys2prv.events.sampling import GREATEST
 from nsys2prv.store.normal import append_events, sample_shape
 from nsys2prv.store.runs import (
     BEGIN,
