@@ -1,0 +1,416 @@
+"""Whoever does the work, the bytes are the same; what a lost worker leaves undone is done again."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tools.commands import ENVIRONMENT, wait_for
+
+from nsys2prv import Options, convert
+from nsys2prv._util import engines
+from nsys2prv._util.engines import cpus
+from nsys2prv._util.engines.local import SerialExecutor
+from nsys2prv._util.engines.pool import MOST_THREADS, Pool
+from nsys2prv._util.engines.processes import ProcessExecutor, Worker, WorkerLost
+from nsys2prv._util.engines.worker import receive, send
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv.conversion import prepare
+from nsys2prv.paraver.output import Parts, Placed
+
+SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
+
+
+@pytest.fixture
+def every_job_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "SMALL_JOB_ROWS", 0)
+
+
+def trace(folder: Path, **options: object) -> list[bytes]:
+    folder.mkdir()
+    convert(SAMPLES, folder / "out.prv", Options(**options))
+    return [path.read_bytes() for path in sorted(folder.iterdir())]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("every_job_is_large")
+def test_engines_give_the_same_bytes(tmp_path: Path) -> None:
+    alone = trace(tmp_path / "alone")
+    assert len(alone) == 5
+    for name, options in {
+        "processes": {"engine": "processes", "jobs": 3},
+        "threads": {"engine": "threads", "jobs": 3},
+        "dask": {"engine": "dask", "jobs": 2},
+    }.items():
+        assert trace(tmp_path / name, **options) == alone, name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("every_job_is_large")
+def test_a_running_dask_cluster(tmp_path: Path) -> None:
+    from distributed import LocalCluster
+
+    alone = trace(tmp_path / "alone")
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        assert (
+            trace(tmp_path / "cluster", engine="dask", scheduler=cluster.scheduler_address) == alone
+        )
+    assert not list(tmp_path.glob("*/.*"))
+
+
+#: Starts workers early, converts, and tells how many of them hold files of the working folder as it
+#: is removed.
+EARLY = """
+import os, shutil, sys
+from nsys2prv.conversion import startup as starting
+from nsys2prv._util.engines import processes
+starting.SMALL_JOB_BYTES = 0
+begun, open_files, rmtree = [], [], shutil.rmtree
+
+def start(jobs, count, first, start=processes.start):
+    begun.append((count > 1, "nsys2prv.conversion.convert" in sys.modules))
+    start(jobs, count, first)
+    from nsys2prv.conversion import prepare as preparation
+    preparation.SMALL_JOB_ROWS = 0
+
+def removed(folder, **options):
+    me = os.getpid()
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if process != str(me) and str(me) in open(f"/proc/{process}/stat").read().split()[3:4]:
+                open_files.extend(path for fd in os.listdir(f"/proc/{process}/fd")
+                                  if str(folder) in (path := os.readlink(f"/proc/{process}/fd/{fd}")))
+        except OSError:
+            pass
+    rmtree(folder, **options)
+
+if __name__ == "__main__":
+    processes.start, shutil.rmtree = start, removed
+    from nsys2prv.cli.main import main
+    status = main(["-q", "-j", "5", *sys.argv[1:]])
+    print(status, begun, processes._ahead, open_files)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_workers_start_before_the_imports_and_are_gone_before_the_folder(tmp_path: Path) -> None:
+    alone = trace(tmp_path / "alone")
+    (tmp_path / "early").mkdir()
+    script = tmp_path / "early.py"
+    script.write_text(EARLY)
+    done = subprocess.run(
+        [sys.executable, str(script), *map(str, SAMPLES), str(tmp_path / "early" / "out.prv")],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=True,
+    )
+    assert done.stdout.split("\n")[-2] == "0 [(True, False)] {} []", done.stderr
+    assert [path.read_bytes() for path in sorted((tmp_path / "early").iterdir())] == alone
+
+
+def test_no_dask_scheduler_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nsys2prv._util.engines import dask
+
+    monkeypatch.setattr(dask, "TIMEOUT", "0.2s")
+    with pytest.raises(Nsys2prvError, match="no Dask scheduler answers there"):
+        convert(
+            SAMPLES, tmp_path / "out.prv", Options(engine="dask", scheduler="tcp://127.0.0.1:9")
+        )
+
+
+@pytest.mark.skipif(shutil.which("mpiexec") is None, reason="no MPI here")
+def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
+    pytest.importorskip(
+        "mpi4py.MPI", reason="no mpi4py that fits the MPI here", exc_type=ImportError
+    )
+    alone = trace(tmp_path / "alone")
+    program = (
+        "import nsys2prv.conversion.prepare as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli.main import main; "
+        "sys.exit(main(['-q', '--engine', 'mpi', '-m', *sys.argv[1:]]))"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
+    (tmp_path / "ranks").mkdir()
+    subprocess.run(
+        [
+            "mpiexec",
+            "-n",
+            "3",
+            sys.executable,
+            "-c",
+            program,
+            *map(str, SAMPLES),
+            str(tmp_path / "ranks" / "out.prv"),
+        ],
+        env=environment,
+        check=True,
+        timeout=120,
+        capture_output=True,
+    )
+    assert [path.read_bytes() for path in sorted((tmp_path / "ranks").iterdir())] == alone
+
+
+@pytest.mark.parametrize(
+    ("engine", "scheduler", "problem"),
+    [
+        ("spark", None, "none of local, processes, threads, dask, mpi"),
+        ("threads", "tcp://here:1", "--scheduler is where --engine dask"),
+    ],
+)
+def test_engines_that_there_are_not(
+    engine: str, scheduler: str | None, problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=problem):
+        convert(SAMPLES, tmp_path / "out.prv", Options(engine=engine, scheduler=scheduler))
+
+
+def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nsys2prv._util.engines.dask", None)
+    with pytest.raises(UsageError, match="pip install distributed"):
+        engines.workers("dask", 1)
+
+
+def in_a_worker() -> bool:
+    return "nsys2prv._util.engines.worker" in " ".join(sys.orig_argv)
+
+
+def die_once(marks: Path, task: int) -> int:
+    """Kills the first worker process that has a task; this process goes on when that is done."""
+    if in_a_worker() and not (marks / "died").exists():
+        (marks / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    wait_for((marks / "died").exists, "no worker died")
+    (marks / f"{task} {uuid.uuid4()}").touch()
+    return task * task
+
+
+def die(task: int) -> int:
+    if task == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+@pytest.mark.slow
+def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
+    with engines.workers("processes", 2) as pool:
+        assert list(pool.in_order(partial(die_once, tmp_path), range(8), 4)) == [
+            task * task for task in range(8)
+        ]
+    assert {path.name.split()[0] for path in tmp_path.iterdir()} == {*"01234567", "died"}
+
+
+@pytest.mark.slow
+def test_a_task_that_kills_every_worker_is_named() -> None:
+    with (
+        engines.workers("processes", 2) as pool,
+        pytest.raises(Nsys2prvError, match=r"^report 2: a worker process ended at it"),
+    ):
+        list(pool.in_order(die, range(8), 4, lambda task: f"report {task}"))
+
+
+def fail(task: int) -> int:
+    raise ValueError(f"task {task}")
+
+
+def test_what_fails_ends_threads_after_their_work() -> None:
+    """Tasks under way end before the temporary folder is removed; those that wait are not begun."""
+    begun, go_on, over = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        begun.set()
+        assert go_on.wait(60)
+        over.append(True)
+
+    with suppress(ZeroDivisionError), engines.workers("threads", 1) as pool, pool.ended():
+        futures = [pool.executor.submit(work) for _ in range(3)]
+        assert begun.wait(60)
+        threading.Timer(0.1, go_on.set).start()
+        raise ZeroDivisionError
+    assert over == [True]
+    assert [future.cancelled() for future in futures] == [False, True, True]
+
+
+def test_few_workers_are_threads_and_many_are_processes() -> None:
+    kinds = {
+        1: SerialExecutor,
+        2: ThreadPoolExecutor,
+        MOST_THREADS: ThreadPoolExecutor,
+        MOST_THREADS + 1: ProcessExecutor,
+    }
+    for jobs, kind in kinds.items():
+        with engines.workers("local", jobs) as pool:
+            assert isinstance(pool.executor, kind)
+
+
+def test_what_fails_ends_workers_at_their_work(tmp_path: Path) -> None:
+    """And what uses the temporary folder is over before the folder is removed."""
+    with suppress(ZeroDivisionError), engines.workers("processes", 2) as pool, pool.ended():
+        futures = [pool.executor.submit(work_for_ever, tmp_path) for _ in range(3)]
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2, "no workers")
+        raise ZeroDivisionError
+    assert not any(Path("/proc", path.name).exists() for path in tmp_path.iterdir())
+    assert [isinstance(future.exception(), WorkerLost) for future in futures[:2]] == [True, True]
+    assert futures[2].cancelled()
+
+
+def work_for_ever(marks: Path) -> None:
+    (marks / str(os.getpid())).touch()
+    time.sleep(3600)
+
+
+def test_workers_that_cannot_be_started() -> None:
+    def start() -> Worker:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with (
+        ProcessExecutor(2, start=start) as executor,
+        pytest.raises(WorkerLost, match="temporarily unavailable"),
+    ):
+        executor.submit(abs, 1).result(60)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_workers_end_while_a_forked_process_has_their_pipes() -> None:
+    executor = ProcessExecutor(1)
+    assert executor.submit(abs, -1).result(60) == 1
+    if not (child := os.fork()):
+        signal.pause()
+    try:
+        executor.shutdown(wait=False)
+        wait_for(
+            lambda: not any(thread.is_alive() for thread in executor._threads),
+            "a worker that does not end",
+        )
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 8, 12])
+def test_an_outcome_that_is_cut_short(cut: int) -> None:
+    """A worker may be killed while it writes."""
+    message = io.BytesIO()
+    send(message, b"an outcome")
+    with pytest.raises(EOFError):
+        receive(io.BytesIO(message.getvalue()[:cut]))
+    assert receive(io.BytesIO(message.getvalue())) == b"an outcome"
+
+
+def broken() -> Callable[[], None]:
+    return lambda: None
+
+
+def test_outcomes_that_cannot_be_sent_are_told() -> None:
+    with ProcessExecutor(1) as executor:
+        with pytest.raises(AttributeError, match="pickle"):
+            executor.submit(broken).result(60)
+        with pytest.raises(ValueError, match="task 3") as raised:
+            executor.submit(fail, 3).result(60)
+        assert "in fail" in str(raised.value.__cause__)
+        assert executor.submit(print, "in between").result(60) is None
+        assert executor.submit(abs, -1).result(60) == 1
+
+
+class Refusing(SerialExecutor):
+    """Takes no task, as an executor whose worker ended does."""
+
+    def submit(self, function: object, /, *args: object, **kwargs: object) -> Future:
+        raise BrokenExecutor
+
+
+def test_an_executor_that_breaks_between_two_tasks_is_replaced() -> None:
+    pool = Pool(Refusing(), 1, renew=SerialExecutor)
+    assert list(pool.in_order(abs, range(3), 0)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", [Placed, Parts])
+@pytest.mark.parametrize("compress", [False, True])
+def test_parts_follow_one_another(kind: type, compress: bool, tmp_path: Path) -> None:
+    import gzip
+
+    output = kind(tmp_path / "file", tmp_path, compress)
+    output.begin(b"head\n", 3)
+    for number in range(3):
+        output.put(number, [b"part %d\n" % number * 100_000, b"", b"."])
+        output.collect(number)
+    found = (tmp_path / "file").read_bytes()
+    assert (gzip.decompress(found) if compress else found) == b"head\n" + b"".join(
+        b"part %d\n" % n * 100_000 + b"." for n in range(3)
+    )
+
+
+def test_a_part_after_one_that_failed_is_not_waited_for(tmp_path: Path) -> None:
+    output = Placed(tmp_path / "file", tmp_path, False)
+    output.begin(b"", 3)
+    output._places.write_bytes(b"\x01" + bytes(31))  # the first place is known
+
+    def broken():
+        yield b"x"
+        raise ValueError("no text")
+
+    with pytest.raises(ValueError, match="no text"):
+        output.put(0, broken())
+    with pytest.raises(OSError, match="a part before this one was not written"):
+        output.put(1, [b"y"])
+
+
+def test_parts_of_a_file_that_is_not_wanted_any_more_do_not_wait(tmp_path: Path) -> None:
+    output = Placed(tmp_path / "file", tmp_path, False)
+    output.begin(b"", 3)
+    output.abandon()
+    with pytest.raises(OSError, match="a part before this one was not written"):
+        output.put(1, [b"y"])
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "most"),
+    [
+        (
+            "0::/job/step\n",
+            {"job/cpu.max": "150000 100000\n", "job/step/cpu.max": "max 100000\n"},
+            1,
+        ),
+        ("0::/job\n", {"job/cpu.max": "50000 100000\n"}, 1),
+        (
+            "4:cpu,cpuacct:/job\n",
+            {"cpu/job/cpu.cfs_quota_us": "100000\n", "cpu/job/cpu.cfs_period_us": "100000\n"},
+            1,
+        ),
+        (
+            "4:cpu,cpuacct:/job\n",
+            {"cpu/job/cpu.cfs_quota_us": "-1\n", "cpu/job/cpu.cfs_period_us": "100000\n"},
+            10_000,
+        ),
+        ("0::/\n", {}, 10_000),
+    ],
+)
+def test_processors_of_a_control_group(
+    membership: str, files: dict[str, str], most: int, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    (tmp_path / "self").write_text(membership)
+    expected = min(len(os.sched_getaffinity(0)), most)
+    assert cpus.available_cpus(tmp_path / "self", tmp_path / "groups") == expected

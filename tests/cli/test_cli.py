@@ -1,0 +1,288 @@
+"""The command as people use it: messages, exit statuses, files."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tools.commands import wait_for
+from tools.exports import KERNEL, kernel, make_export, strings
+
+from nsys2prv import __version__
+from nsys2prv.cli.main import main
+from nsys2prv.cli.parsing import version_text
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+RANKS = sorted(map(str, (SAMPLES / "graphs").glob("rank*.sqlite")))
+
+
+def run(*arguments: object) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on standard error."""
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1, text
+    return text
+
+
+def test_conversion_ends_with_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-m", *RANKS, tmp_path / "out") == 0
+    text = capsys.readouterr().out
+    assert "2 tasks on 1 host, 2 GPUs" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "out.nsys2prv.json",
+        "out.pcf",
+        "out.prv",
+        "out.row",
+    ]
+    assert all(path.name in text for path in tmp_path.iterdir())
+
+
+def test_quiet_says_nothing_but_warnings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("-q", *RANKS, tmp_path / "out.prv") == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert all(line.startswith("nsys2prv: warning: ") for line in captured.err.splitlines())
+
+
+def test_order_of_arguments_jobs_and_compression_do_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsys2prv.conversion.prepare.SMALL_JOB_ROWS", 1)
+    assert run("-q", "-j", 1, *RANKS, tmp_path / "a.prv") == 0
+    assert run("-q", "-j", 2, *RANKS[::-1], tmp_path / "b.prv.gz") == 0
+    assert (
+        gzip.decompress((tmp_path / "b.prv.gz").read_bytes()) == (tmp_path / "a.prv").read_bytes()
+    )
+    for ending in ("pcf", "row"):
+        assert (tmp_path / f"a.{ending}").read_bytes() == (tmp_path / f"b.{ending}").read_bytes()
+
+
+def test_options_may_stand_anywhere(tmp_path: Path) -> None:
+    one, other, out = RANKS[0], RANKS[1], "out.prv"
+    for number, given in enumerate(
+        [
+            ("-q", "-t", "kernels", one, other, out),
+            (one, "-q", other, "-t", "kernels", out),
+            (one, other, out, "-t", "kernels", "-q"),
+        ]
+    ):
+        (tmp_path / str(number)).mkdir()
+        assert run(*(tmp_path / str(number) / part if part == out else part for part in given)) == 0
+    traces = [(tmp_path / str(number) / out).read_bytes() for number in range(3)]
+    assert traces[0] == traces[1] == traces[2]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        (b"", "is empty"),
+        (b"PK\x03\x04 nothing", "is not an SQLite database"),
+        (b"SQLite format 3\x00" + b"\x00" * 200, "cannot be read as an SQLite export"),
+    ],
+)
+def test_what_is_no_export_is_one_line(
+    content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "bad.sqlite"
+    if content is not None:
+        report.write_bytes(content)
+    assert run(RANKS[0], report, tmp_path / "out.prv") == 1
+    assert message in (line := error_of(capsys))
+    assert "bad.sqlite" in line
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_nothing_to_write_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run(make_export(tmp_path / "r.sqlite", {"StringIds": strings("a")}), tmp_path / "out.prv")
+        == 3
+    )
+    assert "nothing to write" in error_of(capsys)
+    assert not list(tmp_path.glob("*out*"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["one.sqlite"],
+        ["a.sqlite", "b.sqlite"],
+        ["-t", "nonsense", "a.sqlite", "o.prv"],
+        ["-j", "-1", "a.sqlite", "o.prv"],
+        ["cfgs", "a", "b"],
+        ["--list"],
+        ["a.sqlite", "-"],
+        ["a.sqlite", "/dev/null"],
+        ["--min-duration", "foo=1us", "a.sqlite", "o.prv"],
+    ],
+)
+def test_usage_errors_are_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 2
+    error_of(capsys)
+
+
+def test_kinds_asked_for_and_absent_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 5)], "StringIds": strings("k")})
+    assert run("-t", "kernels,nvtx", report, tmp_path / "out.prv") == 0
+    warnings = capsys.readouterr().err
+    assert warnings == "nsys2prv: warning: nvtx: the reports hold no events of this kind\n"
+
+
+def test_a_kind_can_be_left_out(tmp_path: Path) -> None:
+    assert run("-q", "-t", "-nvtx", *RANKS, tmp_path / "out.prv") == 0
+    assert ":9600:" not in (tmp_path / "out.prv").read_text()
+    assert ":63000006:" in (tmp_path / "out.prv").read_text()
+
+
+def test_what_only_comes_along_with_a_name_stays_where_that_is_left_out(tmp_path: Path) -> None:
+    """NCCL's kernels belong to its calls, and copies to kernels, but neither are all that the rows
+    hold.
+    """
+    for words, there, gone in (
+        ("-nccl", (63000006, 63000007, 63000001, 9600), (9500,)),
+        ("nccl", (63000006, 63000007, 9500), (9600,)),
+        ("-kernels", (63000001, 9500), (63000006, 63000007)),
+        ("kernels", (63000006, 63000001), (9500,)),
+    ):
+        assert run("-q", "-t", words, *RANKS, tmp_path / "out.prv") == 0
+        trace = (tmp_path / "out.prv").read_text()
+        assert all(f":{code}:" in trace for code in there), words
+        assert not any(f":{code}:" in trace for code in gone), words
+
+
+def test_nsys_rep_without_nsys_gives_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("NSYS_HOME", raising=False)
+    report = tmp_path / "my rank.nsys-rep"
+    report.write_bytes(b"x")
+    assert run(report, tmp_path / "out.prv") == 1
+    assert (
+        f"nsys export --type sqlite --include-json true --force-overwrite true --output '{tmp_path}/my rank.sqlite'"
+        in error_of(capsys)
+    )
+
+
+def test_nsys_rep_without_nsys_points_at_its_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("NSYS_HOME", raising=False)
+    report, export = tmp_path / "rank.0.nsys-rep", tmp_path / "rank.0.sqlite"
+    report.write_bytes(b"x")
+    export.write_bytes(Path(RANKS[0]).read_bytes())
+    assert run(report, tmp_path / "out.prv") == 1
+    assert f"give {export}, which lies beside it" in error_of(capsys)
+
+
+def test_nsys_rep_goes_through_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for nsys that copies an export to the place it is told."""
+    home = tmp_path / "nsys home" / "bin"
+    home.mkdir(parents=True)
+    (home / "nsys").write_text(
+        f'#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done\ncp "{RANKS[1]}" "$2"\n'
+    )
+    (home / "nsys").chmod(0o755)
+    monkeypatch.setenv("NSYS_HOME", str(home.parent))
+    (tmp_path / "rank1.nsys-rep").write_bytes(b"x")
+    assert run("-q", tmp_path / "rank1.nsys-rep", tmp_path / "out.prv") == 0
+    assert run("-q", RANKS[1], tmp_path / "direct.prv") == 0
+    assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "direct.prv").read_bytes()
+
+
+def test_an_old_trace_stays_when_the_new_one_fails(tmp_path: Path) -> None:
+    (tmp_path / "out.prv").write_text("old")
+    assert run("-q", tmp_path / "missing.sqlite", tmp_path / "out.prv") == 1
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_read_only_input_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    report = folder / "r.sqlite"
+    report.write_bytes(Path(RANKS[0]).read_bytes())
+    report.chmod(0o444)
+    folder.chmod(0o555)
+    try:
+        assert run("-q", report, tmp_path / "out.prv") == 0
+        assert [path.name for path in folder.iterdir()] == ["r.sqlite"]
+    finally:
+        folder.chmod(0o755)
+
+
+def test_cfgs_are_listed_and_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cfgs") == 0
+    listed = capsys.readouterr().out.split()
+    assert "views/cuda_activities.cfg" in listed
+    assert run("cfgs", "--all") == 0
+    every = capsys.readouterr().out.split()
+    assert every[: len(listed)] == listed
+    assert run("cfgs", "--all", tmp_path / "views") == 2
+    assert run("cfgs", tmp_path / "views") == 0
+    assert sorted(
+        str(path.relative_to(tmp_path / "views")) for path in (tmp_path / "views").rglob("*.cfg")
+    ) == sorted(every)
+
+
+def test_list_tells_what_is_translated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--list", RANKS[0]) == 0
+    text = capsys.readouterr().out
+    for part in ("node01", "0 (RANK)", "kernels", "not translated", "OSRT_API"):
+        assert part in text
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_runs_leave_nothing(number: int, status: int, tmp_path: Path) -> None:
+    nsys = tmp_path / "nsys"
+    nsys.write_text('#!/bin/sh\ntouch "$0.begun"\nexec sleep 60\n')
+    nsys.chmod(0o755)
+    (tmp_path / "r.nsys-rep").write_bytes(b"x")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nsys2prv", str(tmp_path / "r.nsys-rep"), str(tmp_path / "out.prv")],
+        env={**os.environ, "NSYS_HOME": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    wait_for((tmp_path / "nsys.begun").exists, "nsys is not run")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert "Traceback" not in errors
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nsys", "nsys.begun", "r.nsys-rep"]
+
+
+def test_the_version_has_the_commit_of_a_checkout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert version_text(tmp_path / "site-packages" / "nsys2prv") == f"nsys2prv {__version__}"
+    checkout = tmp_path / "checkout"
+    (checkout / "nsys2prv").mkdir(parents=True)
+    (checkout / "pyproject.toml").write_text("")
+    git = ["git", "-C", str(checkout), "-c", "user.name=n", "-c", "user.email=n@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout[:12]
+    assert (
+        version_text(checkout / "nsys2prv")
+        == f"nsys2prv {__version__} (commit {commit} in {checkout})"
+    )
+    with pytest.raises(SystemExit):
+        run("--version")
+    assert capsys.readouterr().out.startswith(f"nsys2prv {__version__}")

@@ -1,0 +1,163 @@
+"""What people type who know other tools is answered with what does the same here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsys2prv import Options, convert
+from nsys2prv.cli.arguments import parser
+from nsys2prv.cli.legacy import HABITS, LegacyOption
+from nsys2prv.cli.main import main
+from nsys2prv.conversion.cut.asked import CutOptions, in_ns
+from nsys2prv.events.catalogue.counters import counter_tables
+from nsys2prv.events.selection import STATS, names, select
+
+DOCS = Path(__file__).parents[2] / "docs"
+REPORT = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank1.sqlite"
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line on standard error of a command that cannot be."""
+    assert main([str(argument) for argument in arguments]) in (2, 3)
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1, text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("option", "habit"), [(option, habit) for habit in HABITS for option in habit.options]
+)
+def test_options_of_bscs_tool_are_answered(
+    option: str, habit: LegacyOption, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = ["100"] if habit.value else []
+    for line in (
+        [option, *value, REPORT, tmp_path / "o"],
+        [REPORT, tmp_path / "o", option, *value],
+    ):
+        error = error_of(capsys, *line)
+        assert f"{option} is an option of BSC's nsys2prv; here {habit.here}" in error
+    assert not list(tmp_path.iterdir())
+    assert option not in parser().format_help().replace(",", " ").split()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-fstep@domain/2"], ["--filter-nvtx=step"], ["-ms"], ["-zc"], ["-q", "-N"]]
+)
+def test_however_they_are_written(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is an option of BSC's nsys2prv" in error_of(capsys, *arguments, REPORT, "o")
+
+
+def test_what_the_answers_name_is_there() -> None:
+    for line in (
+        ["--region", "step:3"],
+        ["--time", "5ns:10ns"],
+        ["-t=-kernels"],
+        ["--min-duration", "cuda_api_trace=100"],
+        ["-v"],
+        ["--list"],
+        ["--nvtx-rules", "f"],
+    ):
+        parser().parse_args([*line, "r.sqlite", "o"])
+    assert all(
+        set(kinds.split(",")) <= set(names()) and name not in names()
+        for name, kinds in STATS.items()
+    )
+    for kinds in STATS.values():
+        select(kinds.split(","))
+
+
+def test_the_page_tells_all_of_them() -> None:
+    page = (DOCS / "from-bsc.md").read_text()
+    assert all(f"`{option}" in page for habit in HABITS for option in habit.options)
+    assert "docs/from-bsc.md" in (DOCS.parent / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("told", "label"),
+    [
+        ("SMs active 9403", "SMs Active"),
+        ("SM issue 9404", "SM Issue"),
+        ("tensor cores active 9405", "Tensor Active"),
+        ("compute warps in flight 9412", "Compute Warps in Flight"),
+        ("unallocated warps 9415", "Unallocated Warps in Active SMs"),
+    ],
+)
+def test_the_types_of_metrics_that_the_page_names(told: str, label: str) -> None:
+    assert told in " ".join((DOCS / "from-bsc.md").read_text().split())
+    assert counter_tables()["gpu_metric"].labels[int(told.split()[-1])].startswith(f"{label} [")
+
+
+def test_version_where_v_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--version tells the version" in error_of(capsys, "-v")
+    assert "--version" not in error_of(capsys, "-v", REPORT)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("cuda_gpu_trace", "the rows of this report of nsys stats are kernels,memory here"),
+        ("kernel", "is it kernels? nsys2prv --kinds"),
+        ("NVTX_mark", "is it nvtx_marks"),
+        ("-openmpi", "openmp"),
+        ("syscall", "is it syscalls"),
+        ("zzzz", "event; nsys2prv --kinds lists all"),
+    ],
+)
+def test_a_kind_that_is_none(name: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    error = error_of(capsys, "-t", name, REPORT, "o")
+    assert answer in error
+    assert f"-t {name.lstrip('-')}: no such kind of event" in error
+    assert len(error) < 200
+    assert "no such kind of event" in error_of(
+        capsys, "--min-duration", f"{name.lstrip('-')}=5", REPORT, "o"
+    )
+
+
+@pytest.mark.parametrize(
+    ("time", "told"),
+    [
+        ("10000000:50000000", "10000000ns:50000000ns"),
+        ("10000000:90%", "10000000ns:90%"),
+        ("50:", "50ns:"),
+    ],
+)
+def test_times_that_were_meant_in_ns(
+    time: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = error_of(capsys, "--time", time, REPORT, tmp_path / "o")
+    assert f"numbers without a unit are seconds, as ns write --time {told}\n" in error
+    convert([REPORT], tmp_path / "o", Options(cut=CutOptions(time=told)))
+
+
+@pytest.mark.parametrize("time", ["100s:200s", "90s:", "900000000:990000000"])
+def test_times_that_are_not_within_either_way(
+    time: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "seconds" not in error_of(capsys, "--time", time, REPORT, tmp_path / "o")
+
+
+def test_a_cut_that_leaves_nothing_out_says_so(tmp_path: Path) -> None:
+    def notes(time: str) -> list[str]:
+        return [
+            note
+            for note in convert([REPORT], tmp_path / "o", Options(cut=CutOptions(time=time))).notes
+            if note.startswith("cut: ")
+        ]
+
+    assert notes("0:50000000") == [
+        "cut: --time 0:50000000 is all of the trace; numbers without a unit are seconds"
+    ]
+    assert notes("0%:") == []
+
+
+def test_units_are_left_alone() -> None:
+    assert [in_ns(text) for text in ("", "1s:2s", "1:2ms", " 3 : ", "10%:5")] == [
+        "",
+        "",
+        "1ns:2ms",
+        "3ns:",
+        "10%:5ns",
+    ]

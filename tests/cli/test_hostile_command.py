@@ -1,0 +1,200 @@
+"""The command on paths, folders and streams that are not as they should be: one line, a documented
+status, nothing left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tools.exports import KERNEL, kernel, make_export, make_large, strings
+from tools.processes import group
+
+SAMPLE = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank0.sqlite"
+
+
+def command(folder: Path, *arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nsys2prv", *map(os.fspath, map(str, arguments))],
+        cwd=folder,
+        text=True,
+        errors="replace",
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+        **{"stdout": subprocess.PIPE, **more},
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str], status: int) -> None:
+    assert "Traceback" not in done.stderr, done.stderr[-500:]
+    assert done.returncode == status
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", [".", "..", "./", "", "sub/"])
+def test_an_output_without_a_name_is_a_usage_error(output: str, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    one_line(command(tmp_path, "-q", "-t", "kernels", SAMPLE, output), 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["sub"]
+
+
+@pytest.mark.parametrize("arguments", [["-j", "abc", "a.sqlite", "out"], ["-t"], ["--nonsense"]])
+def test_usage_errors_are_one_line(arguments: list[str], tmp_path: Path) -> None:
+    one_line(command(tmp_path, *arguments), 2)
+
+
+def test_a_folder_in_the_place_of_the_trace_leaves_the_earlier_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "out.prv").mkdir()
+    for ending in ("pcf", "row"):
+        (tmp_path / f"out.{ending}").write_text("earlier")
+    done = command(tmp_path, "-q", "-t", "kernels", SAMPLE, "out.prv")
+    one_line(done, 1)
+    assert "out.prv" in done.stderr
+    assert ".tmp" not in done.stderr
+    assert (tmp_path / "out.pcf").read_text() == (tmp_path / "out.row").read_text() == "earlier"
+
+
+def test_a_loop_of_links_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.sqlite").symlink_to("b.sqlite")
+    (tmp_path / "b.sqlite").symlink_to("a.sqlite")
+    one_line(command(tmp_path, "a.sqlite", "out"), 1)
+
+
+@pytest.mark.slow
+def test_file_names_that_are_not_text(tmp_path: Path) -> None:
+    report = os.fsdecode(b"r\xff.sqlite")
+    try:
+        shutil.copyfile(SAMPLE, tmp_path / report)
+    except OSError:
+        pytest.skip("the file system takes no such names")
+    assert command(tmp_path, "-t", "kernels", report, "out").returncode == 0
+    assert command(tmp_path, "--list", report).returncode == 0
+    assert command(tmp_path, "-t", "kernels", SAMPLE, os.fsdecode(b"o\xff")).returncode == 0
+
+
+def test_an_output_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
+    done = command(
+        tmp_path,
+        "-t",
+        "kernels",
+        SAMPLE,
+        "o\u00fct",
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("arguments", [["--list", SAMPLE], ["-t", "kernels", SAMPLE, "out"]])
+def test_a_full_standard_output_is_no_traceback(arguments: list[object], tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        assert "Traceback" not in command(tmp_path, *arguments, stdout=full).stderr
+
+
+def test_a_list_of_an_export_whose_ranges_have_no_kind(tmp_path: Path) -> None:
+    make_export(
+        tmp_path / "r.sqlite",
+        {
+            "StringIds": strings("kern"),
+            KERNEL: [kernel(1, 5)],
+            "NVTX_EVENTS": [{"start": 1, "end": 5}],
+        },
+    )
+    done = command(tmp_path, "--list", "r.sqlite")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_for_temporary_files_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = command(tmp_path, "--tmp", "nowhere", "-t", "kernels", SAMPLE, "out")
+    one_line(done, 1)
+    assert "error: nowhere:" in done.stderr
+
+
+def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
+    """As in README, on a job large enough for worker processes."""
+    make_export(tmp_path / "r.sqlite", {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
+    (tmp_path / "script.py").write_text(
+        "import nsys2prv.conversion.prepare as preparation\npreparation.SMALL_JOB_ROWS = 0\n"
+        "from nsys2prv import Options, convert\nconvert(['r.sqlite'], 'out.prv', Options())\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SAMPLE.parents[2]), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-400:]
+    assert (tmp_path / "out.prv").exists()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report large enough for worker processes."""
+    return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, None), (signal.SIGKILL, None)],
+)
+def test_no_process_outlives_the_command(
+    number: int, status: int | None, large: Path, tmp_path: Path
+) -> None:
+    """Nor, where the signal can be handled, a temporary file."""
+    signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # tests run under nohup would hand on that it is ignored
+    child = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "nsys2prv",
+            "-q",
+            "--engine",
+            "processes",
+            "-j",
+            "2",
+            str(large),
+            "out.prv",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while len(group(child.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.5)
+        child.send_signal(number)
+        child.wait(30)
+        deadline = time.monotonic() + 10
+        while group(child.pid) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not group(child.pid)
+        if status is not None:
+            assert child.returncode == status
+        if number != signal.SIGKILL:
+            assert not list(tmp_path.iterdir())
+    finally:
+        for member in group(child.pid):
+            os.kill(member, signal.SIGKILL)
+        child.wait()

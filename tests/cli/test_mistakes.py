@@ -1,0 +1,181 @@
+"""Command lines that people get wrong are answered with what they probably meant; folders and
+patterns are reports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.cli.main import COMMANDS, main
+from nsys2prv.nsight.report_files import reports_meant
+
+GRAPHS = Path(__file__).parents[2] / "sample_reports" / "graphs"
+REPORT = str(GRAPHS / "rank1.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answers"),
+    [
+        (
+            ["-t", REPORT, "out.prv"],
+            ["-t takes kinds of events", "nsys2prv -t kernels,nvtx", "leave -t out"],
+        ),
+        (["-t", "kernels", "nvtx", REPORT, "out.prv"], ["join kinds by commas: -t kernels,nvtx"]),
+        (
+            [REPORT, "a.prv", "b.prv"],
+            ["a.prv: is a trace, not a report", "named last (here b.prv)"],
+        ),
+        ([REPORT], ["REPORT... OUTPUT", f"as in `nsys2prv {REPORT} out.prv`"]),
+        ([REPORT, REPORT], ["add a name, as in out.prv"]),
+        (["report", "out.prv"], ["is a trace", "takes the reports that it was made of"]),
+        (["extract", "out.prv", "-o", "x.store"], ["is a trace"]),
+        (["--list", "out.prv"], ["is a trace"]),
+        (["reprot", REPORT], ["did you mean `nsys2prv report`?"]),
+        (["help", "dif"], ["did you mean `nsys2prv help diff`?"]),
+        (["help", "zzzz"], ["there are cfgs, check, clock"]),
+        (["diff", "a"], ["nsys2prv help diff"]),
+        (["--kernel-name", "full", REPORT, "o"], ["did you mean --kernel-names?"]),
+        (["--html", "page.html", REPORT, "o"], ["nsys2prv report REPORT... --html FILE"]),
+        (
+            ["--min-duration", "kernel=10us", REPORT, "o"],
+            ["--min-duration kernel=10us: no such kind", "is it kernels?"],
+        ),
+        (["cfgs", __file__], ["is the name of a file; give the folder to copy the views to"]),
+        (["cfgs", "README.md"], ["is the name of a file; give the folder to copy the views to"]),
+        (["list", REPORT], ["write `nsys2prv --list REPORT...`"]),
+        (["convert", REPORT, "out.prv"], ["write `nsys2prv REPORT... OUTPUT`"]),
+        (
+            ["-o", "out.prv", REPORT],
+            ["-o is no option of nsys2prv: the trace to write is the last argument"],
+        ),
+        (["check", REPORT], ["is a report; nsys2prv check takes the trace"]),
+        (["cfgs", "--for", REPORT], ["is a report"]),
+        (["clock", "out.prv"], ["ends in .clock.yaml"]),
+    ],
+)
+def test_mistakes_are_answered(
+    arguments: list[str],
+    answers: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(answer in line for answer in answers), line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_trace_given_for_reports_names_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-q", REPORT, str(tmp_path / "out.prv.gz")]) == 0
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "out.prv.gz")]) == 2
+    assert capsys.readouterr().err.endswith(f"that it was made of: {REPORT}\n")
+    assert main(["cfgs", str(tmp_path / "out.prv.gz")]) == 2
+    assert f"nsys2prv cfgs --for {tmp_path / 'out.prv.gz'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        assert main(["help", *filter(None, [command])]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: nsys2prv")
+    if command in ("", "help"):
+        assert next(line for line in text.splitlines() if line.endswith(":")) == "examples:"
+        assert all(name in text for name in COMMANDS if name != "help")
+
+
+@pytest.mark.parametrize(
+    ("words", "among"),
+    [
+        (["rep"], {"report"}),
+        (["help", "di"], {"diff"}),
+        (["--kernel-n"], {"--kernel-names"}),
+        (["cfgs", "--fo"], {"--for"}),
+        (["x.sqlite", ""], set()),
+    ],
+)
+def test_completion(words: list[str], among: set[str]) -> None:
+    """By the shell itself, with this command on its path."""
+    script = GRAPHS.parents[1] / "completions" / "nsys2prv"
+    line = " ".join(f"'{word}'" for word in ["nsys2prv", *words])
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f"nsys2prv() {{ '{sys.executable}' -m nsys2prv \"$@\"; }}; . '{script}'; COMP_WORDS=({line}); "
+            f"COMP_CWORD={len(words)}; _nsys2prv; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {word for word in done.stdout.split("\n") if word} == among
+
+
+def test_folders_and_patterns_are_the_reports_in_them(tmp_path: Path) -> None:
+    for name in ("rank0.sqlite", "rank1.sqlite"):
+        shutil.copy(GRAPHS / name, tmp_path / name)
+    (tmp_path / "rank1.nsys-rep").write_bytes(b"x")
+    (tmp_path / "notes.txt").write_text("x")
+    both = [tmp_path / "rank0.sqlite", tmp_path / "rank1.sqlite"]
+    assert reports_meant([tmp_path]) == reports_meant([f"{tmp_path}/rank*.sqlite"]) == both
+    assert reports_meant(["missing.sqlite"]) == [Path("missing.sqlite")]
+    (tmp_path / "empty").mkdir()
+    for given, problem in (
+        (tmp_path / "empty", "no reports in this folder"),
+        (f"{tmp_path}/x*.sqlite", "no file matches"),
+    ):
+        with pytest.raises(Nsys2prvError, match=problem):
+            reports_meant([given])
+
+
+def test_every_command_takes_folders_and_patterns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pattern = f"{GRAPHS}/rank*.sqlite"
+    assert (
+        main(["-q", str(GRAPHS), str(tmp_path / "a.prv")])
+        == main(["-q", pattern, str(tmp_path / "b.prv")])
+        == 0
+    )
+    assert (tmp_path / "a.prv").read_bytes() == (tmp_path / "b.prv").read_bytes()
+    assert len(json.loads((tmp_path / "a.nsys2prv.json").read_text())["inputs"]) == 2
+    assert main(["extract", "-q", pattern, "-o", str(tmp_path / "s.store")]) == 0
+    assert main(["merge", "-q", f"{tmp_path}/*.store", str(tmp_path / "c.prv")]) == 0
+    assert (tmp_path / "c.prv").read_bytes() == (tmp_path / "a.prv").read_bytes()
+    capsys.readouterr()
+    assert main(["report", "-q", pattern, "--only", "efficiencies"]) == 0
+    assert capsys.readouterr().out.startswith("2 tasks on 1 host")
+    assert main(["--list", str(GRAPHS)]) == 0
+    assert "2 reports; * marks what differs" in capsys.readouterr().out
+
+
+def test_the_list_marks_differences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", str(GRAPHS)]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.split()}
+    assert "* none in rank1.sqlite; 8 elsewhere" in lines["graphs"]
+    assert "*" not in lines["cuda_events"]
+    assert lines["rank1.sqlite"].count(" *") == 2
+
+
+def test_reports_of_two_jobs_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = GRAPHS.parent / "training"
+    assert main(["-q", str(GRAPHS), str(training), str(tmp_path / "out.prv")]) == 0
+    assert "are they of one job?" in capsys.readouterr().err
+    assert main(["-q", str(training), str(tmp_path / "out.prv")]) == 0
+    assert "are they of one job?" not in capsys.readouterr().err

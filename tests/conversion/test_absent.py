@@ -1,0 +1,108 @@
+"""What a trace lacks: kinds that no report holds, work on GPUs that is not there or was not asked
+for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tools.exports import KERNEL, RUNTIME, call, kernel, make_export, os_call, strings
+
+from nsys2prv import Options, Summary, convert
+from nsys2prv.cli.main import main
+from nsys2prv.events import all_kinds
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+IDLE = "no work on any GPU"
+BY_NODE = "graphs: the reports hold no events of this kind: graphs were traced node by node, and their nodes are rows of `kernels`"
+
+
+def converted(folder: Path, *reports: Path, kinds: tuple[str, ...]) -> Summary:
+    return convert(list(reports), folder / "out.prv", Options(kinds=kinds))
+
+
+def test_work_on_gpus_that_was_not_asked_for_is_no_lack_of_it(tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
+    summary = converted(tmp_path, *reports, kinds=("cuda_api_trace", "nvtx_pushpop_trace"))
+    assert not any(IDLE in warning for warning in summary.warnings)
+    assert [note for note in summary.notes if "GPU" in note] == [
+        "work on GPUs that -t leaves out: kernels, memory"
+    ]
+    assert not any("GPU" in note for note in converted(tmp_path, *reports, kinds=("cuda",)).notes)
+
+
+def test_a_report_without_work_is_named_where_some_was_asked_for(tmp_path: Path) -> None:
+    calls = {
+        RUNTIME: [call(0, 5, 1)],
+        "OSRT_API": [os_call(0, 5)],
+        "StringIds": strings("k", "cudaLaunchKernel"),
+    }
+    idle = make_export(tmp_path / "idle.sqlite", calls)
+    busy = make_export(tmp_path / "busy.sqlite", {**calls, KERNEL: [kernel(0, 5)]})
+    assert any(
+        warning == f"idle.sqlite: {IDLE}"
+        for warning in converted(tmp_path, idle, busy, kinds=("kernels", "osrt")).warnings
+    )
+    assert any(
+        warning == f"idle.sqlite: {IDLE}"
+        for warning in converted(tmp_path, idle, busy, kinds=()).warnings
+    )
+    assert not any(
+        IDLE in warning
+        for warning in converted(tmp_path, idle, busy, kinds=("cuda_api_trace",)).warnings
+    )
+    # Copies were asked for and are not there, but the GPU did work.
+    assert converted(tmp_path, busy, kinds=("memory", "osrt")).warnings == [
+        "memory: the reports hold no events of this kind"
+    ]
+
+
+def test_work_of_other_programming_models_counts() -> None:
+    on_gpu = {kind.name for kind in all_kinds() if kind.gpu_work}
+    assert {"kernels", "memory", "graphs", "opengl_gpu", "vulkan_gpu"} <= on_gpu
+    assert not {"cuda_sync", "cuda_events", "cuda_api_trace", "nvtx_on_gpu", "gpu_metrics"} & on_gpu
+
+
+def test_nodes_of_graphs_are_pointed_at(tmp_path: Path) -> None:
+    by_node, whole = SAMPLES / "graphs" / "rank1.sqlite", SAMPLES / "graphs" / "rank0.sqlite"
+    assert converted(tmp_path, by_node, kinds=("cuda_api_trace", "graphs")).warnings[-1] == BY_NODE
+    assert not any(
+        BY_NODE in warning
+        for warning in converted(
+            tmp_path, by_node, whole, kinds=("cuda_api_trace", "graphs")
+        ).warnings
+    )
+    none = make_export(
+        tmp_path / "r.sqlite",
+        {KERNEL: [kernel(0, 5, graphNodeId=node) for node in (None, 0)], "StringIds": strings("k")},
+    )
+    assert (
+        "graphs: the reports hold no events of this kind"
+        in converted(tmp_path, none, kinds=("kernels", "graphs")).warnings
+    )
+
+
+def test_reports_of_a_store_need_not_be_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "r.sqlite"
+    report.write_bytes((SAMPLES / "graphs" / "rank1.sqlite").read_bytes())
+    assert (
+        main(
+            [
+                "extract",
+                "-q",
+                "-t",
+                "cuda_api_trace,graphs",
+                str(report),
+                "-o",
+                str(tmp_path / "s.store"),
+            ]
+        )
+        == 0
+    )
+    report.unlink()
+    capsys.readouterr()
+    assert main(["merge", "-q", str(tmp_path / "s.store"), str(tmp_path / "out.prv")]) == 0
+    assert "Traceback" not in capsys.readouterr().err

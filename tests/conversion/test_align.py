@@ -1,0 +1,535 @@
+"""Clocks of hosts aligned: generated jobs whose clocks are known, through the whole conversion; and
+what is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import yaml
+from samples import Options as Job
+from samples import generate
+from tools.conversions import convert_and_read
+from tools.corpus import EXPORTS, UNSET
+from tools.exports import global_tid, make_export
+from tools.trace_reader import read_trace
+
+from nsys2prv import Options, Summary, convert
+from nsys2prv._util.errors import NothingToWrite
+from nsys2prv.cli.main import main
+
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+#: Events of NCCL collectives: operation, number, and what compares times on several ranks.
+COLLECTIVE, NUMBER, TIMES = 9540, 9541, (9542, 9543, 9544, 9545, 9546)
+NOISE: dict[str, object] = {
+    "clock_offset_range_ms": 50.0,
+    "clock_drift_range_ppm": 50.0,
+    "end_jitter_us": 3.0,
+    "waited_us": (0.0, 17.0),
+}
+FAULTS: dict[str, object] = {"lost_collectives": 0.03, "extra_collectives": 0.03}
+JOBS = {
+    "two hosts": Job(ranks=4, hosts=2, steps=20, layers=1, pace_ms=500, seed=11, **NOISE),
+    "faults": Job(
+        ranks=8,
+        hosts=4,
+        steps=30,
+        layers=1,
+        pace_ms=1000,
+        seed=12,
+        cut_report="begin",
+        cut_rank=3,
+        **FAULTS,
+        **NOISE,
+    ),
+    "MPI": Job(
+        ranks=8,
+        hosts=4,
+        steps=30,
+        layers=1,
+        pace_ms=400,
+        seed=13,
+        mpi=True,
+        nccl=False,
+        **FAULTS,
+        **NOISE,
+    ),
+    "one name": Job(
+        ranks=6, hosts=3, steps=20, layers=1, pace_ms=500, seed=14, same_host_name=True, **NOISE
+    ),
+    "no payloads": Job(
+        ranks=4, hosts=4, steps=20, layers=1, pace_ms=500, seed=21, payload="none", **NOISE
+    ),
+    "advanced trace": Job(
+        ranks=4, hosts=4, steps=20, layers=1, pace_ms=500, seed=22, nccl_trace="advanced", **NOISE
+    ),
+    "a lonely host": Job(
+        ranks=6, hosts=3, steps=20, layers=1, pace_ms=500, seed=15, lonely_host=True, **NOISE
+    ),
+}
+LONELY = {"a lonely host": 1}
+#: What alignment must reach, ns.
+GOOD = 10_000
+
+
+class Known:
+    """A generated job, its truth and its conversion."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name, self.folder = name, folder
+        self.truth = generate(folder, JOBS[name])
+        self.reports = sorted(folder.glob("rank*.sqlite"), key=lambda path: int(path.stem[4:]))
+        self.summary = self.convert("out.prv")
+        self.clocks = yaml.safe_load((folder / "out.clock.yaml").read_text())
+
+    def convert(self, name: str, align: str = "auto", **options: object) -> Summary:
+        return convert(self.reports, self.folder / name, Options(align=align, jobs=1, **options))
+
+    def error(self, host: int, name: str, true: float) -> float:
+        """Of a corrected clock at a true time (ns since the job's begin), against the true time:
+        ns, in exact arithmetic.
+        """
+        clock, known = self.truth["hosts"][host], self.clocks["hosts"][name]
+        shown = (
+            Fraction(true) * (1 + Fraction(str(clock["drift_ppm"])) / 10**6) + clock["offset_ns"]
+        )
+        at = known["at_utc_ns"] - self.truth["epoch_utc_ns"]
+        return float(
+            shown
+            + known["offset_ns"]
+            + Fraction(known["drift_ppm"]) / 10**6 * (shown - at)
+            - Fraction(true)
+        )
+
+
+@pytest.fixture(scope="module", params=JOBS, ids=list(JOBS))
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Known:
+    return Known(tmp_path_factory.mktemp("job"), request.param)
+
+
+@pytest.mark.slow
+def test_every_host_is_right_to_ten_microseconds_at_every_instant(job: Known) -> None:
+    names = list(job.clocks["hosts"])
+    assert len(names) == len(job.truth["hosts"])
+    span = max(rank["capture_end_true_ns"] for rank in job.truth["ranks"])
+    first = min(rank["capture_start_true_ns"] for rank in job.truth["ranks"])
+    for host, name in enumerate(names):
+        known = job.clocks["hosts"][name]
+        reference = names.index(known["reference"])
+        if host == reference:
+            assert (known["offset_ns"], known["drift_ppm"]) == (0, 0.0)
+            continue
+        errors = [
+            abs(job.error(host, name, true) - job.error(reference, names[reference], true))
+            for true in range(first, span, (span - first) // 50)
+        ]
+        assert max(errors) < GOOD
+        assert max(errors) <= known["bound_ns"]
+        shown = job.truth["hosts"]
+        assert abs(shown[host]["offset_ns"] - shown[reference]["offset_ns"]) > 5 * GOOD, (
+            "nothing to align"
+        )
+    alone = [name for name in names[1:] if job.clocks["hosts"][name]["method"] == "UTC"]
+    assert len(alone) == LONELY.get(job.name, 0)
+    assert all(any(name in warning for warning in job.summary.warnings) for name in alone)
+
+
+def test_causality_is_violated_before_and_not_after(job: Known) -> None:
+    for used in ("used", "held back"):
+        counts = job.clocks["causality"][used]
+        assert counts["before"]["checked"] == counts["after"]["checked"] > 10
+        assert counts["before"]["violated"] > 0.2 * counts["before"]["checked"]
+        assert counts["after"]["largest_ns"] < GOOD
+
+
+@pytest.mark.slow
+def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: Known) -> None:
+    """Every CUDA API call: where its report's UTC and the file's correction put it, hence all
+    reports of a host alike.
+    """
+    trace = read_trace(job.folder / "out.prv")
+    placed: dict[int, list[int]] = {}
+    for task, report in enumerate(job.reports, 1):
+        rank = job.truth["ranks"][task - 1]
+        host = rank.get(
+            "host_index", [host["name"] for host in job.truth["hosts"]].index(rank["host"])
+        )
+        known = list(job.clocks["hosts"].values())[host]
+        with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as connection:
+            starts = [start for (start,) in connection.execute(f"SELECT start FROM {RUNTIME}")]
+        first = anchor(job, host)
+        utc = [
+            first["utcEpochNs"] + rank["systemClockNs"] - first["systemClockNs"] + start
+            for start in starts
+        ]
+        drift = known["drift_ppm"] / 1e6
+        placed[task] = sorted(
+            time + known["offset_ns"] + int((time - known["at_utc_ns"]) * drift // 1)
+            for time in utc
+        )
+    epoch = min(times[0] for times in placed.values())
+    shown: dict[int, list[int]] = {}
+    for item in trace.intervals(63000000):
+        shown.setdefault(item.row[0], []).append(item.begin)
+    begin = min(min(times) for times in shown.values())
+    for task, times in placed.items():
+        assert [time - epoch for time in times] == [time - begin for time in sorted(shown[task])]
+
+
+def anchor(job: Known, host: int) -> dict:
+    """The report that ties a host's monotonic clock to UTC: its first."""
+    names = [found["name"] for found in job.truth["hosts"]]
+    return next(
+        rank
+        for rank in job.truth["ranks"]
+        if rank.get("host_index", names.index(rank["host"])) == host
+    )
+
+
+@pytest.mark.slow
+def test_a_clock_file_gives_the_same_trace_again(job: Known) -> None:
+    job.convert("again.prv", str(job.folder / "out.clock.yaml"))
+    assert (job.folder / "again.prv").read_bytes() == (job.folder / "out.prv").read_bytes()
+    assert (job.folder / "again.clock.yaml").read_bytes() == (
+        job.folder / "out.clock.yaml"
+    ).read_bytes()
+
+
+@pytest.mark.slow
+def test_the_order_of_the_reports_means_nothing(job: Known) -> None:
+    convert(job.reports[::-1], job.folder / "back.prv", Options(jobs=1))
+    for ending in ("prv", "clock.yaml"):
+        assert (job.folder / f"back.{ending}").read_bytes() == (
+            job.folder / f"out.{ending}"
+        ).read_bytes()
+
+
+@pytest.mark.slow
+def test_utc_alone_and_no_clock_at_all(job: Known) -> None:
+    """Where the first API call of each report lies against that of the first: by UTC and the hosts'
+    own clocks, or by local times.
+    """
+    expected: dict[str, list[int]] = {"utc": [], "none": []}
+    names = [host["name"] for host in job.truth["hosts"]]
+    for report, rank in zip(job.reports, job.truth["ranks"], strict=True):
+        first = anchor(job, rank.get("host_index", names.index(rank["host"])))
+        with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as connection:
+            local = connection.execute(f"SELECT min(start) FROM {RUNTIME}").fetchone()[0]
+        expected["none"].append(local)
+        expected["utc"].append(
+            local + first["utcEpochNs"] + rank["systemClockNs"] - first["systemClockNs"]
+        )
+    for align, times in expected.items():
+        job.convert(f"{align}.prv", align)
+        assert not (job.folder / f"{align}.clock.yaml").exists()
+        shown: dict[int, int] = {}
+        for item in read_trace(job.folder / f"{align}.prv").intervals(63000000):
+            shown[item.row[0]] = min(item.begin, shown.get(item.row[0], item.begin))
+        assert [shown[task] - shown[1] for task in sorted(shown)] == [
+            time - times[0] for time in times
+        ]
+
+
+@pytest.mark.parametrize(("method", "observed"), [("mpi", "MPI"), ("nccl", "NCCL")])
+def test_only_what_is_asked_for_is_observed(method: str, observed: str, tmp_path: Path) -> None:
+    generate(
+        tmp_path, Job(ranks=4, hosts=2, steps=6, layers=1, pace_ms=100, seed=16, mpi=True, **NOISE)
+    )
+    reports = sorted(tmp_path.glob("rank*.sqlite"))
+    counts = {}
+    for asked in ("auto", method):
+        convert(reports, tmp_path / f"{asked}.prv", Options(align=asked, jobs=1))
+        counts[asked] = yaml.safe_load((tmp_path / f"{asked}.clock.yaml").read_text())["causality"][
+            "used"
+        ]["before"]["checked"]
+    assert 0 < counts[method] < counts["auto"]
+
+
+def test_three_steps_align_hosts_and_nothing_is_said_that_is_not_so(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "sample_reports" / "training"
+    truth = json.loads((folder / "truth.json").read_text())
+    summary = convert(sorted(folder.glob("rank*.sqlite")), tmp_path / "o.prv", Options(jobs=1))
+    clock = yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"]["node02"]
+    host, reference = truth["hosts"][1], truth["hosts"][0]
+    ranks = truth["ranks"]
+    for true in (
+        min(rank["capture_start_true_ns"] for rank in ranks),
+        max(rank["capture_end_true_ns"] for rank in ranks),
+    ):
+        shown = true + host["offset_ns"] + true * host["drift_ppm"] / 1e6
+        corrected = (
+            shown
+            + clock["offset_ns"]
+            + clock["drift_ppm"] / 1e6 * (shown + truth["epoch_utc_ns"] - clock["at_utc_ns"])
+        )
+        error = abs(corrected - true - reference["offset_ns"] - true * reference["drift_ppm"] / 1e6)
+        assert error < 30_000
+        assert error <= clock["bound_ns"] < 100_000
+    assert clock["observed_bound_ns"] < clock["bound_ns"]
+    told = [*summary.notes, *summary.warnings]
+    assert not [
+        line for line in told if "clocks" in line or "ends before the last one begins" in line
+    ]
+    causality = yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["causality"]["used"]
+    assert causality["before"]["violated"] > 0 == causality["after"]["violated"]
+
+
+def test_of_hosts_that_are_not_placed_nobody_is_said_to_be_late(tmp_path: Path) -> None:
+    """There is no MPI to align by: collectives across hosts have numbers, but nothing that compares
+    times; those within a host have all.
+    """
+    truth = generate(tmp_path, Job(ranks=4, hosts=2, steps=3, layers=1, seed=24, **NOISE))
+    across = {
+        len(found["ranks"])
+        for found in truth["collectives"]
+        if len({rank // 2 for rank in found["ranks"]}) > 1
+    }
+    assert across
+    timed = {}
+    for method in ("mpi", "nccl"):
+        trace, summary = convert_and_read(
+            sorted(tmp_path.glob("rank*.sqlite")), tmp_path / f"{method}.prv", align=method
+        )
+        tasks: dict[int, set[int]] = {}
+        late: dict[int, int] = {}
+        for item in trace.intervals(COLLECTIVE):
+            number = item.others[NUMBER]
+            tasks.setdefault(number, set()).add(item.row[0])
+            late[number] = late.get(number, 0) + sum(item.others.get(code, 0) for code in TIMES)
+        timed[method] = [
+            any(
+                late[number]
+                for number in tasks
+                if (len({(task - 1) // 2 for task in tasks[number]}) > 1) == wanted
+            )
+            for wanted in (False, True)
+        ]
+        told = [
+            line
+            for line in summary.notes
+            if "could not be aligned: the trace has no late arrivals" in line
+        ]
+        assert bool(told) == (method == "mpi")
+        assert not [line for line in summary.notes if "ends before the last one begins" in line]
+    assert timed == {"mpi": [True, False], "nccl": [True, True]}
+
+
+def test_messages_of_a_report_that_begins_late_are_settled_by_the_end_of_their_streams(
+    tmp_path: Path,
+) -> None:
+    truth = generate(
+        tmp_path,
+        Job(
+            ranks=4,
+            hosts=2,
+            steps=6,
+            layers=1,
+            pace_ms=20,
+            seed=5,
+            mpi=True,
+            cut_report="begin",
+            cut_rank=1,
+            cut_at=0.3,
+            clock_offset_range_ms=20.0,
+            clock_drift_range_ppm=30.0,
+        ),
+    )
+    trace, summary = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
+    assert not [line for line in summary.notes if "whose order is not certain" in line]
+    cut = truth["ranks"][1]["cut"]["true_ns"]
+    known = [
+        message
+        for message in truth["mpi"]["messages"]
+        if not (message["sender"] == 1 and message["send"][0] < cut)
+        and not (message["receiver"] == 1 and message["completed"] < cut)
+    ]
+    lines = [line for line in trace.comms if not 55_000 <= line.tag <= 55_999]
+    assert 0.9 * len(known) <= len(lines) <= len(known)
+    # Every line is one of the messages: of these ranks, and as long from send to receive.
+    expected = sorted((m["sender"], m["receiver"], m["completed"] - m["send"][0]) for m in known)
+    for line in lines:
+        sender, receiver, took = line.sender[0] - 1, line.receiver[0] - 1, line.receive - line.send
+        assert (
+            min(abs(took - true) for s, r, true in expected if (s, r) == (sender, receiver))
+            < 100_000
+        )
+
+
+def test_true_clocks_are_left_alone(tmp_path: Path) -> None:
+    generate(
+        tmp_path,
+        Job(
+            ranks=4,
+            hosts=2,
+            steps=6,
+            layers=1,
+            seed=17,
+            clock_offsets_ms=(0.0, 0.0),
+            clock_drifts_ppm=(0.0, 0.0),
+        ),
+    )
+    reports = sorted(tmp_path.glob("rank*.sqlite"))
+    convert(reports, tmp_path / "auto.prv", Options(jobs=1))
+    convert(reports, tmp_path / "utc.prv", Options(align="utc", jobs=1))
+    auto, utc = ((tmp_path / f"{name}.prv").read_bytes().splitlines() for name in ("auto", "utc"))
+    assert [line for line in auto if not line.startswith(b"# ")] == utc
+    assert "UTC, confirmed" in (tmp_path / "auto.clock.yaml").read_text()
+
+
+def test_one_host_alone_is_left_alone_and_an_old_clock_file_goes(tmp_path: Path) -> None:
+    generate(tmp_path, Job(ranks=2, hosts=1, steps=2, layers=1, seed=18))
+    reports = sorted(tmp_path.glob("rank*.sqlite"))
+    (tmp_path / "auto.clock.yaml").write_text("of an earlier trace")
+    convert(reports, tmp_path / "auto.prv", Options(jobs=1))
+    convert(reports, tmp_path / "utc.prv", Options(align="utc", jobs=1))
+    assert (tmp_path / "auto.prv").read_bytes() == (tmp_path / "utc.prv").read_bytes()
+    assert not (tmp_path / "auto.clock.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "report", EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus"
+)
+def test_real_exports_of_one_host_are_left_alone(report: Path, tmp_path: Path) -> None:
+    for align in ("auto", "utc"):
+        try:
+            convert([report], tmp_path / f"{align}.prv", Options(align=align, jobs=1))
+        except NothingToWrite:
+            return
+    assert (tmp_path / "auto.prv").read_bytes() == (tmp_path / "utc.prv").read_bytes()
+
+
+@pytest.mark.parametrize("drift", [-500.0, 500.0])
+def test_ranges_of_1_ns_stay_where_a_clock_is_slowed_down(drift: float, tmp_path: Path) -> None:
+    """Marks, one after the other: a clock of -500 ppm leaves nothing of one in 2,000."""
+    count, utc = 20_000, 1_780_000_000_000_000_000
+    marks = [
+        {
+            "start": 3 * number,
+            "end": None,
+            "eventType": 34,
+            "globalTid": global_tid(1),
+            "domainId": 0,
+            "text": f"mark {number % 3}",
+        }
+        for number in range(count)
+    ]
+    start = [{"utcEpochNs": utc, "systemClockNs": 0}]
+    report = make_export(
+        tmp_path / "r.sqlite", {"NVTX_EVENTS": marks, "TARGET_INFO_SESSION_START_TIME": start}
+    )
+    (tmp_path / "my.yaml").write_text(
+        f"hosts: {{unknown host: {{offset_ns: 0, drift_ppm: {drift}, at_utc_ns: {utc}}}}}"
+    )
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", align=str(tmp_path / "my.yaml"))
+    shown = sorted(trace.intervals(9620), key=lambda item: item.begin)
+    assert len(shown) == count
+    assert all(0 < item.end - item.begin <= 2 for item in shown)
+    assert shown[-1].begin == pytest.approx(3 * count * (1 + drift / 1e6), abs=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "and no clock file"),
+        ("hosts: [1, 2]", "not a clock file"),
+        ("a: [", "not YAML"),
+        ("just text", "not a clock file"),
+        ("hosts: {n1: {offset_ns: much}}", "n1: offset_ns is no number"),
+        ("hosts: {n1: {offset_ns: .nan}}", "offset_ns is no number"),
+        ("hosts: {n1: {offset_ns: 1, drift_ppm: 1.0e+9, at_utc_ns: 5}}", "drift_ppm is no number"),
+        ("hosts: {n1: {offset_ns: 1, drift_ppm: 2.5}}", "needs at_utc_ns"),
+        ("hosts: {n1: {offset: 5}}", "n1: unknown key 'offset'; known are offset_ns"),
+        ("hosts: {n1: {drift_ppm: 0}}", "n1: offset_ns is missing"),
+        ("hosts: {n1: {offset_ns: 5}}\nnote: []", "unknown key 'note'"),
+    ],
+)
+def test_what_is_no_clock_file_is_one_line(
+    text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "my.clock.yaml"
+    if text is not None:
+        file.write_text(text)
+    assert main(["--align", str(file), str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("nsys2prv: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_hosts_that_a_clock_file_does_not_know_are_said(tmp_path: Path) -> None:
+    generate(tmp_path, Job(ranks=2, hosts=2, steps=2, layers=1, seed=19))
+    (tmp_path / "my.yaml").write_text("hosts: {node02: {offset_ns: 1000}}")
+    summary = convert(
+        sorted(tmp_path.glob("rank*.sqlite")),
+        tmp_path / "o.prv",
+        Options(align=str(tmp_path / "my.yaml"), jobs=1),
+    )
+    assert any("node01: not in the clock file" in warning for warning in summary.warnings)
+    assert list(yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"]) == ["node02"]
+
+
+def test_the_clock_command_prints_and_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(tmp_path, Job(ranks=2, hosts=2, steps=4, layers=1, pace_ms=100, seed=20, **NOISE))
+    convert(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv", Options(jobs=1))
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    assert main(["clock", str(tmp_path / "o.clock.yaml")]) == 0
+    text = capsys.readouterr().out
+    assert all(host["name"] in text for host in truth["hosts"])
+    assert "causality" in text
+    picture = tmp_path / "clocks.png"
+    status = main(["clock", str(tmp_path / "o.clock.yaml"), "--plot", str(picture)])
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        assert status == 1
+        assert "pip install matplotlib" in capsys.readouterr().err
+    else:
+        assert status == 0
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_reports_that_name_no_host_have_clocks_of_their_own(tmp_path: Path) -> None:
+    truth = generate(
+        tmp_path, Job(ranks=3, hosts=3, steps=12, layers=1, pace_ms=100, seed=23, **NOISE)
+    )
+    reports = sorted(tmp_path.glob("rank*.sqlite"))
+    for report in reports:
+        with sqlite3.connect(report) as connection:
+            connection.execute("DELETE FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")
+            connection.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
+        connection.close()
+    convert(reports, tmp_path / "o.prv", Options(jobs=1))
+    clocks = yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"]
+    assert list(clocks) == [f"unknown host {report.name}" for report in reports]
+    first = truth["hosts"][0]
+    for host, clock in list(zip(truth["hosts"], clocks.values(), strict=True))[1:]:
+        assert clock["offset_ns"] == pytest.approx(
+            first["offset_ns"] - host["offset_ns"], abs=2_000_000
+        )
+        assert abs(first["offset_ns"] - host["offset_ns"]) > 3_000_000
+
+
+@pytest.mark.parametrize("kinds", [("osrt",), ("kernels",), ("-cuda_api_trace",), ("nvtx",)])
+def test_clocks_are_the_same_whatever_is_asked_for(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    """What tells of clocks is read also where it is not written."""
+    reports = sorted(
+        (Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite")
+    )
+    convert(reports, tmp_path / "all.prv")
+    summary = convert(reports, tmp_path / "some.prv", Options(kinds=kinds))
+    whole, some = (
+        yaml.safe_load((tmp_path / f"{name}.clock.yaml").read_text())["hosts"]
+        for name in ("all", "some")
+    )
+    assert not [line for line in summary.warnings if "clocks:" in line]
+    for host, clock in whole.items():
+        # How sure one is depends on how long the trace is.
+        assert {key: value for key, value in clock.items() if "bound" not in key} == {
+            key: value for key, value in some[host].items() if "bound" not in key
+        }

@@ -1,0 +1,84 @@
+"""Another output format is one small module: Chrome's trace JSON, from the windows that the .prv is
+written from.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+from nsys2prv._util.engines import alone
+from nsys2prv.conversion.convert import plan_windows
+from nsys2prv.conversion.options import Options
+from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.prepare import prepare
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.store.runs import BEGIN
+from nsys2prv.store.window_records import WindowReader
+
+SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
+
+
+def write_chrome_trace(reports: list[Path], path: Path, folder: Path) -> None:
+    """Write the ranges of these reports as complete events; times in microseconds, a process for
+    each row of the trace.
+    """
+    job = prepare(reports, Plan.of(Options()), folder, alone(), quiet=True)
+    runs, meanings, bounds = plan_windows(job)
+    reader = WindowReader(runs, meanings)
+    labels = {
+        name: dict(values.labels.select("value", "label").iter_rows())
+        for name, values in job.values.items()
+    }
+    with path.open("w") as file:
+        file.write("[\n")
+        for first, last in zip(bounds, [*bounds[1:], None], strict=True):
+            for shape, records in reader.read(first, last).items():
+                if shape.stream != BEGIN:
+                    continue
+                field = catalogue().layouts[shape.name].fields[0]
+                named = labels.get(getattr(field.values, "name", ""), {})
+                columns = (
+                    records.times,
+                    records.column("end"),
+                    records.column("object"),
+                    records.column(field.name),
+                )
+                for begin, end, row, value in zip(
+                    *(column.tolist() for column in columns), strict=True
+                ):
+                    json.dump(
+                        {
+                            "ph": "X",
+                            "cat": shape.name,
+                            "name": named.get(value, str(value)),
+                            "ts": begin / 1000,
+                            "dur": (end - begin) / 1000,
+                            "pid": row,
+                            "tid": 0,
+                        },
+                        file,
+                    )
+                    file.write(",\n")
+        file.write("{}]\n")
+    reader.close()
+
+
+def test_every_kernel_is_in_the_chrome_trace(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    write_chrome_trace(SAMPLES, tmp_path / "out.json", tmp_path / "work")
+    events = json.loads((tmp_path / "out.json").read_text())[:-1]
+    found = Counter(event["cat"] for event in events)
+    kernels, time = 0, 0
+    for report in SAMPLES:
+        with sqlite3.connect(report) as connection:
+            count, length = connection.execute(
+                "SELECT count(*), sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL"
+            ).fetchone()
+            kernels, time = kernels + count, time + length
+    assert found["cuda_kernel"] + found["nccl_kernel"] == kernels
+    length = sum(event["dur"] for event in events if event["cat"] in ("cuda_kernel", "nccl_kernel"))
+    assert abs(length * 1000 - time) < kernels * 10
+    assert any("gemm" in event["name"].lower() for event in events)

@@ -1,0 +1,635 @@
+"""Cuts of the samples against the whole trace filtered afterwards."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import sqlite3
+import subprocess
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tools import cut_filter
+from tools.cut_filter import Asked, Row, Whole
+from tools.exports import (
+    KERNEL,
+    PID,
+    RUNTIME,
+    call,
+    global_pid,
+    global_tid,
+    kernel,
+    make_export,
+    strings,
+)
+from tools.trace_reader import read_trace
+
+from nsys2prv import Options, Summary, convert
+from nsys2prv._util.engines import alone
+from nsys2prv._util.errors import NothingToWrite, Nsys2prvError, UsageError
+from nsys2prv.cli.main import main
+from nsys2prv.conversion.convert import write_job
+from nsys2prv.conversion.cut.asked import CutOptions
+from nsys2prv.conversion.cut.stage import cut
+from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.prepare import prepare
+from nsys2prv.events.reasons import Reason
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
+PLACES = 50
+
+
+@dataclass
+class Sample:
+    """A set of reports, their whole trace, that taken apart, and the job it was written of."""
+
+    reports: list[Path]
+    prv: Path
+    trace: Whole
+    job: Job
+
+    def cut(self, prv: Path, **asked: object) -> Summary:
+        """Write the trace of the job with a cut, without reading the reports again."""
+        return write_job(cut(self.job, Plan.of(Options(cut=CutOptions(**asked))).cut), prv)
+
+
+@pytest.fixture(scope="module", params=SETS)
+def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    return prepared(request.param, tmp_path_factory.mktemp(request.param), Options())
+
+
+def prepared(name: str, folder: Path, options: Options) -> Sample:
+    reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
+    job = prepare(reports, Plan.of(options), folder, alone())
+    write_job(job, folder / "whole.prv")
+    return Sample(reports, folder / "whole.prv", cut_filter.whole(folder / "whole.prv"), job)
+
+
+def check(prv: Path, trace: Whole, asked: Asked) -> None:
+    """A trace that was cut is, line for line, the whole one filtered; of begins at one time the
+    outer ranges are first.
+    """
+    lines, order, duration = cut_filter.lines_of(prv)
+    wanted, wanted_order = cut_filter.cut(trace, asked)
+    assert lines == wanted, (
+        f"{asked}: {list((wanted - lines).items())[:5]} missing, {list((lines - wanted).items())[:5]} too much"
+    )
+    # States and samples have no order among each other but that of time.
+    assert {key: found for key, found in order.items() if key in wanted_order} == wanted_order
+    assert duration == asked.last - (0 if asked.keep_time else asked.first)
+
+
+def times_of(trace: Whole) -> list[int]:
+    """Times at which something happens: cuts there are the hardest."""
+    found = {time for item in trace.ranges for time in (item.begin, item.end)} | {
+        time for _, time, _ in (*trace.states, *trace.samples)
+    }
+    return sorted(found | {0, trace.duration})
+
+
+def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
+    """Cuts at random places, with random combinations of options, are the whole trace filtered."""
+    luck, times = random.Random(seed), times_of(sample.trace)
+    compared = 0
+    while compared < places:
+        first, last = sorted(time + luck.choice((-1, 0, 0, 1)) for time in luck.sample(times, 2))
+        first, last = max(first, 0), min(last, sample.trace.duration)
+        asked = Asked(
+            first,
+            last,
+            attributes=luck.random() < 0.7,
+            lines=luck.random() < 0.7,
+            rate=luck.choice((None, None, 10, 1000, 10**6)),
+            keep_time=luck.random() < 0.3,
+        )
+        if first == last or not cut_filter.cut(sample.trace, asked)[0]:
+            continue
+        summary = sample.cut(
+            prv,
+            time=f"{first}ns:{last}ns",
+            keep_time=asked.keep_time,
+            arguments=asked.attributes,
+            lines=asked.lines,
+            rates={"all": asked.rate} if asked.rate else {},
+        )
+        check(prv, sample.trace, asked)
+        if asked.lines:
+            with_one_end = sum(
+                (first <= send and (send < last or last == sample.trace.duration))
+                != (first <= receive and (receive < last or last == sample.trace.duration))
+                for _, send, _, receive, _ in sample.trace.lines
+            )
+            assert with_one_end == sum(
+                count
+                for (_, reason), count in summary.left_out.items()
+                if reason == Reason.HALF_OUTSIDE_CUT
+            )
+        if compared % 10 == 0:
+            violations = read_trace(prv).violations
+            assert not violations, str(violations)
+        compared += 1
+
+
+@pytest.mark.slow
+def test_cuts_at_random_places_are_the_whole_trace_filtered(sample: Sample, tmp_path: Path) -> None:
+    compare(sample, tmp_path / "cut.prv", PLACES, seed=7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cluster", {}),
+        ("machine", {}),
+        ("cluster", {"causal": True}),
+        ("training", {"causal": True}),
+    ],
+)
+def test_cuts_of_tables_that_are_read_in_many_parts(
+    name: str, options: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in force at a cut's begin may be in any part, and samples of one stretch in several;
+    clocks may bend.
+    """
+    monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", 40)
+    monkeypatch.setattr("nsys2prv.conversion.reading.TASK_ROWS", 150)
+    monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 300)
+    compare(
+        prepared(name, tmp_path, Options(**options)), tmp_path / "cut.prv", PLACES // 5, seed=11
+    )
+
+
+@pytest.mark.parametrize(
+    "place", [(0, 60), (10, 60), (10, 15), (20, 60), (25, 82), (50, 100), (1, 99)]
+)
+def test_outer_ranges_stay_outer(place: tuple[int, int], tmp_path: Path) -> None:
+    """Ranges that begin together, with and without categories (which are stored apart), of which
+    the cut clips begins or ends alike.
+    """
+    nested = [
+        (0, 100, 0),
+        (0, 90, 1),
+        (0, 88, 0),
+        (0, 85, 1),
+        (20, 84, 1),
+        (20, 83, 0),
+        (20, 80, 1),
+        (20, 75, 0),
+        (50, 70, 1),
+        (50, 65, 0),
+    ]
+    rows = [
+        {
+            "start": start,
+            "end": end,
+            "eventType": 59,
+            "text": f"range_{number}",
+            "globalTid": global_tid(PID),
+            "domainId": 0,
+            "category": category,
+        }
+        for number, (start, end, category) in enumerate(nested)
+    ]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows, "StringIds": strings("a")})
+    convert([report], tmp_path / "whole.prv")
+    convert(
+        [report], tmp_path / "cut.prv", Options(cut=CutOptions(time=f"{place[0]}ns:{place[1]}ns"))
+    )
+    check(tmp_path / "cut.prv", cut_filter.whole(tmp_path / "whole.prv"), Asked(*place))
+    trace = read_trace(tmp_path / "cut.prv")
+    wanted = [
+        number
+        for number, (start, end, _) in enumerate(nested)
+        if start < place[1] and end > place[0]
+    ]
+    lines = [
+        line.split(":")
+        for line in (tmp_path / "cut.prv").read_text().splitlines()
+        if line.startswith("2:")
+    ]
+    begun = [int(words[7]) for words in lines if words[6] == "9600" and words[7] != "0"]
+    assert [trace.label(9600, value) for value in begun] == [f"range_{number}" for number in wanted]
+
+
+def test_a_trace_of_one_moment(tmp_path: Path) -> None:
+    tables = {
+        "GPU_METRICS": [{"timestamp": 50, "typeId": 1, "metricId": 1, "value": 7}],
+        "StringIds": strings("a"),
+        "TARGET_INFO_GPU_METRICS": [
+            {"typeId": 1, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
+        ],
+    }
+    report = make_export(tmp_path / "r.sqlite", tables)
+    convert([report], tmp_path / "whole.prv")
+    for asked in ({}, {"arguments": False}, {"max_size": 10**6}, {"rates": {"all": 5}}):
+        convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(**asked)))
+        assert (tmp_path / "cut.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
+    with pytest.raises(NothingToWrite, match="no time of the trace"):
+        convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(time="0:50%")))
+
+
+def test_ranks_of_one_report(tmp_path: Path) -> None:
+    """A report of two ranks: the processes of the others, and lines to them, are left out."""
+    pids = [global_pid(PID), global_pid(PID + 100)]
+    main = [global_tid(PID), global_tid(PID + 100, PID + 100)]
+    rows = {
+        "StringIds": strings("k", "cudaLaunchKernel_v7000"),
+        "MPI_RANKS": [{"globalTid": thread, "rank": rank} for rank, thread in enumerate(main)],
+        RUNTIME: [
+            {**call(10 * rank, 10 * rank + 5, 1), "globalTid": thread}
+            for rank, thread in enumerate(main)
+        ],
+        KERNEL: [
+            {**kernel(100 + rank, 200 + rank, correlationId=1, demangledName=1), "globalPid": pid}
+            for rank, pid in enumerate(pids)
+        ],
+    }
+    report = make_export(tmp_path / "r.sqlite", rows)
+    convert([report], tmp_path / "whole.prv")
+    summary = convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(ranks=("1",))))
+    trace = read_trace(tmp_path / "cut.prv")
+    assert len(read_trace(tmp_path / "whole.prv").tasks) == 2
+    assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "1"]]
+    assert [(item.begin, item.end) for item in trace.intervals(63000006)] == [(101, 201)]
+    assert [(line.send, line.receive) for line in trace.comms] == [(10, 101)]
+    assert summary.left_out["cuda_kernel", Reason.ROW_LEFT_OUT] == 1
+
+
+def test_a_cut_of_the_whole_time_changes_nothing(sample: Sample, tmp_path: Path) -> None:
+    summary = sample.cut(tmp_path / "cut.prv", time="0:100%")
+    assert sorted((tmp_path / "cut.prv").read_bytes().splitlines()) == sorted(
+        sample.prv.read_bytes().splitlines()
+    )
+    assert summary.left_out == dict(sample.job.left_out)
+
+
+@pytest.mark.slow
+def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The road from the arguments on, in several processes."""
+    monkeypatch.setattr("nsys2prv.conversion.prepare.SMALL_JOB_ROWS", 1)
+    reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
+    convert(reports, tmp_path / "whole.prv")
+    trace = cut_filter.whole(tmp_path / "whole.prv")
+    ranges = ["--time", "40%:41%"]
+    assert (
+        main(
+            [
+                "-q",
+                "-j",
+                "2",
+                *ranges,
+                "--no-args",
+                "--no-lines",
+                "--sample",
+                "all=100",
+                *map(str, reports),
+                str(tmp_path / "cut.prv"),
+            ]
+        )
+        == 0
+    )
+    check(
+        tmp_path / "cut.prv",
+        trace,
+        Asked(trace.duration * 40 // 100, trace.duration * 41 // 100, False, False, 100),
+    )
+
+
+@pytest.mark.skipif(shutil.which("paramedir") is None, reason="paramedir is not here")
+def test_paraver_accepts_cuts(sample: Sample, tmp_path: Path) -> None:
+    times = times_of(sample.trace)
+    for share in (3, 2):
+        first, last = times[len(times) // share], times[-len(times) // share - 1] + 1
+        if first < last:
+            sample.cut(tmp_path / "cut.prv", time=f"{first}ns:{last}ns")
+            view = Path(__file__).parents[2] / "cfgs" / "views" / "cuda_activities.cfg"
+            said = subprocess.run(
+                ["paramedir", str(tmp_path / "cut.prv"), str(view), str(tmp_path / "out")],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert said.returncode == 0
+            assert not any(
+                word in (said.stdout + said.stderr).lower()
+                for word in ("error", "cannot load", "abort")
+            )
+
+
+def rows_kept(prv: Path, gone: object) -> dict[Row, Row | None]:
+    """Row of a trace -> its number where some are gone. gone: tells by (task from 1, name of the
+    row).
+    """
+    trace = read_trace(prv)
+    kept: dict[Row, Row | None] = {}
+    task_number = 0
+    for task, (threads, _) in enumerate(trace.tasks, 1):
+        mine = [
+            (task, thread)
+            for thread in range(1, threads + 1)
+            if not gone(task, trace.row_name((task, thread)))
+        ]
+        task_number += bool(mine)
+        kept.update({(task, thread): None for thread in range(1, threads + 1)})
+        kept.update({row: (task_number, number) for number, row in enumerate(mine, 1)})
+    return kept
+
+
+@pytest.mark.slow
+def test_devices_are_rows_of_the_trace(sample: Sample, tmp_path: Path) -> None:
+    def other(_: int, name: str) -> bool:
+        number = (
+            name.rpartition("GPU")[2]
+            if "GPU" in name
+            else name.removeprefix("CUDA-D").partition(".")[0]
+        )
+        return number.isdecimal() and number != "1"
+
+    names = read_trace(sample.prv).names["THREAD"]
+    if not any("CUDA-D1." in name for name in names):
+        with pytest.raises(Nsys2prvError, match="--devices 1: no row of the trace"):
+            sample.cut(tmp_path / "cut.prv", devices=("1",))
+        return
+    sample.cut(tmp_path / "cut.prv", devices=("1",))
+    kept = rows_kept(sample.prv, other)
+    check(
+        tmp_path / "cut.prv",
+        cut_filter.whole(sample.prv, kept.get),
+        Asked(0, sample.trace.duration),
+    )
+    violations = read_trace(tmp_path / "cut.prv").violations
+    assert not violations, str(violations)
+    uuid = (
+        sqlite3.connect(sample.reports[0])
+        .execute("SELECT uuid FROM TARGET_INFO_GPU WHERE id = 1")
+        .fetchone()
+    )
+    if uuid and uuid[0]:
+        sample.cut(tmp_path / "by_uuid.prv", devices=(f"GPU-{uuid[0][:13]}",))
+        # Streams that only one host of the cut has are named without it.
+        rows, kept_rows = (
+            {re.sub(r"-node\d+$", "", name) for name in read_trace(tmp_path / file).names["THREAD"]}
+            for file in ("by_uuid.prv", "cut.prv")
+        )
+        assert rows <= kept_rows
+
+
+@pytest.mark.parametrize(
+    ("asked", "files"),
+    [
+        ({"ranks": ("1-2",)}, (1, 2)),
+        pytest.param({"ranks": ("0", "3")}, (0, 3), marks=pytest.mark.slow),
+        ({"hosts": ("node02",)}, (2, 3)),
+        pytest.param({"hosts": ("*1",), "ranks": ("1-3",)}, (1,), marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("name", ["training", pytest.param("cluster", marks=pytest.mark.slow)])
+def test_ranks_and_hosts_are_rows_of_the_trace(
+    name: str, asked: dict, files: tuple[int, ...], tmp_path: Path
+) -> None:
+    """They are aligned and related with all the others, which are left out then."""
+    reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
+    convert(reports, tmp_path / "whole.prv")
+    convert(reports, tmp_path / "cut.prv", Options(cut=CutOptions(**asked)))
+    names = read_trace(tmp_path / "whole.prv").names["TASK"]
+    wanted = {
+        number
+        for number, text in enumerate(names, 1)
+        if any(text.startswith(f"rank {rank} ") for rank in files)
+    }
+    assert len(wanted) == len(files)
+    kept = rows_kept(tmp_path / "whole.prv", lambda task, row: task not in wanted)
+    expected, found = (
+        Counter(_events(path, rows))
+        for path, rows in ((tmp_path / "whole.prv", kept), (tmp_path / "cut.prv", None))
+    )
+    assert expected
+    assert read_trace(tmp_path / "whole.prv").duration == read_trace(tmp_path / "cut.prv").duration
+    violations = read_trace(tmp_path / "cut.prv").violations
+    assert not violations, str(violations)
+    # What is sampled of a machine stands with any of its ranks.
+    assert name == "cluster" or found == expected
+
+
+def _events(prv: Path, rows: dict[Row, Row | None] | None) -> list[str]:
+    """Lines of a trace without their CPUs, on rows numbered as in the cut; those of other rows left
+    out.
+    """
+    lines = []
+    for line in prv.read_text().splitlines()[1:]:
+        fields = line.split(":")
+        if fields[0] not in ("2", "3"):
+            continue
+        places = (3,) if fields[0] == "2" else (3, 9)
+        for place in places:
+            fields[place - 2] = ""
+            row = int(fields[place]), int(fields[place + 1])
+            moved = row if rows is None else rows[row]
+            if moved is None:
+                break
+            fields[place : place + 2] = map(str, moved)
+        else:
+            lines.append(":".join(fields))
+    return lines
+
+
+def test_a_size_that_cannot_be_kept_is_an_error(sample: Sample, tmp_path: Path) -> None:
+    with pytest.raises(
+        Nsys2prvError, match=r"would still be about .* cut its time as well, as in --time 0:"
+    ):
+        sample.cut(tmp_path / "cut.prv", max_size=500)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -> None:
+    trace = read_trace(sample.prv)
+    ranges = [
+        (trace.label(code, item.value), item.row, item.begin, item.end)
+        for code in trace.events
+        for item in trace.intervals(code)
+        if 9500 <= code < 60000 and code % 100 in (0, 10) and code in trace.labels.values
+    ]
+    name = max(
+        {found[0] for found in ranges if ":" not in found[0] and "[" not in found[0]},
+        key=lambda name: sum(found[0] == name for found in ranges),
+        default=None,
+    )
+    if name is None:
+        with pytest.raises(Nsys2prvError, match="no NVTX range"):
+            sample.cut(tmp_path / "cut.prv", region="step")
+        return
+    # Ranges that overlap are on further rows of their thread, which are called as it is.
+    mine = sorted(
+        {
+            (row[0], trace.row_name(row).split()[-1], begin, -end)
+            for text, row, begin, end in ranges
+            if text == name
+        }
+    )
+    counted: dict[tuple[int, str], int] = {}
+    numbered = []
+    for task, thread, begin, end in mine:
+        counted[task, thread] = counted.get((task, thread), 0) + 1
+        numbered.append((counted[task, thread], begin, -end))
+    for text, chosen in (
+        (name, numbered),
+        (f"{name}:2", [item for item in numbered if item[0] == 2]),
+        (f"{name[:-1]}[{name[-1]}]:1-2", [item for item in numbered if item[0] <= 2]),
+    ):
+        if chosen:
+            sample.cut(tmp_path / "cut.prv", region=text)
+            check(
+                tmp_path / "cut.prv",
+                sample.trace,
+                Asked(min(item[1] for item in chosen), max(item[2] for item in chosen)),
+            )
+
+
+def test_a_region_of_ranges_that_are_not_shown(tmp_path: Path) -> None:
+    """-t kernels has no NVTX ranges, but they say when the region was."""
+    reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
+    convert(reports, tmp_path / "nvtx.prv", Options(kinds=("kernels", "nvtx")))
+    trace = read_trace(tmp_path / "nvtx.prv")
+    name, spans = next(
+        (
+            trace.label(9600, item.value),
+            [
+                (other.begin, other.end)
+                for other in trace.intervals(9600)
+                if other.value == item.value
+            ],
+        )
+        for item in trace.intervals(9600)
+    )
+    convert(reports, tmp_path / "cut.prv", Options(kinds=("kernels",), cut=CutOptions(region=name)))
+    assert ":9600:" not in (tmp_path / "cut.prv").read_text()
+    assert read_trace(tmp_path / "cut.prv").duration == max(end for _, end in spans) - min(
+        begin for begin, _ in spans
+    )
+
+
+def test_attributes_that_are_kept(tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
+    wanted = CutOptions(arguments=False, fields={"kernels": ("registers",)})
+    convert(reports, tmp_path / "cut.prv", Options(kinds=("kernels", "memory"), cut=wanted))
+    trace = read_trace(tmp_path / "cut.prv")
+    kernels = trace.intervals(63000006)
+    registers = {code for code, label in trace.labels.types.items() if "egisters" in label}
+    assert kernels
+    assert len(registers) == 1
+    assert {code for item in kernels for code in item.others} == registers
+    assert not any(item.others for item in trace.intervals(63000001))
+
+
+@pytest.mark.slow
+def test_sizes_are_kept(sample: Sample, tmp_path: Path) -> None:
+    whole = sample.prv.stat().st_size
+    for share in (1.5, 0.9, 0.6, 0.4, 0.25, 0.1):
+        limit = int(whole * share)
+        summary = sample.cut(tmp_path / "cut.prv", max_size=limit)
+        size = (tmp_path / "cut.prv").stat().st_size
+        assert size <= limit
+        said = [note for note in summary.notes if "left out to stay within" in note]
+        assert bool(said) == (whole * 1.01 + 3_000 > limit)
+        violations = read_trace(tmp_path / "cut.prv").violations
+        assert not violations, str(violations)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"time": "5"}, "give two times"),
+        ({"time": "1:x"}, "give two times"),
+        ({"time": ":"}, "give two times"),
+        ({"time": "0:101%"}, "100%"),
+        ({"region": "step:0"}, "counted from 1"),
+        ({"region": "step:3-2"}, "counted from 1"),
+        ({"ranks": ("a",)}, "give numbers"),
+        ({"ranks": ("3-1",)}, "range is empty"),
+        ({"fields": {"kernels": ("nonsense",)}}, "no such attribute; there are: "),
+        ({"fields": {"nonsense": ("bytes",)}}, "no such kind"),
+        ({"rates": {"kernels": 5}}, "no such kind of sampled numbers"),
+        ({"rates": {"gpu_metrics": 0}}, "how many samples"),
+        ({"max_size": 0}, "--max-size"),
+    ],
+)
+def test_what_cannot_be_asked(asked: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Plan.of(Options(cut=CutOptions(**asked)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "message"),
+    [
+        ({"time": "100s:200s"}, NothingToWrite, "no time of the trace, which lasts"),
+        ({"time": "2ns:2ns"}, NothingToWrite, "no time"),
+        ({"region": "no such range"}, Nsys2prvError, "no NVTX range"),
+        ({"ranks": ("77",)}, Nsys2prvError, "there are: 0, 1"),
+        ({"hosts": ("elsewhere",)}, Nsys2prvError, "there are: "),
+        ({"devices": ("9",)}, Nsys2prvError, "--devices 9"),
+    ],
+)
+def test_what_reports_do_not_hold(
+    asked: dict, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message) as raised:
+        convert(
+            sorted((SAMPLES / "graphs").glob("rank*.sqlite")),
+            tmp_path / "out.prv",
+            Options(cut=CutOptions(**asked)),
+        )
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--max-size", "many"],
+        ["--sample", "gpu_metrics"],
+        ["--args", "kernels"],
+        ["--ranks", "1,,2"],
+    ],
+)
+def test_arguments_that_cannot_be_read(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "in.sqlite", str(tmp_path / "out.prv")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_least_duration_of_all_kinds(tmp_path: Path) -> None:
+    report = next(iter(sorted((SAMPLES / "graphs").glob("rank*.sqlite"))))
+    assert main(["-q", "--min-duration", "100us", str(report), str(tmp_path / "out.prv")]) == 0
+    trace = read_trace(tmp_path / "out.prv")
+    assert trace.intervals(63000006)
+    assert all(item.end - item.begin >= 100_000 for item in trace.intervals(63000006))
+
+
+def test_a_region_by_a_name_with_its_number(tmp_path: Path) -> None:
+    rows = [
+        {
+            "start": 100 * number,
+            "end": 100 * number + number,
+            "eventType": 59,
+            "text": f"step {number}",
+            "globalTid": global_tid(PID),
+            "domainId": 0,
+        }
+        for number in range(1, 4)
+    ]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
+    prv = tmp_path / "cut.prv"
+    for name, duration in (("step 2", 2), ("step", 203), ("step:3", 3), ("step #1", 1)):
+        convert([report], prv, Options(cut=CutOptions(region=name)))
+        assert read_trace(prv).duration == duration
+    with pytest.raises(Nsys2prvError, match="no NVTX range"):
+        convert([report], prv, Options(cut=CutOptions(region="step 4")))

@@ -1,0 +1,95 @@
+"""Reports are looked at by workers as by this process: in their order, and what is wrong with one
+is one line that names it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from tools.conversions import written
+
+from nsys2prv import Options, convert
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.conversion import startup
+from nsys2prv.conversion.inspection import TOGETHER, inspect_reports
+from nsys2prv.conversion.startup import should_parallelize
+from nsys2prv.nsight.info import ReportInfo
+
+TRAINING = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
+
+
+def one_by_one(function: Callable, tasks: Iterable) -> Iterator:
+    return map(function, tasks)
+
+
+def cut_short(report: Path, copy: Path) -> Path:
+    """A report of which the second half is missing."""
+    content = report.read_bytes()
+    copy.write_bytes(content[: len(content) // 2])
+    return copy
+
+
+def test_in_order_whatever_is_looked_at_together(tmp_path: Path) -> None:
+    paths = [
+        Path(shutil.copy(TRAINING[number % 2], tmp_path / f"r{number}.sqlite"))
+        for number in range(TOGETHER + 3)
+    ]
+    paths[5].write_bytes(b"")
+    found = list(inspect_reports(paths, tmp_path, True, one_by_one))
+    assert [isinstance(info, ReportInfo) for info in found] == [
+        number != 5 for number in range(len(paths))
+    ]
+    assert [info.path for info in found if isinstance(info, ReportInfo)] == [
+        path for path in paths if path != paths[5]
+    ]
+    assert str(found[5]).startswith(f"{paths[5]}: is empty")
+
+
+def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_path: Path) -> None:
+    missing = tmp_path / "none.nsys-rep"
+    found = list(inspect_reports([TRAINING[0], missing, TRAINING[1]], tmp_path, False, one_by_one))
+    assert [str(info).split(":")[0] for info in found[1:]] == [str(missing)]
+    assert (
+        len(list(inspect_reports([TRAINING[0], missing, TRAINING[1]], tmp_path, True, one_by_one)))
+        == 3
+    )
+
+
+def test_few_bytes_are_not_worth_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not should_parallelize(TRAINING, 2)
+    monkeypatch.setattr(
+        startup, "SMALL_JOB_BYTES", sum(path.stat().st_size for path in TRAINING) // 2
+    )
+    assert should_parallelize(TRAINING, 2)
+    assert not should_parallelize(TRAINING[:-1], 2)
+    assert should_parallelize(TRAINING[:-1], 100)
+    assert not should_parallelize(TRAINING[:1], 100)
+
+
+def test_workers_tell_what_is_wrong_with_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "SMALL_JOB_BYTES", 0)
+    monkeypatch.setattr("nsys2prv.conversion.inspection.TOGETHER", 1)
+    damaged = cut_short(TRAINING[1], tmp_path / "damaged.sqlite")
+    with pytest.raises(
+        Nsys2prvError, match=f"^{damaged}: cannot be read as an SQLite export"
+    ) as error:
+        convert(
+            [TRAINING[0], damaged, tmp_path / "none.sqlite"],
+            tmp_path / "out.prv",
+            Options(jobs=2, quiet=True),
+        )
+    assert "\n" not in str(error.value)
+    summary = convert(
+        [TRAINING[0], damaged, TRAINING[1]],
+        tmp_path / "out.prv",
+        Options(jobs=2, quiet=True, keep_going=True),
+    )
+    assert len(summary.unread) == 1
+    assert summary.unread[0].startswith(f"{damaged}: ")
+    alone = written([TRAINING[0], TRAINING[1]], tmp_path / "alone", quiet=True)
+    assert (tmp_path / "out.prv").read_bytes() == alone["out.prv"]

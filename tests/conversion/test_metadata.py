@@ -1,0 +1,144 @@
+"""What stands beside a trace about its making: inputs, options, clocks, and the account of rows;
+and what must not stand there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tools.trace_reader import read_trace
+
+from nsys2prv import Options, __version__, convert
+from nsys2prv.cli.main import main
+from nsys2prv.conversion.cut.asked import CutOptions
+from nsys2prv.events.reasons import Reason
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+RANKS = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
+
+
+def test_it_says_of_what_the_trace_was_made(tmp_path: Path) -> None:
+    summary = convert(
+        RANKS,
+        tmp_path / "out.prv",
+        Options(min_duration={"osrt": 5_000}, cut=CutOptions(time="10%:90%")),
+    )
+    told = json.loads((tmp_path / "out.nsys2prv.json").read_text())
+    assert told["nsys2prv"] == __version__
+    assert told["options"] == {"min_duration": {"osrt": 5000}, "cut": {"time": "10%:90%"}}
+    assert [found["name"] for found in told["inputs"]] == [str(path) for path in RANKS]
+    for found, path in zip(told["inputs"], RANKS, strict=True):
+        content = path.read_bytes()
+        assert found["bytes"] == len(content)
+        ends = content[: 1 << 20] + content[max(0, len(content) - (1 << 20)) :]
+        assert (
+            found["checksum"]
+            == hashlib.blake2b(
+                len(content).to_bytes(8, "little") + ends, digest_size=16
+            ).hexdigest()
+        )
+    assert told["clock_file"] == "out.clock.yaml"
+    assert told["trace"]["lines"] == summary.lines
+    for name, size in told["trace"]["files"].items():
+        assert (tmp_path / name).stat().st_size == size
+    kinds, records = told["ledger"]["kinds"], told["ledger"]["records"]
+    assert kinds["osrt"]["dropped"][Reason.TOO_SHORT.of("5 us")] > 0
+    assert (
+        records["osrt"]["made"]
+        == records["osrt"]["written"] + records["osrt"]["left_out"][Reason.OUTSIDE_CUT]
+    )
+    assert told["reasons"][Reason.TOO_SHORT.of("5 us")] == "shorter than 5 us"
+    assert told["reasons"][Reason.OUTSIDE_CUT] == Reason.OUTSIDE_CUT.text
+    assert not any(
+        account["missing"]
+        for part in ("kinds", "records", "lines")
+        for account in told["ledger"][part].values()
+    )
+
+
+def test_clocks_lead_from_reports_to_the_trace(tmp_path: Path) -> None:
+    """Kernels of a report, by its rows and the clock that is told, begin where the trace has them."""
+    convert(
+        RANKS, tmp_path / "out.prv", Options(kinds=("kernels",), cut=CutOptions(time="30%:100%"))
+    )
+    told = json.loads((tmp_path / "out.nsys2prv.json").read_text())
+    trace = read_trace(tmp_path / "out.prv")
+    begins = {item.begin for code in (63000006, 63000007) for item in trace.intervals(code)}
+    compared = 0
+    for found in told["inputs"]:
+        clock = found["clock"]
+        for (start,) in sqlite3.connect(found["name"]).execute(
+            "SELECT start FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        ):
+            time = start + clock["offset_ns"] + clock["drift"] * (start - clock["pivot_ns"])
+            if time > 1:
+                compared += 1
+                assert any(near in begins for near in range(int(time) - 1, int(time) + 2))
+    assert compared > 100
+
+
+def test_it_can_be_left_away(tmp_path: Path) -> None:
+    assert main(["-q", str(RANKS[0]), str(tmp_path / "out.prv")]) == 0
+    assert (tmp_path / "out.nsys2prv.json").exists()
+    assert main(["-q", "--no-metadata", str(RANKS[0]), str(tmp_path / "out.prv")]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.pcf", "out.prv", "out.row"]
+
+
+@pytest.mark.slow
+def test_without_paths_files_have_names_alone(tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / "machine").glob("rank*.sqlite"))
+    for options, folders in (([], True), (["--no-paths"], False)):
+        assert (
+            main(["-q", "--report", *options, *map(str, reports), str(tmp_path / "out.prv")]) == 0
+        )
+        for ending in ("nsys2prv.json", "report.json", "report.html"):
+            assert (str(SAMPLES) in (tmp_path / f"out.{ending}").read_text()) == folders, ending
+        labels = (
+            (tmp_path / "out.pcf").read_text().split("File accessed\n", 1)[1].split("\n\n", 1)[0]
+        )
+        assert ("/" in labels.replace("N/A", "")) == folders
+        assert [
+            report["name"].rsplit("/", 1)[-1]
+            for report in json.loads((tmp_path / "out.nsys2prv.json").read_text())["inputs"]
+        ] == [report.name for report in reports]
+
+
+@pytest.mark.slow
+def test_processes_and_folders_make_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = []
+    for jobs in ("1", "2"):
+        folder = tmp_path / jobs
+        folder.mkdir()
+        shutil.copy(RANKS[0], folder / "rank0.sqlite")
+        monkeypatch.chdir(folder)
+        assert main(["-q", "-j", jobs, "--tmp", str(tmp_path), "rank0.sqlite", "out.prv"]) == 0
+        texts.append((folder / "out.nsys2prv.json").read_text())
+    assert texts[0] == texts[1]
+    assert str(tmp_path) not in texts[0]
+    assert not re.search(r'"[^"]*/[^"]*"', texts[0].replace("CUPTI/", "")), (
+        "no paths of the machine"
+    )
+
+
+def test_nothing_of_the_environment(tmp_path: Path) -> None:
+    report = tmp_path / "r.sqlite"
+    shutil.copy(RANKS[0], report)
+    connection = sqlite3.connect(report)
+    connection.execute(
+        "INSERT INTO META_DATA_CAPTURE (name, value) VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', 'API_TOKEN=\"hunter2\"')"
+    )
+    connection.commit()
+    connection.close()
+    convert([report], tmp_path / "out.prv")
+    told = (tmp_path / "out.nsys2prv.json").read_text()
+    assert "hunter2" not in told
+    assert "TOKEN" not in told

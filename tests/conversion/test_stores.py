@@ -1,0 +1,471 @@
+"""Stores: reading on one machine and writing on another give the bytes of a direct conversion; what
+does not fit is one line.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+import shutil
+import zipfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+import pytest
+from msgspec import Struct, field
+from tools.conversions import written
+from tools.corpus import EXPORTS, NO_CORPUS
+from tools.folders import as_folder
+
+from nsys2prv import Options, convert
+from nsys2prv._util.archive import from_json, to_json
+from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
+from nsys2prv.cli.main import main
+from nsys2prv.conversion import extract, prepare
+from nsys2prv.conversion.archive import digest_of
+from nsys2prv.conversion.extract import extract_to
+from nsys2prv.store import packing
+from nsys2prv.store.packing import unpacked_size
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
+TRAINING = sorted((SAMPLES / "training").glob("rank*.sqlite"))
+GRAPHS = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
+RULES = """
+rules:
+- class: attention
+  name: "^gemm"
+"""
+
+
+def run(*arguments: object) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """But the one that says of what a trace was made."""
+    return {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if not path.name.endswith(".nsys2prv.json")
+    }
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    extract_to(GRAPHS, tmp_path / "graphs.store")
+    return tmp_path / "graphs.store"
+
+
+def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1, text
+    return text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETS)
+def test_same_bytes_as_a_direct_conversion(name: str, tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
+    expected = written(reports, tmp_path / "expected")
+    stores = [tmp_path / "first.store", tmp_path / "others.store"]
+    extract_to(reports[:1], stores[0])
+    extract_to(reports[1:], stores[1])
+    assert written(stores[::-1], tmp_path / "merged") == expected
+    folder = as_folder(reports[0], tmp_path / "rank0.parquetdir")
+    assert written([stores[1], folder], tmp_path / "mixed") == expected
+    # Merging has left the stores as they were.
+    assert written(stores, tmp_path / "again") == expected
+
+
+@pytest.mark.skipif(not EXPORTS, reason=NO_CORPUS)
+@pytest.mark.parametrize("report", EXPORTS[3::8], ids=lambda path: path.stem[:40])
+def test_same_bytes_as_of_real_exports(report: Path, tmp_path: Path) -> None:
+    extract_to([report], tmp_path / "a.store")
+    assert written([tmp_path / "a.store"], tmp_path / "merged") == written(
+        [report], tmp_path / "expected"
+    )
+
+
+@pytest.mark.slow
+def test_several_workers_and_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "SMALL_JOB_ROWS", 0)
+    expected = written(TRAINING, tmp_path / "expected")
+    for name, options in {
+        "processes": {"jobs": 2, "engine": "processes"},
+        "threads": {"jobs": 3, "engine": "threads"},
+    }.items():
+        extract_to(TRAINING, tmp_path / f"{name}.store", Options(**options))
+        assert written([tmp_path / f"{name}.store"], tmp_path / name, **options) == expected
+    assert (tmp_path / "processes.store").read_bytes() == (tmp_path / "threads.store").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    reading = [
+        "-t",
+        "kernels,nvtx,cpu",
+        "--min-duration",
+        "nvtx=20us",
+        "--kernel-rules",
+        tmp_path / "rules.yaml",
+        "--callstack",
+        3,
+    ]
+    for folder in ("expected", "merged", "beside"):
+        (tmp_path / folder).mkdir()
+    assert run("-q", *reading, "--align", "utc", *TRAINING, tmp_path / "expected" / "out.prv") == 0
+    assert run("extract", "-q", *reading, *TRAINING[:2], "-o", tmp_path / "a.store") == 0
+    assert run("extract", "-q", *reading, *TRAINING[2:], "-o", tmp_path / "b.store") == 0
+    assert (
+        run(
+            "merge",
+            "-q",
+            "--align",
+            "utc",
+            tmp_path / "a.store",
+            tmp_path / "b.store",
+            tmp_path / "merged" / "out.prv",
+        )
+        == 0
+    )
+    assert files(tmp_path / "merged") == files(tmp_path / "expected")
+    # Reports beside a store are read with the same.
+    assert (
+        run(
+            "-q",
+            "--align",
+            "utc",
+            tmp_path / "a.store",
+            *TRAINING[2:],
+            tmp_path / "beside" / "out.prv",
+        )
+        == 0
+    )
+    assert files(tmp_path / "beside") == files(tmp_path / "expected")
+
+
+def test_other_options_are_refused(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(
+            "extract",
+            "-q",
+            "-t",
+            "kernels",
+            "--min-duration",
+            "kernels=1us",
+            TRAINING[0],
+            "-o",
+            tmp_path / "other.store",
+        )
+        == 0
+    )
+    assert run("merge", "-q", store, tmp_path / "other.store", tmp_path / "out.prv") == 1
+    assert "was extracted with other options (-t, --min-duration) than" in error_of(capsys)
+    assert run("-q", "--callstack", 2, store, tmp_path / "out.prv") == 1
+    assert "was extracted with other options (--callstack) than this command" in error_of(capsys)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_the_same_report_twice_is_refused(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("-q", store, GRAPHS[1], tmp_path / "out.prv") == 1
+    assert f"{GRAPHS[1]}: holds rank1.sqlite, which {store} holds too" in error_of(capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["merge", "{report}", "{out}"], 2, "is no store"),
+        (["extract", "{store}", "-o", "{out}"], 2, "is a store already"),
+        (
+            ["merge", "-t", "kernels", "{store}", "{out}"],
+            2,
+            "--trace is not of nsys2prv merge: give it to nsys2prv extract",
+        ),
+        (
+            ["extract", "--max-size", "1MB", "{report}", "-o", "{out}"],
+            2,
+            "--max-size is not of nsys2prv extract: give it to nsys2prv merge",
+        ),
+        (
+            ["extract", "--no-metadata", "{report}", "-o", "{out}"],
+            2,
+            "--no-metadata is not of nsys2prv extract: give it to nsys2prv merge",
+        ),
+        (
+            ["extract", "--list", "{report}", "-o", "{out}"],
+            2,
+            "--list is not of nsys2prv extract: give it to nsys2prv itself",
+        ),
+        (
+            ["extract", "--align", "utc", "{report}", "-o", "{out}"],
+            2,
+            "--align is not of nsys2prv extract: give it to nsys2prv merge",
+        ),
+        (["extract", "{report}"], 2, "required: -o/--output"),
+        (["extract", "-o", "{out}"], 2, "give at least one report"),
+        (["extract", "{report}", "-o", "{report}"], 1, "is no store; remove it"),
+        (["extract", "{report}", "-o", "{out}/no/folder"], 1, "no such folder"),
+        (["{report}", "{store}"], 2, "the last argument is the trace to write"),
+        (["merge", "{store}"], 2, "at least one report"),
+    ],
+)
+def test_what_is_given_wrongly(
+    arguments: list[str],
+    status: int,
+    message: str,
+    store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = tmp_path / "rank0.sqlite"
+    shutil.copyfile(GRAPHS[0], report)
+    names = {"report": str(report), "store": str(store), "out": str(tmp_path / "out")}
+    before = files(tmp_path)
+    assert run(*(argument.format_map(names) for argument in arguments)) == status
+    assert message in error_of(capsys)
+    assert files(tmp_path) == before
+
+
+def changed(store: Path, target: Path, member: str, content: bytes | None) -> Path:
+    """A store with another content of one member, or without it."""
+    with zipfile.ZipFile(store) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            if name != member:
+                new.writestr(name, old.read(name))
+            elif content is not None:
+                new.writestr(
+                    name,
+                    content,
+                    zipfile.ZIP_DEFLATED if name.endswith(".json") else zipfile.ZIP_STORED,
+                )
+    return target
+
+
+def test_a_store_of_another_version_is_refused(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = json.loads(zipfile.ZipFile(store).read("store.json"))
+    for name, value in (("version", 999), ("program", "0.0.1"), ("catalogue", "other")):
+        other = changed(
+            store,
+            tmp_path / f"{name}.store",
+            "store.json",
+            json.dumps({**told, name: value}).encode(),
+        )
+        assert run("merge", "-q", other, tmp_path / "out.prv") == 1
+        assert "was made by another nsys2prv" in error_of(capsys)
+
+
+@pytest.mark.slow
+def test_a_damaged_store_is_one_line(store: Path, tmp_path: Path) -> None:
+    sound = store.read_bytes()
+    dice = random.Random(3)
+    cut = [sound[:length] for length in (60, 1000, len(sound) // 2, len(sound) - 1)]
+    flipped = []
+    for _ in range(25):
+        content = bytearray(sound)
+        # Not among the few bytes by which it is known.
+        content[dice.randrange(100, len(content))] ^= 1 << dice.randrange(8)
+        flipped.append(bytes(content))
+    same = written([store], tmp_path / "expected")
+    for number, content in enumerate([*cut, *flipped]):
+        store.write_bytes(content)
+        try:
+            found = written([store], tmp_path / str(number))
+        except Nsys2prvError as error:
+            assert_one_line(error, store)
+        else:
+            # Bits of the archive's directory that say nothing of the content, such as dates.
+            assert number >= len(cut)
+            assert found == same
+
+
+def assert_one_line(error: Nsys2prvError, store: Path) -> None:
+    assert str(error).startswith(f"{store}: ")
+    assert "\n" not in str(error)
+
+
+@pytest.mark.slow
+def test_a_store_that_tells_lies_is_one_line(store: Path, tmp_path: Path) -> None:
+    """Checksums are right, contents are not: nothing but an error comes of it."""
+    archive = zipfile.ZipFile(store)
+    members = [name for name in archive.namelist() if name != "mimetype"]
+    entry = next(name for name in members if name.endswith("result.json"))
+    data = next(name for name in members if "/runs-" in name)
+    for number, (name, content) in enumerate(
+        [
+            *((name, None) for name in members[:12]),
+            (entry, b"[]"),
+            (entry, b"{"),
+            (entry, b"[" * 100_000),
+            ("store.json", b"{}"),
+            ("store.json", b"null"),
+            (data, b"ARROW1"),
+            (data, archive.read(next(name for name in members if "/names-" in name))),
+        ]
+    ):
+        other = changed(store, tmp_path / f"{number}.store", name, content)
+        with pytest.raises(Nsys2prvError) as caught:
+            written([other], tmp_path / str(number))
+        assert_one_line(caught.value, other)
+
+
+def test_members_in_the_place_of_each_other_are_refused(store: Path, tmp_path: Path) -> None:
+    archive = zipfile.ZipFile(store)
+    one, other = [name for name in archive.namelist() if name.endswith(".arrow")][:2]
+    swapped = changed(store, tmp_path / "one.store", one, archive.read(other))
+    swapped = changed(swapped, tmp_path / "both.store", other, archive.read(one))
+    with pytest.raises(Nsys2prvError, match="damaged") as caught:
+        written([swapped], tmp_path / "out")
+    assert_one_line(caught.value, swapped)
+
+
+def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> None:
+    told = json.loads(zipfile.ZipFile(store).read("store.json"))
+    kinds = next(part for part in told["contents"] if isinstance(part, list) and "kernels" in part)
+    kinds.append("gremlins")
+    told["digest"] = digest_of(told)
+    other = changed(store, tmp_path / "other.store", "store.json", json.dumps(told).encode())
+    with pytest.raises(
+        Nsys2prvError, match="kinds of events that there are not: gremlins"
+    ) as caught:
+        written([other], tmp_path / "out")
+    assert_one_line(caught.value, other)
+
+
+def test_what_would_unpack_to_thousands_of_times_its_size_is_refused(
+    store: Path, tmp_path: Path
+) -> None:
+    zeros = io.BytesIO()
+    pl.DataFrame({"time": np.zeros(40_000_000, np.int64)}).write_ipc(zeros, compression="zstd")
+    with pytest.raises(zipfile.BadZipFile, match=r"runs-0\.arrow unpacks to 320,000,000 bytes"):
+        packing._read(lambda _: io.BytesIO(zeros.getvalue()), "runs-0.arrow")
+    for number, (name, content) in enumerate([("store.json", b" " * 300_000_000)]):
+        other = changed(store, tmp_path / f"{number}.store", name, content)
+        assert other.stat().st_size < 3_000_000
+        with pytest.raises(
+            Nsys2prvError,
+            match=rf"{re.escape(name.rsplit('/', 1)[-1])} unpacks to \d\d\d,\d{{3}},\d{{3}} bytes",
+        ):
+            written([other], tmp_path / str(number))
+
+
+def test_tables_tell_what_they_unpack_to() -> None:
+    file = io.BytesIO()
+    columns = {
+        "number": np.arange(100_000),
+        "text": [f"name {number}" for number in range(100_000)],
+    }
+    pl.DataFrame(columns).write_ipc(file, compression="zstd")
+    assert 800_000 + sum(map(len, columns["text"])) <= unpacked_size(file.getvalue()) < 4_000_000
+
+
+def test_indices_beyond_what_a_store_holds_are_refused(store: Path, tmp_path: Path) -> None:
+    archive = zipfile.ZipFile(store)
+    for entry in [name for name in archive.namelist() if name.endswith("result.json")]:
+        told = json.loads(archive.read(entry))
+        objects = (
+            next(
+                index
+                for index, part in enumerate(told[0])
+                if isinstance(part, list) and part and part[0][0] == "ThreadKey"
+            )
+            if "ThreadKey" in str(told)
+            else None
+        )
+        if objects is not None:
+            told[0][objects] = []
+            other = changed(store, tmp_path / "other.store", entry, json.dumps(told).encode())
+            with pytest.raises(Nsys2prvError, match="damaged"):
+                written([other], tmp_path / "out")
+            return
+    pytest.fail("no result with threads")
+
+
+def test_a_store_is_replaced_by_a_complete_one_only(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(tmp_path)
+
+    def broken(*_: object) -> None:
+        raise OSError(28, "nothing free")
+
+    monkeypatch.setattr(extract, "pack", broken)
+    with pytest.raises(Nsys2prvError, match="no space left"):
+        extract_to(GRAPHS, store)
+    assert files(tmp_path) == before
+
+
+def test_stores_without_events_are_no_error_until_all_are(tmp_path: Path) -> None:
+    options = Options(kinds=("openacc",))
+    extract_to(GRAPHS, tmp_path / "graphs.store", options)
+    with pytest.raises(NothingToWrite):
+        convert([tmp_path / "graphs.store"], tmp_path / "out.prv")
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str = ""
+
+
+class Other(NamedTuple):
+    left: int
+
+
+class Thing(Struct, frozen=True):
+    number: int
+    keys: list[Pair | Other] = field(default_factory=list)
+    maybe: Pair | None = None
+    table: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    count: Counter[str] = field(default_factory=Counter)
+    path: Path = Path()
+    names: frozenset[str] = frozenset()
+    both: tuple[int, str] = (0, "")
+
+
+def test_structs_as_json_and_back() -> None:
+    thing = Thing(
+        1 << 62,
+        [Pair(1, "ü\udcff"), Other(2)],
+        None,
+        {("a", 1): 0.1},
+        Counter(a=2),
+        Path("/x/\udcff"),
+        frozenset({"b", "a"}),
+        (3, "c"),
+    )
+    told = json.loads(json.dumps(to_json(thing, Thing)))
+    assert from_json(told, Thing) == thing
+    for index, wrong in (
+        (0, "1"),
+        (0, True),
+        (1, [["Thing", [1]]]),
+        (1, [["Pair", [1]]]),
+        (2, 5),
+        (3, {"a": 1}),
+        (5, 7),
+        (7, [1]),
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            from_json(
+                [wrong if place == index else value for place, value in enumerate(told)], Thing
+            )
+
+
+def test_the_archive_says_what_it_is(store: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(store.read_bytes())) as archive:
+        assert archive.namelist()[0] == "mimetype"
+        assert archive.testzip() is None

@@ -1,0 +1,132 @@
+"""The closing summary: short where nothing is wrong, complete with --verbose, and beside the trace."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import nsys2prv
+from nsys2prv import Options, Summary, convert
+from nsys2prv._util.errors import Detail
+from nsys2prv._util.progress import Progress
+from nsys2prv.clock.maps import ClockMap, Placement
+from nsys2prv.clock.record import ClockRecord, HostClock
+from nsys2prv.conversion.closing import clock_lines
+from nsys2prv.conversion.cut.asked import CutOptions
+from nsys2prv.events.reasons import reason_text
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+PARTS = ["the job:", "its clocks:", "what was written:", "what to look at now:"]
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    return convert(
+        sorted((SAMPLES / "training").glob("rank*.sqlite")),
+        tmp_path_factory.mktemp("summary") / "out.prv",
+        Options(jobs=1),
+    )
+
+
+def test_it_has_four_parts_and_is_short(summary: Summary) -> None:
+    lines = summary.text().splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == PARTS
+    assert len(lines) <= 20
+    assert "error below" in lines[3]
+
+
+def test_what_needs_no_action_is_told_on_request_and_beside_the_trace(summary: Summary) -> None:
+    short, full = summary.text(), summary.text(verbose=True)
+    details = [note for note in summary.notes if isinstance(note, Detail)]
+    assert details
+    assert summary.repaired
+    for part in [*details, *(reason_text(reason) for _, reason in summary.repaired)]:
+        assert part not in short
+        assert part in full
+    assert set(short.splitlines()[:2]) <= set(full.splitlines())
+    (beside,) = [path for path in summary.sizes if path.name.endswith(".json")]
+    told = json.loads(beside.read_text())
+    assert told["notes"] == summary.notes
+    assert told["repaired"]
+
+
+def test_a_cut_is_one_line(tmp_path: Path) -> None:
+    text = convert(
+        sorted((SAMPLES / "graphs").glob("rank*.sqlite")),
+        tmp_path / "out.prv",
+        Options(jobs=1, cut=CutOptions(time="20%:60%")),
+    ).text()
+    (line,) = [line for line in text.splitlines() if line.startswith("  cut: ")]
+    assert "records left out" in line
+    assert "left out: outside" not in text
+
+
+def test_groups_of_kinds_are_lacking_as_a_whole_alone(tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
+    lacking = {}
+    for kinds in (("nvtx", "kernels"), ("kernels", "mpi")):
+        warnings = convert(reports, tmp_path / "o.prv", Options(kinds=kinds)).warnings
+        lacking[kinds] = [line for line in warnings if "no events of this kind" in line]
+    assert lacking["nvtx", "kernels"] == []
+    (line,) = lacking["kernels", "mpi"]
+    assert line.startswith("mpi: ")
+
+
+def clocks(*known: HostClock) -> list[str]:
+    placements = [
+        Placement(number, ClockMap(0), "host clock + UTC") for number in range(len(known))
+    ]
+    return clock_lines(
+        ClockRecord({f"n{number}": clock for number, clock in enumerate(known)}),
+        placements,
+        len(known),
+    )
+
+
+def test_clocks_of_hosts_are_told_in_a_line() -> None:
+    reference = HostClock(method="reference", observations=135, bound_ns=9_000)
+    ends = HostClock(
+        5, method="ends of collectives", reference="n0", observations=130, bound_ns=20_100
+    )
+    assert clocks(reference, ends) == ["2 hosts aligned by 135 collectives, error below 21 us"]
+    utc = HostClock(method="UTC")
+    aligned, alone = clocks(reference, ends, utc)
+    assert aligned.startswith("2 of 3 hosts aligned by")
+    assert alone.startswith("1 host not aligned with the others (n2): placed by UTC")
+    placed = HostClock(method="host clock + UTC")
+    assert clocks(placed, placed) == [
+        "2 hosts not aligned (n0, n1): placed by UTC, which may be wrong by milliseconds"
+    ]
+    assert clocks(HostClock(3), HostClock(4)) == ["2 hosts corrected as the given clock file says"]
+    (both,) = clock_lines(
+        None, [Placement(0, ClockMap(0), "UTC"), Placement(1, ClockMap(0), "UTC")], 2
+    )
+    assert "UTC alone" in both
+
+
+def test_it_can_be_looked_at_in_notebooks(summary: Summary) -> None:
+    assert repr(summary).startswith("<Summary of ")
+    assert "4 tasks on 2 hosts" in repr(summary)
+    assert "\n" not in repr(summary)
+    page = summary._repr_html_()
+    assert all(f"<b>{part.rstrip(':')}</b>" in page for part in PARTS)
+
+
+def test_the_package_shows_what_it_offers() -> None:
+    assert {"convert", "open", "Options", "Summary", "OpenJob"} <= set(dir(nsys2prv))
+    with nsys2prv.open(SAMPLES / "graphs") as job:
+        assert repr(job).startswith("<job of 2 reports: 2 tasks on 1 host, 2 GPUs")
+        assert "<td>cuda_kernel</td>" in job._repr_html_()
+
+
+def test_bars_of_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    made: list[dict] = []
+    monkeypatch.setattr("tqdm.auto.tqdm", lambda *_, **given: made.append(given))
+    Progress(quiet=False).bar("reading", 5, "rows")
+    Progress(quiet=True).bar("reading", 5, "rows")
+    assert [given["total"] for given in made] == [5]

@@ -1,0 +1,74 @@
+"""The fixed values of CUDA API calls."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+from tools.corpus import in_corpus
+
+FILE = Path(__file__).parents[3] / "nsys2prv" / "events" / "catalogue" / "cuda_api.txt"
+FIRST, LAST = 100, 2499
+
+# The first edition. Changing or removing a line of it renumbers calls in traces that people keep.
+FIRST_EDITION_LINES = 1415
+FIRST_EDITION_DIGEST = "2fb1ec8080c3de66e32ba7f977acea4a05744f010c4e44c5c97375e38123ac03"
+
+
+def entries() -> list[tuple[int, str]]:
+    lines = [
+        line for line in FILE.read_text(encoding="ascii").splitlines() if not line.startswith("#")
+    ]
+    return [(int(value), name) for value, name in (line.split(" ") for line in lines)]
+
+
+def test_values_are_dense_and_leave_room_for_memory_operations() -> None:
+    values = [value for value, _ in entries()]
+    assert values == list(range(FIRST, FIRST + len(values)))
+    assert values[-1] <= LAST
+
+
+def test_no_name_has_two_values() -> None:
+    names = [name for _, name in entries()]
+    assert len(names) == len(set(names))
+
+
+def test_published_values_never_change() -> None:
+    published = "".join(f"{value} {name}\n" for value, name in entries()[:FIRST_EDITION_LINES])
+    assert hashlib.sha256(published.encode()).hexdigest() == FIRST_EDITION_DIGEST
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cudaLaunchKernel", 100),
+        ("cuLaunchKernel", 101),
+        ("cudaMemcpyAsync", 102),
+        ("cudaMemcpy", 105),
+        ("cudaDeviceSynchronize", 107),
+        ("cuMemAlloc_v2", 147),
+        ("cudaGraphLaunch", 1259),
+        ("cudaLaunchKernel_ptsz", 1323),
+    ],
+)
+def test_known_values(name: str, value: int) -> None:
+    assert (value, name) in entries()
+
+
+def test_names_are_those_of_functions_without_version() -> None:
+    for _, name in entries():
+        assert re.fullmatch(r"(__)?cu(da)?\w+", name), name
+        assert not re.search(r"_v\d{4,}$", name), name
+        assert not re.fullmatch(r"cuda\d+", name), (
+            f"{name} is a placeholder of CUPTI's list, not a function"
+        )
+        assert name.upper() not in ("INVALID", "SIZE", "FORCE_INT")
+
+
+def test_every_call_of_the_corpus_has_a_fixed_value() -> None:
+    known = {name for _, name in entries()}
+    query = "SELECT DISTINCT value FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN StringIds ON StringIds.id = call.nameId"
+    met = {re.sub(r"_v\d{4,}$", "", name) for (name,) in in_corpus(query)}
+    assert met - known == set()

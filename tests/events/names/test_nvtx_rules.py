@@ -1,0 +1,419 @@
+"""Rules of NVTX names: PyTorch's tails, rules of users, what is wrong with them, and names counted
+by Python on real exports.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import polars as pl
+import pytest
+from tools.conversions import convert_and_read, found
+from tools.corpus import EXPORTS, need_corpus
+from tools.exports import Row, global_tid, make_export
+from tools.trace_reader import read_trace
+
+from nsys2prv import Options, convert
+from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.native import core
+from nsys2prv.cli.main import main
+from nsys2prv.events.names.nvtx import (
+    load_rules,
+    read_rules,
+    renamed,
+    renamed_by_template,
+    to_the_end,
+)
+from nsys2prv.events.reasons import Reason
+from nsys2prv.nsight.opening import open_source
+from nsys2prv.nsight.source import Part, decoded
+
+PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
+DOMAIN = 75
+
+PYTORCH = {
+    "aten::mm": ("aten::mm", ABSENT),
+    "aten::mm, op_id = 7": ("aten::mm", ABSENT),
+    "aten::mm, seq = 5": ("aten::mm", 5),
+    "aten::mm, seq = 5, op_id = 7": ("aten::mm", 5),
+    "aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], [3, 4], []]": ("aten::mm", 5),
+    "aten::mm, seq = 12, sizes = [[2, 3]], input_op_ids = [(3,0), (4,1)]": ("aten::mm", 12),
+    "aten::mm, op_id = 7, seq = 9": ("aten::mm", 9),
+    "autograd::engine::evaluate_function: AddmmBackward0, op_id = 8": (
+        "autograd::engine::evaluate_function: AddmmBackward0",
+        ABSENT,
+    ),
+    "AddmmBackward, stashed seq=4": ("AddmmBackward", 4),
+    "aten::relu, seq = -1": ("aten::relu", ABSENT),
+    "FSDP::post_forward (encoder.block.0.layer.1), op_id = 3": (
+        "FSDP::post_forward (encoder.block.0.layer.1)",
+        ABSENT,
+    ),
+    "my range, seq = 5 and more": ("my range, seq = 5 and more", ABSENT),
+    "f(a, op_id = 3)": ("f(a, op_id = 3)", ABSENT),
+    "": ("", ABSENT),
+}
+COUNTED = {
+    "iteration 17": ("iteration", 17),
+    "iteration 0": ("iteration", 0),
+    "Epoch 1 Batch 7": ("Epoch 1 Batch", 7),
+    "ProfilerStep#12": ("ProfilerStep", 12),
+    "Compute & Residual 90": ("Compute & Residual", 90),
+    "Step 0 to 10": ("Step", 0),
+    "batch 3/100": ("batch", 3),
+    "batch [3 of 100]": ("batch", 3),
+    "layer: 4": ("layer", 4),
+    "token (5)": ("token", 5),
+    "a\nb 5": ("a\nb", 5),
+    "train_step_5": ("train_step", 5),
+    "Micro_Batch-6": ("Micro_Batch", 6),
+    "step 4, seq = 9": ("step 4", 9),
+    "fc_1": ("fc_1", ABSENT),
+    "laststep_1": ("laststep_1", ABSENT),
+    "sm-90": ("sm-90", ABSENT),
+    "conv2d": ("conv2d", ABSENT),
+    "Module.10": ("Module.10", ABSENT),
+    "x = -3": ("x = -3", ABSENT),
+    "17": ("17", ABSENT),
+    "# 17": ("# 17", ABSENT),
+    "from 3 to here": ("from 3 to here", ABSENT),
+    "id 123456789012345678901": ("id 123456789012345678901", ABSENT),
+}
+
+
+def apply(text: str, *names: str, domain: str = "") -> list[tuple[str | None, int]]:
+    """What rules make of names, and the numbers kept; None for a name that is dropped."""
+    result = renamed(
+        pl.Series(names, dtype=pl.String),
+        pl.Series([domain] * len(names), dtype=pl.String),
+        read_rules(text, "rules"),
+    )
+    return [
+        (name if wanted else None, number)
+        for name, wanted, number in zip(
+            result.texts.gather(result.codes),
+            result.wanted.tolist(),
+            result.numbers.tolist(),
+            strict=True,
+        )
+    ]
+
+
+@pytest.mark.parametrize("expected", [PYTORCH, COUNTED])
+def test_names_by_the_rules_that_come_with_nsys2prv(
+    expected: dict[str, tuple[str, int]],
+) -> None:
+    names = list(expected)
+    assert apply("rules: []", *names) == list(expected.values())
+    assert apply("rules: []\nbuiltin: no", *names) == [(name, ABSENT) for name in names]
+    assert load_rules("none") == ()
+
+
+def test_rules_of_users_come_first_and_each_sees_what_those_before_left() -> None:
+    text = r"""
+rules:
+  - {match: '^iteration (?<number>\d+)$', replace: iteration}
+  - {match: '^.*layer\.(\d+)\.(?<part>\w+).*$', replace: 'layer ${1} $part'}
+  - {match: a, replace: b}
+  - {match: '^bb', replace: 'c$$'}
+  - {match: noise, drop: yes}
+  - {match: noise, replace: never}
+"""
+    assert apply(
+        text, "iteration 17", "model.layer.3.mlp.x, op_id = 4", "aa, seq = 2", "some noise", "ok"
+    ) == [("iterbtion", 17), ("lbyer 3 mlp", ABSENT), ("c$", 2), (None, ABSENT), ("ok", ABSENT)]
+
+
+def test_rules_of_one_domain() -> None:
+    text = "rules: [{match: x, replace: y, domain: ^lib$}, {match: z, drop: yes, domain: ^default domain$}]"
+    assert apply(text, "x", "z", domain="lib") == [("y", ABSENT), ("z", ABSENT)]
+    assert apply(text, "x", "z") == [("x", ABSENT), (None, ABSENT)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "certain"),
+    [
+        (r"a+$", True),
+        (r"(?:a|b)$", True),
+        (r"(?<n>a)[|)]\|$", True),
+        (r"\[a$", True),
+        (r"a|b$", False),
+        (r"a\$", False),
+        (r"a$|b", False),
+        (r"(?m)a$", False),
+        (r"(?:a$)", False),
+        (r"x[]a]|b$", False),
+        (r"[[b]]|a$", False),
+        ("a", False),
+    ],
+)
+def test_patterns_that_match_to_the_end(pattern: str, certain: bool) -> None:
+    assert to_the_end(pattern) == certain
+    names = pl.Series(
+        ["", "a", "ab", "ba", "aa|", "a\nb", "b\na", "aé", "éa", "xa]", "[a", "a|b", "a$", "b|"]
+    )
+    ends = names.str.find(pattern)
+    if certain:
+        matched = [
+            name.encode()[place:].decode()
+            for name, place in zip(names, ends, strict=True)
+            if place is not None
+        ]
+        assert pl.Series(matched, dtype=pl.String).str.replace(
+            f"^(?s:{pattern})", ""
+        ).to_list() == [""] * len(matched)
+
+
+def test_tails_are_cut_as_they_are_replaced() -> None:
+    names = ["a, op = 1", "é , op = 22", ", op = 3", "a, op = 4 ", " a", "  b, op = 5", "a"]
+    cut, replaced = (
+        apply(f"rules: [{{match: '{match}', replace: ''}}]\nbuiltin: no", *names)
+        for match in (", op = [0-9]+$", ", op = [0-9]+$|, op = [0-9]+$")
+    )
+    assert (
+        cut == replaced == [(name, ABSENT) for name in ("a", "é", "", "a, op = 4 ", " a", "b", "a")]
+    )
+
+
+def test_a_rule_leaves_alone_what_it_does_not_change() -> None:
+    assert apply(
+        "rules: [{match: ' *$', replace: ''}, {match: 'x*$', replace: ''}]\nbuiltin: no",
+        " a",
+        " a ",
+        " ax",
+    ) == [(" a", ABSENT), ("a", ABSENT), ("a", ABSENT)]
+
+
+def event(name: str, start: int, kind: int = 59, domain: int = 0) -> Row:
+    return {
+        "start": start,
+        "end": start + 5,
+        "eventType": kind,
+        "text": name,
+        "globalTid": global_tid(4242),
+        "domainId": domain,
+        "textId": None,
+    }
+
+
+def test_all_sources_of_names_are_renamed_and_dropped_ones_counted(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "rules: [{match: ' [0-9]+$', replace: ''}, {match: ^gone, drop: yes}, {match: '^lost$', replace: ''}]"
+    )
+    rows = [
+        event(f"{name} {number}", 10 * (10 * kind + number), kind)
+        for kind in (59, 60, 34)
+        for number in range(3)
+        for name in ("a", "gone")
+    ]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [*rows, event("lost", 9000)]})
+    trace, summary = convert_and_read([report], tmp_path / "o.prv", nvtx_rules=rules)
+    for code in (PUSHPOP, STARTEND, MARK):
+        assert [name for name, *_ in found(trace, code)] == ["a"] * 3 + ["(no text)"] * (
+            code == PUSHPOP
+        )
+    assert {
+        kind: count
+        for (kind, reason), count in summary.dropped.items()
+        if reason == Reason.NVTX_RULE
+    } == {"nvtx_pushpop_trace": 3, "nvtx_startend_trace": 3, "nvtx_marks": 3}
+
+
+def test_the_number_of_a_name_stays_on_its_range(tmp_path: Path) -> None:
+    rows = [event("aten::mm, seq = 5, op_id = 1", 0), event("aten::mm, op_id = 2", 10)]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
+    trace, _ = convert_and_read([report], tmp_path / "o.prv")
+    assert found(trace, PUSHPOP) == [("aten::mm", 0, 5), ("aten::mm", 10, 15)]
+    assert [item.others.get(NUMBER) for item in trace.intervals(PUSHPOP)] == [5, None]
+
+
+def test_iterations_have_one_name_and_their_number(tmp_path: Path) -> None:
+    rows = [
+        event(f"step {number}", 100 * kind + 10 * number, kind)
+        for kind in (59, 60, 34)
+        for number in range(3)
+    ]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
+    trace, _ = convert_and_read([report], tmp_path / "o.prv")
+    for code in (PUSHPOP, STARTEND, MARK):
+        assert [name for name, *_ in found(trace, code)] == ["step"] * 3
+        # 0 would be the end of a range.
+        assert [item.others.get(code + 2) for item in trace.intervals(code)] == [None, 1, 2]
+
+
+def test_examples_of_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "nvtx.md").read_text()
+    first, second = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    name = "aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], []], input_op_ids = [(1,0)]"
+    assert apply(first, "iteration 3", "model.layers.3.mlp.x", name, "nvtx_noise", "a [b]") == [
+        ("iteration", 3),
+        ("layer 3 mlp", ABSENT),
+        ("aten::mm", 5),
+        (None, ABSENT),
+        ("a [b]", ABSENT),
+    ]
+    assert apply(first, "a [b]", domain="trainer") == [("a", ABSENT)]
+    assert apply(second, name) == [("aten::mm, sizes = [[2, 3], []]", 5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rules: 3", "list under the one key `rules`"),
+        ("rules: [3]", "rule 1: a rule has keys match, replace, drop, domain"),
+        ("rules: [{match: a}]", "rule 1: needs either `replace` or `drop: yes`"),
+        ("rules: [{match: a, replace: b, drop: yes}]", "needs either"),
+        ("rules: [{replace: b}]", "needs `match`"),
+        ("rules: [{match: '(', replace: b}]", "is no regular expression"),
+        ("rules: [{match: '(?=a)', replace: b}]", "is no regular expression"),
+        ("rules: [{match: 3, replace: b}]", "put it in quotes"),
+        ("rules: [{match: a, replace: 3}]", "'3' is no text"),
+        ("rules: [{match: a, replace: $1}]", "is no group"),
+        ("rules: [{match: (a), replace: '$1b'}]", "write ${1} before"),
+        ("rules: [{match: a, drop: maybe}]", "drop is yes or no"),
+        ("rules: [{match: a, drop: yes, domain: '['}]", "rule 1: domain"),
+        ("rules: [{match: a, drop: yes, dmain: a}]", "unknown key 'dmain'"),
+        ("rules: []\nbuiltin: 3", "builtin is yes or no"),
+        ("rules: [", "not YAML"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Nsys2prvError, match=re.escape(said)):
+        read_rules(text, "rules.yaml")
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(text)
+    assert main(["--nvtx-rules", str(rules), "none.sqlite", str(tmp_path / "out.prv")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(
+            [
+                "--nvtx-rules",
+                str(tmp_path / "absent.yaml"),
+                "none.sqlite",
+                str(tmp_path / "out.prv"),
+            ]
+        )
+        == 1
+    )
+    assert "No such file" in capsys.readouterr().err
+
+
+def texts_that_differ_by_numbers(count: int) -> list[str]:
+    """Return random texts of which many differ by nothing but numbers, some in what they keep."""
+    random = Random(7)
+    words = ["aten::mm", "step", "layer", "fc_", "sm", "iter_", "batch [", "x", "é", "", " ", "#"]
+    words += [
+        ", seq = ",
+        ", op_id = ",
+        ", sizes = [[",
+        "]]",
+        " to ",
+        "/",
+        "]",
+        "(",
+        ")",
+        "-",
+        "_",
+        ":",
+    ]
+    words += [
+        ", stashed seq=",
+        ", seq = -",
+        "\0",
+        "0",
+        "Epoch ",
+        "backward",
+        "123456789012345678901",
+    ]
+
+    numbers = [0, 1, 7, 10, 99, 12345, 10**17, 10**18, 10**19]
+    before = ["", *10 * [" ", "_", "-", "#", " = "]]
+    shapes = [
+        [
+            random.choice(words) if random.random() < 0.6 else random.choice(before) + "{}"
+            for _ in range(random.randint(1, 7))
+        ]
+        for _ in range(300)
+    ]
+    return [
+        "".join(part.format(random.choice(numbers)) for part in random.choice(shapes))
+        for _ in range(count)
+    ]
+
+
+def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Path) -> None:
+    texts = texts_that_differ_by_numbers(20_000)
+    rows = [event(text, number) for number, text in enumerate(texts)]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
+    with open_source(report) as source:
+        columns = source.read(Part("NVTX_EVENTS", 1, len(rows)), (), ("text",))
+    codes, distinct = columns.texts["text"]
+    if core is None:
+        assert distinct.templates() is None
+        return
+    rules = load_rules()
+    known = decoded(distinct.series).gather(codes)
+    assert known.to_list() == texts
+    found, alone = renamed_by_template(distinct, rules), renamed(known, None, rules)
+    assert len(distinct.templates().firsts) < len(texts) / 4
+    assert (
+        found.texts.gather(found.codes[codes]).to_list()
+        == alone.texts.gather(alone.codes).to_list()
+    )
+    assert found.numbers[codes].tolist() == alone.numbers.tolist()
+    assert found.wanted[codes].all()
+    assert alone.wanted.all()
+    # What is left of some of the texts, and again, as everything is known now.
+    half = distinct.only(np.arange(len(distinct)) % 2 == 0)
+    part = renamed_by_template(half, rules)
+    assert part.texts.gather(part.codes).to_list() == found.texts.gather(found.codes[::2]).to_list()
+    assert part.numbers.tolist() == found.numbers[::2].tolist()
+
+
+def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
+    need_corpus()
+    met = 0
+    for number, export in enumerate(EXPORTS):
+        connection = sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True)
+        try:
+            names = [
+                name
+                for (name,) in connection.execute(
+                    "SELECT text FROM NVTX_EVENTS WHERE eventType = 59 AND (text LIKE '%, op_id = %' OR text LIKE '%, seq = %')"
+                )
+            ]
+        except sqlite3.OperationalError:
+            continue
+        finally:
+            connection.close()
+        if not names:
+            continue
+        met += len(names)
+        convert([export], tmp_path / f"{number}.prv", Options(("nvtx",)))
+        trace = read_trace(tmp_path / f"{number}.prv")
+        labels = Counter(trace.label(PUSHPOP, item.value) for item in trace.intervals(PUSHPOP))
+        expected = Counter(
+            name.split(", seq = ")[0].split(", op_id = ")[0].strip() for name in names
+        )
+        assert {name: labels[name] for name in expected} == dict(expected)
+        numbers = Counter(
+            item.others[NUMBER] for item in trace.intervals(PUSHPOP) if NUMBER in item.others
+        )
+        assert numbers == Counter(
+            int(found[1])
+            for name in names
+            if (found := re.search(r", seq = (\d+)", name)) and int(found[1])
+        )
+    assert met > 10_000

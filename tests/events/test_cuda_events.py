@@ -1,0 +1,80 @@
+"""CUDA events against plain SQL, on samples and on real exports."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tools.conversions import convert_and_read
+from tools.corpus import EXPORTS
+
+SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports").glob("*/rank0.sqlite"))
+CALL, COMPLETION, EVENT, STREAM = 63000050, 63000051, 9301, 9303
+RECORDED = """SELECT r.start, r.end, e.eventId, e.streamId, s.value FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT e
+              JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.correlationId = e.correlationId AND (r.globalTid & ~0xFFFFFF) = e.globalPid
+              JOIN StringIds s ON s.id = r.nameId"""
+
+
+def with_events() -> list[Path]:
+    """Exports that hold CUDA events with their calls."""
+    found = list(SAMPLES)
+    for path in EXPORTS:
+        with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as connection:
+            if (
+                connection.execute(
+                    "SELECT count(*) FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_CUDA_EVENT'"
+                ).fetchone()[0]
+                and connection.execute(
+                    "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+                ).fetchone()[0]
+            ):
+                found.append(path)
+    return found
+
+
+@pytest.mark.parametrize(
+    "report", with_events(), ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
+def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
+    trace, _ = convert_and_read(
+        [report], tmp_path / "o.prv", kinds=("cuda_events", "cuda_api_trace")
+    )
+    connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
+    rows = connection.execute(RECORDED).fetchall()
+    origin = min(
+        start
+        for start, *_ in connection.execute(
+            "SELECT start FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass <> 67"
+        )
+    )
+    columns = [
+        row[1] for row in connection.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_CUDA_EVENT)")
+    ]
+    times = (
+        []
+        if "timestamp" not in columns
+        else connection.execute(
+            "SELECT timestamp, eventId FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT WHERE timestamp > 0"
+        ).fetchall()
+    )
+    connection.close()
+    origin = min([origin, *(time for time, _ in times)])
+    expected = Counter(
+        (begin - origin, end - origin, event, stream, name.split("_v")[0])
+        for begin, end, event, stream, name in rows
+    )
+    found = Counter(
+        (
+            item.begin,
+            item.end,
+            item.others[EVENT],
+            item.others[STREAM],
+            trace.label(CALL, item.value),
+        )
+        for item in trace.intervals(CALL)
+    )
+    assert found == expected
+    completed = Counter((item.begin, item.others[EVENT]) for item in trace.intervals(COMPLETION))
+    assert completed == Counter((time - origin, event) for time, event in times)

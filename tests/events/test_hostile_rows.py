@@ -1,0 +1,537 @@
+"""Exports with odd but legal rows: what they hold must be in the trace, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tools.conversions import convert_and_read
+from tools.exports import (
+    KERNEL,
+    PID,
+    RUNTIME,
+    Row,
+    call,
+    global_pid,
+    global_tid,
+    kernel,
+    make_export,
+    strings,
+)
+from tools.trace_reader import Trace, read_trace
+
+from nsys2prv import convert
+from nsys2prv._util.text import natural_key
+from nsys2prv.cli.main import main
+from nsys2prv.conversion import reading as extract_module
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+NVTX = "NVTX_EVENTS"
+START = "TARGET_INFO_SESSION_START_TIME"
+META = "META_DATA_EXPORT"
+SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+UTC = 1_760_000_000_000_000_000
+PUSHPOP, STARTEND, MARK, DOMAIN = 59, 60, 34, 75
+KERNEL_CODE, API_CODE, SYNC_CODE, NVTX_CODE = 63000006, 63000000, 63000030, 9600
+STRINGS = strings("kern", "cudaLaunchKernel", "outer", "inner", "other")
+
+
+def nvtx(start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **more: object) -> Row:
+    row: dict[str, object] = {
+        "start": start,
+        "end": end,
+        "eventType": kind,
+        "globalTid": global_tid(PID),
+        "domainId": 0,
+        "category": None,
+        "text": text,
+        "textId": None,
+    }
+    row.update(more)
+    return row
+
+
+def clock(utc: int | None, system: int | None) -> list[Row]:
+    return [{"utcEpochNs": utc, "systemClockNs": system}]
+
+
+def traced(folder: Path, *reports: dict[str, list[Row]] | Path) -> Trace:
+    paths = [
+        report
+        if isinstance(report, Path)
+        else make_export(folder / f"rank{number}.sqlite", {"StringIds": STRINGS, **report})
+        for number, report in enumerate(reports)
+    ]
+    return convert_and_read(paths, folder / "out.prv", full_kernel_names=True)[0]
+
+
+def ranges(trace: Trace, code: int) -> set[tuple[str, int, int]]:
+    return {(trace.label(code, item.value), item.begin, item.end) for item in trace.intervals(code)}
+
+
+# ---- clocks ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [PUSHPOP, STARTEND])
+@pytest.mark.parametrize("category", [None, 3])
+def test_a_table_of_open_ranges_alone_with_a_clock(
+    kind: int, category: int | None, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    trace = traced(
+        tmp_path,
+        {
+            KERNEL: [kernel(100, 200)],
+            NVTX: [nvtx(10, None, "x", kind, category=category)],
+            START: clock(UTC, 5),
+        },
+    )
+    code = NVTX_CODE if kind == PUSHPOP else 9610
+    assert ranges(trace, code) == {("x", 0, 190)}
+    assert not recwarn.list, [str(item.message) for item in recwarn.list]
+
+
+def test_open_ranges_of_a_report_that_starts_later(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    trace = traced(
+        tmp_path,
+        {KERNEL: [kernel(100, 200)], START: clock(UTC, 5)},
+        {NVTX: [nvtx(10, None, "x")], START: clock(UTC + 1000, 1005)},
+    )
+    assert ranges(trace, KERNEL_CODE) == {("kern", 0, 100)}
+    assert ranges(trace, NVTX_CODE) == {("x", 910, trace.duration)}
+    assert not recwarn.list, [str(item.message) for item in recwarn.list]
+
+
+@pytest.mark.parametrize(
+    ("utc", "system"),
+    [(2**63 - 1, 5), (-(2**63), 5), (2**63 - 1, -(2**63)), (UTC, 2**63 - 1), (2**62, -(2**63) + 1)],
+)
+def test_absurd_clocks_are_no_traceback(utc: int, system: int, tmp_path: Path) -> None:
+    """Either order of a sane and an absurd report; a trace without the clock, or one line for
+    people.
+    """
+    from nsys2prv._util.errors import Nsys2prvError
+
+    for starts in (
+        [clock(utc, system)],
+        [clock(utc, system), clock(UTC, 7)],
+        [clock(UTC, 7), clock(utc, system)],
+    ):
+        try:
+            traced(tmp_path, *({KERNEL: [kernel(100, 200)], START: start} for start in starts))
+        except Nsys2prvError:
+            continue
+
+
+@pytest.mark.parametrize("utc", [0, -5])
+def test_a_utc_that_was_never_set_is_no_clock(utc: int, tmp_path: Path) -> None:
+    """Its report is placed beside the other, not half a century before it."""
+    trace = traced(
+        tmp_path,
+        {KERNEL: [kernel(100, 200)], START: clock(utc, 5)},
+        {KERNEL: [kernel(100, 200)], START: clock(UTC, 7)},
+    )
+    assert trace.duration < 10_000_000_000
+
+
+def test_a_report_without_clock_beside_one_in_utc(tmp_path: Path) -> None:
+    """Placed at the start of the other, not at 1970."""
+    trace = traced(
+        tmp_path,
+        {
+            KERNEL: [kernel(UTC + 100, UTC + 200)],
+            META: [{"name": "EXPORT_PARAM_TIME_NORMALIZE", "value": "1"}],
+        },
+        {KERNEL: [kernel(100, 200)]},
+    )
+    assert trace.duration < 10_000_000_000
+
+
+# ---- equal times ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_longer_of_ranges_that_begin_together_is_the_outer_whatever_else_they_carry(
+    tmp_path: Path,
+) -> None:
+    trace = traced(tmp_path, {NVTX: [nvtx(10, 100, "outer", category=3), nvtx(10, 50, "inner")]})
+    assert ranges(trace, NVTX_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
+
+
+def test_a_failed_call_around_one_that_succeeds(tmp_path: Path) -> None:
+    trace = traced(
+        tmp_path, {RUNTIME: [call(10, 100, 1, nameId=3, returnValue=2), call(10, 50, 2, nameId=4)]}
+    )
+    assert ranges(trace, API_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
+
+
+def test_lines_to_kernels_of_one_stream_that_begin_together(tmp_path: Path) -> None:
+    """Each leads to the row of its own kernel."""
+    trace = traced(
+        tmp_path,
+        {
+            KERNEL: [
+                kernel(100, 200, correlationId=1),
+                kernel(100, 150, correlationId=2, demangledName=5),
+            ],
+            RUNTIME: [call(10, 20, 1), call(30, 40, 2)],
+        },
+    )
+    rows = {trace.label(KERNEL_CODE, item.value): item.row for item in trace.intervals(KERNEL_CODE)}
+    assert len(set(rows.values())) == 2
+    assert {comm.send: comm.receiver for comm in trace.comms} == {
+        0: rows["kern"],
+        20: rows["other"],
+    }
+
+
+def test_lines_of_other_streams_stay_in_very_long_traces(tmp_path: Path) -> None:
+    far = 1 << 46
+    trace = traced(
+        tmp_path,
+        {
+            KERNEL: [
+                kernel(0, 1000, correlationId=1),
+                kernel(10, 20, correlationId=2),
+                kernel(far + 10, far + 20, correlationId=3, streamId=6),
+            ],
+            RUNTIME: [call(0, 1, 1), call(2, 3, 2), call(far, far + 1, 3)],
+        },
+    )
+    for comm in trace.comms:
+        assert any(
+            item.row == comm.receiver and item.begin == comm.receive
+            for item in trace.intervals(KERNEL_CODE)
+        ), comm
+
+
+def test_synchronizations_that_overlap_on_a_row_do_not_hide_each_other(tmp_path: Path) -> None:
+    row = {"streamId": 1, "globalPid": global_pid(), "eventId": 1, "syncType": 1}
+    trace = traced(
+        tmp_path,
+        {
+            SYNC: [
+                {"start": 10, "end": 100, "correlationId": 1, **row},
+                {"start": 50, "end": 120, "correlationId": 2, **row},
+            ]
+        },
+    )
+    assert trace.deepest[SYNC_CODE] == 1
+    assert sorted(item.end - item.begin for item in trace.intervals(SYNC_CODE)) == [70, 90]
+
+
+# ---- rows that are not written ------------------------------------------------------------------------------------------------------
+
+
+def test_no_line_leads_to_a_kernel_that_is_not_written(tmp_path: Path) -> None:
+    trace = traced(
+        tmp_path,
+        {
+            KERNEL: [kernel(-1000, None, correlationId=1), kernel(100, 150, correlationId=2)],
+            RUNTIME: [call(10, 20, 1), call(30, 40, 2)],
+        },
+    )
+    assert len(trace.comms) == 1
+
+
+def test_no_line_comes_from_a_call_that_is_not_written(tmp_path: Path) -> None:
+    trace = traced(
+        tmp_path, {KERNEL: [kernel(100, 150, correlationId=1)], RUNTIME: [call(10, None, 1)]}
+    )
+    assert not trace.comms
+
+
+def test_calls_that_are_all_repetitions(tmp_path: Path) -> None:
+    trace = traced(
+        tmp_path,
+        {RUNTIME: [call(10, 20, 1, eventClass=67)], KERNEL: [kernel(100, 150, correlationId=1)]},
+    )
+    assert ranges(trace, KERNEL_CODE) == {("kern", 0, 50)}
+
+
+# ---- the tables' rowids ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_gap_in_the_rowids_as_wide_as_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extract_module, "TASK_ROWS", 10)
+    path = make_export(
+        tmp_path / "r.sqlite",
+        {"StringIds": STRINGS, KERNEL: [kernel(100, 200)], RUNTIME: [call(10, 20, 1)]},
+    )
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE {RUNTIME} SET rowid = 55")
+        connection.execute(
+            f"INSERT INTO {RUNTIME} (rowid, start, end, globalTid, nameId) VALUES (1, 5, 6, ?, 2)",
+            (global_tid(PID),),
+        )
+    assert len(traced(tmp_path, path).intervals(API_CODE)) == 2
+
+
+def test_a_rowid_far_off_does_not_take_for_ever(tmp_path: Path) -> None:
+    path = make_export(tmp_path / "r.sqlite", {"StringIds": STRINGS, KERNEL: [kernel(100, 200)]})
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            f"INSERT INTO {KERNEL} (rowid, start, end, globalPid, demangledName) VALUES (?, 300, 400, ?, 1)",
+            (2_000_000_000, global_pid()),
+        )
+    subprocess.run(
+        [sys.executable, "-m", "nsys2prv", "-q", "-j", "1", path, tmp_path / "out.prv"],
+        check=True,
+        timeout=20,
+    )
+    assert len(read_trace(tmp_path / "out.prv").intervals(KERNEL_CODE)) == 2
+
+
+def test_a_table_without_rowids(tmp_path: Path) -> None:
+    path = make_export(tmp_path / "r.sqlite", {"StringIds": STRINGS, RUNTIME: [call(10, 20, 1)]})
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            f"CREATE TABLE {KERNEL} (start, end, deviceId, streamId, globalPid, demangledName, PRIMARY KEY (start)) "
+            "WITHOUT ROWID"
+        )
+        connection.executemany(
+            f"INSERT INTO {KERNEL} VALUES (?, ?, 0, 7, ?, 1)",
+            [(300, 400, global_pid()), (100, 200, global_pid())],
+        )
+    assert len(traced(tmp_path, path).intervals(KERNEL_CODE)) == 2
+
+
+def test_a_column_called_rowid(tmp_path: Path) -> None:
+    rows = [kernel(100, 200, rowid=5), kernel(300, 400, rowid=5), kernel(500, 600, rowid=None)]
+    assert len(traced(tmp_path, {KERNEL: rows}).intervals(KERNEL_CODE)) == 3
+
+
+def test_of_calls_with_one_id_the_earliest_launched_wherever_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extract_module, "PART_ROWS", 1)
+    trace = traced(
+        tmp_path,
+        {KERNEL: [kernel(100, 200, correlationId=1)], RUNTIME: [call(30, 40, 1), call(10, 20, 1)]},
+    )
+    assert [comm.send for comm in trace.comms] == [0]
+
+
+# ---- names ----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("domain", ["default domain", "x" * 3000 + "1", "a\n", "a\t"])
+def test_domains_whose_labels_agree_once_cleaned(domain: str, tmp_path: Path) -> None:
+    other = {"default domain": "third", "a\n": "a", "a\t": "a"}.get(domain, "x" * 3000 + "2")
+    traced(
+        tmp_path,
+        {
+            NVTX: [
+                nvtx(0, None, domain, DOMAIN, domainId=1),
+                nvtx(0, None, other, DOMAIN, domainId=2),
+                nvtx(1, 9, "a"),
+                nvtx(2, 3, "b", domainId=1),
+                nvtx(4, 5, "c", domainId=2),
+            ]
+        },
+    )
+
+
+@pytest.mark.parametrize("name", ["10²", "²", "٣", "9" * 5000])
+def test_odd_digits_in_the_name_of_a_thread(name: str, tmp_path: Path) -> None:
+    natural_key(name)
+    trace = traced(
+        tmp_path,
+        {
+            "StringIds": [*STRINGS, {"id": 9, "value": name}],
+            RUNTIME: [call(10, 20, 1)],
+            "ThreadNames": [{"nameId": 9, "priority": 1, "globalTid": global_tid(PID)}],
+        },
+    )
+    assert name[:100] in trace.names["THREAD"][0]
+
+
+def test_a_string_without_text_is_not_called_none(tmp_path: Path) -> None:
+    path = make_export(
+        tmp_path / "r.sqlite",
+        {"StringIds": [{"id": 1, "value": None}], KERNEL: [kernel(100, 200, shortName=None)]},
+    )
+    assert not {name for name, _, _ in ranges(traced(tmp_path, path), KERNEL_CODE)} & {
+        "None",
+        "b''",
+    }
+
+
+def test_a_string_stored_as_bytes_is_its_text(tmp_path: Path) -> None:
+    path = make_export(
+        tmp_path / "r.sqlite",
+        {"StringIds": [{"id": 1, "value": b"kern"}], KERNEL: [kernel(100, 200)]},
+    )
+    assert ranges(traced(tmp_path, path), KERNEL_CODE) == {("kern", 0, 100)}
+
+
+def test_many_names_with_one_label_take_linear_time() -> None:
+    import polars as pl
+
+    from nsys2prv.paraver.pcf import safe_labels
+
+    count = 6000
+    labels = pl.DataFrame(
+        {
+            "value": range(1, count + 1),
+            "label": ["x" * 1200 + str(number) for number in range(count)],
+        }
+    )
+    start = time.process_time()
+    assert safe_labels(labels)["label"].n_unique() == count
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("host", ["LEVEL NODE SIZE 1", "\n"])
+def test_host_names_that_look_like_the_row_file(host: str, tmp_path: Path) -> None:
+    traced(
+        tmp_path,
+        {
+            KERNEL: [kernel(1, 5)],
+            "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": host}],
+            "PROCESSES": [{"globalPid": global_pid(), "name": host}],
+        },
+    )
+
+
+# ---- ranks and order ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_launcher_variable_that_all_reports_share_gives_way_to_one_that_tells_them_apart(
+    tmp_path: Path,
+) -> None:
+    def report(rank: int) -> dict[str, list[Row]]:
+        return {
+            KERNEL: [kernel(1, 5)],
+            "PROCESSES": [{"globalPid": global_pid(), "name": f"is{rank}"}],
+            "META_DATA_CAPTURE": [
+                {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": value}
+                for value in ('RANK="0"', f'OMPI_COMM_WORLD_RANK="{rank}"')
+            ],
+        }
+
+    assert traced(tmp_path, report(1), report(0)).names["TASK"] == [
+        f"rank 0 is0 {PID}",
+        f"rank 1 is1 {PID}",
+    ]
+
+
+def test_nsys_reports_are_ordered_by_their_names_not_by_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("rank2", "rank10"):
+        make_export(
+            tmp_path / f"{name}.sqlite",
+            {
+                "StringIds": STRINGS,
+                KERNEL: [kernel(1, 5)],
+                "PROCESSES": [{"globalPid": global_pid(), "name": name}],
+            },
+        )
+        (tmp_path / f"{name}.nsys-rep").touch()
+    nsys = tmp_path / "nsys"
+    nsys.write_text(
+        "#!/usr/bin/env python3\nimport shutil, sys\n"
+        'shutil.copy(sys.argv[-1].replace(".nsys-rep", ".sqlite"), sys.argv[sys.argv.index("--output") + 1])\n'
+    )
+    nsys.chmod(0o755)
+    monkeypatch.setenv("NSYS_HOME", str(tmp_path))
+    for order in (("rank2", "rank10"), ("rank10", "rank2")):
+        summary = convert([tmp_path / f"{name}.nsys-rep" for name in order], tmp_path / "out.prv")
+        assert [name.split()[0] for name in read_trace(tmp_path / "out.prv").names["TASK"]] == [
+            "rank2",
+            "rank10",
+        ]
+        assert ".tmp" not in summary.details()
+
+
+# ---- what stays behind --------------------------------------------------------------------------------------------------------------
+
+
+def test_no_deleted_temporary_file_stays_open(tmp_path: Path) -> None:
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("no /proc")
+    traced(tmp_path, {KERNEL: [kernel(1, 5)]})
+    gc.collect()
+    assert not [line for line in maps.read_text().splitlines() if str(tmp_path) in line]
+
+
+def test_nothing_is_written_beside_an_export_with_a_write_ahead_log(tmp_path: Path) -> None:
+    path = make_export(tmp_path / "live.sqlite", {"StringIds": STRINGS, KERNEL: [kernel(100, 200)]})
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(
+        f"INSERT INTO {KERNEL} (start, end, globalPid, demangledName) VALUES (300, 400, ?, 1)",
+        (global_pid(),),
+    )
+    connection.commit()
+    folder = tmp_path / "copied"
+    folder.mkdir()
+    for name in ("live.sqlite", "live.sqlite-wal"):
+        shutil.copy(tmp_path / name, folder)
+    connection.close()
+    convert([folder / "live.sqlite"], tmp_path / "out.prv")
+    assert len(read_trace(tmp_path / "out.prv").intervals(KERNEL_CODE)) == 2
+    assert sorted(item.name for item in folder.iterdir()) == ["live.sqlite", "live.sqlite-wal"]
+
+
+# ---- columns that conditions ask for ---------------------------------------------------------------------------------------------------
+
+
+NCCL_CODE, PTHREAD_CODE, OSRT_CODE = 9500, 61000000, 66400000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("table", "column", "lost", "more"),
+    [
+        (NVTX, "domainId", {NCCL_CODE}, {NVTX_CODE}),  # all are of the default domain then
+        (NVTX, "eventType", {NCCL_CODE, NVTX_CODE}, set()),
+        (NVTX, "globalTid", set(), set()),
+        ("OSRT_API", "eventClass", set(), {OSRT_CODE}),  # marks of the tracing's beginning and end
+        ("OSRT_API", "nameId", {PTHREAD_CODE}, {OSRT_CODE}),
+        (
+            "StringIds",
+            "value",
+            {PTHREAD_CODE},
+            {OSRT_CODE, KERNEL_CODE},
+        ),  # NCCL kernels are told by name
+        ("TARGET_INFO_SYSTEM_ENV", "name", set(), set()),
+        ("META_DATA_CAPTURE", "name", set(), set()),
+        ("ANALYSIS_DETAILS", "duration", set(), set()),
+        ("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", set(), set()),
+    ],
+)
+def test_a_column_that_a_condition_names_reads_as_null(
+    table: str,
+    column: str,
+    lost: set[int],
+    more: set[int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = tmp_path / "r.sqlite"
+    shutil.copy(SAMPLES / "cluster" / "rank0.sqlite", report)
+    whole = traced(tmp_path, report)
+    with contextlib.closing(sqlite3.connect(report)) as connection:
+        connection.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
+    assert main(["--list", str(report)]) == 0
+    assert report.name in capsys.readouterr().out
+    trace = traced(tmp_path, report)
+    for code in (KERNEL_CODE, API_CODE, NVTX_CODE, NCCL_CODE, PTHREAD_CODE, OSRT_CODE):
+        before, after = len(whole.intervals(code)), len(trace.intervals(code))
+        assert before > 0
+        assert (after == 0) == (code in lost)
+        assert (after > before) == (code in more)
+        assert code in lost | more or after == before

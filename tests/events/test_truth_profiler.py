@@ -1,0 +1,285 @@
+"""Profiler overhead and Nsight's messages: the sample sets' truth, and plain SQL on a folder of
+real exports.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tools.conversions import convert_and_read
+from tools.corpus import EXPORTS, UNSET
+from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
+from tools.sql_truth import label
+from tools.trace import Trace
+
+from nsys2prv._util.errors import NothingToWrite
+from nsys2prv.cli.main import main
+from nsys2prv.store.corrections import CUT
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+OVERHEAD, TYPE, SEVERITY, SOURCE, TEXT = 69000000, 69000001, 69000010, 69000011, 69000012
+TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+MESSAGES = "DIAGNOSTIC_EVENT"
+FAKE_PROCESSES = (0, 0xFFFFFF)
+
+
+def opened(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
+    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    return connection
+
+
+def columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+
+
+def overhead_of(connection: sqlite3.Connection) -> Counter[tuple]:
+    """(pid, tid, name, duration, type or None where it says nothing) of every range: how many of
+    each.
+    """
+    found: Counter[tuple] = Counter()
+    for table in TABLES:
+        if have := columns(connection, table):
+            kind = "nullif(overheadType, 0)" if "overheadType" in have else "NULL"
+            found.update(
+                (pid, tid, label(name), duration, what)
+                for pid, tid, name, duration, what in connection.execute(
+                    f"SELECT globalTid >> 24 & 0xFFFFFF, globalTid & 0xFFFFFF, value, max(end - start, 1), {kind} FROM {table} "
+                    "LEFT JOIN StringIds ON id = nameId"
+                )
+            )
+    return found
+
+
+def process_of(trace: Trace, row: tuple[int, int]) -> int:
+    return int(trace.task_name(row).split()[-1])
+
+
+def thread_of(trace: Trace, row: tuple[int, int]) -> int:
+    return int(trace.row_name(row).split()[-1])
+
+
+@pytest.fixture(
+    scope="module", params=EXPORTS or [UNSET], ids=lambda path: path.stem if path else "corpus"
+)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[sqlite3.Connection, Trace, dict]:
+    connection = opened(request.param)
+    try:
+        trace, summary = convert_and_read(
+            [request.param], tmp_path_factory.mktemp("trace") / "o.prv", kinds=("profiler",)
+        )
+        events = summary.events
+        assert summary.dropped == {}
+    except NothingToWrite:
+        trace, events = Trace(), {}
+    return connection, trace, events
+
+
+def test_overhead_by_thread_name_and_type(pair: tuple[sqlite3.Connection, Trace, dict]) -> None:
+    connection, trace, events = pair
+    expected = overhead_of(connection)
+    found = Counter(
+        (
+            process_of(trace, item.row),
+            thread_of(trace, item.row),
+            trace.label(OVERHEAD, item.value),
+            item.end - item.begin,
+            item.others.get(TYPE),
+        )
+        for item in trace.intervals(OVERHEAD)
+    )
+    assert found == expected
+    assert events.get("profiler_overhead", 0) == expected.total()
+
+
+def test_messages_by_process_severity_and_source(
+    pair: tuple[sqlite3.Connection, Trace, dict],
+) -> None:
+    """Messages of no process are on the main process, which has messages of its own."""
+    connection, trace, _ = pair
+    expected = Counter(
+        connection.execute(
+            f"SELECT globalPid >> 24 & 0xFFFFFF, severity, source FROM {MESSAGES}"
+        ).fetchall()
+        if columns(connection, MESSAGES)
+        else []
+    )
+    items = trace.intervals(SEVERITY)
+    assert all(
+        process_of(trace, item.row) == thread_of(trace, item.row) and item.end - item.begin == 1
+        for item in items
+    )
+    found = Counter(
+        (process_of(trace, item.row), item.value, item.others[SOURCE]) for item in items
+    )
+    own = Counter({key: count for key, count in expected.items() if key[0] not in FAKE_PROCESSES})
+    of_none = Counter(
+        (severity, source) for pid, severity, source in expected.elements() if pid in FAKE_PROCESSES
+    )
+    assert own <= found
+    rest = found - own
+    assert Counter((severity, source) for _, severity, source in rest.elements()) == of_none
+    assert len({pid for pid, _, _ in rest}) <= 1
+
+
+def test_texts_have_no_folder_and_begin_as_the_messages_do(
+    pair: tuple[sqlite3.Connection, Trace, dict],
+) -> None:
+    connection, trace, _ = pair
+    labels = [text for value, text in trace.labels.values.get(TEXT, {}).items() if value]
+    assert not [text for text in labels if re.search(r"(^|\s)(/|[A-Z]:\\)[^\s/]+[/\\]", text)]
+    assert max(map(len, labels), default=0) <= 160
+    texts = (
+        [text for (text,) in connection.execute(f"SELECT DISTINCT text FROM {MESSAGES}")]
+        if columns(connection, MESSAGES)
+        else []
+    )
+    words = {" ".join(re.split(r"/|\\|\n|[A-Z]:", text)[0].split())[:80] for text in texts}
+    assert not [
+        start
+        for start in words
+        if not any(text.startswith(start.removesuffix(" C")) for text in labels)
+    ]
+
+
+@pytest.mark.parametrize("name", ["training", "graphs", "cluster", "machine"])
+def test_overhead_of_samples(name: str, tmp_path: Path) -> None:
+    truth = json.loads((SAMPLES / name / "truth.json").read_text())
+    trace, _ = convert_and_read(
+        [SAMPLES / name / rank["report"] for rank in truth["ranks"]],
+        tmp_path / "o.prv",
+        align="utc",
+        kinds=("profiler_overhead",),
+    )
+    for task, rank in enumerate(truth["ranks"], 1):
+        mine = [item for item in trace.intervals(OVERHEAD) if item.row[0] == task]
+        tables = [rank["tables"][table] for table in TABLES]
+        assert len(mine) == sum(table["rows"] for table in tables)
+        # Clocks that drift change a sum by some ns for each range.
+        assert (
+            abs(sum(item.end - item.begin for item in mine) - sum(table["ns"] for table in tables))
+            <= 2000
+        )
+        assert {item.others.get(TYPE) for item in mine} == {None, 3, 4, 5, 6, 7}
+
+
+def test_losses_come_first_in_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth = json.loads((SAMPLES / "machine" / "truth.json").read_text())
+    told = truth["ranks"][0]["additions"]["profiler"]["messages"]
+    reports = [str(SAMPLES / "machine" / rank["report"]) for rank in truth["ranks"]]
+    assert main(["-v", *reports, str(tmp_path / "o.prv")]) == 0
+    output = capsys.readouterr()
+    warnings = [line for line in output.err.splitlines() if "warning: Nsight Systems" in line]
+    order = [
+        next(item["tells"] for item in told if item["begins"].strip() in line) for line in warnings
+    ]
+    assert order == ["lost", "lost", "fallback", "error"]
+    assert output.err.splitlines().index(warnings[0]) == next(
+        number for number, line in enumerate(output.err.splitlines()) if "warning" in line
+    )
+    assert all(
+        f"({len(reports)} times, in rank0.sqlite, rank1.sqlite)" in line for line in warnings
+    )
+    assert [line.strip() for line in output.out.splitlines() if "Nsight Systems warns" in line] == [
+        'Nsight Systems warns: "Scheduling information is absent." (2 times, in rank0.sqlite, rank1.sqlite)'
+    ]
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir()).decode()
+    assert "planted-user" not in written + output.err + output.out
+    assert "Loaded CUPTI library: libcupti.so.13.1" in written
+
+
+def message(at: int, text: str, severity: int = 1, pid: int | None = 10, source: int = 3) -> Row:
+    return {
+        "timestamp": at,
+        "timestampType": 1,
+        "source": source,
+        "severity": severity,
+        "text": text,
+        "globalPid": None if pid is None else global_pid(pid),
+    }
+
+
+def test_messages_do_not_make_the_trace_longer_than_what_it_shows(tmp_path: Path) -> None:
+    rows = [
+        message(-900, "set up"),
+        message(5, "Profiling has started."),
+        message(100, "Profiling has stopped.", pid=None),
+        message(5000, "made", 77, source=-1),
+    ]
+    report = make_export(
+        tmp_path / "r.sqlite", {MESSAGES: rows, KERNEL: [kernel(20, 60)], "StringIds": strings("k")}
+    )
+    trace, summary = convert_and_read([report], tmp_path / "o.prv")
+    assert trace.duration == 40
+    assert sorted(
+        (trace.label(TEXT, item.value), item.begin) for item in trace.intervals(TEXT)
+    ) == [
+        ("Profiling has started.", 0),
+        ("Profiling has stopped.", 39),
+        ("made", 39),
+        ("set up", 0),
+    ]
+    assert sorted(summary.repaired.values()) == [2, 4]
+    assert sorted(trace.label(SEVERITY, item.value) for item in trace.intervals(SEVERITY)) == [
+        "Info"
+    ] * 3 + ["Unknown"]
+
+
+def test_overhead_is_cut_to_what_else_there_is(tmp_path: Path) -> None:
+    """What lies wholly outside is left out, and both that and what is cut are counted."""
+    spans = [(0, 10), (5, 30), (32, 35), (50, 90), (60, 70), (0, 100)]
+    rows = [
+        {"start": start, "end": end, "globalTid": 7 << 24 | 7, "nameId": 1} for start, end in spans
+    ]
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {"PROFILER_OVERHEAD": rows, KERNEL: [kernel(20, 60)], "StringIds": strings("k")},
+    )
+    trace, summary = convert_and_read([report], tmp_path / "o.prv")
+    assert trace.duration == 40
+    assert sorted((item.begin, item.end) for item in trace.intervals(OVERHEAD)) == [
+        (0, 10),
+        (0, 40),
+        (12, 15),
+        (30, 40),
+    ]
+    assert sum(summary.dropped.values()) == 2
+    assert summary.repaired == {("profiler_overhead", CUT): 3}
+    assert summary.events["profiler_overhead"] == 4
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"timestamp": 5},
+        {"text": "lost"},
+        {"severity": 2, "text": "Not all"},
+        {"globalPid": "x", "timestamp": "y", "severity": "z", "source": None, "text": None},
+    ],
+)
+def test_messages_without_their_columns_end_in_no_traceback(tmp_path: Path, row: Row) -> None:
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            MESSAGES: [row],
+            KERNEL: [kernel(20, 60)],
+            "StringIds": strings("k"),
+            "OSRT_FILE_ACCESS_EVENTS": [{"startedAt": 20, "endedAt": 30}],
+        },
+    )
+    trace, summary = convert_and_read([report], tmp_path / "o.prv")
+    assert (
+        len(trace.intervals(SEVERITY))
+        == summary.events.get("diagnostic", 0)
+        == (row.get("timestamp") == 5)
+    )
+    assert len(trace.intervals(68007000)) == 1

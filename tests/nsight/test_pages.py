@@ -1,0 +1,608 @@
+"""Rows read from the pages of SQLite files: what the sqlite3 module finds, or nothing at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tools.commands import ENVIRONMENT, SAMPLES
+from tools.exports import KERNEL, kernel, make_export, strings
+
+from nsys2prv import Options, convert
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.native import core
+from nsys2prv.nsight.pages import INTEGERS, REALS, TEXTS, VALUES, Pages, looked_at, open_pages
+from nsys2prv.nsight.source import NULL, Part, quoted
+from nsys2prv.nsight.sqlite import Database
+
+pytestmark = pytest.mark.skipif(core is None, reason="installed without a compiler")
+ROOT = Path(__file__).parents[2]
+CORPUS = sorted(Path(os.environ.get("NSYS2PRV_CORPUS", "/nowhere")).glob("*.sqlite"))
+ALL = -(2**63), 2**63 - 1
+#: Types by their numbers; SQLite's text comes as bytes.
+NONE, INTEGER, REAL, TEXT, BLOB = range(5)
+
+
+def connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    connection.text_factory = lambda raw: ("text", raw)
+    return connection
+
+
+def tables(path: Path) -> dict[str, int]:
+    """Names and root pages of the tables."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return dict(
+            connection.execute(
+                "SELECT name, rootpage FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+            )
+        )
+
+
+def opened(path: Path, connection: sqlite3.Connection) -> Pages | None:
+    connection.text_factory = str
+    return open_pages(path, lambda sql: connection.execute(sql).fetchall())
+
+
+def rows_by_pages(pages: Pages, name: str, root: int) -> list[tuple] | None:
+    """All rows of a table with all its columns; None where SQLite has to read it."""
+    found = pages.table(name, root)
+    if found is None:
+        return None
+    table, fields = found
+    room = table.most_rows(0, table.leaves)
+    columns = [(np.empty(room, np.int64), np.empty(room, np.uint8), core.Texts()) for _ in fields]
+    try:
+        rows, _ = table.decode(
+            0,
+            table.leaves,
+            *ALL,
+            [
+                field.column(VALUES, *column)
+                for field, column in zip(fields.values(), columns, strict=True)
+            ],
+        )
+    except core.StandAside:
+        return None
+    return list(
+        zip(
+            *(
+                plain(values[:rows], types[:rows], texts.as_list())
+                for values, types, texts in columns
+            ),
+            strict=True,
+        )
+    )
+
+
+def plain(values: np.ndarray, types: np.ndarray, texts: list[bytes]) -> Iterable[object]:
+    """Values as the sqlite3 module has them."""
+    made: tuple[Callable[[int, float], object], ...] = (
+        lambda value, real: None,
+        lambda value, real: value,
+        lambda value, real: real,
+        lambda value, real: ("text", texts[value]),
+        lambda value, real: texts[value],
+    )
+    return [
+        made[kind](value, real)
+        for value, real, kind in zip(
+            values.tolist(), values.view(np.float64).tolist(), types.tolist(), strict=True
+        )
+    ]
+
+
+def compare(path: Path) -> tuple[int, list[str]]:
+    """How many values of all tables are as SQLite has them, and the tables that it has to read."""
+    values, aside = 0, []
+    with closing(connected(path)) as connection:
+        pages = opened(path, connection)
+        for name, root in tables(path).items():
+            connection.text_factory = str
+            found = rows_by_pages(pages, name, root) if pages else None
+            if found is None:
+                aside.append(name)
+                continue
+            connection.text_factory = lambda raw: ("text", raw)
+            expected = connection.execute(f"SELECT * FROM {quoted(name)} ORDER BY rowid").fetchall()
+            assert found == expected, name
+            # 1 and 1.0 are equal, and not the same.
+            assert [tuple(map(type, row)) for row in found] == [
+                tuple(map(type, row)) for row in expected
+            ], name
+            values += sum(map(len, expected))
+    return values, aside
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted(SAMPLES.glob("*/rank0.sqlite")), *CORPUS],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_every_value_of_every_table(path: Path) -> None:
+    values, aside = compare(path)
+    assert values > 0
+    assert aside == []
+
+
+# ---- databases that exports are not --------------------------------------------------------------------------------------------------
+
+ROWS = [
+    (number, "x" * (number * 37 % 20000), b"\0" * (number * 13 % 9000), number * 1.5)
+    for number in range(300)
+]
+TABLE = "CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT, c BLOB, d REAL)"
+FOUR = "INSERT INTO t VALUES (?, ?, ?, ?)"
+HUNDRED = [(number, number) for number in range(100)]
+WIDE = ", ".join(f"c{number}" for number in range(1900))
+Case = tuple[list[str], str, str, list[tuple], list[str]]
+
+
+def case(
+    table: str = TABLE,
+    insert: str = FOUR,
+    rows: Iterable[tuple] = ROWS,
+    then: Iterable[str] = (),
+    before: Iterable[str] = (),
+) -> Case:
+    return list(before), table, insert, list(rows), list(then)
+
+
+def two(table: str, rows: list[tuple] = HUNDRED, *then: str) -> Case:
+    return case(table, "INSERT INTO t VALUES (?, ?)", rows, then)
+
+
+EQUAL = {
+    **{
+        f"pages of {size} bytes": case(before=[f"PRAGMA page_size = {size}"])
+        for size in (512, 1024, 4096, 8192, 65536)
+    },
+    "pointer maps": case(before=["PRAGMA auto_vacuum = 1"], then=["DELETE FROM t WHERE a % 3 = 0"]),
+    "freed pages and moved rows": case(
+        then=["DELETE FROM t WHERE a % 7 < 5", "UPDATE t SET b = 'y' || b WHERE a % 2"]
+    ),
+    "a log that was taken over": case(before=["PRAGMA journal_mode = WAL"]),
+    "a column of newer rows": two(
+        "CREATE TABLE t (a, b)",
+        HUNDRED,
+        "ALTER TABLE t ADD COLUMN c INTEGER",
+        "INSERT INTO t VALUES (1, 2, 3)",
+    ),
+    "a column less": case(
+        "CREATE TABLE t (a, b, c, d)",
+        then=["ALTER TABLE t DROP COLUMN b"] if sqlite3.sqlite_version_info >= (3, 35) else [],
+    ),
+    "a default that no row needs": two("CREATE TABLE t (a, b DEFAULT 7)"),
+    "a key that is no rowid": two("CREATE TABLE t (a INT PRIMARY KEY, b)"),
+    "a descending key that is no rowid": two("CREATE TABLE t (a INTEGER PRIMARY KEY DESC, b)"),
+    "a key of two columns": two("CREATE TABLE t (a INTEGER, b INTEGER, PRIMARY KEY (a, b))"),
+    "the rowid under another name": two("CREATE TABLE t (b, a INTEGER, PRIMARY KEY (a))"),
+    "rowids from end to end": two(
+        "CREATE TABLE t (a INTEGER PRIMARY KEY, b)",
+        [(-(2**63), 2**63 - 1), (-1, -(2**63)), (2**63 - 1, 0), (5, 1)],
+    ),
+    "integers of all lengths": case(
+        "CREATE TABLE t (a, b, c)",
+        "INSERT INTO t VALUES (?, ?, ?)",
+        [
+            (sign * (1 << power) + more, more, sign)
+            for power in range(63)
+            for sign in (1, -1)
+            for more in (-1, 0, 1)
+        ],
+    ),
+    "reals stored as integers": case(
+        "CREATE TABLE t (a REAL, b DOUBLE PRECISION, c NUMERIC, d)",
+        rows=[
+            (1, 2, 3, 4.0),
+            (0, 1, 0.0, 1.0),
+            (1.5, 1e300, -0.5, float("inf")),
+            (None, None, None, None),
+            (-7, 2**40, "x", -float("inf")),
+            (float("nan"), 0.1, 2**53, -0.0),
+        ],
+    ),
+    "texts that are no text": case(
+        "CREATE TABLE t (a TEXT)",
+        "INSERT INTO t VALUES (CAST(? AS TEXT))",
+        [(b"a\0b",), (b"\xff\xfe",), (b"",), (None,)],
+    ),
+    "values of every type anywhere": case(
+        "CREATE TABLE t (a INTEGER, b TEXT, c REAL, d BLOB)",
+        rows=[
+            tuple([None, 1, 2.5, "text", b"blob"][number // 5**place % 5] for place in range(4))
+            for number in range(625)
+        ],
+    ),
+    "nineteen hundred columns": case(
+        f"CREATE TABLE t ({WIDE})",
+        f"INSERT INTO t VALUES ({', '.join('?' * 1900)})",
+        [tuple(range(number, 1900 + number)) for number in range(3)],
+        before=["PRAGMA page_size = 512"],
+    ),
+    "no row": two("CREATE TABLE t (a, b)", []),
+    "a deep tree": case(
+        "CREATE TABLE t (a INTEGER PRIMARY KEY, b, c)",
+        "INSERT INTO t VALUES (?, ?, ?)",
+        [(3 * number, number, "q" * (number % 50)) for number in range(50_000)],
+        before=["PRAGMA page_size = 512"],
+    ),
+    "names that need quotes": case('CREATE TABLE t ("a b", "c""d", "select", "é")'),
+}
+ASIDE = {
+    "UTF-16": case(before=["PRAGMA encoding = 'UTF-16'"]),
+    "no rowids": two("CREATE TABLE t (a INTEGER PRIMARY KEY, b) WITHOUT ROWID"),
+    "a computed column": case(
+        "CREATE TABLE t (a, b AS (a + 1), c)", "INSERT INTO t (a, c) VALUES (?, ?)", HUNDRED
+    ),
+    "a computed column that is stored": case(
+        "CREATE TABLE t (a, b AS (a + 1) STORED, c)", "INSERT INTO t (a, c) VALUES (?, ?)", HUNDRED
+    ),
+    "a default of older rows": two(
+        "CREATE TABLE t (a, b)", HUNDRED, "ALTER TABLE t ADD COLUMN c INTEGER DEFAULT 7"
+    ),
+}
+
+
+def made(path: Path, given: Case) -> Path:
+    before, table, insert, rows, then = given
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in [*before, table, "BEGIN"]:
+            connection.execute(statement)
+        connection.executemany(insert, rows)
+        for statement in ["COMMIT", *then]:
+            connection.execute(statement)
+    return path
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal(name: str, tmp_path: Path) -> None:
+    values, aside = compare(made(tmp_path / "r.sqlite", EQUAL[name]))
+    assert aside == []
+    assert values == 0 if name == "no row" else values > 0
+
+
+@pytest.mark.parametrize("name", ASIDE)
+def test_standing_aside(name: str, tmp_path: Path) -> None:
+    path = made(tmp_path / "r.sqlite", ASIDE[name])
+    assert compare(path) == (0, ["t"])
+    with Database(path) as source:
+        assert source.read(source.whole("t"), ("a",)).rows == len(ASIDE[name][3])
+
+
+def test_a_log_with_data_and_reserved_bytes(tmp_path: Path) -> None:
+    path = made(tmp_path / "r.sqlite", two("CREATE TABLE t (a, b)"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("INSERT INTO t VALUES (1, 2)")
+        connection.commit()
+        with Database(path) as source:
+            assert source._pages is None
+            assert source.read(source.whole("t"), ("a",)).rows == 101
+    (tmp_path / "r.sqlite-journal").write_bytes(bytes.fromhex("d9d505f920a163d7"))
+    with Database(path) as source:
+        assert source._pages is None
+    (tmp_path / "r.sqlite-journal").unlink()
+    data = bytearray(path.read_bytes())
+    data[20] = 8
+    path.write_bytes(data)
+    with pytest.raises(core.StandAside):
+        core.TableFile(path)
+
+
+# ---- parts and columns ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gaps(tmp_path: Path) -> Path:
+    """A table of many leaves, with gaps in its rowids."""
+    return made(
+        tmp_path / "r.sqlite",
+        case(
+            "CREATE TABLE t (a INTEGER, b TEXT, c REAL, n INTEGER)",
+            rows=[
+                (
+                    number * 7 % 1000,
+                    f"name {number % 13}" if number % 10 else None,
+                    number / 4,
+                    None if number % 3 else number,
+                )
+                for number in range(1, 5001)
+            ],
+            then=["DELETE FROM t WHERE rowid BETWEEN 1000 AND 2500 OR rowid % 5 = 0"],
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [(1, 5000), (1, 1), (7, 3000), (1000, 2500), (990, 2510), (4999, 9999), (-5, 0), (*ALL,)],
+)
+def test_parts(first: int, last: int, gaps: Path) -> None:
+    with closing(sqlite3.connect(gaps)) as connection:
+        connection.text_factory = bytes
+        expected = connection.execute(
+            f"SELECT a, b, c, n FROM t WHERE rowid BETWEEN {first} AND {last} ORDER BY rowid"
+        ).fetchall()
+        pages = opened(gaps, connection)
+        columns, asked = pages.read(
+            Part("t", first, last),
+            tables(gaps)["t"],
+            ("a", "n", "lacking"),
+            ("b", "other"),
+            looked_at(["{n} > 3 AND typeof({c}) = 'real' AND {b} IS NULL"]),
+        )
+    assert columns.rows == len(expected)
+    assert columns["a"].tolist() == [row[0] for row in expected]
+    assert (
+        columns["n"].tolist()
+        == asked["n"].tolist()
+        == [NULL if row[3] is None else row[3] for row in expected]
+    )
+    assert asked["c"].tolist() == [REAL] * len(expected)
+    assert asked["b"].tolist() == [NONE if row[1] is None else TEXT for row in expected]
+    assert (columns["lacking"] == NULL).all()
+    codes, texts = columns.texts["b"][0], columns.texts["b"][1].series
+    assert texts.gather(codes).to_list() == [row[1] or b"" for row in expected]
+    assert texts.n_unique() == len(texts)
+    assert columns.damaged == 0
+
+
+def test_kinds_of_columns(gaps: Path) -> None:
+    table = core.TableFile(gaps).table(tables(gaps)["t"])
+    room = table.most_rows(0, table.leaves)
+    integers, reals, texts = np.empty(room, np.int64), np.empty(room), np.empty(room, np.int64)
+    rows, counts = table.decode(
+        0,
+        table.leaves,
+        *ALL,
+        [
+            (3, INTEGERS, False, False, False, NULL, integers, None, None),
+            (3, REALS, False, False, False, NULL, reals, None, None),
+            (1, INTEGERS, False, False, False, -7, texts, None, None),
+        ],
+    )
+    with closing(sqlite3.connect(gaps)) as connection:
+        expected = connection.execute("SELECT n, b FROM t").fetchall()
+    assert rows == len(expected)
+    numbers = np.array([np.nan if number is None else number for number, _ in expected])
+    assert np.array_equal(reals[:rows], numbers, equal_nan=True)
+    assert counts[0] == counts[1] == (np.isnan(numbers).sum(), 0)
+    assert counts[2] == (
+        sum(text is None for _, text in expected),
+        sum(text is not None for _, text in expected),
+    )
+    assert (texts[:rows] == -7).all()
+
+
+def test_zones(gaps: Path) -> None:
+    table = core.TableFile(gaps).table(tables(gaps)["t"])
+    columns = [(field, INTEGERS, False, False, False, NULL, None, None, None) for field in (0, 3)]
+    zones = -(-table.leaves // 4)
+    least, greatest, rows = (
+        np.empty((zones, 2), np.int64),
+        np.empty((zones, 2), np.int64),
+        np.empty(zones, np.int64),
+    )
+    table.zones(4, columns, least, greatest, rows)
+    assert zones > 3
+    for zone in range(zones):
+        room = np.empty((2, 4096), np.int64)
+        found, _ = table.decode(
+            4 * zone,
+            min(4 * zone + 4, table.leaves),
+            *ALL,
+            [
+                (*column[:6], values, None, None)
+                for column, values in zip(columns, room, strict=True)
+            ],
+        )
+        assert found == rows[zone]
+        for column, values in enumerate(room[:, :found]):
+            values = values[values != NULL]
+            assert (least[zone, column], greatest[zone, column]) == (values.min(), values.max())
+    with closing(sqlite3.connect(gaps)) as connection:
+        assert connection.execute(
+            "SELECT count(*), min(a), max(a), min(n), max(n) FROM t"
+        ).fetchone() == (
+            rows.sum(),
+            *(
+                bound
+                for column in (0, 1)
+                for bound in (least[:, column].min(), greatest[:, column].max())
+            ),
+        )
+
+
+def test_many_threads_read_from_one_table(gaps: Path) -> None:
+    table = core.TableFile(gaps).table(tables(gaps)["t"])
+
+    def read(number: int) -> list[int]:
+        values, codes, texts = np.empty(6000, np.int64), np.empty(6000, np.int64), core.Texts()
+        rows, _ = table.decode(
+            0,
+            table.leaves,
+            *ALL,
+            [
+                (0, INTEGERS, False, False, False, NULL, values, None, None),
+                (1, TEXTS, False, False, False, NULL, codes, None, texts),
+            ],
+        )
+        return [*values[:rows].tolist(), *codes[:rows].tolist()]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(read, range(40)))
+    assert all(one == found[0] for one in found)
+
+
+def test_what_does_not_fit_is_refused(gaps: Path) -> None:
+    table = core.TableFile(gaps).table(tables(gaps)["t"])
+    column = (0, INTEGERS, False, False, False, NULL, np.empty(10, np.int64), None, None)
+    with pytest.raises(core.StandAside, match="more rows"):
+        table.decode(0, table.leaves, *ALL, [column])
+    for wrong in (
+        (-2, *column[1:]),
+        (0, 9, *column[2:]),
+        (*column[:6], np.empty(9, np.uint8), None, None),
+        (*column[:6], None, None, None),
+        (0, TEXTS, *column[2:]),
+        (0, VALUES, *column[2:]),
+    ):
+        with pytest.raises(ValueError, match="column"):
+            table.decode(0, 1, *ALL, [column, wrong])
+    for leaves in ((-1, 1), (0, table.leaves + 1), (2, 1)):
+        with pytest.raises(ValueError, match="no such leaves"):
+            table.decode(*leaves, *ALL, [column])
+
+
+# ---- damage --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    return make_export(
+        tmp_path / "r.sqlite",
+        {
+            "StringIds": strings("k"),
+            KERNEL: [kernel(10 * number, 10 * number + 5) for number in range(1000)],
+        },
+    )
+
+
+@pytest.mark.parametrize("damage", ["record", "kind of page", "child", "cycle", "cut"])
+def test_damaged_pages_are_left_to_sqlite(
+    damage: str, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says of them what it says without the compiled reader."""
+    data, root = bytearray(report.read_bytes()), (tables(report)[KERNEL] - 1) * 4096
+    assert data[root] == 5
+    leaf = (int.from_bytes(data[root + 8 : root + 12], "big") - 1) * 4096
+    if damage == "record":
+        # Behind its size and its rowid, of two bytes, a header that is longer than the record.
+        data[leaf + int.from_bytes(data[leaf + 8 : leaf + 10], "big") + 3] = 0x7F
+    elif damage == "kind of page":
+        data[leaf] = 10
+    elif damage == "cut":
+        data = data[:leaf]
+    else:
+        data[root + 8 : root + 12] = (
+            2**31 - 1 if damage == "child" else tables(report)[KERNEL]
+        ).to_bytes(4, "big")
+    report.write_bytes(data)
+
+    def outcome() -> object:
+        try:
+            with Database(report) as source:
+                return source.read(source.whole(KERNEL), ("start", "end"))["start"].tolist()
+        except Nsys2prvError as error:
+            return str(error)
+
+    compiled = outcome()
+    monkeypatch.setattr("nsys2prv.nsight.pages.core", None)
+    assert outcome() == compiled
+    assert isinstance(compiled, str)
+
+
+def test_a_file_cut_while_it_is_open_is_no_crash(report: Path) -> None:
+    table = core.TableFile(report).table(tables(report)[KERNEL])
+    with report.open("r+b") as file:
+        file.truncate(4096)
+    with pytest.raises(core.StandAside, match="cannot be read"):
+        table.decode(0, table.leaves, *ALL, [])
+
+
+@pytest.mark.slow
+def test_thousands_of_damaged_pages_under_sanitizers(tmp_path: Path) -> None:
+    compiler = shutil.which("clang") or shutil.which("gcc")
+    native = ROOT / "nsys2prv" / "_util" / "native"
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("no compiler, or no memfd_create")
+    program = tmp_path / "fuzz_pages"
+    sources = [
+        ROOT / "tests/fuzz/fuzz_pages.c",
+        *(native / f"{name}.c" for name in ("pages", "records", "texts")),
+    ]
+    built = subprocess.run(
+        [
+            compiler,
+            "-g",
+            "-O1",
+            "-fsanitize=address,undefined",
+            "-fno-sanitize-recover=all",
+            "-DBLOCK_BYTES=1",
+            f"-I{native}",
+            *sources,
+            "-lm",
+            "-o",
+            program,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "sanitizer" in built.stderr or "asan" in built.stderr:
+        pytest.skip("no sanitizers here")
+    assert built.returncode == 0, built.stderr
+    files = [
+        made(tmp_path / f"{number}.sqlite", EQUAL[name])
+        for number, name in enumerate(
+            (
+                "pages of 512 bytes",
+                "pointer maps",
+                "values of every type anywhere",
+                "a deep tree",
+                "integers of all lengths",
+            )
+        )
+    ]
+    done = subprocess.run(
+        [program, "5000", "1", *files, SAMPLES / "graphs" / "rank0.sqlite"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # All of them refused would show nothing.
+    assert int(done.stdout.split(" rows decoded")[0].split()[-1]) > 1000
+
+
+# ---- conversions ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sample", ["training", "graphs"])
+def test_both_ways_of_reading_write_the_same_trace(
+    sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
+    convert(reports, tmp_path / "pages.prv", Options(jobs=1, states=True))
+    monkeypatch.setattr("nsys2prv.nsight.pages.core", None)
+    convert(reports, tmp_path / "driver.prv", Options(jobs=1, states=True))
+    for suffix in (".prv", ".pcf", ".row"):
+        assert (tmp_path / f"pages{suffix}").read_bytes() == (
+            tmp_path / f"driver{suffix}"
+        ).read_bytes()
+
+
+def test_the_driver_is_not_imported_where_it_is_not_needed(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom nsys2prv import Options, convert\nconvert([sys.argv[1]], sys.argv[2], Options(jobs=1))\n"
+        "print('adbc_driver_manager' in sys.modules)"
+    )
+    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: [kernel(1, 5)]})
+    done = subprocess.run(
+        [sys.executable, "-c", program, report, tmp_path / "o.prv"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,391 @@
+"""Defects of whole files, and traces as other tools write them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tools.defects import PCF, PRV, ROW, write_trace
+from tools.paramedir import fate, need_paramedir, run_paramedir
+
+from nsys2prv.cli.main import main
+from nsys2prv.paraver.check import Result, check
+from nsys2prv.paraver.check.lines import lines_of
+from nsys2prv.paraver.check.result import rules_page
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+HEADER, COMMUNICATOR, *RECORDS = PRV.splitlines(keepends=True)
+
+
+def found(result: Result) -> set[tuple[str, str, int, int]]:
+    return {
+        (finding.rule, finding.file, finding.line, finding.count) for finding in result.findings
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ({"prv": PRV.replace("\n", "\r\n")}, ("line-ends", "t.prv", 1, 12)),
+        ({"prv": PRV[:-1]}, ("line-cut", "t.prv", 12, 1)),
+        ({"prv": HEADER + COMMUNICATOR + "#only a comment\n"}, ("no-records", "t.prv", 0, 1)),
+        ({"prv": HEADER + COMMUNICATOR}, ("no-records", "t.prv", 0, 1)),
+        ({"prv": HEADER}, ("no-records", "t.prv", 0, 1)),
+        ({"prv": ""}, ("not-a-trace", "t.prv", 1, 1)),
+        ({"prv": b"\x00\xff\xfe binary"}, ("not-a-trace", "t.prv", 1, 1)),
+        ({"pcf": None}, ("pcf-missing", "t.pcf", 0, 1)),
+        ({"pcf": ""}, ("pcf-empty", "t.pcf", 0, 1)),
+        ({"pcf": PCF.replace("\n", "\r\n")}, ("pcf-line-ends", "t.pcf", 1, 22)),
+        ({"pcf": PCF.encode().replace(b"outer", b"out\xffer")}, ("pcf-encoding", "t.pcf", 17, 1)),
+        ({"row": None}, ("row-missing", "t.row", 0, 1)),
+        ({"row": ROW.replace("\n", "\r\n")}, ("row-line-ends", "t.row", 1, 17)),
+        ({"row": ROW.encode().replace(b"main", b"m\xffin")}, ("row-encoding", "t.row", 15, 1)),
+        (
+            {
+                "prv": "".join(
+                    [
+                        HEADER,
+                        COMMUNICATOR,
+                        *(line[:2] + "0" + line[3:] for line in RECORDS if line[0] != "3"),
+                    ]
+                )
+            },
+            ("no-cpus", "t.prv", 0, 1),
+        ),
+    ],
+)
+def test_defects_of_files(
+    tmp_path: Path, texts: dict[str, bytes | str | None], expected: tuple[str, str, int, int]
+) -> None:
+    assert expected in found(check(write_trace(tmp_path, **texts)))
+
+
+def test_a_name_that_paraver_does_not_take(tmp_path: Path) -> None:
+    other = write_trace(tmp_path).rename(tmp_path / "t.txt")
+    assert found(check(other)) == {("file-name", "t.txt", 0, 1)}
+    need_paramedir()
+    assert fate(tmp_path, other) == "unrecognised"
+
+
+def test_compressed_traces(tmp_path: Path) -> None:
+    write_trace(tmp_path)
+    whole, half = gzip.compress(PRV.encode()), len(PRV) // 2
+    packed = tmp_path / "t.prv.gz"
+    sound = check(tmp_path / "t.prv")
+    for content, expected in (
+        (whole, set()),
+        (whole + b"\0" * 8, set()),
+        (
+            gzip.compress(PRV[:half].encode()) + gzip.compress(PRV[half:].encode()),
+            {("gzip-members", "t.prv.gz", 0, 2)},
+        ),
+        (
+            b"".join(gzip.compress(line.encode()) for line in PRV.splitlines(keepends=True)),
+            {("gzip-members", "t.prv.gz", 0, 12)},
+        ),
+    ):
+        packed.write_bytes(content)
+        assert found(check(packed)) == expected
+        assert check(packed).contents == sound.contents
+    for content in (
+        whole[:-4],
+        whole[:-20],
+        whole[:40],
+        whole + b"rubbish",
+        whole[:30] + b"\xff\xff\xff" + whole[33:],
+    ):
+        packed.write_bytes(content)
+        assert "damaged-gzip" in {finding.rule for finding in check(packed).findings}
+
+
+def test_what_paraver_needs_is_said_of_large_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsys2prv.paraver.check.result.WORTH_SAYING", 100)
+    monkeypatch.setattr("nsys2prv.paraver.check.result.ASKS_FROM", 100)
+    assert {rule for rule, *_ in found(check(write_trace(tmp_path)))} == {"memory", "asks-to-cut"}
+
+
+CUTTER = """<?xml version="1.0" encoding="UTF-8"?>
+<config><cutter><tasks>1-2</tasks><max_trace_size>1</max_trace_size><by_time>1</by_time><minimum_time>0</minimum_time>
+<maximum_time>50</maximum_time><original_time>0</original_time><break_states>1</break_states><remove_first_states>0</remove_first_states>
+<remove_last_states>0</remove_last_states></cutter></config>
+"""
+
+
+@pytest.mark.parametrize(("value", "outcome"), [(7, "done"), (-7, "endless")])
+def test_the_cutter_writes_without_end_on_negative_values(
+    tmp_path: Path, value: int, outcome: str
+) -> None:
+    need_paramedir()
+    prv = write_trace(tmp_path, {"prv": {6: f"2:1:1:1:1:5:10:{value}"}})
+    (tmp_path / "cut.xml").write_text(CUTTER)
+    assert (
+        run_paramedir(tmp_path, "-c", "-o", tmp_path / "cut.prv", prv, tmp_path / "cut.xml")[0]
+        == outcome
+    )
+    assert ("negative-value" in {finding.rule for finding in check(prv).findings}) == (value < 0)
+
+
+def test_the_cutter_loses_what_is_not_in_order(tmp_path: Path) -> None:
+    need_paramedir()
+    late = "1:3:1:2:1:60:90:1\n"
+    (tmp_path / "cut.xml").write_text(CUTTER)
+    kept = {}
+    for name, records in (("sorted", [*RECORDS, late]), ("unsorted", [late, *RECORDS])):
+        records = [record for record in records if not record.startswith("1:3:1:2:1:0:")]
+        prv = write_trace(tmp_path, prv=HEADER + COMMUNICATOR + "".join(records))
+        assert ("time-order" in {finding.rule for finding in check(prv).errors}) == (
+            name == "unsorted"
+        )
+        assert (
+            run_paramedir(
+                tmp_path, "-c", "-o", tmp_path / f"{name}.prv", prv, tmp_path / "cut.xml"
+            )[0]
+            == "done"
+        )
+        kept[name] = [
+            line
+            for line in (tmp_path / f"{name}.prv").read_text().splitlines()
+            if line.startswith("2:")
+        ]
+    assert set(kept["unsorted"]) < set(kept["sorted"])
+
+
+def test_a_header_as_bsc_writes_it(tmp_path: Path) -> None:
+    """No nodes, no CPUs, and a colon before the tasks."""
+    header = HEADER.replace("2(2,1):1:2(2:1,1:2),1", "0:1:2:(2:1,1:1)")
+    prv = write_trace(
+        tmp_path,
+        prv=header + "".join("2:0" + line[3:] for line in RECORDS if line.startswith("2:")),
+    )
+    result = check(prv)
+    assert {finding.rule for finding in result.findings} == {"no-resources"}
+    assert result.contents.objects["THREAD"] == 3
+    need_paramedir()
+    assert fate(tmp_path, prv) == "done"
+
+
+def test_numbers_are_read_as_python_reads_them() -> None:
+    random = np.random.default_rng(7)
+    numbers = [
+        int(random.integers(10 ** int(digits))) * int(random.choice((1, 1, 1, -1)))
+        for digits in random.integers(1, 19, 20_000)
+    ]
+    numbers += [2**63 - 1, -(2**63 - 1), 2**63, 10**19, 10**23, 10**24, 0]
+    lines = lines_of((":".join(map(str, numbers)) + "\n").encode())
+    fits = [abs(number) < 2**63 for number in numbers]
+    assert lines.numbers.tolist() == [
+        number if fit else 0 for number, fit in zip(numbers, fits, strict=True)
+    ]
+    assert lines.overflow.tolist() == [place for place, fit in enumerate(fits) if not fit]
+    assert not len(lines.broken)
+
+
+def test_the_page_of_rules_is_current() -> None:
+    assert (DOCS / "checks.md").read_text(encoding="utf-8") == rules_page(), (
+        "run python tools/make_checks.py"
+    )
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sound = write_trace(tmp_path)
+    (tmp_path / "warned").mkdir()
+    (tmp_path / "bad").mkdir()
+    warned = write_trace(tmp_path / "warned", {"prv": {10: None}})
+    bad = write_trace(tmp_path / "bad", {"prv": {5: "2:1:1:1:1:0:10:3:20:-7"}})
+    assert main(["check", str(sound), "--strict"]) == 0
+    assert (
+        capsys.readouterr().out
+        == f"""{sound}:
+  12 lines: 6 events with 8 values, 3 states, 1 communications
+  2 nodes with 3 CPUs, 1 application, 2 tasks, 3 threads
+  2 event types: 10, 20
+  times from 0 to 90 ns, the trace ends at 100
+  nothing found
+"""
+    )
+    assert main(["check", str(warned)]) == 0
+    assert main(["check", str(warned), "--strict"]) == 1
+    assert "  warning range-open-at-end t.prv:8: a range of a type" in capsys.readouterr().out
+    assert main(["check", str(sound), str(bad), "--json"]) == 1
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["trace"], first["findings"], first["contents"]["pairs"]) == (str(sound), [], 8)
+    assert [
+        (one["severity"], one["rule"], one["file"], one["line"], one["count"])
+        for one in second["findings"]
+    ] == [("error", "negative-value", "t.prv", 5, 1)]
+    assert main(["check"]) == 2
+    assert main(["check", str(sound), "--stict"]) == 2
+    assert main(["check", str(tmp_path / "none.prv")]) == 1
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == f"nsys2prv: error: {tmp_path / 'none.prv'}: no such file"
+    )
+
+
+EXTRAE_PCF = """\
+DEFAULT_OPTIONS
+
+LEVEL               THREAD
+UNITS               NANOSEC
+LOOK_BACK           100
+SPEED               1
+FLAG_ICONS          ENABLED
+NUM_OF_STATE_COLORS 1000
+YMAX_SCALE          37
+
+
+DEFAULT_SEMANTIC
+
+THREAD_FUNC          State As Is
+
+
+STATES
+0    Idle
+1    Running
+3    Waiting a message
+12   Immediate Receive
+
+STATES_COLOR
+0    {117,195,255}
+1    {0,0,255}
+3    {255,0,0}
+
+EVENT_TYPE
+9    50000001    MPI Point-to-point
+VALUES
+4   MPI_Irecv
+3   MPI_Isend
+5   MPI_Wait
+0   Outside MPI
+
+EVENT_TYPE
+7  42000050 PAPI_TOT_INS [Instr completed]
+7  42000059 PAPI_TOT_CYC [Total cycles]
+
+EVENT_TYPE
+6    40000001    Application
+VALUES
+0      End
+1      Begin
+
+
+GRADIENT_COLOR
+0    {0,255,2}
+1    {0,244,13}
+
+
+GRADIENT_NAMES
+0    Gradient 0
+1    Grad. 1/MPI Events
+"""
+EXTRAE_ROW = """\
+LEVEL CPU SIZE 2
+1.node
+2.node
+
+LEVEL NODE SIZE 1
+node
+
+LEVEL THREAD SIZE 2
+THREAD 1.1.1
+THREAD 1.2.1
+
+"""
+EXTRAE_PRV = """\
+#Paraver (21/11/2025 at 07:30):1000_ns:1(2):1:2(1:1,1:1),1
+c:1:1:2:1:2
+1:1:1:1:1:0:100:1
+2:1:1:1:1:0:40000001:1
+1:2:1:2:1:0:50:1
+2:2:1:2:1:0:40000001:1
+1:2:1:2:1:50:60:12
+2:2:1:2:1:50:50000001:4:42000050:500:42000059:800
+2:2:1:2:1:60:50000001:0:42000050:10:42000059:30
+1:2:1:2:1:60:1000:1
+1:1:1:1:1:100:120:3
+2:1:1:1:1:100:50000001:3:42000050:900:42000059:1000
+3:1:1:1:1:100:110:2:1:2:1:60:130:4096:7
+2:1:1:1:1:120:50000001:0:42000050:20:42000059:40
+1:1:1:1:1:120:1000:1
+2:1:1:1:1:1000:40000001:0:42000050:0:42000059:0
+2:2:1:2:1:1000:40000001:0:42000050:0:42000059:0
+"""
+
+
+def test_a_trace_as_extrae_writes_it(tmp_path: Path) -> None:
+    """MPI calls, states, counters at calls, and a message whose receive is posted before it is
+    sent.
+    """
+    prv = write_trace(tmp_path, prv=EXTRAE_PRV, pcf=EXTRAE_PCF, row=EXTRAE_ROW)
+    result = check(prv)
+    assert found(result) == {
+        ("brackets-in-label", "t.pcf", 37, 2),
+        ("level-missing", "t.row", 0, 1),
+    }
+    assert (
+        result.contents.states,
+        result.contents.events,
+        result.contents.comms,
+        result.contents.pairs,
+    ) == (6, 8, 1, 20)
+    need_paramedir()
+    assert fate(tmp_path, prv) == "done"
+
+
+def damaged(text: str, random: np.random.Generator) -> bytes:
+    """A text with some bytes changed, left out or put in, and lines repeated, lost or cut."""
+    content = bytearray(text.encode())
+    for _ in range(int(random.choice((1, 1, 2, 5)))):
+        place, byte = (
+            int(random.integers(len(content))),
+            int(random.choice(list(b"0123456789:,-() \n\r\t#c.\xff"))),
+        )
+        match int(random.integers(4)):
+            case 0:
+                content[place] = byte
+            case 1:
+                content.insert(place, byte)
+            case 2 if len(content) > 1:
+                del content[place]
+            case _:
+                lines = bytes(content).split(b"\n")
+                line = int(random.integers(len(lines)))
+                lines[line] = (lines[line][:2], b"", lines[int(random.integers(len(lines)))])[
+                    int(random.integers(3))
+                ]
+                content = bytearray(b"\n".join(lines) or b"\n")
+    return bytes(content)
+
+
+@pytest.mark.slow
+def test_whatever_the_damage_there_is_an_answer(tmp_path: Path) -> None:
+    random = np.random.default_rng(11)
+    for _ in range(400):
+        ending, text = (("prv", PRV), ("prv", PRV), ("pcf", PCF), ("row", ROW))[
+            int(random.integers(4))
+        ]
+        assert (
+            check(write_trace(tmp_path, **{ending: damaged(text, random)})).path
+            == tmp_path / "t.prv"
+        )
+
+
+def test_what_paraver_does_not_read_is_found(tmp_path: Path) -> None:
+    """Of traces damaged at random, those that paramedir does not read whole all have an error or a
+    warning.
+    """
+    need_paramedir()
+    random = np.random.default_rng(12)
+    unread = 0
+    for _ in range(120):
+        prv = write_trace(tmp_path, prv=damaged(PRV, random))
+        if fate(tmp_path, prv) != "done":
+            unread += 1
+            result = check(prv)
+            assert result.errors or result.warnings, prv.read_bytes()
+    assert unread > 40

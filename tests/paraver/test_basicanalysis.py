@@ -1,0 +1,123 @@
+"""What POP's BasicAnalysis goes by in traces of nsys2prv: labels of the .pcf, and names of the rows
+of tasks with streams.
+
+It takes a trace for one of nsys2prv where the .pcf has no STATES but one of two labels. A row named
+as a stream is a stream of a device, one named `Metrics GPU0` is left out, and every other row of a
+task with streams is a host thread, useful outside calls of the CUDA API.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from tools.conversions import convert_and_read
+from tools.exports import KERNEL, Row, kernel, make_export, strings
+from tools.trace import Trace
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+LABELS = ("CUDA memcpy kernel", "NCCL kernel")
+STREAM, LEFT_OUT = (
+    re.compile(r"(?:CUDA|HIP)-(D\d+)\.S(\d+)(?:-(\S+))?\s*"),
+    re.compile(r"Metrics GPU\d+\s*"),
+)
+#: Work of a process outside CUDA, on rows of its own.
+QUEUES = ("OpenGL GPU", "Vulkan GPU")
+
+
+def taken_for_hosts(trace: Trace) -> list[str]:
+    """The names of the rows that count as host threads."""
+    names = iter(trace.names["THREAD"])
+    found: list[str] = []
+    for threads, _ in trace.tasks:
+        mine = [next(names) for _ in range(threads)]
+        if any(STREAM.fullmatch(name) for name in mine):
+            found += [
+                name for name in mine if not STREAM.fullmatch(name) and not LEFT_OUT.fullmatch(name)
+            ]
+    return found
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {KERNEL: [kernel(10, 20)]},
+        {"CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [kernel(10, 20, graphId=1, graphExecId=1)]},
+    ],
+    ids=["kernels", "graphs"],
+)
+def test_traces_of_nothing_but_kernels_are_recognised(
+    tmp_path: Path, tables: Mapping[str, Sequence[Row]]
+) -> None:
+    trace, _ = convert_and_read(
+        [make_export(tmp_path / "r.sqlite", {**tables, "StringIds": strings("saxpy")})],
+        tmp_path / "o.prv",
+    )
+    text = (tmp_path / "o.pcf").read_text()
+    assert all(label in text for label in LABELS)
+    assert "STATES" not in text.splitlines()
+    assert {
+        63000001: "CUDA memcpy kernel",
+        63000007: "NCCL kernel",
+    }.items() <= trace.labels.types.items()
+    assert (
+        trace.labels.values[63000001].items()
+        >= {
+            3: "CUDA memcpy Device-to-Device",
+            4: "CUDA memcpy Device-to-Host",
+            5: "CUDA memcpy Host-to-Device",
+            6: "CUDA memset",
+        }.items()
+    )
+    assert trace.labels.values[63000007] == {0: "End"}
+    assert STREAM.fullmatch(trace.names["THREAD"][0])
+
+
+def test_types_of_devices_are_not_declared_without_work_on_one(tmp_path: Path) -> None:
+    ranges = [{"start": 1, "end": 2, "eventType": 59, "text": "a", "globalTid": 1 << 24}]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": ranges})
+    trace, _ = convert_and_read([report], tmp_path / "o.prv")
+    assert not {63000001, 63000007} & trace.labels.types.keys()
+
+
+@pytest.mark.parametrize("sample", ["cluster", "machine"])
+def test_rows_of_devices_are_no_host_threads(sample: str, tmp_path: Path) -> None:
+    trace, summary = convert_and_read(
+        sorted((SAMPLES / sample).glob("rank*.sqlite")), tmp_path / "o.prv"
+    )
+    assert all(name.startswith(("THREAD ", *QUEUES)) for name in taken_for_hosts(trace))
+    apart = [name for name in trace.names["TASK"] if name.startswith("devices of ")]
+    assert apart == [f"devices of {node}" for node in trace.names["NODE"]]
+    assert trace.names["TASK"][-len(apart) :] == apart
+    assert (
+        summary.ranks
+        == len(trace.tasks) - len(apart)
+        == len(list((SAMPLES / sample).glob("rank*.sqlite")))
+    )
+
+
+def test_a_thread_has_as_many_rows_as_ranges_overlap_on_it(tmp_path: Path) -> None:
+    """Each further one would count as a useful host thread."""
+    trace, _ = convert_and_read(
+        sorted((SAMPLES / "cluster").glob("rank*.sqlite")), tmp_path / "o.prv"
+    )
+    rows: dict[tuple[int, str], int] = {}
+    edges: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    for place, (threads, _) in enumerate(trace.tasks, 1):
+        for thread in range(1, threads + 1):
+            name = trace.row_name((place, thread))
+            key = place, name.split()[-1]
+            if name.startswith("THREAD "):
+                rows[key] = rows.get(key, 0) + 1
+    for code in (9004, 63000030):
+        for item in trace.intervals(code):
+            key = item.row[0], trace.row_name(item.row).split()[-1]
+            edges.setdefault(key, []).extend(((item.begin, 1), (item.end, -1)))
+    for key, count in rows.items():
+        depth = most = 0
+        for _, step in sorted(edges.get(key, ())):
+            depth += step
+            most = max(most, depth)
+        assert count == max(most, 1), key

@@ -1,0 +1,66 @@
+"""Views that the summary of a conversion names to be opened first: something for every kind of
+event that has views.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsys2prv import Options, Summary, convert
+from nsys2prv._util.errors import NothingToWrite
+from nsys2prv.events import all_kinds
+from nsys2prv.paraver.views import views_for_trace
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+REPORTS = {
+    name: sorted((SAMPLES / name).glob("*.sqlite")) for name in ("cluster", "graphs", "machine")
+}
+KINDS = [kind.name for kind in all_kinds() if kind.tables]
+
+
+#: Windows' kinds, and those of tables whose whole schema no public export has: no sample holds
+#: them.
+NOWHERE = {
+    "dx11",
+    "dx11_gpu",
+    "dx11_debug",
+    "dx12",
+    "dx12_gpu",
+    "dx12_debug",
+    "dx12_memory",
+    "dxgi",
+    "nvapi",
+    "openxr",
+    "sli_transfers",
+    "jpeg",
+    "syscalls",
+    "video_engine",
+    "windows_events",
+    "load_balance",
+    "load_balance_master",
+}
+WINDOWS = ("wddm", "video_memory")
+#: Kinds that no view shows.
+WITHOUT_VIEW = {"generic_events", "nvtx_payloads", "nvtx_values"}
+
+
+def converted(kind: str, folder: Path) -> Summary | None:
+    """The summary of the first sample that has events of a kind; None where none has."""
+    for reports in REPORTS.values():
+        try:
+            return convert(reports, folder / "t.prv", Options(kinds=(kind,), align="utc"))
+        except NothingToWrite:
+            continue
+    return None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trace_of_one_kind_names_views_that_show_something(kind: str, tmp_path: Path) -> None:
+    summary = converted(kind, tmp_path)
+    assert (summary is None) == (kind in NOWHERE or kind.startswith(WINDOWS))
+    if summary is not None:
+        shown = {fit.path for fit in views_for_trace(tmp_path / "t.prv") if not fit.lacking}
+        assert set(summary.views) <= shown
+        assert bool(summary.views) == (kind not in WITHOUT_VIEW)

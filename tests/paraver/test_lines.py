@@ -1,0 +1,266 @@
+"""Formatting in columns says what plain formatting says, compiled or not."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsys2prv import Options, convert
+from nsys2prv.paraver import compiled
+from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Text
+from nsys2prv.paraver.merging import merged
+from nsys2prv.paraver.plain import WINDOW
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+LIMITS = [
+    0,
+    1,
+    9,
+    10,
+    99,
+    9_999,
+    10_000,
+    10_001,
+    99_999_999,
+    100_000_000,
+    10**12 - 1,
+    10**12,
+    123_456_789_012_345,
+    10**16 - 1,
+    10**16,
+    2**53,
+    2**62,
+    2**63 - 1,
+]
+TYPES = [np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64, np.int64]
+Write = Callable[[list[Batch]], str]
+
+
+def _text(batches: list[Batch]) -> str:
+    return b"".join(bytes(piece) for piece in merged(batches)).decode()
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def text_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """The text of batches by each of the two writers."""
+    if request.param == "plain":
+        monkeypatch.setattr(compiled, "AVAILABLE", False)
+    elif not compiled.AVAILABLE:
+        pytest.skip("installed without a compiler")
+    return _text
+
+
+def test_where_there_is_a_compiler_the_writer_is_compiled() -> None:
+    compiler = (sysconfig.get_config_var("LDSHARED") or "cc").split()[0]
+    if (
+        shutil.which(compiler) is None
+        or not Path(sysconfig.get_path("include"), "Python.h").exists()
+    ):
+        pytest.skip("no compiler here")
+    assert compiled.AVAILABLE
+
+
+@pytest.mark.parametrize("largest", LIMITS)
+def test_numbers(text_of: Write, largest: int) -> None:
+    values = np.array(
+        sorted({0, largest, *(limit for limit in LIMITS if limit <= largest)}), np.int64
+    )
+    shape = LineShape([Text(b"<"), Number(), Text(b">\n")])
+    assert text_of([Batch(shape, np.arange(len(values)), [values])]) == "".join(
+        f"<{value}>\n" for value in values
+    )
+
+
+def test_every_number_of_few_digits_and_beside_each_power_of_ten(text_of: Write) -> None:
+    near = [10**power + offset for power in range(4, 19) for offset in range(-50, 51)]
+    values = np.array([*range(20_001), *near], np.int64)
+    shape = LineShape([Number(), Text(b"\n")])
+    assert text_of([Batch(shape, np.arange(len(values)), [values])]) == "".join(
+        f"{value}\n" for value in values.tolist()
+    )
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_integers_of_any_size_and_at_any_distance(text_of: Write, dtype: type) -> None:
+    random = np.random.default_rng(7)
+    largest = min(np.iinfo(dtype).max, 2**62)
+    records = np.zeros(
+        1000, np.dtype([("odd", "u1"), ("value", dtype), ("which", dtype), ("more", "u2")])
+    )
+    records["value"] = [0, largest, *random.integers(0, largest, 998, np.uint64)]
+    records["which"] = random.integers(0, 3, 1000)
+    names = (b"", b"x", b"a text that is longer than what is copied at once, twice")
+    shape = LineShape(
+        [
+            Choice(names),
+            Text(b" of "),
+            Number(),
+            Text(b", a rather long text that is the same in all lines\n"),
+        ]
+    )
+    expected = "".join(
+        f"{names[which].decode()} of {value}, a rather long text that is the same in all lines\n"
+        for which, value in zip(records["which"].tolist(), records["value"].tolist(), strict=True)
+    )
+    times = np.arange(1000)
+    assert text_of([Batch(shape, times, [records["which"], records["value"]])]) == expected
+    backwards = text_of([Batch(shape, times, [records["which"][::-1], records["value"][::-1]])])
+    assert backwards.splitlines() == expected.splitlines()[::-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_random_lines_in_time_order(text_of: Write, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    names = (b"a", b"longer name", b"xyz")
+    batches, expected = [], []
+    for place in range(3):
+        count = int(random.integers(1, 70_000))
+        times = random.integers(0, 50_000, count)
+        values = random.integers(0, 10 ** int(random.integers(1, 18)), count)
+        kinds = random.integers(0, 3, count)
+        shape = LineShape([Choice(names), Number(), Text(b":%d:" % place), Number(), Text(b"\n")])
+        batches.append(Batch(shape, times, [kinds, times, values]))
+        expected += [
+            (time, place, row, f"{names[kind].decode()}{time}:{place}:{value}\n")
+            for row, (time, kind, value) in enumerate(
+                zip(times.tolist(), kinds.tolist(), values.tolist(), strict=True)
+            )
+        ]
+    assert text_of(batches) == "".join(line for *_, line in sorted(expected))
+
+
+def test_ties_order_lines_of_equal_time(text_of: Write) -> None:
+    shape = LineShape([Number(), Text(b"\n")])
+    times = np.array([5, 5, 5, 7], np.int64)
+    free = Batch(shape, np.array([5]), [np.array([100])])
+    assert (
+        text_of([free, Batch(shape, times, [np.arange(4)], np.array([3, 1, 2, 0]))])
+        == "100\n1\n2\n0\n3\n"
+    )
+
+
+def test_far_apart_times_still_sort(text_of: Write) -> None:
+    shape = LineShape([Number(), Text(b"\n")])
+    times = np.array([2**61, 0, 5], np.int64)
+    assert text_of([Batch(shape, times, [times])]) == f"0\n5\n{2**61}\n"
+
+
+def test_nothing_gives_nothing(text_of: Write) -> None:
+    assert text_of([]) == ""
+    assert (
+        text_of(
+            [
+                Batch(
+                    LineShape([Number(), Text(b"\n")]),
+                    np.zeros(0, np.int64),
+                    [np.zeros(0, np.int64)],
+                )
+            ]
+        )
+        == ""
+    )
+
+
+def test_a_shape_takes_however_many_lines_at_once(text_of: Write) -> None:
+    """Its room for lines grows with what is asked of it."""
+    names = (b"a:", b"bcdef:")
+    shape = LineShape([Choice(names), Number(), Text(b":end\n")])
+    random = np.random.default_rng(5)
+    for count in (3, 1, 40, 8191, WINDOW + 7, 5):
+        chosen, numbers = random.integers(0, 2, count), random.integers(0, 10**8, count)
+        expected = "".join(
+            f"{names[which].decode()}{number}:end\n"
+            for which, number in zip(chosen, numbers, strict=True)
+        )
+        assert text_of([Batch(shape, np.arange(count), [chosen, numbers])]) == expected
+
+
+@pytest.mark.parametrize("room", [64, 100, 1000])
+def test_text_that_does_not_fit_at_once_comes_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    if not compiled.AVAILABLE:
+        pytest.skip("installed without a compiler")
+    monkeypatch.setattr(compiled, "ROOM", room)
+    values = np.arange(995, 1300)
+    shape = LineShape([Text(b"line "), Number(), Text(b"\n")])
+    pieces = [bytes(piece) for piece in merged([Batch(shape, values, [values])])]
+    assert b"".join(pieces).decode() == "".join(f"line {value}\n" for value in values)
+    assert all(len(piece) <= room and piece.endswith(b"\n") for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "columns"),
+    [
+        ([Number()], [np.array([1, -1])]),
+        ([Choice((b"a", b"b"))], [np.array([0, 2])]),
+        ([Choice((b"a", b"b"))], [np.array([0, -1])]),
+        ([Number()], [np.array([1])]),
+        ([Number()], []),
+        ([Number()], [np.array([1.5, 2.5])]),
+        ([Number()], [np.array([[1], [2]])]),
+        ([Text(b"x" * 2000)], []),
+    ],
+    ids=[
+        "negative",
+        "no such text",
+        "negative index",
+        "too short",
+        "none",
+        "fractions",
+        "two dimensions",
+        "no room",
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    monkeypatch: pytest.MonkeyPatch, pieces: list, columns: list
+) -> None:
+    """The compiled writer looks at nothing but what it was given."""
+    if not compiled.AVAILABLE:
+        pytest.skip("installed without a compiler")
+    monkeypatch.setattr(compiled, "ROOM", 1000)
+    with pytest.raises(ValueError):  # noqa: PT011
+        _text([Batch(LineShape(pieces), np.arange(2), columns)])
+
+
+def test_orders_and_owners_out_of_bounds_are_refused() -> None:
+    if not compiled.AVAILABLE:
+        pytest.skip("installed without a compiler")
+    batch = (LineShape([Number(), Text(b"\n")]).program, (np.arange(3),), 3)
+    out = np.empty(1000, np.uint8)
+    owners, order = np.zeros(3, np.uint16), np.arange(3)
+    assert compiled.core.write([batch], owners, order, out) == (3, 6)
+    for wrong in (
+        ([batch], owners, order + 1),
+        ([batch], owners, order - 1),
+        ([batch], owners + np.uint16(1), order),
+        ([], owners, order),
+        ([batch, batch], owners + np.uint16(1), order),
+    ):
+        with pytest.raises(ValueError, match="out of its bounds"):
+            compiled.core.write(*wrong, out)
+    with pytest.raises(TypeError):
+        compiled.core.write(None, owners, order, out)
+    with pytest.raises((TypeError, BufferError)):
+        compiled.core.write([batch], owners, order, b"not to be written to")
+
+
+@pytest.mark.parametrize("sample", ["training", "graphs"])
+def test_both_write_the_same_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: str
+) -> None:
+    if not compiled.AVAILABLE:
+        pytest.skip("installed without a compiler")
+    reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
+    traces = []
+    for available in (True, False):
+        monkeypatch.setattr(compiled, "AVAILABLE", available)
+        convert(reports, tmp_path / f"{available}.prv", Options(jobs=1, quiet=True, states=True))
+        traces.append((tmp_path / f"{available}.prv").read_bytes())
+    assert traces[0] == traces[1]

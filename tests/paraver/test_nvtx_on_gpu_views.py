@@ -1,0 +1,188 @@
+"""Views of NVTX ranges on GPU streams: what paramedir makes of them is what SQL finds in the
+reports.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tools.corpus import EXPORTS
+from tools.installed_views import file_of
+from tools.projected_truth import Projected, on_top, projected
+from tools.sql_truth import Truth
+from tools.trace_reader import Trace, read_trace
+
+from nsys2prv import Options, convert
+from nsys2prv.events.catalogue import catalogue
+
+ROOT = Path(__file__).parents[2]
+REPORTS = [
+    ROOT / "sample_reports" / sample / "rank0.sqlite"
+    for sample in ("training", "graphs", "cluster")
+]
+REPORTS += [path for path in EXPORTS if "h100" in path.name]
+PARAMEDIR = shutil.which("paramedir")
+pytestmark = pytest.mark.skipif(
+    PARAMEDIR is None, reason="paramedir, Paraver's command line program, is not on the PATH"
+)
+WORK = ("kernel", "nccl_kernel", "memory", "graph")
+
+
+@dataclass
+class Asked:
+    """A trace, its truth by SQL, and where paramedir writes."""
+
+    trace: Trace
+    ranges: list[Projected]
+    work: list[tuple]
+    folder: Path
+
+    def ask(self, view: str) -> str:
+        """What paramedir says of a view."""
+        said = subprocess.run(
+            [PARAMEDIR, "o.prv", file_of(f"{view}.cfg"), "out"],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert "rror" not in said.stdout + said.stderr
+        assert "abort" not in said.stdout + said.stderr
+        [written] = [
+            path for path in (self.folder / "out", self.folder / "out.csv") if path.exists()
+        ]
+        text = written.read_text()
+        written.unlink()
+        return text
+
+    def busy(
+        self, row: tuple[int, str], begin: int, end: int, kinds: tuple[str, ...] = WORK
+    ) -> Iterator[tuple[str, int]]:
+        """Name and length of what runs on a row within a time."""
+        for kind, pid, name, label, start, stop in self.work:
+            if (pid, name) == row and kind in kinds and start < end and begin < stop:
+                yield label, min(stop, end) - max(start, begin)
+
+
+@pytest.fixture(
+    scope="module", params=REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}"[:30]
+)
+def asked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Asked]:
+    folder = tmp_path_factory.mktemp("views")
+    truth = Truth(request.param)
+    convert(
+        [request.param],
+        folder / "o.prv",
+        Options(
+            ("cuda", "nvtx"),
+            full_kernel_names=True,
+            demanded=("nvtx_on_gpu",),
+            nvtx_rules="none",
+            align="none",
+        ),
+    )
+    trace = read_trace(folder / "o.prv")
+    rows = {
+        item.row
+        for code, label in trace.labels.types.items()
+        if label.startswith("NVTX on GPU")
+        for item in trace.intervals(code)
+    }
+    places = Counter((trace.task_name(row), trace.row_name(row)) for row in rows)
+    assert set(places.values()) == {1}, "all ranges of a stream nest on its row"
+    work = truth.rows(
+        "SELECT kind, process >> 24 & 0xFFFFFF, row, name, start - :base, end - :base FROM event WHERE row LIKE 'CUDA%'",
+        base=truth.base(),
+    )
+    yield Asked(trace, projected(truth), work, folder)
+    truth.close()
+
+
+def columns(table: str) -> dict[str, float]:
+    """Column -> sum over the rows of a table."""
+    head, *rows = table.split("\n\n")[0].splitlines()
+    sums: Counter[str] = Counter()
+    for row in rows:
+        for name, cell in zip(head.split("\t")[1:], row.split("\t")[1:], strict=True):
+            if name:
+                sums[name] += float(cell)
+    return {name: cell for name, cell in sums.items() if cell}
+
+
+def times(asked: Asked, known: bool = False) -> list[tuple]:
+    return list(
+        on_top(one for one in asked.ranges if not known or one.domain in catalogue().domains)
+    )
+
+
+def test_time_by_range(asked: Asked) -> None:
+    expected: Counter[str] = Counter()
+    for _, begin, end, name, _ in times(asked):
+        expected[name] += end - begin
+    assert columns(asked.ask("analysis/nvtx_on_gpu_time_2dh")) == expected
+
+
+def test_work_by_range(asked: Asked) -> None:
+    expected: Counter[str] = Counter()
+    for row, begin, end, name, _ in times(asked):
+        expected[name] += sum(length for _, length in asked.busy(row, begin, end))
+    assert columns(asked.ask("extra/analysis/nvtx_on_gpu_work_2dh")) == {
+        name: time for name, time in expected.items() if time
+    }
+
+
+def test_kernels_by_range(asked: Asked) -> None:
+    expected: dict[str, Counter[str]] = defaultdict(Counter)
+    for row, begin, end, name, _ in times(asked, known=True):
+        for kernel, length in asked.busy(row, begin, end, ("kernel", "nccl_kernel", "graph")):
+            expected[name][kernel] += length
+    found = {}
+    for plane in asked.ask("extra/analysis/nvtx_on_gpu_kernels_3dh").split("Avg/Max")[:-1]:
+        name, _, table = (
+            (plane if not found else plane.split("\n\n", 1)[1]).lstrip("\n").partition("\n")
+        )
+        found[name] = columns(table)
+    assert found == {name: dict(kernels) for name, kernels in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("view", "known", "field"),
+    [
+        ("views/nvtx_on_gpu", False, 3),
+        ("extra/basics/nvtx_on_gpu", None, 3),
+        ("extra/views/nvtx_on_gpu_depth", True, 4),
+    ],
+)
+def test_timelines(asked: Asked, view: str, known: bool | None, field: int) -> None:
+    stretches = (
+        times(asked, bool(known))
+        if known is not None
+        else list(on_top(one for one in asked.ranges if not one.domain))
+    )
+    expected: Counter[object] = Counter()
+    for stretch in stretches:
+        expected[stretch[field]] += stretch[2] - stretch[1]
+    found: Counter[object] = Counter()
+    labels = {
+        value: label
+        for code, values in asked.trace.labels.values.items()
+        if asked.trace.labels.types[code].startswith("NVTX on GPU")
+        for value, label in values.items()
+    }
+    for line in asked.ask(view).splitlines():
+        _, _, length, value = line.split("\t")
+        if float(value) and float(length):
+            found[labels[int(float(value))] if field == 3 else int(float(value))] += float(length)
+    assert found == expected
+
+
+def test_ranges_beside_kernels_are_shown(asked: Asked) -> None:
+    assert asked.ask("extra/views/nvtx_on_gpu_beside_kernels")

@@ -1,0 +1,154 @@
+"""A second reader, BSC's pertalde, reads our traces and finds in them what is there; it refuses
+what Paraver alone would take.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tools.conversions import convert_and_read
+from tools.corpus import EXPORTS, UNSET
+from tools.exports import KERNEL, Row, global_tid, kernel, make_export, strings
+from tools.pertalde import complaints, counts, needs_pertalde, run_ptd
+
+from nsys2prv import Options, convert
+from nsys2prv._util.errors import NothingToWrite
+from nsys2prv.paraver.pcf import read_pcf
+from nsys2prv.paraver.text import from_ascii, to_ascii
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+KERNELS = 63000006
+NAMES = [
+    "é€😀",
+    "japi1_⊑_4870",
+    "\\u00e9",
+    "\\U0001f600 of it",
+    "back\\slash",
+    "tab\there",
+    "PRECISION 3",
+    "VALUES",
+    "\u2028",
+    "x" * 5000,
+    "é" * 900,
+    "{1,2,3}",
+    "100 %",
+    "…",
+    "~`|^$#@;:,.<>()&*'\"",
+]
+
+
+def events_of(trace: Path) -> Counter[str]:
+    """How many events of each type there are, by the labels of the .pcf as they stand there."""
+    labels = {item.code: to_ascii(item.label) for item in read_pcf(trace.with_suffix(".pcf"))}
+    found: Counter[str] = Counter()
+    for line in trace.read_text().splitlines():
+        if line.startswith("2:"):
+            found.update(labels[int(code)] for code in line.split(":")[6::2])
+    return found
+
+
+@needs_pertalde
+@pytest.mark.parametrize(
+    ("sample", "states"),
+    [
+        *((folder.name, False) for folder in sorted(SAMPLES.iterdir()) if folder.is_dir()),
+        ("graphs", True),
+    ],
+)
+def test_samples(sample: str, states: bool, tmp_path: Path) -> None:
+    trace = tmp_path / "out.prv"
+    convert(sorted((SAMPLES / sample).glob("rank*.sqlite")), trace, Options(states=states, jobs=1))
+    assert complaints(trace) == ""
+    told, there = counts(trace), events_of(trace)
+    assert len(told) > 10
+    assert told == {label: there[label] for label in told}
+
+
+@needs_pertalde
+@pytest.mark.parametrize(
+    "export", EXPORTS[::6] or [UNSET], ids=lambda path: path.stem if path else "corpus"
+)
+def test_real_exports(export: Path, tmp_path: Path) -> None:
+    try:
+        convert([export], tmp_path / "out.prv", Options(jobs=1))
+    except NothingToWrite:
+        return
+    assert complaints(tmp_path / "out.prv") == ""
+
+
+@needs_pertalde
+def test_names_of_all_kinds(tmp_path: Path) -> None:
+    rows = [
+        kernel(10 * number, 10 * number + 5, demangledName=number, shortName=number)
+        for number in range(1, len(NAMES) + 1)
+    ]
+    ranges: list[Row] = [
+        {
+            "start": 10 * place,
+            "end": 10 * place + 5,
+            "eventType": 59,
+            "text": text,
+            "globalTid": global_tid(1),
+            "domainId": 0,
+            "textId": None,
+        }
+        for place, text in enumerate(NAMES)
+    ]
+    report = make_export(
+        tmp_path / "é.sqlite", {KERNEL: rows, "StringIds": strings(*NAMES), "NVTX_EVENTS": ranges}
+    )
+    convert_and_read([report], tmp_path / "o.prv")
+    assert complaints(tmp_path / "o.prv") == ""
+
+
+@needs_pertalde
+def test_its_other_commands_take_them(tmp_path: Path) -> None:
+    traces = []
+    for sample in ("graphs", "training"):
+        traces.append(tmp_path / f"{sample}.prv")
+        convert([SAMPLES / sample / "rank0.sqlite"], traces[-1], Options(("kernels",), jobs=1))
+    names = [trace.name for trace in traces]
+    run_ptd(tmp_path, "unir", "-t", KERNELS, *names)
+    run_ptd(tmp_path, "tallar", "-s", 1, "-e", 10**12, *names)
+    found = []
+    for trace in traces:
+        kernels, joined = (
+            next(item for item in read_pcf(path) if item.code == KERNELS).labels.values()
+            for path in (trace.with_suffix(".pcf"), trace.with_suffix(".juntar.pcf"))
+        )
+        assert set(kernels) <= set(joined)
+        found.append(set(joined))
+        assert (
+            complaints(trace.with_suffix(".juntar.prv"))
+            == complaints(trace.with_suffix(".chop.prv"))
+            == ""
+        )
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "text", [*NAMES, *(a + b for a in NAMES for b in NAMES[:4]), "\\" * 3 + "u00e9", "\\ud800"]
+)
+def test_escapes_are_one_to_one(text: str) -> None:
+    assert to_ascii(text).isascii()
+    assert from_ascii(to_ascii(text)) == text
+    assert to_ascii("plain text") == "plain text"
+
+
+def test_values_of_an_earlier_trace_are_found_by_names_that_are_not_ascii(tmp_path: Path) -> None:
+    def traced(name: str, *texts: str, **more: object) -> dict[str, int]:
+        rows = [
+            kernel(10 * number, 10 * number + 5, demangledName=number, shortName=number)
+            for number in range(1, len(texts) + 1)
+        ]
+        report = make_export(
+            tmp_path / f"{name}.sqlite", {KERNEL: rows, "StringIds": strings(*texts)}
+        )
+        trace, _ = convert_and_read([report], tmp_path / f"{name}.prv", **more)
+        return {label: value for value, label in trace.labels.values[KERNELS].items() if value}
+
+    first = traced("a", "é", "\\u00e9", "z")
+    second = traced("b", "a", "z", "é", "\\u00e9", base_pcf=(tmp_path / "a.pcf",))
+    assert {name: second[name] for name in first} == first

@@ -1,0 +1,529 @@
+"""The Paraver views: made from their catalogue, within Paraver's grammar, on event types that there
+are.
+
+What Paraver says to them is in ``test_views_in_paraver.py``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nsys2prv.events import all_kinds
+from nsys2prv.events.catalogue import (
+    FIRST_HASHED_DOMAIN,
+    FORBIDDEN_DOMAINS,
+    LAST_HASHED_DOMAIN,
+    DomainCode,
+    catalogue,
+)
+from nsys2prv.events.catalogue.counters import counter_tables, hashed_types
+from nsys2prv.paraver.cfg import __main__ as command
+from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, MENUS, View, in_order, is_core, load, menus
+from nsys2prv.paraver.cfg.catalogue import codes_of as codes_named
+from nsys2prv.paraver.cfg.files import files_of, stray, table_path
+from nsys2prv.paraver.cfg.model import (
+    Cfg,
+    CfgError,
+    Columns,
+    Composed,
+    Filter,
+    Function,
+    Histogram,
+    Look,
+    Single,
+    asks,
+)
+from nsys2prv.paraver.cfg.reader import read_cfg
+from nsys2prv.paraver.cfg.writer import cfg_text
+from nsys2prv.paraver.event_types import codes_of
+from nsys2prv.paraver.views import first_views
+from nsys2prv.relations import all_relations
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "cfgs"
+VIEWS = load(FOLDER / FILE)
+BY_PATH = {view.path: view for view in VIEWS}
+KERNEL, NCCL, GRAPH, MEMORY = 63000006, 63000007, 63000008, 63000001
+FIXED_DOMAINS = [(name, number) for number, name in enumerate(catalogue().domains)]
+OWN_DOMAINS = [
+    ("own", number)
+    for number in range(FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN + 1)
+    if number not in FORBIDDEN_DOMAINS
+]
+
+
+# ----------------------------------------------------------------------------------------------- files and catalogue
+def test_files_are_those_of_the_catalogue() -> None:
+    made = files_of(VIEWS, FOLDER)
+    assert table_path(FOLDER) in made
+    old = [
+        str(path)
+        for path, text in made.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    assert not old, "not current: run python -m nsys2prv.paraver.cfg"
+    assert stray(VIEWS, FOLDER) == []
+
+
+def test_every_file_name_of_bsc_is_in_its_place() -> None:
+    """The views of BSC's nsys2prv 0.6.0rc1: who comes from there finds theirs."""
+    names = (ROOT / "tests" / "tools" / "bsc_views.txt").read_text().split()
+    assert len(names) == 89
+    assert [name for name in names if not (FOLDER / name).exists()] == []
+
+
+def test_menus_are_short_and_lead_to_views_of_the_core() -> None:
+    found = menus(FOLDER / FILE)
+    assert [title.split()[0] for title in found] == list("12345678")
+    for title, group in found.items():
+        assert 0 < len({view.path for view in group}) == len(group) <= 20, title
+        assert all(map(is_core, group)), title
+    assert sum(map(is_core, VIEWS)) <= 155
+
+
+def test_what_no_menu_has_is_extra(tmp_path: Path) -> None:
+    text = "codes: {first: 63000006, second: 63000007}\nviews:\n" + "".join(
+        f"  basics/{name}: {{title: {name}, shows: {name}, unit: k, types: {name}}}\n"
+        for name in ("first", "second")
+    )
+    written(tmp_path, text)
+    (tmp_path / FILE / MENUS).write_text("menus: {1 One: [basics/first]}\n")
+    found = {view.path: view for view in load(tmp_path / FILE)}
+    assert [path for path, view in found.items() if is_core(view)] == ["basics/first.cfg"]
+    assert f"{EXTRA}/basics/second.cfg" in found
+    assert menus(tmp_path / FILE) == {"1 One": (found["basics/first.cfg"],)}
+    (tmp_path / "other").mkdir()
+    written(tmp_path / "other", text)
+    (tmp_path / "other" / FILE / MENUS).write_text("menus: {1 One: [basics/third]}\n")
+    with pytest.raises(CfgError, match="no view is called basics/third"):
+        load(tmp_path / "other" / FILE)
+
+
+def test_every_field_and_metric_that_is_declared_has_a_timeline() -> None:
+    codes = {
+        field.code
+        for layout in catalogue().layouts.values()
+        for field in layout.fields
+        if isinstance(field.code, int)
+    }
+    codes |= {
+        code
+        for layout in ("gpu_metric", "network_metric")
+        for code in counter_tables()[layout].labels
+    }
+    shown = {
+        code
+        for view in VIEWS
+        if view.cfg.histogram is None and len(view.cfg.windows) == 1
+        for code in _listed(view)
+    }
+    assert codes - shown == set()
+
+
+def test_no_two_views_show_the_same() -> None:
+    """But for their names and what is said of them."""
+    same: dict[object, list[str]] = {}
+    for view in VIEWS:
+        windows = [replace(window, title="", look=Look()) for window in view.cfg.windows]
+        table = view.cfg.histogram and replace(view.cfg.histogram, title="")
+        same.setdefault(str((windows, table)), []).append(view.path)
+    assert [paths for paths in same.values() if len(paths) > 1] == []
+
+
+def test_timelines_of_codes_mix_them_when_zoomed_out_and_rates_are_averaged() -> None:
+    for view in VIEWS:
+        for window in view.cfg.windows:
+            if not (isinstance(window, Single) and window.guards):
+                assert (window.look.draw == "draw_randnotzero") == (window.look.style == "code"), (
+                    view.path
+                )
+    looks = {
+        path: BY_PATH[path].cfg.windows[-1].look.draw
+        for path in (
+            "hwcounters/sm_active.cfg",
+            "hwcounters/nic_bytes_sent.cfg",
+            "views/kernel_duration.cfg",
+            "views/nccl_wait.cfg",
+        )
+    }
+    assert list(looks.values()) == ["draw_average", "draw_average", "draw_maximum", "draw_maximum"]
+
+
+def test_tables_of_names_have_the_greatest_first_and_others_are_in_order() -> None:
+    def sort(path: str) -> bool:
+        return BY_PATH[path].cfg.histogram.sort
+
+    assert all(
+        map(
+            sort,
+            (
+                "analysis/kernel_time_2dh.cfg",
+                "analysis/nccl_wait_2dh.cfg",
+                "analysis/nvtx_time_2dh.cfg",
+            ),
+        )
+    )
+    assert not any(
+        map(
+            sort,
+            (
+                "analysis/gpu-gaps-time_2dh.cfg",
+                "analysis/nccl_traffic_2dh.cfg",
+                "analysis/launch_latency_2dh.cfg",
+            ),
+        )
+    )
+
+
+def test_pictures_are_of_views_and_small() -> None:
+    pictures = sorted((FOLDER.parent / "docs" / "views").rglob("*.png"))
+    named = re.findall(r"\]\((.*\.png)\)", table_path(FOLDER).read_text(encoding="utf-8"))
+    assert sorted(named) == [str(path.relative_to(FOLDER.parent / "docs")) for path in pictures]
+    sizes = [path.stat().st_size for path in pictures]
+    assert max(sizes) <= 40_000
+    assert sum(sizes) <= 1_500_000
+
+
+def written(folder: Path, text: str) -> None:
+    (folder / FILE).mkdir()
+    (folder / FILE / "own.yaml").write_text(text)
+
+
+def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "cfgs"
+    folder.mkdir()
+    shutil.copytree(FOLDER / FILE, folder / FILE)
+    (folder / "mine.cfg").write_text("#ParaverCFG\n")
+    assert command.main([str(folder)]) == 0
+    assert "mine.cfg" in capsys.readouterr().err
+    core = [view for view in VIEWS if is_core(view)]
+    assert [(folder / view.path).read_text(encoding="utf-8") for view in core] == [
+        view.text for view in core
+    ]
+    assert not (tmp_path / "docs").exists()
+
+
+def test_the_command_names_the_view_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "codes: {kernel: 63000006}\nviews:\n  basics/k: {title: K, shows: k, unit: k, types: kernel, compose_thread: Maximum}\n"
+    written(tmp_path, text)
+    assert command.main([str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "basics/k" in error
+    assert "compose_thread: no function 'Maximum' of this group" in error
+
+
+FAMILY = """
+codes: {kernel: 63000006, NCCL: 63000007}
+views: {}
+families:
+  - members:
+      - {name: k, words: Kernels, types: kernel, more: {look: gradient, level: task}}
+      - {name: n, words: NCCL kernels, types: [kernel, NCCL], more: {}}
+    views:
+      "basics/{name}": {title: "{words} now", shows: "{words}.", unit: "{words}", types: "{types}", "{more}": ""}
+"""
+
+
+def test_a_family_makes_a_view_of_each_member(tmp_path: Path) -> None:
+    written(tmp_path, FAMILY)
+    first, second = load(tmp_path / FILE)
+    assert [(view.path, view.title, view.shows) for view in (first, second)] == [
+        ("basics/k.cfg", "Kernels now", "Kernels."),
+        ("basics/n.cfg", "NCCL kernels now", "NCCL kernels."),
+    ]
+    assert [view.cfg.windows[0].filters["evt_type"].values for view in (first, second)] == [
+        (KERNEL,),
+        (KERNEL, NCCL),
+    ]
+    assert [
+        (view.cfg.windows[0].look.style, view.cfg.windows[0].level) for view in (first, second)
+    ] == [("gradient", "task"), ("code", "thread")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("name: n", "name: k", "another view has this path"),
+        ("words: NCCL kernels", "words: Kernels", "another view has the title"),
+        ("name: n, ", "", "'name'"),
+    ],
+)
+def test_members_that_do_not_fit_their_family_are_refused(
+    tmp_path: Path, old: str, new: str, problem: str
+) -> None:
+    written(tmp_path, FAMILY.replace(old, new, 1))
+    with pytest.raises(CfgError, match=problem):
+        load(tmp_path / FILE)
+
+
+def test_views_read_back_as_they_were_meant() -> None:
+    assert [view.path for view in VIEWS if read_cfg(view.text) != view.cfg] == []
+
+
+# ------------------------------------------------------------------------------------------------------- event types
+def test_event_types_are_those_of_the_events() -> None:
+    known, tags = _codes(), {line.tag for line in catalogue().lines.values()}
+    for view in VIEWS:
+        assert set(_listed(view)) <= known, view.path
+        for window in _singles(view):
+            assert set(window.filters.get("tag_msg", Filter("All")).values) <= tags, view.path
+            if window.types.condition == "[x,y]":
+                first, last = window.types.values
+                assert first in known, view.path
+                assert last in known or last == _last_nvtx(), view.path
+
+
+def test_event_types_are_named_by_layout_and_field(tmp_path: Path) -> None:
+    """So that a number stands in one place. Plain numbers are left where types have a series of
+    them, or are BSC's and not translated.
+    """
+    written(
+        tmp_path,
+        "codes: {kernel: {cuda_kernel: kernel}, SMs: {gpu_metric: 'SMs Active [Throughput %]'}, both: [7, {cuda_api: call}]}",
+    )
+    assert codes_named(tmp_path / FILE) == {
+        "kernel": (KERNEL,),
+        "SMs": (9403,),
+        "both": (7, 63000000),
+    }
+    topics = (
+        yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        for path in (FOLDER / FILE).glob("*.yaml")
+        if path.name == "codes.yaml"
+    )
+    plain = {
+        number for topic in topics for number in topic["codes"].values() if isinstance(number, int)
+    }
+    fields = {field.code for layout in catalogue().layouts.values() for field in layout.fields}
+    assert (
+        plain & (fields | {code for table in counter_tables().values() for code in table.labels})
+        == set()
+    )
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "{cuda_kernel: name}",
+        "{kernel: kernel}",
+        "{nvtx_pushpop: range}",
+        "{gpu_metric: SMs Active}",
+        "x",
+    ],
+)
+def test_event_types_that_are_not_there_are_refused(spec: str, tmp_path: Path) -> None:
+    written(tmp_path, f"codes: {{k: {spec}}}")
+    with pytest.raises(CfgError, match=r"own\.yaml: event type 'k'"):
+        codes_named(tmp_path / FILE)
+
+
+def test_lines_of_messages_are_told_by_the_tags_they_do_not_have() -> None:
+    (window,) = BY_PATH["views/mpi_messages.cfg"].cfg.windows
+    assert window.filters["tag_msg"] == Filter(
+        "!=", tuple(sorted(line.tag for line in catalogue().lines.values() if line.tag))
+    )
+
+
+def test_nvtx_views_show_all_domains() -> None:
+    for layout, paths in {
+        "nvtx_mark": ("views/nvtx_marks.cfg",),
+        "nvtx_pushpop": (
+            "views/nvtx_ranges.cfg",
+            "analysis/nvtx_time_2dh.cfg",
+            "extra/analysis/nvtx_calls_2dh.cfg",
+        ),
+    }.items():
+        fields = {field.name: field.code for field in catalogue().layouts[layout].fields}
+        first = next(iter(fields.values()))
+        known = {first.of(*domain) for domain in FIXED_DOMAINS}
+        for path in paths:
+            assert set(_listed(BY_PATH[path])) == known | {fields["own"]}, path
+    (any_domain,) = codes_named(FOLDER / FILE)["NVTX on GPU"]
+    for path in ("views/nvtx_on_gpu.cfg", "analysis/nvtx_on_gpu_time_2dh.cfg"):
+        assert set(_listed(BY_PATH[path])) == {any_domain}, path
+
+
+def test_every_kind_of_event_has_a_view_to_open_first() -> None:
+    """Where any view is of its types: those of samples of plugins and of payloads depend on the
+    program.
+    """
+    viewed = {code for view in VIEWS for code in _listed(view)}
+    for kind in (*all_kinds(), *all_relations()):
+        for layout in kind.layouts:
+            labels = counter_tables()[layout].labels if layout in counter_tables() else {}
+            types = codes_of([layout], {"own": LAST_HASHED_DOMAIN}) | set(labels)
+            assert first_views(types) or not types & viewed, layout
+
+
+def test_views_to_open_first_come_in_their_order() -> None:
+    order = in_order(VIEWS)
+    assert [view.path for view in order[:2]] == [
+        "views/cuda_activities.cfg",
+        "views/nvtx_ranges.cfg",
+    ]
+    assert first_views(_codes()) == [view.path for view in order[:5]]
+    assert first_views({9403}) == ["hwcounters/sm_active.cfg"]
+    assert first_views({1}) == []
+
+
+def _codes() -> set[int]:
+    """Every event type that there may be."""
+    fields = [field for layout in catalogue().layouts.values() for field in layout.fields]
+    plain = {field.code for field in fields if not isinstance(field.code, DomainCode)}
+    by_domain = [field.code for field in fields if isinstance(field.code, DomainCode)]
+    plain |= {code for table in counter_tables().values() for code in table.labels}
+    plain |= {code for ends in hashed_types().values() for code in ends}
+    return plain | {
+        code.of(*domain) for code in by_domain for domain in FIXED_DOMAINS + OWN_DOMAINS
+    }
+
+
+def _last_nvtx() -> int:
+    codes = [field.code for layout in catalogue().layouts.values() for field in layout.fields]
+    return max(
+        code.of(*domain)
+        for code in codes
+        if isinstance(code, DomainCode)
+        for domain in (*FIXED_DOMAINS, OWN_DOMAINS[-1])
+    )
+
+
+def _singles(view: View) -> Iterator[Single]:
+    return (window for window in view.cfg.windows if isinstance(window, Single))
+
+
+def _listed(view: View) -> list[int]:
+    """Event types that windows of the view name one by one."""
+    return [
+        int(code)
+        for window in _singles(view)
+        if window.types.condition == "="
+        for code in window.types.values
+    ]
+
+
+# ----------------------------------------------------------------------------------------- what Paraver would not take
+WINDOW = Single(
+    "kernels",
+    functions={"thread": Function("Last Evt Val")},
+    filters={"evt_type": Filter("=", (KERNEL,))},
+)
+OTHER = replace(WINDOW, title="memory", filters={"evt_type": Filter("=", (MEMORY,))})
+BOTH = Composed("both", operation="add", parents=(1, 2))
+TABLE = Histogram("table", 1, 2, "Time")
+GOOD = Cfg("Kernels and memory operations.", (WINDOW, OTHER, BOTH))
+
+
+def _with(window: Single | Composed, **changes: object) -> Cfg:
+    return replace(
+        GOOD,
+        windows=tuple(replace(one, **changes) if one is window else one for one in GOOD.windows),
+    )
+
+
+WRONG = {
+    "no function 'Stacked Val' of this group": _with(
+        WINDOW, functions={"thread": Function("Stacked Val")}
+    ),
+    "no function 'Maxima' of this group": _with(WINDOW, functions={"task": Function("Maxima")}),
+    "no place 'thread' for a function": _with(BOTH, functions={"thread": Function("Last Evt Val")}),
+    "Prod takes 1 parameters": _with(WINDOW, functions={"topcompose1": Function("Prod")}),
+    "Select Range takes 2 parameters": _with(
+        WINDOW, functions={"topcompose1": Function("Select Range", ((3.0,),))}
+    ),
+    "no operation 'subtract'": _with(BOTH, operation="subtract"),
+    r"parents \(1, 3\) are not windows before it": _with(BOTH, parents=(1, 3)),
+    r"parents \(0, 1\) are not windows before it": _with(BOTH, parents=(0, 1)),
+    "no level 'tasks'": _with(WINDOW, level="tasks"),
+    "level thread is finer than those of its parents": replace(
+        GOOD, windows=(replace(WINDOW, level="task"), replace(OTHER, level="task"), BOTH)
+    ),
+    "ascending numbers": _with(WINDOW, look=Look("gradient", scale=(100.0, 0.0))),
+    "a look without a scale": _with(WINDOW, look=Look(scale=(0.0, 100.0))),
+    "no units 'ns'": _with(WINDOW, look=Look(units="ns")),
+    "no condition '=='": _with(WINDOW, filters={"evt_type": Filter("==", (KERNEL,))}),
+    "3 values for": _with(WINDOW, filters={"evt_type": Filter("[x,y]", (1, 2, 3))}),
+    "0 values for '='": _with(WINDOW, filters={"evt_type": Filter("=")}),
+    "not within 1..2147483647": _with(WINDOW, filters={"evt_type": Filter("=", (2**31,))}),
+    "the range of event types is empty": _with(
+        WINDOW, filters={"evt_type": Filter("[x,y]", (NCCL, KERNEL))}
+    ),
+    "title 'a/b'": _with(WINDOW, title="a/b"),
+    "looks like a part of the view": replace(GOOD, description="window_name x"),
+    "no window": Cfg("nothing", ()),
+    "no statistic 'Times'": replace(GOOD, histogram=replace(TABLE, statistic="Times")),
+    "data window 4 is not there": replace(GOOD, histogram=replace(TABLE, data=4)),
+    "level thread is finer than the control window's task": replace(
+        _with(WINDOW, level="task"), histogram=TABLE
+    ),
+    "window 1 is a parent of window 3": replace(GOOD, histogram=replace(TABLE, data=3)),
+    "need a width and an order": replace(
+        GOOD, histogram=replace(TABLE, columns=Columns(1.0, 3.0, 2.0))
+    ),
+}
+
+
+@pytest.mark.parametrize("problem", WRONG)
+def test_what_paraver_would_crash_on_or_misread_is_refused(problem: str) -> None:
+    with pytest.raises(CfgError, match=problem):
+        cfg_text(WRONG[problem])
+
+
+def test_a_good_view_is_written_and_read() -> None:
+    look = Look("gradient", "Seconds", True, False, "draw_last", {1: (0, 1, 2)}, 3, (0.5, 200.0))
+    functions = {
+        "thread": Function("In Evt Range", ((0.5,), (7.0,))),
+        "topcompose1": Function("Is Equal", ((1.0, 2.0),)),
+    }
+    table = replace(TABLE, columns=Columns(2.0, 0.0, 9.0), planes=3, sort=True)
+    cfg = replace(_with(WINDOW, look=look, functions=functions, physical=True), histogram=table)
+    assert read_cfg(cfg_text(cfg)) == cfg
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("window_open true", "window_open True", "neither true nor false"),
+        ("HideCols: True", "HideCols: true", "neither True nor False"),
+        ("window_name kernels", "window_name  kernels", "exactly one blank"),
+        ("NumWindows: 3", "NumWindows: 2", "NumWindows"),
+        ("{ 14, { {cpu", "{ 13, { {cpu", "wrong number of functions"),
+        ("evt_type 1 63000006", "evt_type 2 63000006", "2 values announced"),
+        ("window_units Nanoseconds\n", "", "window_units is missing"),
+        ("window_pixel_size 1", "window_pixels 1", "not a tag"),
+        ("#ParaverCFG\n", "", "first line"),
+    ],
+)
+def test_files_that_paraver_would_stop_at_are_refused(old: str, new: str, problem: str) -> None:
+    text = cfg_text(replace(GOOD, histogram=TABLE))
+    assert old in text
+    with pytest.raises(CfgError, match=problem):
+        read_cfg(text.replace(old, new, 1))
+
+
+def test_views_ask_only_when_nothing_of_theirs_is_there() -> None:
+    activities = BY_PATH["views/cuda_activities.cfg"].cfg
+    assert asks(activities, {MEMORY}) == asks(activities, {GRAPH, 9101}) == ""
+    assert asks(activities, {9600}) == "no event of the view"
+    assert (
+        asks(replace(activities, windows=activities.windows[:1]), {MEMORY})
+        == "an event of the view is missing"
+    )
+    assert asks(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
+    for view in ("analysis/nccl-exposed-2dh.cfg", "analysis/nccl-overlap-2dh.cfg"):
+        assert (
+            asks(BY_PATH[view].cfg, {NCCL})
+            == asks(BY_PATH[view].cfg, {NCCL, KERNEL, 63000061})
+            == ""
+        )
+        assert asks(BY_PATH[view].cfg, {KERNEL, MEMORY, 63000061})
+    assert asks(BY_PATH["analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061})

@@ -1,0 +1,613 @@
+"""Which views a trace has something for, and the workspaces by which Paraver offers them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from tools import paramedir, view_answers
+
+from nsys2prv import Options, convert
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.cli.main import main
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.paraver import contents as scan
+from nsys2prv.paraver.cfg import grammar
+from nsys2prv.paraver.cfg.catalogue import FILE, load, menus
+from nsys2prv.paraver.cfg.fits import why_empty
+from nsys2prv.paraver.cfg.model import (
+    Cfg,
+    CfgError,
+    Composed,
+    Filter,
+    Function,
+    Look,
+    Single,
+    Window,
+    asks,
+)
+from nsys2prv.paraver.cfg.reader import read_cfg
+from nsys2prv.paraver.cfg.workspace import Workspace, workspace_text
+from nsys2prv.paraver.cfg.writer import cfg_text
+from nsys2prv.paraver.contents import Contents, contents
+from nsys2prv.paraver.views import OTHERS, copy_to, folder, views_for_trace
+
+ROOT = Path(__file__).parents[2]
+VIEWS = {view.path: view for view in load(folder() / FILE)}
+SAMPLES = ("cluster", "graphs", "training")
+HEADER = "#Paraver (01/01/2026 at 00:00):1000_ns:1(2):1:1(2:1),1\nc:1:1:1:1\n"
+KERNEL, NCCL, GRAPH, API, GRID, METRIC = 63000006, 63000007, 63000008, 63000000, 9101, 9403
+NVTX, OWN_NVTX, ON_GPU, PTHREAD = 9600, 69100000, 9630, 61000000
+#: What Paraver calls a column or plane of the value 0: all of the time, where a window is 0
+#: throughout.
+ZERO = {"0", "0 ns", "value 0", "End", "Unknown state 0", "Not valid thread: 65536"}
+
+
+# --------------------------------------------------------------------------------------------- what a trace holds
+@pytest.fixture(scope="module", params=SAMPLES)
+def trace(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str]]:
+    """A sample's trace, and the views that its summary names."""
+    path = tmp_path_factory.mktemp("trace") / "out.prv"
+    summary = convert(
+        sorted((ROOT / "sample_reports" / request.param).glob("*.sqlite")),
+        path,
+        Options(jobs=1, quiet=True),
+    )
+    return path, summary.views
+
+
+def _read(path: Path) -> Contents:
+    """Line by line."""
+    pairs, tags = set(), set()
+    for line in path.read_text().splitlines():
+        fields = line.split(":")
+        if fields[0] == "2":
+            pairs.update(zip(map(int, fields[6::2]), map(int, fields[7::2]), strict=True))
+        elif fields[0] == "3":
+            tags.add(int(fields[14]))
+    return Contents(
+        frozenset(code for code, _ in pairs),
+        frozenset(code for code, value in pairs if value),
+        frozenset(tags),
+        values=frozenset((code, min(value, scan.LARGE)) for code, value in pairs),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [1 << 22, 4096, 7])
+def test_contents_of_a_trace(
+    trace: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    path, _ = trace
+    if block < 1000:
+        path = _written(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
+    monkeypatch.setattr(scan, "BLOCK", block)
+    expected = _read(path)
+    assert expected.types
+    assert contents(path) == expected
+    packed = tmp_path / "packed.prv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert contents(packed) == expected
+
+
+def _written(folder: Path, text: str) -> Path:
+    path = folder / "made.prv"
+    path.write_text(text)
+    return path
+
+
+def test_lines_of_any_shape_are_read(tmp_path: Path) -> None:
+    path = _written(
+        tmp_path,
+        HEADER
+        + "\n".join(
+            [
+                "# a comment:2:3:4:5:6:7:8:9:10:11",
+                "1:1:1:1:1:0:10:1",
+                "2:1:1:1:1:5:7:0:8:12",
+                "2:1:1:1:1:5:4294967295:9223372036854775807",
+                "",
+                "2:1:1:1:1:5",
+                "2:1:1:1:1:6:7",
+                "2:1:1:1:1:6:x7:1:12345678901:1",
+                "2:1:1:1:1:6:9:x",
+                "4:1:1:1:1:5:77:77",
+                "3:1:1:1:1:0:0:1:1:1:2:3:3:64:55001",
+                "3:1:1:1:1:0:0:1:1:1:2:3:3:64",
+                "2:1:1:1:2:9:7:0:7:3",
+                "2:1:1:1:2:9:8:99:8:100:7:",
+            ]
+        ),
+    )
+    values = {(7, 0), (7, 3), (7, 100), (8, 12), (8, 99), (8, 100), (9, 100), (2**32 - 1, 100)}
+    assert contents(path) == Contents(
+        frozenset({7, 8, 9, 2**32 - 1}),
+        frozenset({7, 8, 9, 2**32 - 1}),
+        frozenset({55001}),
+        frozenset({1}),
+        frozenset(values),
+    )
+
+
+def test_random_records_are_read_as_by_eye(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    lines = []
+    for _ in range(3000):
+        steps = (9999999, random.choice([1, 13, 70, 4000]))
+        pairs = random.integers(0, 3, (random.integers(1, 5), 2)) * steps + (
+            random.integers(1, 40),
+            0,
+        )
+        lines.append("2:1:1:1:1:5:" + ":".join(map(str, pairs.ravel())))
+        if random.random() < 0.2:
+            lines.append(f"3:1:1:1:1:0:0:1:1:1:2:3:3:64:{random.integers(0, 10**12)}")
+    path = _written(tmp_path, HEADER + "\n".join(lines) + "\n")
+    assert contents(path) == _read(path)
+
+
+def test_a_trace_without_records_is_empty(tmp_path: Path) -> None:
+    assert (
+        contents(_written(tmp_path, HEADER))
+        == contents(_written(tmp_path, "#Paraver ():1:0:1:1(1:1)"))
+        == Contents(frozenset(), frozenset(), frozenset(), values=frozenset())
+    )
+
+
+def test_what_is_no_trace_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = gzip.compress(HEADER.encode() + np.random.default_rng(1).bytes(9000).hex().encode())
+    (tmp_path / "cut.prv.gz").write_bytes(whole[:2000])
+    (tmp_path / "spoilt.prv.gz").write_bytes(whole[:1000] + b"\xff" * 100 + whole[1100:])
+    (tmp_path / "plain.prv.gz").write_text(HEADER)
+    (tmp_path / "other.prv").write_text("SQLite format 3")
+    (tmp_path / "empty.prv").write_text("")
+    for name, words in (
+        ("cut.prv.gz", "damaged"),
+        ("spoilt.prv.gz", "damaged"),
+        ("plain.prv.gz", "gzip"),
+        ("missing.prv", "No such file"),
+        ("other.prv", "not a Paraver trace"),
+        ("empty.prv", "not a Paraver trace"),
+        ("", "is not a regular file"),
+    ):
+        assert main(["cfgs", "--for", str(tmp_path / name)]) == 1
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert re.fullmatch(
+            rf"nsys2prv: error: {re.escape(str(tmp_path))}[^\n]*{words}[^\n]*\n", output.err
+        ), output.err
+    assert main(["cfgs", "--for", str(tmp_path / "empty.prv"), str(tmp_path / "views")]) == 1
+    assert not (tmp_path / "views").exists()
+
+
+def test_a_line_without_end_is_not_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr(scan, "BLOCK", 1 << 8)
+    with pytest.raises(Nsys2prvError, match="a line of more than"):
+        contents(_written(tmp_path, HEADER + "2:1" * 2000))
+
+
+# ------------------------------------------------------------------------------------------------ views that show something
+def _why(
+    path: str,
+    types: set[int],
+    tags: set[int] = frozenset(),
+    filled: set[int] | None = None,
+    values: set[tuple[int, int]] | None = None,
+) -> str:
+    names = {KERNEL: "kernel", METRIC: "SMs active"}
+    held = Contents(
+        frozenset(types),
+        frozenset(types if filled is None else filled),
+        frozenset(tags),
+        values=None if values is None else frozenset(values),
+    )
+    return why_empty(VIEWS[path].cfg, held, names)
+
+
+def test_views_need_their_events() -> None:
+    assert _why("basics/cuda_kernels.cfg", {KERNEL}) == ""
+    assert _why("basics/cuda_kernels.cfg", {NCCL}) == f"no kernel ({KERNEL})"
+    assert (
+        _why("basics/cuda_kernels.cfg", {KERNEL}, filled=set())
+        == f"nothing but 0 in kernel ({KERNEL})"
+    )
+    assert _why("views/cuda_activities.cfg", {GRAPH}) == ""
+    assert _why("views/cuda_activities.cfg", {GRID}) == f"no event type {API} … event type {GRAPH}"
+
+
+def test_views_need_every_kind_of_event_that_they_join() -> None:
+    both = "extra/hwcounters/sm_active_per_kernel-2dh.cfg"
+    assert _why(both, {GRAPH, METRIC}) == ""
+    assert _why(both, {KERNEL}) == "no SMs active (9403)"
+    assert _why(both, {METRIC}) == f"no kernel ({KERNEL}) to event type {GRAPH}"
+
+
+def test_of_the_types_of_a_window_one_suffices() -> None:
+    for computing in ({KERNEL}, {GRAPH}, {KERNEL, GRAPH}):
+        assert _why("extra/hwcounters/sm_active_useful.cfg", computing | {METRIC}) == ""
+    either = f"kernel ({KERNEL}), event type {GRAPH}"
+    assert _why("extra/hwcounters/sm_active_useful.cfg", {NCCL, METRIC}) == f"no {either}"
+    assert (
+        _why("extra/hwcounters/sm_active_useful.cfg", {KERNEL, METRIC}, filled={METRIC})
+        == f"nothing but 0 in {either}"
+    )
+
+
+def test_events_that_keep_paraver_from_asking_are_not_those_of_a_view() -> None:
+    for view in ("views/nvtx_ranges.cfg", "analysis/nvtx_time_2dh.cfg"):
+        assert _why(view, {ON_GPU}).startswith(f"no event type {NVTX} … event type ")
+        assert _why(view, {NVTX, ON_GPU}) == ""
+    assert _why("views/nccl_size.cfg", {NCCL}) == "no event type 9501"
+
+
+def test_an_overlap_needs_both_and_what_is_added_to_one_of_them_is_none() -> None:
+    assert (
+        _why("analysis/nccl-exposed-2dh.cfg", {NCCL})
+        == _why("analysis/nccl-exposed-2dh.cfg", {NCCL, KERNEL})
+        == ""
+    )
+    assert _why("analysis/nccl-exposed-2dh.cfg", {KERNEL}) == f"no event type {NCCL}"
+    assert _why("extra/analysis/nccl_time_by_size_2dh.cfg", {NCCL, 9508}) == "no event type 9501"
+    assert _why("views/useful_time.cfg", {NCCL}) == f"no kernel ({KERNEL}), event type {GRAPH}"
+
+
+def test_time_outside_something_is_shown_by_traces_with_some_of_it() -> None:
+    assert _why("model/host_outside_mpi_2dh.cfg", {50000002}) == ""
+    assert (
+        _why("model/host_outside_mpi_2dh.cfg", {API})
+        == "no event type 50000001 to event type 50000005"
+    )
+
+
+def test_of_several_timelines_one_suffices() -> None:
+    assert (
+        _why("views/cuda-three-view.cfg", {KERNEL})
+        == _why("views/cuda-three-view.cfg", {API})
+        == ""
+    )
+    assert _why("views/cuda-three-view.cfg", {NVTX}) == (
+        f"no event type {API}; no event type 63000001; no kernel ({KERNEL}) to event type {GRAPH}"
+    )
+
+
+def test_views_of_some_values_need_one_of_them() -> None:
+    mutexes = "analysis/mutex_contention.cfg"
+    assert (
+        _why(mutexes, {PTHREAD})
+        == _why(mutexes, {PTHREAD}, values={(PTHREAD, 0), (PTHREAD, 18)})
+        == ""
+    )
+    assert (
+        _why(mutexes, {PTHREAD}, values={(PTHREAD, 0), (PTHREAD, 3), (API, 8)})
+        == f"no value 8, 18 in event type {PTHREAD}"
+    )
+
+
+def test_views_of_lines_need_lines_of_their_tag() -> None:
+    assert _why("analysis/kernels-inflight.cfg", {API, KERNEL}, {55001}) == ""
+    assert (
+        _why("analysis/kernels-inflight.cfg", {API, KERNEL}, {55002})
+        == "no communication of tag 55001"
+    )
+    assert _why("views/launch_lines.cfg", {API}) == ""
+    assert _why("analysis/nccl_traffic_2dh.cfg", {NCCL}) == "no communication of tag 55010"
+
+
+def test_views_of_states_need_states() -> None:
+    assert _why("views/states.cfg", {KERNEL}) == "no states"
+    with_states = Contents(frozenset({KERNEL}), frozenset({KERNEL}), frozenset(), frozenset({0, 1}))
+    assert why_empty(VIEWS["views/states.cfg"].cfg, with_states, {}) == ""
+
+
+# -------------------------------------------------------------------------------------------------------- as Paraver does
+@pytest.mark.parametrize("sample", [*view_answers.SAMPLES, *view_answers.MADE])
+def test_views_that_show_something_are_those_of_which_paraver_gives_figures(sample: str) -> None:
+    answers = view_answers.ask(sample)
+    shown = {fit.path: not fit.lacking for fit in views_for_trace(answers.path)}
+    assert {path for path in answers.tables.known if shown[path]} == {
+        path for path in answers.tables.known if _has_figures(answers, path)
+    }
+    assert [
+        path for path, view in VIEWS.items() if shown[path] and asks(view.cfg, answers.present)
+    ] == []
+
+
+def _has_figures(answers: view_answers.Answers, path: str) -> bool:
+    """Whether what Paraver says of a view is more than the time in which its windows are 0. Where
+    that of the planes is, it names none.
+    """
+    histogram = VIEWS[path].cfg.histogram
+    if histogram is None:
+        return any(value for _, value in answers.bursts(path))
+    planes = (
+        re.split(r"^(?=[^\t\n]+\n\t)", answers.tables[path], flags=re.M)
+        if histogram.planes
+        else [f"table\n{answers.tables[path]}"]
+    )
+    tables = [
+        table
+        for name, _, table in (plane.partition("\n") for plane in planes)
+        if name and "\t" not in name and name not in ZERO
+    ]
+    for head, *rows in (table.split("\n\n")[0].split("\n") for table in tables):
+        columns = head.split("\t")[1:]
+        if any(
+            cell and name not in ZERO and float(cell)
+            for row in rows
+            for name, cell in zip(columns, row.split("\t")[1:], strict=True)
+        ):
+            return True
+    return False
+
+
+def _single(
+    code: int, thread: str = "Last Evt Val", shown: bool = False, **functions: Function
+) -> Single:
+    functions["thread"] = Function(thread)
+    return Single(
+        "w", functions=functions, look=Look(shown=shown), filters={"evt_type": Filter("=", (code,))}
+    )
+
+
+def _made_of_zero() -> dict[str, tuple[Window, ...]]:
+    """Windows of which the last one is made of type 2, which is always 0, and of type 1, which is
+    not.
+    """
+    pairs = {"first": (1, 2), "second": (2, 1), "neither": (2, 2)}
+    found = {
+        f"{operation}, {name}": (
+            *map(_single, codes),
+            Composed("v", operation=operation, parents=(1, 2)),
+        )
+        for operation in grammar.OPERATIONS
+        for name, codes in pairs.items()
+    }
+    found |= {
+        f"{function} {numbers[:count]}": (
+            _single(2, shown=True, compose_thread=Function(function, numbers[:count])),
+        )
+        for function, count in grammar.COMPOSE.items()
+        for numbers in (((5.0,), (4.0,)), ((5.0,), (0.0,)), ((0.0,), (0.0,)))
+    }
+    return found | {
+        function: (_single(2, function, True),)
+        for function, count in grammar.THREAD.items()
+        if not count
+    }
+
+
+def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> None:
+    paramedir.need_paramedir()
+    events = ["100:1:3", "150:2:0", "200:1:0", "400:1:7", "500:1:0", "600:2:0"]
+    trace = _written(tmp_path, HEADER + "".join(f"2:1:1:1:1:{event}\n" for event in events))
+    views = {name: Cfg(name, windows) for name, windows in _made_of_zero().items()}
+    asked = []
+    for number, view in enumerate(views.values()):
+        (tmp_path / f"{number}.cfg").write_text(cfg_text(view))
+        asked += [f"{number}.cfg", f"out{number}"]
+    outcome, said = paramedir.run_paramedir(tmp_path, trace, *asked)
+    assert outcome == "done", said
+    found = {}
+    for number, name in enumerate(views):
+        lines = [
+            line.split("\t") for line in (tmp_path / f"out{number}.csv").read_text().splitlines()
+        ]
+        found[name] = any(float(length) and float(value) for _, _, length, value in lines)
+    held = contents(trace)
+    assert {name: not why_empty(view, held, {}) for name, view in views.items()} == found
+
+
+def test_the_summary_names_views_that_show_something(trace: tuple[Path, list[str]]) -> None:
+    path, named = trace
+    shown = {fit.path for fit in views_for_trace(path) if not fit.lacking}
+    assert len(named) == 5
+    assert set(named) <= shown
+
+
+def test_listed_are_all_views_each_once(
+    trace: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = trace
+    assert main(["cfgs", "--all", "--for", str(path)]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.endswith("do not:"))
+    shown = [line for line in lines[:at] if line.startswith("  ")]
+    assert head == f"{len(shown)} of {len(VIEWS)} views show something of {path}:"
+    assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(VIEWS)
+    assert all(VIEWS[line.split()[0]].title in line for line in shown)
+    titles = [line for line in lines[:at] if not line.startswith("  ")]
+    assert titles == [title for title in (*menus(folder() / FILE), OTHERS) if title in titles]
+    assert all(re.search("  no(thing but 0)? ", line) for line in lines[at + 1 :])
+
+
+def test_a_listing_begins_with_ten_views_of_all_menus(
+    trace: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = trace
+    assert main(["cfgs", "--for", str(path)]) == 0
+    head, *lines, rest = capsys.readouterr().out.splitlines()
+    shown = {fit.path for fit in views_for_trace(path) if not fit.lacking}
+    named = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert len(set(named)) == len(named) == 10
+    assert set(named) <= shown
+    assert head == f"{len(shown)} of {len(VIEWS)} views show something of {path}; to begin with:"
+    assert (
+        rest
+        == f"and {len(shown) - 10} more; --all lists them, and what the trace lacks for the others"
+    )
+    first = {
+        title: [view.path for view in group if view.path in shown]
+        for title, group in menus(folder() / FILE).items()
+    }
+    assert all(group[0] in named for group in first.values() if group)
+
+
+def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) -> None:
+    path = _written(tmp_path, HEADER + f"2:1:1:1:1:5:{NVTX}:1:{OWN_NVTX}:1\n")
+    assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 0
+    assert sorted(
+        str(file.relative_to(tmp_path / "views")) for file in (tmp_path / "views").rglob("*.cfg")
+    ) == sorted(VIEWS)
+    narrow = read_cfg((tmp_path / "views" / "views" / "nvtx_ranges.cfg").read_text())
+    assert narrow.windows[0].filters["evt_type"] == Filter("=", (NVTX, OWN_NVTX))
+    assert replace(narrow, windows=narrow.windows[1:]) == replace(
+        VIEWS["views/nvtx_ranges.cfg"].cfg, windows=narrow.windows[1:]
+    )
+    for unchanged in ("views/nvtx_marks.cfg", "views/cuda_activities.cfg"):
+        assert (tmp_path / "views" / unchanged).read_text() == VIEWS[unchanged].text
+
+
+#: Tables that Paraver opens without a question on some traces that they show nothing of: efficiencies
+#: of devices that never compute are 0 %, and NCCL's types lie among those of NVTX ranges.
+OPENED = {
+    "model/device_communication_efficiency.cfg",
+    "model/device_load_balance.cfg",
+    "model/device_parallel_efficiency.cfg",
+    "analysis/nvtx_time_2dh.cfg",
+    "extra/analysis/nvtx_calls_2dh.cfg",
+}
+
+
+def test_no_table_opens_silently_with_figures_of_something_else(
+    trace: tuple[Path, list[str]],
+) -> None:
+    """Whatever kind of event a trace lacks: Paraver asks, or the table's columns leave out 0, as
+    which all of the time would count. Tables of lines are empty without them.
+    """
+    held = scan.contents(trace[0])
+    tables = {
+        path: (view.cfg, view.cfg.histogram)
+        for path, view in VIEWS.items()
+        if view.cfg.histogram is not None
+        and view.cfg.histogram.statistic not in grammar.COMMUNICATION_STATISTICS
+        and not (view.cfg.histogram.columns.first or 0) > 0
+    }
+    states = {path for path in tables if "/state_" in path}
+    silent = set()
+    for layout in catalogue().layouts.values():
+        lacking = held.types & {field.code for field in layout.fields}
+        left = held.types - lacking
+        values = frozenset(pair for pair in held.values or () if pair[0] in left)
+        without = replace(held, types=left, filled=held.filled - lacking, values=values)
+        if lacking:
+            silent |= {
+                path
+                for path, (cfg, _) in tables.items()
+                if why_empty(cfg, without, {}) and not asks(cfg, left)
+            }
+    assert silent - states - OPENED == set()
+
+
+# ------------------------------------------------------------------------------------------------------ workspaces
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    target = tmp_path_factory.mktemp("installed")
+    _, written = copy_to(target)
+    return target, written
+
+
+def _imported(path: Path) -> tuple[ElementTree.Element, dict[str, str]]:
+    """As Paraver imports a workspace: the XML to the first separator, then each file to the next."""
+    xml, *parts = path.read_text(encoding="utf-8").split("=============")
+    return ElementTree.fromstring(xml), dict(part.split("\n", 1) for part in parts)
+
+
+def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[str]]) -> None:
+    target, written = installed
+    assert sorted(str(path.relative_to(target)) for path in target.rglob("*.ws")) == sorted(written)
+    held = set()
+    for name in written:
+        root, parts = _imported(target / name)
+        space = root.find("workspace")
+        hints = [
+            (item.findtext("first"), item.findtext("second"))
+            for item in space.iterfind("hintCFGs/item")
+        ]
+        assert [file for file, _ in hints] == list(parts)
+        group = menus(folder() / FILE)[space.findtext("name").removeprefix("nsys2prv ")]
+        assert [title for _, title in hints] == [view.title for view in group]
+        for file, title in hints:
+            candidates = {
+                view.path
+                for view in VIEWS.values()
+                if view.title == title and Path(view.path).name == file
+            }
+            assert len(candidates) == 1
+            (path,) = candidates
+            assert parts[file] == (target / path).read_text(encoding="utf-8")
+            held |= candidates
+    assert held == {view.path for group in menus(folder() / FILE).values() for view in group}
+
+
+def test_workspaces_have_the_form_of_a_boost_archive(installed: tuple[Path, list[str]]) -> None:
+    target, written = installed
+    for name in written:
+        root, _ = _imported(target / name)
+        assert (root.tag, root.attrib) == (
+            "boost_serialization",
+            {"signature": "serialization::archive", "version": "17"},
+        )
+        (space,) = root
+        assert (space.tag, space.attrib) == (
+            "workspace",
+            {"class_id": "0", "tracking_level": "0", "version": "1"},
+        )
+        assert [child.tag for child in space] == ["name", "autoTypes", "hintCFGs"]
+        for items in space[1:]:
+            assert [child.tag for child in items][:2] == ["count", "item_version"]
+            assert int(items.findtext("count")) == len(items.findall("item")) > 0
+        assert all(0 < int(item.text) < 2**31 for item in space.iterfind("autoTypes/item"))
+        first, *others = space.iterfind("hintCFGs/item")
+        assert first.attrib == {"class_id": "3", "tracking_level": "0", "version": "0"}
+        assert not any(item.attrib for item in others)
+
+
+def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
+    installed: tuple[Path, list[str]], trace: tuple[Path, list[str]]
+) -> None:
+    target, written = installed
+    held, shown = (
+        contents(trace[0]).types,
+        {fit.title for fit in views_for_trace(trace[0]) if not fit.lacking},
+    )
+    for name in written:
+        space = _imported(target / name)[0].find("workspace")
+        types = {int(item.text) for item in space.iterfind("autoTypes/item")}
+        if any(item.findtext("second") in shown for item in space.iterfind("hintCFGs/item")):
+            assert types & held, name
+
+
+def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
+    installed: tuple[Path, list[str]],
+) -> None:
+    target, written = installed
+    for name in written:
+        space = _imported(target / name)[0].find("workspace")
+        types = {int(item.text) for item in space.iterfind("autoTypes/item")}
+        assert (not types & {KERNEL, API, GRAPH, 63000062}) == (
+            space.findtext("name")[len("nsys2prv ") :] in ("7 GPU metrics", "8 CPU and host")
+        ), name
+
+
+def test_names_are_written_as_xml_and_not_twice() -> None:
+    kernels = VIEWS["basics/cuda_kernels.cfg"]
+    odd = workspace_text(Workspace("a & b", (1,), (replace(kernels, title="1 < 2"),)))
+    space = ElementTree.fromstring(odd.split("=============")[0]).find("workspace")
+    assert (space.findtext("name"), space.findtext("hintCFGs/item/second")) == ("a & b", "1 < 2")
+    (window,) = read_cfg(odd.partition("=============")[2].partition("\n")[2]).windows
+    assert isinstance(window, Single)
+    with pytest.raises(CfgError, match="one file name"):
+        workspace_text(
+            Workspace("w", (1,), (kernels, replace(kernels, path="views/cuda_kernels.cfg")))
+        )

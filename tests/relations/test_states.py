@@ -1,0 +1,428 @@
+"""States where ranges do not nest, do not end, last 1 ns or begin together; over chunks of time; on
+clocks that stretch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import asdict
+from relations.test_truth_states import (
+    ACCELERATOR,
+    BLOCKED,
+    GROUP,
+    IDLE,
+    IO,
+    OTHERS,
+    RUNNING,
+    SYNCHRONIZATION,
+    TRANSFER,
+    check,
+    written,
+)
+from samples import Options as Job
+from samples import generate
+from tools.conversions import convert_and_read
+from tools.exports import (
+    KERNEL,
+    MEMCPY,
+    RUNTIME,
+    call,
+    global_tid,
+    kernel,
+    make_export,
+    os_call,
+    strings,
+)
+from tools.trace_reader import read_trace
+
+from nsys2prv import Options, convert
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.events.catalogue import catalogue
+from nsys2prv.relations import innermost, thread_states
+from nsys2prv.relations.innermost import Ranges
+from nsys2prv.store import runs, windows
+
+DURATION = 400
+
+
+def naive(
+    ranges: list[tuple[int, int, int, int, bool]],
+    holding: list[tuple[int, int, int]],
+    object_: int,
+    outside: int,
+) -> list[tuple]:
+    """The state at every single time, then stretches of it."""
+    states = []
+    for time in range(DURATION):
+        outside = next(
+            (state for other, at, state in reversed(holding) if other == object_ and at == time),
+            outside,
+        )
+        open_ = [
+            (begin, -end, state, yields)
+            for other, begin, end, state, yields in ranges
+            if other == object_ and begin <= time < end
+        ]
+        firm = [one for one in open_ if not one[3]] or open_
+        states.append(max(firm, key=lambda one: one[:3])[2] if firm else outside)
+    edges = [
+        0,
+        *(time for time in range(1, DURATION) if states[time] != states[time - 1]),
+        DURATION,
+    ]
+    return [(object_, begin, end, states[begin]) for begin, end in pairwise(edges)]
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges that overlap as they like, against a look at every nanosecond. long: as where a
+    stretch is too long for the keys.
+    """
+    if long:
+        monkeypatch.setattr(innermost, "_LARGEST_KEY", 1)
+    random = np.random.default_rng(seed)
+    count = int(random.integers(1, 150))
+    begin = np.sort(random.integers(0, DURATION - 1, count))
+    end = np.minimum(begin + random.choice([1, 2, 10, 60, 1000], count), DURATION)
+    ranges = Ranges(
+        random.integers(0, 4, count),
+        begin,
+        end,
+        random.integers(0, 6, count),
+        random.random(count) < 0.3,
+    )
+    times = np.sort(random.integers(0, DURATION, 20))
+    holding = Ranges(
+        random.integers(0, 4, 20), times, times + 1, random.integers(0, 6, 20), np.zeros(20, bool)
+    )
+    limits = sorted({*random.integers(1, DURATION, seed % 7).tolist(), DURATION})
+
+    def chunks(*_: object) -> Iterator[tuple[Ranges, Ranges, int]]:
+        first = -1
+        for limit in limits:
+            # A range at the limit may come with the chunk before, as rounding has it.
+            until = limit + (seed % 2 and limit < DURATION)
+            yield (
+                *(
+                    part.chosen(np.flatnonzero((part.begin > first) & (part.begin <= until - 1)))
+                    for part in (ranges, holding)
+                ),
+                limit,
+            )
+            first = until - 1
+
+    monkeypatch.setattr(thread_states, "chunks", chunks)
+    monkeypatch.setattr(thread_states, "_without_events", lambda _, threads: threads < 0)
+    task = thread_states.StateTask(
+        0, (), {}, {}, {7: 1, 9: 0, 12: 1, 20: 0}, frozenset(), ClockMap(), DURATION, Path()
+    )
+    found = [
+        tuple(record)
+        for columns in thread_states._records(task)
+        for record in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    for columns in thread_states._records(task):
+        assert (np.diff(columns[1]) >= 0).all()
+    table = list(zip(*(column.tolist() for column in asdict(ranges).values()), strict=True))
+    held = list(
+        zip(holding.object.tolist(), holding.begin.tolist(), holding.state.tolist(), strict=True)
+    )
+    expected = [
+        (thread, *rest)
+        for number, (thread, outside) in enumerate(task.states.items())
+        for _, *rest in naive(table, held, number, outside)
+    ]
+    assert sorted(found) == sorted(expected)
+
+
+NAMES = strings(
+    "kernel",
+    "cudaLaunchKernel_v7000",
+    "cudaDeviceSynchronize_v3020",
+    "read",
+    "pthread_mutex_lock",
+    "poll",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)",
+    "cudaMemcpy_v3020",
+    "cudaEventRecord_v3020",
+)
+
+
+def test_what_ends_where_a_chunk_does_ends_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waits of 200 ns on many threads, whose ends are begins of calls of another one, whichever of
+    them are bounds of chunks.
+    """
+    calls = [call(10 * number, 10 * number + 5, number + 1, nameId=9) for number in range(400)]
+    waits = [
+        os_call(
+            1_000 * turn + 10 * thread + 300,
+            1_000 * turn + 10 * thread + 500,
+            6,
+            tid=1_000 + thread,
+        )
+        for turn in range(3)
+        for thread in range(20)
+    ]
+    report = make_export(
+        tmp_path / "r.sqlite", {RUNTIME: calls, "OSRT_API": waits, "StringIds": NAMES}
+    )
+    for number, records in enumerate((300_000, 9, 7)):
+        monkeypatch.setattr(thread_states, "CHUNK_RECORDS", records)
+        monkeypatch.setattr(runs, "SAMPLE", 1)
+        trace, _ = convert_and_read([report], tmp_path / f"{number}.prv", states=True)
+        lasting = [
+            [end - begin for begin, end, state in states if state == BLOCKED]
+            for states in written(trace).values()
+        ]
+        assert sorted(filter(None, lasting)) == [[200] * 3] * 20
+
+
+def states_of(folder: Path, **tables: list) -> dict[str, list[list[tuple[int, int, int]]]]:
+    """Row name -> the states of each of its rows."""
+    report = make_export(folder / "r.sqlite", {"StringIds": NAMES, **tables})
+    trace, _ = convert_and_read([report], folder / "o.prv", states=True)
+    assert not trace.violations, str(trace.violations)
+    found: dict[str, list[list[tuple[int, int, int]]]] = {}
+    for row, states in sorted(written(trace).items()):
+        found.setdefault(trace.row_name(row), []).append(states)
+    return found
+
+
+def test_innermost_call_tells_and_calls_of_the_system_only_by_themselves(tmp_path: Path) -> None:
+    found = states_of(
+        tmp_path,
+        OSRT_API=[os_call(5, 8, 4), os_call(22, 28, 6), os_call(50, 60, 5), os_call(55, 70, 4)],
+        **{
+            RUNTIME: [
+                call(0, 4, 1),
+                call(20, 40, 2, nameId=3),
+                call(30, 35, 3, nameId=9),
+                call(90, 100, 4, nameId=8),
+            ],
+            KERNEL: [kernel(6, 39)],
+        },
+    )
+    assert found["THREAD 1.1.1 4242"] == [
+        [
+            (0, 4, ACCELERATOR),
+            (4, 5, RUNNING),
+            (5, 8, IO),
+            (8, 20, RUNNING),
+            (20, 30, SYNCHRONIZATION),
+            (30, 35, OTHERS),
+            (35, 40, SYNCHRONIZATION),
+            (40, 50, RUNNING),
+            (50, 55, SYNCHRONIZATION),
+            (55, 70, IO),
+            (70, 90, RUNNING),
+            (90, 100, TRANSFER),
+        ]
+    ]
+    assert found["CUDA-D0.S7"] == [[(0, 6, IDLE), (6, 39, RUNNING), (39, 100, IDLE)]]
+
+
+def test_streams(tmp_path: Path) -> None:
+    """Kernels, NCCL's, copies, one right behind the other; overlapping work is on a row of its own,
+    with states of its own.
+    """
+    copy = {
+        "start": 40,
+        "end": 41,
+        "deviceId": 0,
+        "contextId": 1,
+        "streamId": 7,
+        "globalPid": kernel(0, 1)["globalPid"],
+        "bytes": 8,
+        "copyKind": 1,
+    }
+    found = states_of(
+        tmp_path,
+        **{
+            KERNEL: [
+                kernel(0, 10),
+                kernel(10, 20),
+                kernel(20, 30, demangledName=7, shortName=7),
+                kernel(30, 31),
+                kernel(50, 90, streamId=8),
+                kernel(60, 100, streamId=8),
+            ],
+            MEMCPY: [copy],
+        },
+    )
+    assert found == {
+        "CUDA-D0.S7": [
+            [
+                (0, 20, RUNNING),
+                (20, 30, GROUP),
+                (30, 31, RUNNING),
+                (31, 40, IDLE),
+                (40, 41, TRANSFER),
+                (41, 100, IDLE),
+            ]
+        ],
+        "CUDA-D0.S8": [
+            [(0, 50, IDLE), (50, 90, RUNNING), (90, 100, IDLE)],
+            [(0, 60, IDLE), (60, 100, RUNNING)],
+        ],
+    }
+
+
+def test_threads_without_work_and_rows_of_devices(tmp_path: Path) -> None:
+    found = states_of(tmp_path, OSRT_API=[os_call(0, 10, 6), os_call(0, 100, 6, tid=77)])
+    assert sorted(found.values()) == [
+        [[(0, 10, BLOCKED), (10, 100, RUNNING)]],
+        [[(0, 100, BLOCKED)]],
+    ]
+
+
+def test_a_thread_whose_only_event_lies_outside_of_the_trace_is_not_created(
+    tmp_path: Path,
+) -> None:
+    overhead = {"nameId": 4, "overheadType": 3}
+    found = states_of(
+        tmp_path,
+        OSRT_API=[os_call(0, 10, 6)],
+        PROFILER_OVERHEAD=[{"start": 90, "end": 99, "globalTid": global_tid(77), **overhead}],
+    )
+    assert sorted(found.values()) == [[[(0, 10, 2)]], [[(0, 10, BLOCKED)]]]
+
+
+def test_no_states_unless_asked_for(tmp_path: Path) -> None:
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 10)], "StringIds": NAMES})
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", states=False)
+    assert (trace.states, trace.labels.states) == ([], None)
+
+
+def test_labels_are_those_of_the_catalogue(tmp_path: Path) -> None:
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 10)], "StringIds": NAMES})
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
+    assert trace.labels.states == {state.value: state.label for state in catalogue().states}
+    assert trace.labels.states[17] == "Memory transfer"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "chunk"), [(1, 40), (2, 1000)])
+def test_chunks_and_workers_change_nothing(
+    workers: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = sorted((Path(__file__).parents[2] / "sample_reports" / "cluster").glob("*.sqlite"))
+    convert(reports, tmp_path / "whole.prv", Options(states=True))
+    monkeypatch.setattr(thread_states, "CHUNK_RECORDS", chunk)
+    monkeypatch.setattr(runs, "SAMPLE", 16)
+    convert(reports, tmp_path / "chunks.prv", Options(states=True, jobs=workers))
+    whole, chunks = (
+        (tmp_path / name).read_text().splitlines() for name in ("whole.prv", "chunks.prv")
+    )
+    # Equal times of two rows may come in another order.
+    assert sorted(whole) == sorted(chunks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [False, True])
+def test_clocks_that_stretch_leave_no_gap(
+    causal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_states, "CHUNK_RECORDS", 300)
+    monkeypatch.setattr(runs, "SAMPLE", 16)
+    generate(
+        tmp_path,
+        Job(
+            ranks=4,
+            hosts=2,
+            steps=4,
+            layers=1,
+            pace_ms=20,
+            seed=32,
+            mpi=True,
+            osrt=20,
+            clock_offset_range_ms=8.0,
+            clock_drift_range_ppm=50.0,
+        ),
+    )
+    trace, _ = convert_and_read(
+        sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv", states=True, causal=causal
+    )
+    check(trace)
+
+
+def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
+    """What a slowed clock leaves nothing of begins 1 ns earlier, in events and states alike;
+    nothing overlaps.
+    """
+    random = np.random.default_rng(5)
+    begins = np.sort(random.choice(np.arange(0, 4_000_000, 7), 3000, replace=False))
+    rows = [kernel(int(begin), int(begin) + 1 + int(begin) % 3) for begin in begins]
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": NAMES})
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
+    check(trace)
+    task = thread_states.StateTask(
+        0, (), {}, {}, {0: 0}, frozenset(), ClockMap(drift=-0.4), 3_000_000, tmp_path
+    )
+    found = np.zeros(len(begins), runs.STATE_DTYPE)
+    found["time"], found["end"] = begins, begins + 1
+    begin, end = windows.begins(found, task.clock), windows.ends(found, task.clock, task.duration)
+    assert (end[1:] > begin[1:]).all()
+    assert (begin[1:] >= end[:-1]).all()
+
+
+def test_years_in_one_report(tmp_path: Path) -> None:
+    """As damage makes them: too long for a number of a thread and a nanosecond."""
+    far, threads = 2**60, range(1, 21)
+    calls = [
+        os_call(begin, begin + 10, 4, tid=tid) for tid in threads for begin in (tid, far + tid)
+    ]
+    convert(
+        [make_export(tmp_path / "r.sqlite", {"StringIds": NAMES, "OSRT_API": calls})],
+        tmp_path / "o.prv",
+        Options(states=True),
+    )
+    found = written(read_trace(tmp_path / "o.prv"))
+    end = far + threads[-1] + 10 - 1
+    assert sorted(found.values()) == sorted(
+        [
+            state
+            for state in (
+                (0, tid - 1, RUNNING),
+                (tid - 1, tid + 9, IO),
+                (tid + 9, far + tid - 1, RUNNING),
+                (far + tid - 1, far + tid + 9, IO),
+                (far + tid + 9, end, RUNNING),
+            )
+            if state[0] < state[1]
+        ]
+        for tid in threads
+    )
+
+
+def test_asking_for_some_kinds_only(tmp_path: Path) -> None:
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {KERNEL: [kernel(5, 10)], RUNTIME: [call(0, 4, 1)], "StringIds": NAMES},
+    )
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True, kinds=("kernels",))
+    # Of the launching thread the trace has nothing.
+    assert {trace.row_name(row): states for row, states in written(trace).items()} == {
+        "THREAD 1.1.1 4242": [(0, 5, 2)],
+        "CUDA-D0.S7": [(0, 5, RUNNING)],
+    }
+
+
+def test_all_layouts_with_states_name_known_states() -> None:
+    known = {state.value for state in catalogue().states}
+    for layout in catalogue().layouts.values():
+        if layout.state is not None:
+            said = {
+                layout.state.otherwise,
+                *(state for state, _ in layout.state.names),
+                *(state for _, state in layout.state.values),
+            }
+            assert said - {None} <= known, layout.name
+            assert layout.state.field in ("", *(field.name for field in layout.fields)), layout.name

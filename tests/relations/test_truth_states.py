@@ -1,0 +1,393 @@
+"""States against a plain sweep over the events that the trace itself has, against SQL on the
+exports, and against Paraver.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from tools.corpus import EXPORTS, UNSET
+from tools.trace import Row, Trace
+from tools.trace_reader import read_trace
+
+from nsys2prv import Options, convert
+
+IDLE, RUNNING, NOT_CREATED, SYNCHRONIZATION, SCHEDULING, BLOCKED, IO = 0, 1, 2, 5, 7, 9, 12
+GROUP, OTHERS, TRANSFER, PROFILING, MEMORY, ACCELERATOR = 13, 15, 17, 18, 30, 32
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+#: Event type -> the state that all of its ranges imply.
+PLAIN = {
+    63000006: RUNNING,
+    63000008: RUNNING,
+    63000007: GROUP,
+    63000001: TRANSFER,
+    9500: GROUP,
+    50000002: GROUP,
+    50000003: OTHERS,
+    50000005: IO,
+    60000003: SYNCHRONIZATION,
+    60000070: RUNNING,
+    60000071: SYNCHRONIZATION,
+    60000072: SYNCHRONIZATION,
+    60000076: SYNCHRONIZATION,
+    68000100: RUNNING,
+    68001100: RUNNING,
+    68002100: RUNNING,
+    68002400: RUNNING,
+    68003300: RUNNING,
+}
+API, POINT_TO_POINT, ONE_SIDED, OS_CALL, PTHREAD, SYSTEM_CALL, FILE = (
+    63000000,
+    50000001,
+    50000004,
+    66400000,
+    61000000,
+    68004000,
+    68007000,
+)
+OVERHEAD, OVERHEAD_TYPE, OPENACC, THREAD_STATE = (
+    69000000,
+    69000001,
+    (66000000, 66000001, 66000002),
+    67000000,
+)
+#: Types whose ranges tell only where no other does.
+YIELDING = {OS_CALL, PTHREAD, SYSTEM_CALL, FILE}
+CALLS = {
+    "MPI_Send": 4,
+    "MPI_Recv": 3,
+    "MPI_Isend": 10,
+    "MPI_Irecv": 11,
+    "MPI_Wait": 8,
+    "MPI_Waitall": 8,
+    "MPI_Sendrecv": 16,
+    "MPI_Bsend": 4,
+    "MPI_Ssend": 4,
+    "MPI_Iprobe": 6,
+    "MPI_Probe": 6,
+    "MPI_Test": 8,
+    "MPI_Put": 17,
+    "MPI_Get": 17,
+    "MPI_Win_fence": 17,
+}
+CONSTRUCTS = {
+    8: SYNCHRONIZATION,
+    9: SYNCHRONIZATION,
+    5: ACCELERATOR,
+    6: TRANSFER,
+    7: TRANSFER,
+    11: TRANSFER,
+    14: MEMORY,
+    15: MEMORY,
+    16: MEMORY,
+    17: MEMORY,
+    2: OTHERS,
+    3: OTHERS,
+    4: OTHERS,
+}
+WAITING = {"sem_wait", "sem_timedwait", "sem_post", "futex", "waitpid"}
+PAUSES = {
+    "poll",
+    "select",
+    "epoll_wait",
+    "usleep",
+    "sleep",
+    "nanosleep",
+    "clock_nanosleep",
+    "sched_yield",
+    "pause",
+}
+MAPPING = {
+    "mmap",
+    "mmap64",
+    "munmap",
+    "mprotect",
+    "madvise",
+    "brk",
+    "shmat",
+    "shmctl",
+    "shmdt",
+    "shmget",
+}
+STARTING = {"fork", "clone", "clone3", "execve", "posix_spawn", "popen"}
+MOVING = {
+    "ioctl",
+    "read",
+    "write",
+    "open",
+    "openat",
+    "open64",
+    "openat64",
+    "close",
+    "fgets",
+    "fopen",
+    "fopen64",
+    "fclose",
+    "fcntl",
+    "fwrite",
+    "fread",
+    "fflush",
+    "recvmsg",
+    "sendmsg",
+    "recv",
+    "send",
+    "pread",
+    "pread64",
+    "pwrite",
+    "pwrite64",
+    "writev",
+    "readv",
+    "putc",
+    "fputs",
+    "socket",
+    "connect",
+    "bind",
+    "listen",
+    "accept",
+    "stat64",
+    "fstat64",
+    "pipe2",
+    "pipe",
+    "dup",
+    "fsync",
+    "epoll_ctl",
+    "fgetc",
+    "getdelim",
+    "lseek",
+    "posix_fallocate",
+    "ftruncate",
+    "fputc",
+    "shutdown",
+    "accept4",
+    "socketpair",
+    "sendto",
+    "recvfrom",
+    "eventfd",
+    "truncate",
+    "process_vm_writev",
+    "puts",
+    "fscanf",
+    "fprintf",
+    "printf",
+    "unlink",
+    "stat",
+    "access",
+    "sendfile",
+    "copy_file_range",
+    "fdatasync",
+    "opendir",
+    "readdir",
+    "closedir",
+    "sync",
+    "aio_read",
+    "aio_write",
+    "fputs_unlocked",
+    "lseek64",
+}
+
+
+def api_state(name: str) -> int:
+    if "Synchronize" in name or "StreamWaitEvent" in name:
+        return SYNCHRONIZATION
+    if "Launch" in name:
+        return ACCELERATOR
+    if "Memcpy" in name or "Memset" in name or "Prefetch" in name:
+        return TRANSFER
+    allocating = {
+        "cudaFree",
+        "cudaFreeHost",
+        "cudaFreeAsync",
+        "cuMemFree_v2",
+        "cudaFreeArray",
+        "cudaHostAlloc",
+        "cuMemHostAlloc",
+        "cuMemFreeHost",
+        "cuMemCreate",
+        "cuMemRelease",
+        "cuMemFreeAsync",
+        "cuArrayCreate",
+        "cuArrayDestroy",
+        "cuMemPoolDestroy",
+    }
+    return MEMORY if "Malloc" in name or "cuMemAlloc" in name or name in allocating else OTHERS
+
+
+def os_state(name: str) -> int:
+    for names, state in (
+        (WAITING, SYNCHRONIZATION),
+        (PAUSES, BLOCKED),
+        (MAPPING, MEMORY),
+        (STARTING, SCHEDULING),
+        (MOVING, IO),
+    ):
+        if name in names:
+            return state
+    return OTHERS
+
+
+def pthread_state(name: str) -> int | None:
+    if name in ("pthread_create", "pthread_exit", "pthread_cancel", "pthread_detach"):
+        return SCHEDULING
+    if name == "pthread_yield":
+        return BLOCKED
+    return SYNCHRONIZATION if re.search("mutex|rwlock|cond|spin|barrier|join", name) else None
+
+
+def implied(trace: Trace, code: int, value: int, others: dict[int, int]) -> int | None:
+    """The state that a range implies, told by the labels of the .pcf."""
+    label = trace.label(code, value)
+    if code in PLAIN:
+        return OTHERS if code == 50000002 and label.endswith("_init") else PLAIN[code]
+    if code == API:
+        return api_state(label)
+    if code in (POINT_TO_POINT, ONE_SIDED):
+        return CALLS.get(label, OTHERS)
+    if code in (OS_CALL, SYSTEM_CALL):
+        return os_state(label)
+    if code == PTHREAD:
+        return pthread_state(label)
+    if code == FILE:
+        return IO
+    if code == OVERHEAD:
+        return PROFILING if others.get(OVERHEAD_TYPE) in (3, 4) else None
+    return CONSTRUCTS.get(value) if code in OPENACC else None
+
+
+def rows_with_states(trace: Trace) -> dict[Row, int]:
+    """Row -> its state outside of all ranges: threads and streams have one, devices and what lies
+    beside a thread do not.
+    """
+    found: dict[Row, int] = {}
+    threads = set()
+    with_events = {one.row for intervals in trace.events.values() for one in intervals}
+    for task, (count, _) in enumerate(trace.tasks, 1):
+        for thread in range(1, count + 1):
+            name = trace.row_name((task, thread))
+            if name.startswith("THREAD "):
+                number = name.rsplit(" ", 1)[1]
+                # A further row of a thread has its number.
+                if (task, number) not in threads:
+                    threads.add((task, number))
+                    has_events = (task, thread) in with_events
+                    found[task, thread] = RUNNING if has_events else NOT_CREATED
+            elif name.startswith("CUDA-D") or re.match(
+                r"(OpenGL|Vulkan|Direct3D 1[12]|Video) GPU", name
+            ):
+                found[task, thread] = IDLE
+    return found
+
+
+def swept(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
+    """Begin, end and state on every row, one moment after the other, from the events of the trace."""
+    ranges: dict[Row, list[tuple[int, int, int, int]]] = defaultdict(list)
+    for code, intervals in trace.events.items():
+        for one in intervals:
+            state = implied(trace, code, one.value, one.others)
+            if state is not None:
+                ranges[one.row].append((one.begin, -one.end, state, code not in YIELDING))
+    scheduled: dict[Row, dict[int, int]] = defaultdict(dict)
+    known = {2: RUNNING, 20: IDLE, 6: NOT_CREATED}
+    for one in trace.events.get(THREAD_STATE, ()):
+        scheduled[one.row][one.begin] = known.get(one.value, BLOCKED)
+        if one.value == 6:
+            scheduled[one.row].setdefault(one.end, NOT_CREATED)
+    result = {}
+    for row, outside in rows_with_states(trace).items():
+        moments = sorted(
+            {
+                0,
+                trace.duration,
+                *(one[0] for one in ranges[row]),
+                *(-one[1] for one in ranges[row]),
+                *scheduled[row],
+            }
+        )
+        waiting, open_ = sorted(ranges[row], reverse=True), list[tuple[int, int, int, int]]()
+        states: list[tuple[int, int, int]] = []
+        for begin, end in pairwise(moments):
+            outside = scheduled[row].get(begin, outside)
+            while waiting and waiting[-1][0] <= begin:
+                open_.append(waiting.pop())
+            open_ = [one for one in open_ if -one[1] > begin]
+            firm = [one for one in open_ if one[3]]
+            state = max(firm or open_, default=(0, 0, outside, 0))[2]
+            if states and states[-1][2] == state:
+                begin = states.pop()[0]
+            states.append((begin, end, state))
+        result[row] = states
+    return result
+
+
+def written(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
+    found: dict[Row, list[tuple[int, int, int]]] = defaultdict(list)
+    for state in trace.states:
+        found[state.row].append((state.begin, state.end, state.value))
+    return {row: sorted(states) for row, states in found.items()}
+
+
+def check(trace: Trace) -> None:
+    """Every row with states has one at every time, without gap or overlap, and it is what the plain
+    sweep finds.
+    """
+    found, expected = written(trace), swept(trace)
+    assert set(found) == set(expected)
+    for row, states in found.items():
+        assert (states[0][0], states[-1][1]) == (0, trace.duration), trace.row_name(row)
+        assert all(before[1] == after[0] for before, after in pairwise(states)), trace.row_name(row)
+        assert states == expected[row], trace.row_name(row)
+    assert not trace.violations, str(trace.violations)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", ["training", "graphs", "cluster", "machine"])
+def test_states_of_samples(sample: str, tmp_path: Path) -> None:
+    convert(sorted((SAMPLES / sample).glob("*.sqlite")), tmp_path / "out.prv", Options(states=True))
+    trace = read_trace(tmp_path / "out.prv")
+    check(trace)
+    assert {state.value for state in trace.states} >= {
+        IDLE,
+        RUNNING,
+        SYNCHRONIZATION,
+        TRANSFER,
+        ACCELERATOR,
+    }
+
+
+#: Real exports: two GPUs and NCCL; MPI, CUDA and OS calls; thread states; many OS calls.
+REAL = (
+    "h100_2gpu_1s",
+    "saxpy-mpi-cuda_nsys_perlmutter0",
+    "power_iteration__baseline",
+    "nsys_reports_miniweather_baseline",
+)
+WORK = """SELECT sum(max(end - start, 1)) FROM {} WHERE end >= start"""
+
+
+@pytest.mark.parametrize("name", REAL if EXPORTS else [UNSET])
+def test_states_of_real_exports(name: str, tmp_path: Path) -> None:
+    (export,) = (path for path in EXPORTS if name in path.name)
+    convert([export], tmp_path / "out.prv", Options(states=True))
+    trace = read_trace(tmp_path / "out.prv")
+    check(trace)
+    totals: dict[int, int] = defaultdict(int)
+    for state in trace.states:
+        if trace.row_name(state.row).startswith("CUDA-D"):
+            totals[state.value] += state.end - state.begin
+    connection = sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True)
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    sums = {
+        table: connection.execute(WORK.format(table)).fetchone()[0] or 0 if table in tables else 0
+        for table in (
+            f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+        )
+    }
+    connection.close()
+    kernels, copies, sets, graphs = sums.values()
+    assert not graphs
+    assert totals[RUNNING] + totals[GROUP] == kernels
+    assert totals[TRANSFER] == copies + sets
