@@ -19,7 +19,7 @@ from tools.trace import Trace
 
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli.main import main
-from nsys2prv.store.corrections import CUT
+from nsys2prv.events.reasons import Reason
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 OVERHEAD, TYPE, SEVERITY, SOURCE, TEXT = 69000000, 69000001, 69000010, 69000011, 69000012
@@ -253,7 +253,7 @@ def test_overhead_is_cut_to_what_else_there_is(tmp_path: Path) -> None:
         (30, 40),
     ]
     assert sum(summary.dropped.values()) == 2
-    assert summary.repaired == {("profiler_overhead", CUT): 3}
+    assert summary.repaired == {("profiler_overhead", Reason.CUT_TO_PROGRAM): 3}
     assert summary.events["profiler_overhead"] == 4
 
 
