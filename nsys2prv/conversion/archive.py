@@ -41,7 +41,7 @@ from nsys2prv.store.packing import unpack
 from nsys2prv.store.task_result import TaskResult
 
 #: Of the form of stores. Raise it with every change of what they hold.
-VERSION = 7
+VERSION = 8
 MANIFEST = "store.json"
 #: Of the manifest, without this.
 DIGEST = "digest"
@@ -61,6 +61,8 @@ class ArchivedReport(Struct, frozen=True):
     info: ReportInfo
     #: Folders of the results of the tasks, in order, for both stages of reading.
     stages: list[list[str]]
+    #: First and last time of the report's events, read or not, in local ns; None if it has none.
+    span: tuple[int, int] | None = None
 
 
 class ArchiveManifest(Struct, frozen=True):

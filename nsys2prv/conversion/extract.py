@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from nsys2prv._util import engines, signals
 from nsys2prv._util.archive import ArchiveWriter, is_archive
 from nsys2prv._util.errors import Nsys2prvError, UsageError
@@ -19,7 +21,7 @@ from nsys2prv.conversion import reading
 from nsys2prv.conversion.archive import MANIFEST, ArchivedReport, ArchiveManifest, manifest
 from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.conversion.plan import Plan
-from nsys2prv.conversion.prepare import OpenedReports, opened, read_all
+from nsys2prv.conversion.prepare import OpenedReports, find_spans, opened, read_all
 from nsys2prv.conversion.summary import far_rows
 from nsys2prv.nsight.report_files import unchanged
 from nsys2prv.nsight.sqlite import has_log
@@ -63,7 +65,7 @@ def extract_to(
 
 def _write(found: OpenedReports, folder: Path, path: Path) -> list[TaskResult]:
     """Write the store; returns the results of its tasks, of which it has taken what is large."""
-    results = []
+    results: list[TaskResult] = []
     held = [ArchivedReport(info, [[], []]) for info in found.infos]
     archive = ArchiveWriter(path)
     try:
@@ -72,6 +74,8 @@ def _write(found: OpenedReports, folder: Path, path: Path) -> list[TaskResult]:
             archive.move_folder(packed)
             held[result.report].stages[stage].append(packed.name)
             results.append(result)
+        spans = find_spans(found, results, folder)
+        held = [replace(one, span=spans.get(report)) for report, one in enumerate(held)]
         selection = found.plan.selection
         archive.add_bytes(
             MANIFEST,
@@ -100,7 +104,8 @@ def read_and_pack(task: reading.Task) -> TaskResult:
         stored.path for stored in (*result.runs, *result.names.values(), *result.facts.values())
     }:
         path.unlink()
-    result.runs, result.names, result.facts = [], {}, {}
+    result.runs = [replace(run, samples=run.samples[:0]) for run in result.runs]
+    result.names, result.facts = {}, {}
     return result
 
 

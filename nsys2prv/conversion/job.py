@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from nsys2prv._util.engines.pool import Pool
 from nsys2prv._util.progress import Progress, Spent, timed
 from nsys2prv.clock.maps import ClockMap
+from nsys2prv.conversion.spans import Span
 from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.info import ReportInfo
@@ -83,6 +84,8 @@ class Job(Struct, dict=True):
     stores: list[Path] = field(default_factory=list)
     #: True if this is a part of the job that was read.
     is_cut: bool = False
+    #: First and last time of the events of each report, in the trace or not, in local ns.
+    spans: Mapping[int, Span] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         by_task = sorted(self.results, key=lambda result: result.task)
@@ -117,7 +120,7 @@ class Job(Struct, dict=True):
             (result.left_out for result in self.results), Counter()
         )
         #: Length of the trace, ns.
-        self.duration: int = trace_duration(self.results, self.clocks)
+        self.duration: int = trace_duration(self.results, self.spans, self.clocks)
 
     @property
     def clocks(self) -> list[ClockMap]:
@@ -125,9 +128,13 @@ class Job(Struct, dict=True):
         return self.placed.clocks
 
 
-def trace_duration(results: Sequence[TaskResult], clocks: Sequence[ClockMap]) -> int:
-    """Return the length of the trace (ns), from all that it holds."""
-    lasts: dict[int, list[int]] = {}
+def trace_duration(
+    results: Sequence[TaskResult], spans: Mapping[int, Span], clocks: Sequence[ClockMap]
+) -> int:
+    """Return the length of the trace (ns), from all that it holds and the spans of the reports'
+    events (local ns).
+    """
+    lasts = {report: [last] for report, (_, last) in spans.items()}
     for run in (run for result in results for run in result.runs):
         lasts.setdefault(run.report, []).append(run.last)
     return max(

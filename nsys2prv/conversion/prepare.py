@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import OPEN
 from nsys2prv._util.engines import alone
 from nsys2prv._util.engines.pool import Pool, worth_parallelizing
 from nsys2prv._util.errors import Detail, NothingToWrite, Nsys2prvError, Unreadable
@@ -28,6 +27,7 @@ from nsys2prv.conversion.cut.selection import wanted_reports
 from nsys2prv.conversion.job import Job, Workers, threads_of, trace_duration
 from nsys2prv.conversion.options import DEFAULTS
 from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.spans import Span, all_spans, find_span, plan_span_tasks
 from nsys2prv.conversion.startup import should_parallelize
 from nsys2prv.conversion.summary import far_rows
 from nsys2prv.conversion.timeline import (
@@ -79,6 +79,8 @@ class _Reading(Struct):
     workers: Workers
     #: Results of the tasks done so far.
     results: list[TaskResult] = field(default_factory=list)
+    #: First and last time of the events of each report, read or not, in local ns.
+    spans: Mapping[int, Span] = field(default_factory=dict)
 
     def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
         return self.workers.run(
@@ -123,6 +125,7 @@ def _prepare(
     with unchanged([path for path in paths if not has_log(path)]):
         found = opened(reports, plan, folder, pool, quiet)
         results = [result for _, result in read_all(found, folder, archive.run_reading_task)]
+        spans = find_spans(found, results, folder)
     stores = list(dict.fromkeys(path for path, _ in found.stored.values()))
     with archive.blame_stores(stores):
         clocks = [
@@ -132,10 +135,11 @@ def _prepare(
         reading = _Reading(
             found.infos,
             place(clocks),
-            _with_clocks(found, place(clocks), folder),
+            _with_clocks(found, place(clocks), spans, folder),
             folder,
             found.workers,
             results,
+            spans,
         )
         reading.results += reading.run(
             derive.derive_task,
@@ -151,7 +155,9 @@ def _prepare(
     return job
 
 
-def _with_clocks(found: OpenedReports, placements: list[Placement], folder: Path) -> Plan:
+def _with_clocks(
+    found: OpenedReports, placements: list[Placement], spans: Mapping[int, Span], folder: Path
+) -> Plan:
     """Return the plan; where it leaves out kinds of events by which clocks of hosts are aligned,
     these are read for that alone, so that the same reports have the same clocks whatever is asked
     for.
@@ -180,7 +186,7 @@ def _with_clocks(found: OpenedReports, placements: list[Placement], folder: Path
         ),
     )
     results = [result for _, result in read_all(observing, part, archive.run_reading_task)]
-    reading = _Reading(found.infos, placements, observing.plan, part, found.workers, results)
+    reading = _Reading(found.infos, placements, observing.plan, part, found.workers, results, spans)
     reading.results += reading.run(
         derive.derive_task, derive.plan_derive_tasks(results, kinds, part), found.workers.pool.jobs
     )
@@ -310,11 +316,35 @@ def read_all(
                 raise Unreadable(str(error), next(waiting).info.given) from None
 
 
+def find_spans(
+    found: OpenedReports, results: Sequence[TaskResult], folder: Path
+) -> dict[int, Span]:
+    """Return the first and the last time (local ns) of the events of each report that has any,
+    whether they were read or not. results: of reading.
+    """
+    tasks = [
+        task
+        for task in plan_span_tasks(
+            found.infos, results, found.plan.selection, found.plan.settings, folder
+        )
+        if task.report not in found.stored
+    ]
+    told = {
+        report: stored.span
+        for report, (_, stored) in found.stored.items()
+        if stored.span is not None
+    }
+    spans = found.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
+    return all_spans(
+        results, {**told, **dict(zip((task.report for task in tasks), spans, strict=True))}
+    )
+
+
 def _prepared(reading: _Reading) -> Job:
     if not any(result.runs for result in reading.results):
         raise NothingToWrite(_nothing(reading))
     reading.results, small = scale_fractions(reading.results, reading.folder)
-    reading.results = clip_profiler_events(reading.results, reading.folder)
+    reading.results = clip_profiler_events(reading.results, reading.spans, reading.folder)
     reading.results = separate_overlaps(
         reading.results, partial(reading.run, ahead=reading.workers.pool.jobs)
     )
@@ -326,7 +356,7 @@ def _prepared(reading: _Reading) -> Job:
     reading.results, notes = device_model.deduplicate_device_samples(
         reading.results, model.rows, clocks
     )
-    reading.results = mark_unsampled(reading.results, reading.folder, clocks)
+    reading.results = mark_unsampled(reading.results, reading.spans, reading.folder, clocks)
     with reading.workers.spent.stage("names"):
         values = _name_values(reading)
     notes += (
@@ -373,6 +403,7 @@ def _prepared(reading: _Reading) -> Job:
         reading.workers,
         notes,
         warnings=small,
+        spans=reading.spans,
     )
 
 
@@ -395,7 +426,7 @@ def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:
 def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
     """Return the timeline, on which hosts are aligned as asked for."""
     method = reading.plan.method
-    placements = place_unclocked(reading.placements, reading.results, method)
+    placements = place_unclocked(reading.placements, reading.spans, method)
     record = method if isinstance(method, ClockRecord) else None
     if record is None and method not in (UTC, NONE):
         clocks, names = host_clocks(reading.infos, reading.placements)
@@ -419,18 +450,13 @@ def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
                 for process in model.processes
             ]
             record = align.to_record(found, names, owners)
-    return timeline(placements, reading.infos, reading.results, record)
+    return timeline(placements, reading.infos, reading.spans, record)
 
 
 def _span(reading: _Reading, placements: Sequence[Placement]) -> tuple[int, int]:
     """Return the first and the last time of all events, as they are placed."""
     times = [
-        placements[run.report].map.to_global(
-            np.array([run.first, run.first if run.until == OPEN else run.until])
-        )
-        for result in reading.results
-        for run in result.runs
-        if run.first != OPEN
+        placements[report].map.to_global(np.array(span)) for report, span in reading.spans.items()
     ]
     return int(min(pair[0] for pair in times)), int(max(pair[1] for pair in times))
 
@@ -445,7 +471,7 @@ def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) 
     clocks, hosts = host_clocks(reading.infos, reading.placements)
     names = causality.report_names(reading.infos, model.processes)
     return start_at_first_event(
-        causality.moved(placed, order, names, [hosts[clock] for clock in clocks]), reading.results
+        causality.moved(placed, order, names, [hosts[clock] for clock in clocks]), reading.spans
     )
 
 
@@ -461,7 +487,7 @@ def _states(
         model.rows,
         threads,
         placed.clocks,
-        trace_duration(reading.results, placed.clocks),
+        trace_duration(reading.results, reading.spans, placed.clocks),
         reading.folder,
     )
     return list(reading.run(thread_states.make_states, tasks, ahead=reading.workers.pool.jobs))

@@ -4,21 +4,20 @@ map of each report.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
 from nsys2prv.clock.maps import UNPLACED, ClockMap, Placement
 from nsys2prv.clock.record import CausalRecord, ClockRecord, read_record
+from nsys2prv.conversion.spans import Span
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.relations.kind import MPI, NCCL
-from nsys2prv.store.task_result import TaskResult
 
 #: What --align takes beside the name of a clock file: everything observed, one model's
 #: observations, UTC alone, local times as they are.
@@ -105,14 +104,14 @@ class Timeline(Struct, frozen=True):
 
 
 def place_unclocked(
-    placements: Sequence[Placement], results: Sequence[TaskResult], method: str | ClockRecord
+    placements: Sequence[Placement], spans: Mapping[int, Span], method: str | ClockRecord
 ) -> list[Placement]:
     """Return the placements with a place for every report: those without any clock begin with the
-    first event of the others.
+    first event of the others. spans: of the events of each report, local ns.
     """
     if method == NONE:
         return [replace(placement, map=ClockMap(0), method=AS_THEY_ARE) for placement in placements]
-    firsts = _firsts(placements, results)
+    firsts = _firsts(placements, spans)
     placed = [time for report, time in firsts.items() if placements[report].method != UNPLACED]
     start = ClockMap(min(placed, default=0))
     return [
@@ -124,10 +123,12 @@ def place_unclocked(
 def timeline(
     placements: Sequence[Placement],
     infos: Sequence[ReportInfo],
-    results: Sequence[TaskResult],
+    spans: Mapping[int, Span],
     record: ClockRecord | None,
 ) -> Timeline:
-    """Return the timeline of settled placements and what is known of their hosts' clocks."""
+    """Return the timeline of settled placements and what is known of their hosts' clocks. spans: of
+    the events of each report, local ns.
+    """
     warnings = []
     if record is not None:
         numbers, names = host_clocks(infos, placements)
@@ -146,7 +147,7 @@ def timeline(
             if len(names) > 1
             else None
         )
-    return start_at_first_event(Timeline(list(placements), record, [], 0, tuple(warnings)), results)
+    return start_at_first_event(Timeline(list(placements), record, [], 0, tuple(warnings)), spans)
 
 
 def comparable(placed: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
@@ -167,11 +168,11 @@ def comparable(placed: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
     return [found[references[number]] for number in numbers]
 
 
-def start_at_first_event(placed: Timeline, results: Sequence[TaskResult]) -> Timeline:
+def start_at_first_event(placed: Timeline, spans: Mapping[int, Span]) -> Timeline:
     """Return the timeline, of these placements, with the epoch and the clocks that follow from
-    them.
+    them. spans: of the events of each report, local ns.
     """
-    epoch = min(_firsts(placed.placements, results).values())
+    epoch = min(_firsts(placed.placements, spans).values())
     # The writer begins a range of 1 ns, of which a slowed clock leaves nothing, 1 ns earlier: also
     # the very first.
     slowed = [placement.map for placement in placed.placements if placement.map.slack]
@@ -186,12 +187,9 @@ def start_at_first_event(placed: Timeline, results: Sequence[TaskResult]) -> Tim
     )
 
 
-def _firsts(placements: Sequence[Placement], results: Sequence[TaskResult]) -> dict[int, int]:
+def _firsts(placements: Sequence[Placement], spans: Mapping[int, Span]) -> dict[int, int]:
     """Return the time of the first event of each report, as they are placed."""
-    firsts: dict[int, list[int]] = {}
-    for run in (run for result in results for run in result.runs if run.first != OPEN):
-        firsts.setdefault(run.report, []).append(run.first)
     return {
-        report: int(placements[report].map.to_global(np.array(times)).min())
-        for report, times in firsts.items()
+        report: int(placements[report].map.to_global(np.array([first]))[0])
+        for report, (first, _) in spans.items()
     }

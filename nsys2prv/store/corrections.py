@@ -5,7 +5,7 @@ mark unsampled time, scale fractions alike in all ranks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,9 +33,11 @@ from nsys2prv.store.runs import (
 from nsys2prv.store.task_result import TaskResult
 
 
-def clip_profiler_events(results: Sequence[TaskResult], folder: Path) -> list[TaskResult]:
-    """Return the results with rows of kinds that do not extend the trace cut to what their report
-    holds else, if it does.
+def clip_profiler_events(
+    results: Sequence[TaskResult], spans: Mapping[int, tuple[int, int]], folder: Path
+) -> list[TaskResult]:
+    """Return the results with rows of kinds that do not extend the trace cut to the spans (local
+    ns) of what else the reports hold.
     """
     kinds = {
         layout: kind
@@ -43,12 +45,6 @@ def clip_profiler_events(results: Sequence[TaskResult], folder: Path) -> list[Ta
         if not kind.rows.extends_trace
         for layout in kind.layouts
     }
-    spans: dict[int, tuple[int, int]] = {}
-    for result in results:
-        for run in result.runs:
-            if run.shape.name not in kinds:
-                first, last = spans.get(result.report, (run.first, run.last))
-                spans[result.report] = min(first, run.first), max(last, run.last)
     return [
         _cut(result, kinds, spans[result.report], folder) if result.report in spans else result
         for result in results
@@ -129,24 +125,26 @@ ENOUGH = 16
 
 
 def mark_unsampled(
-    results: Sequence[TaskResult], folder: Path, clocks: Sequence[ClockMap]
+    results: Sequence[TaskResult],
+    spans: Mapping[int, tuple[int, int]],
+    folder: Path,
+    clocks: Sequence[ClockMap],
 ) -> list[TaskResult]:
     """Return the results with zeros for the GPUs whose samples they hold first, stored in this
     folder and counted in the accounts.
 
-    clocks: from each report's time to one that they share.
+    spans: of the events of each report, local ns. clocks: from each report's time to one that they
+    share.
     """
-    firsts: dict[int, int] = {}
     found: dict[tuple, list[tuple[int, Run]]] = {}
     for place, result in enumerate(results):
         for run in result.runs:
-            firsts[result.report] = min(run.first, firsts.get(result.report, run.first))
             if run.shape.name == LAYOUT:
                 found.setdefault((result.report, result.objects[run.object]), []).append(
                     (place, run)
                 )
     changed, reader = list(results), SpillReader()
-    begin = min((_shared(clocks[report], time) for report, time in firsts.items()), default=0)
+    begin = min((_shared(clocks[report], time) for report, (time, _) in spans.items()), default=0)
     for number, ((report, _), holders) in enumerate(found.items()):
         holders.sort(key=lambda held: held[1].first)
         times = _zeros([run for _, run in holders], reader, clocks[report], begin)

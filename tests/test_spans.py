@@ -1,0 +1,83 @@
+"""Traces of the same reports lie on the same timeline, whatever kinds of events were asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tools.conversions import convert_and_read, found
+from tools.exports import call, kernel, make_export, os_call, strings
+
+from nsys2prv import Options, convert
+from nsys2prv.conversion.extract import extract_to
+
+KERNELS = 63000006
+SAMPLES = Path(__file__).parent.parent / "sample_reports"
+
+
+def head_and_events(prv: Path, valued: bool = True) -> tuple[bytes, set[bytes]]:
+    """The duration that the header states, and time, type and value of every event, or the times
+    alone where types and values depend on what else was read.
+    """
+    head, *lines = prv.read_bytes().splitlines()
+    events = set()
+    for line in lines:
+        if line.startswith(b"2:"):
+            _, _, _, _, _, time, *pairs = line.split(b":")
+            events |= {
+                b":".join((time, code, value)) if valued else time
+                for code, value in zip(pairs[::2], pairs[1::2], strict=True)
+            }
+    return head.split(b"):", 1)[1].split(b"_", 1)[0], events
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cluster", "graphs", "machine", "training"])
+def test_samples_have_one_timeline(name: str, tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
+    convert(reports, tmp_path / "all.prv", Options(metadata=False))
+    for kinds in (("cuda_api_trace",), ("osrt",), ("kernels",), ("nvtx_pushpop_trace",)):
+        valued = kinds[0] in ("cuda_api_trace", "osrt")
+        duration, everything = head_and_events(tmp_path / "all.prv", valued)
+        output = tmp_path / f"{kinds[0]}.prv"
+        convert(reports, output, Options(kinds=kinds, metadata=False))
+        mine, events = head_and_events(output, valued)
+        assert mine == duration
+        assert len(events) > 40
+        assert events <= everything
+
+
+def report(folder: Path) -> Path:
+    """Rows without usable times, and rows that no kind takes, lie outside of all others."""
+    return make_export(
+        folder / "r.sqlite",
+        {
+            "OSRT_API": [
+                os_call(1_000, 1_500),
+                os_call(50, None),
+                os_call(2_000, 9_000),
+                os_call(10, 90_000, eventClass=1),
+            ],
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [call(3_000, 3_100, 7)],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(3_200, 4_000, correlationId=7)],
+            "StringIds": strings("read", "cudaLaunchKernel_v7000"),
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"kinds": ("kernels",)}, {"min_duration": {"osrt": 8_000}}, {"kinds": ("osrt",)}, {}],
+)
+def test_time_is_that_of_all_events(options: dict, tmp_path: Path) -> None:
+    trace, summary = convert_and_read([report(tmp_path)], tmp_path / "o.prv", **options)
+    assert summary.duration == 8_000
+    if options.get("kinds") != ("osrt",):
+        assert found(trace, KERNELS)[0][1:] == (2_200, 3_000)
+
+
+def test_a_store_keeps_the_time_of_all_events(tmp_path: Path) -> None:
+    extract_to([report(tmp_path)], tmp_path / "s.store", Options(kinds=("kernels",)))
+    trace, summary = convert_and_read([tmp_path / "s.store"], tmp_path / "o.prv")
+    assert summary.duration == 8_000
+    assert found(trace, KERNELS)[0][1:] == (2_200, 3_000)
