@@ -1,7 +1,8 @@
 """Nodes, tasks and threads of the trace, from the objects that the reports' events sit on.
 
-One task per process that has events, in rank order; within a task the host threads come first, then
-one thread per (device, stream), then one per GPU and sort of other work, then GPUs with samples. A
+One task per process that has events, in rank order; within a task the main thread comes first, then
+one thread per (device, stream), then one per GPU and sort of other work, then the other host
+threads, then further rows of host threads for ranges that overlap, then GPUs with samples. A
 process is known by its machine, its report and its pid: pids repeat between hosts and containers. A
 device is one row of the trace whatever reports have samples of it: a GPU's is in the first task
 that works on it, those of all others are in a task of their host behind all processes, a switch's
@@ -121,10 +122,9 @@ def build(
     ambiguous = _streams_on_several_hosts(by_process, infos, gpus)
     for process in processes:
         info = infos[process.report]
-        keys = sorted(
-            by_process[process.report, process.pid],
-            key=lambda key: _thread_order(key, process, info, gpus),
-        )
+        found = by_process[process.report, process.pid]
+        main = _main_thread(found, process, info)
+        keys = sorted(found, key=lambda key: _thread_order(key, main, process, info, gpus))
         for position, key in enumerate(keys):
             rows[process.report, key] = threads + position
         task = len(tasks) + 1
@@ -356,19 +356,31 @@ def _gpu_numbers(gpus: dict[str, set[int]]) -> dict[str, int]:
     return {key: number for number, key in enumerate(sorted(gpus))}
 
 
+def _main_thread(keys: Iterable[ObjectKey], process: RankedProcess, info: ReportInfo) -> int | None:
+    """Return the globalTid of the thread that stands for its process: the main one, or the first of
+    those with a row.
+    """
+    threads = {key.tid for key in keys if isinstance(key, ThreadKey)}
+    return min(
+        threads,
+        key=lambda tid: (tid_of(tid) != pid_of(process.pid), *_by_name(tid, info)),
+        default=None,
+    )
+
+
+def _by_name(tid: int, info: ReportInfo) -> tuple:
+    return natural_key(info.threads.get(tid, "")), tid_of(tid), tid
+
+
 def _thread_order(
-    key: ObjectKey, process: RankedProcess, info: ReportInfo, gpus: GpuNumbers
+    key: ObjectKey, main: int | None, process: RankedProcess, info: ReportInfo, gpus: GpuNumbers
 ) -> tuple:
+    """Return the place of a row in its task: the main thread, streams, other work on GPUs, other
+    threads, and last the further rows of threads.
+    """
     if isinstance(key, ThreadKey):
-        main = tid_of(key.tid) != pid_of(process.pid)
-        return (
-            0,
-            main,
-            natural_key(info.threads.get(key.tid, "")),
-            tid_of(key.tid),
-            key.tid,
-            key.lane,
-        )
+        group = 4 if key.lane else 0 if key.tid == main else 3
+        return (group, key.tid != main, *_by_name(key.tid, info), key.lane)
     if isinstance(key, QueueKey):
         return (2, key.queue, gpus.number(process.report, key), key.gpu, key.lane)
     return (1, gpus.number(process.report, key), key.device, key.stream, key.lane)

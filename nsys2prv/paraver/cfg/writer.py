@@ -9,7 +9,10 @@ from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Histogram, Single, Window, check
 
 VERSION = "3.4"
-WIDTH, HEIGHT, TABLE_HEIGHT = 900, 250, 500
+#: Pixels: of timelines with a row for each thread, and of others; of tables; and of what shares a
+#: screen with the title of each timeline.
+WIDTH, HEIGHT, LOW, TABLE_HEIGHT = 1000, 500, 250, 640
+SCREEN, TITLE = 900, 40
 DESCRIPTION_BEGIN, DESCRIPTION_END = "ConfigFile.BeginDescription", "ConfigFile.EndDescription"
 NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 
@@ -29,7 +32,7 @@ def cfg_text(cfg: Cfg) -> str:
     parts = [
         head,
         *(
-            _window(window, number, shown[number - 1])
+            _window(window, number, shown[number - 1], max(1, shown[-1]))
             for number, window in enumerate(cfg.windows, 1)
         ),
     ]
@@ -51,27 +54,30 @@ def _capital(value: bool) -> str:
     return "True" if value else "False"
 
 
-def _window(window: Window, number: int, place: int) -> list[str]:
-    """Return lines of a window; `place` is how many shown ones stand above it on the screen."""
+def _window(window: Window, number: int, place: int, shown: int) -> list[str]:
+    """Return lines of a window; `place` is how many of the `shown` ones stand above it on the
+    screen.
+    """
+    height = min(HEIGHT if window.level == "thread" else LOW, SCREEN // shown - TITLE)
     return [
         "#" * 80,
         f"< NEW DISPLAYING WINDOW {window.title} >",
         "#" * 80,
         f"window_name {window.title}",
         *(
-            _single(window, number, place)
+            _single(window, number, place, height)
             if isinstance(window, Single)
-            else _composed(window, number, place)
+            else _composed(window, number, place, height)
         ),
     ]
 
 
-def _single(window: Single, number: int, place: int) -> list[str]:
+def _single(window: Single, number: int, place: int, height: int) -> list[str]:
     conditions = {name: window.filters.get(name, Filter("All")) for name in grammar.FILTERS}
     lines = [
         "window_type single",
         f"window_id {number}",
-        *_shown(window, place),
+        *_shown(window, place, height),
         f"window_logical_filtered {_flag(not window.physical)}",
         f"window_physical_filtered {_flag(window.physical)}",
         "window_intracomms_enabled true",
@@ -88,7 +94,7 @@ def _single(window: Single, number: int, place: int) -> list[str]:
     return lines
 
 
-def _composed(window: Composed, number: int, place: int) -> list[str]:
+def _composed(window: Composed, number: int, place: int, height: int) -> list[str]:
     places = tuple(place for place in grammar.SELECTED if place not in grammar.SINGLE_ONLY)
     return [
         "window_type composed",
@@ -97,20 +103,20 @@ def _composed(window: Composed, number: int, place: int) -> list[str]:
         "window_shifts 0 0",
         f"window_operation {window.operation}",
         "window_identifiers " + " ".join(map(str, window.parents)),
-        *_shown(window, place),
+        *_shown(window, place, height),
         *_functions(window, places, {}),
     ]
 
 
-def _shown(window: Window, place: int) -> list[str]:
+def _shown(window: Window, place: int, height: int) -> list[str]:
     look = window.look
     low, high = look.scale or (0.0, 1.0)
     colored, mode = grammar.LOOKS[look.style]
     lines = [
         "window_position_x 50",
-        f"window_position_y {50 + place * (HEIGHT + 40)}",
+        f"window_position_y {50 + place * (height + TITLE)}",
         f"window_width {WIDTH}",
-        f"window_height {HEIGHT}",
+        f"window_height {height}",
         f"window_comm_lines_enabled {_flag(look.lines)}",
         "window_flags_enabled false",
         f"window_noncolor_mode {_flag(colored)}",
