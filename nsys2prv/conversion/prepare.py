@@ -42,6 +42,7 @@ from nsys2prv.conversion.timeline import (
 )
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue, domain_numbers
+from nsys2prv.events.critical_path import NAME as CRITICAL_PATH
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import reason_text
 from nsys2prv.events.selection import Selection
@@ -391,7 +392,7 @@ def _prepared(reading: _Reading) -> Job:
                 f"{sum(run.rows for result in states for run in result.runs):,} states of threads and streams"
             ),
         ]
-    return Job(
+    job = Job(
         reading.infos,
         reading.plan.selection,
         reading.results,
@@ -405,6 +406,13 @@ def _prepared(reading: _Reading) -> Job:
         warnings=small,
         spans=reading.spans,
     )
+    if any(kind.name == CRITICAL_PATH for kind in reading.plan.selection.kinds):
+        # Not before it is needed.
+        from nsys2prv.conversion.critical_path import with_critical_path
+
+        with reading.workers.spent.stage("critical path"):
+            return with_critical_path(job)
+    return job
 
 
 def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:

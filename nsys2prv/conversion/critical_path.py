@@ -1,0 +1,229 @@
+"""Bring together what the critical path of a job depends on, in trace time, and store the path as
+records on the rows that it leads over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import ABSENT
+from nsys2prv.conversion.job import Job
+from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.critical_path import LAYOUT, NAME
+from nsys2prv.events.extraction import StreamKey
+from nsys2prv.events.kind import Account, Rows
+from nsys2prv.events.names.calls import LAYOUTS as MPI_LAYOUTS
+from nsys2prv.events.names.calls import synchronising_calls
+from nsys2prv.relations import critical_path as path
+from nsys2prv.store import windows
+from nsys2prv.store.runs import BEGIN, LINE, TRACE, Run, SpillReader, SpillWriter, fields_present
+from nsys2prv.store.task_result import TaskResult
+
+#: Layouts of work on devices -> what it is on the path.
+WORK = {
+    "cuda_kernel": path.COMPUTATION,
+    "nccl_kernel": path.NCCL,
+    "memory_operation": path.MEMORY,
+    "cuda_graph": path.GRAPH,
+}
+#: Layouts of calls on host threads.
+CALLS = {"cuda_api": path.CALL, **dict.fromkeys(MPI_LAYOUTS, path.MPI)}
+#: Lines from calls to the work that they launch, and between calls of MPI.
+LAUNCHES, MESSAGES = ("launch", "memory"), "mpi_message"
+
+
+def with_critical_path(job: Job) -> Job:
+    """Return the job with its critical path."""
+    number = 1 + max(result.task for result in job.results)
+    result = TaskResult(number, TRACE, 0)
+    writer = SpillWriter(job.folder / f"runs-{number}.bin", TRACE, number)
+    account = Account()
+    pieces = path.critical_path(*_work_and_calls(job), job.duration)
+    try:
+        if len(pieces.begin):
+            columns = {"cause": pieces.cause, "class": pieces.kernel_class}
+            rows = Rows(LAYOUT, pieces.begin, pieces.end, pieces.thread, columns)
+            result.store(rows, writer, account)
+    finally:
+        writer.close()
+    result.add_found(NAME, account)
+    return replace(job, results=[*job.results, result])
+
+
+def _work_and_calls(job: Job) -> tuple[path.Operations, path.Calls]:
+    calls, outer = _calls(job)
+    work = _read(job, BEGIN, WORK, ("class",))
+    streams, devices, tasks = _places(job)
+    thread = work["thread"].to_numpy()
+    launched, sender = (
+        _located(events, _started(_read(job, LINE, kinds), outer), "call")
+        for events, kinds in ((work, LAUNCHES), (calls, (MESSAGES,)))
+    )
+    return (
+        path.Operations(
+            work["begin"].to_numpy(),
+            work["end"].to_numpy(),
+            thread,
+            streams[thread],
+            devices[thread],
+            tasks[thread],
+            work["kind"].to_numpy(),
+            work["class"].to_numpy(),
+            launched,
+            _last(job, work),
+        ),
+        path.Calls(
+            calls["begin"].to_numpy(),
+            calls["end"].to_numpy(),
+            calls["thread"].to_numpy(),
+            tasks[calls["thread"].to_numpy()],
+            calls["kind"].to_numpy(),
+            sender,
+        ),
+    )
+
+
+def _places(job: Job) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return of each thread of the trace the number of its stream, of its device, and its task."""
+    count = job.model.tree.threads
+    streams, devices = np.arange(count), np.arange(count)
+    known: dict[tuple, int] = {}
+    for (report, key), thread in job.model.rows.items():
+        if isinstance(key, StreamKey):
+            # Rows of work that overlaps other work are of the stream too.
+            streams[thread] = known.setdefault((report, key.pid, key.device, key.stream), thread)
+            devices[thread] = known.setdefault((report, key.pid, key.device), thread)
+    tasks = [number for number, task in enumerate(job.model.tree.tasks) for _ in task.threads]
+    return streams, devices, np.array(tasks, np.int64)
+
+
+def _calls(job: Job) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the calls that lie within no other on their thread, and all calls with the index of
+    the outermost one (`call`) that each lies in.
+    """
+    calls = _read(job, BEGIN, CALLS, ("call",)).sort("thread", "begin", -pl.col("end"))
+    before = pl.col("end").cum_max().shift(1).over("thread")
+    outermost = (before <= pl.col("begin")).fill_null(True)
+    calls = calls.with_columns(outermost=outermost)
+    calls = calls.with_columns(call=pl.col("outermost").cum_sum().cast(pl.Int64) - 1)
+    return calls.filter("outermost"), calls.select("thread", "begin", "call")
+
+
+def _started(lines: pl.DataFrame, outer: pl.DataFrame) -> pl.DataFrame:
+    """Return where lines lead to, with the call that each starts from (`call`)."""
+    call = _located(lines.select(thread="sender", begin="sent"), outer, "call")
+    return lines.select("thread", "begin", pl.Series("call", call)).filter(pl.col("call") >= 0)
+
+
+def _located(events: pl.DataFrame, found: pl.DataFrame, column: str) -> np.ndarray:
+    """Return a column of what was found at the threads and begins of events, -1 for nothing."""
+    thread, begin, at_thread, at = (
+        frame[name].to_numpy() for frame in (found, events) for name in ("thread", "begin")
+    )
+    place = path.latest_before(thread, begin, at_thread, at)
+    if not len(begin):
+        return place
+    there = (place >= 0) & (begin[place] == at)
+    return np.where(there, found[column].to_numpy()[place], -1)
+
+
+def _last(job: Job, work: pl.DataFrame) -> np.ndarray:
+    """Return for each operation the index of the one that began last in its collective, or its
+    own.
+    """
+    own = np.arange(work.height)
+    records = _read(job, BEGIN, ("nccl_collective",), ("collective", "late"))
+    records = records.filter(pl.col("late") >= 0)
+    place = _located(records, work.select("thread", "begin", at=pl.int_range(pl.len())), "at")
+    records = records.with_columns(at=pl.Series(place)).filter(pl.col("at") >= 0)
+    latest = (
+        records.sort("begin", maintain_order=True)
+        .group_by("collective", maintain_order=True)
+        .agg(last=pl.col("at").last())
+    )
+    records = records.join(latest, on="collective", how="left")
+    own[records["at"].to_numpy()] = records["last"].to_numpy()
+    return own
+
+
+def _read(
+    job: Job, stream: str, names: Iterable[str] | Mapping[str, int], fields: Sequence[str] = ()
+) -> pl.DataFrame:
+    """Return records or lines of the job in trace time: of records `begin`, `end`, `thread`, `kind`
+    (what `names` says of the layout; -1 without) and the fields; of lines `sent`, `sender`, `begin`,
+    `thread`.
+    """
+    reader = SpillReader()
+    columns = (
+        ("sent", "sender", "begin", "thread")
+        if stream == LINE
+        else ("begin", "end", "thread", "kind", *fields)
+    )
+    pieces: dict[str, list[np.ndarray]] = {name: [np.zeros(0, np.int64)] for name in columns}
+    wanted, waits = set(names), _synchronising(job)
+    try:
+        for run in job.runs:
+            if run.shape.stream != stream or run.shape.name not in wanted:
+                continue
+            records = reader.between(run, run.first, None)
+            found = _lines(job, run, records) if stream == LINE else _events(job, run, records)
+            if stream == BEGIN:
+                found |= _fields(job, run, records, fields)
+                kind = names.get(run.shape.name, -1) if isinstance(names, Mapping) else -1
+                found["kind"] = np.full(len(records), kind)
+                if run.shape.name == "cuda_api" and "call" in found:
+                    found["kind"][np.isin(found["call"], waits)] = path.WAIT
+            for name in columns:
+                pieces[name].append(found[name].astype(np.int64, copy=False))
+    finally:
+        reader.close()
+    return pl.DataFrame({name: np.concatenate(parts) for name, parts in pieces.items()})
+
+
+def _events(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
+    clock = job.clocks[run.report]
+    begin = windows.begins(records, clock)
+    return {
+        "begin": begin,
+        "end": np.maximum(windows.ends(records, clock, job.duration), begin + 1),
+        "thread": job.threads[run.source][records["object"]],
+    }
+
+
+def _lines(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
+    clock, threads = job.clocks[run.report], job.threads[run.source]
+    return {
+        "sent": clock.to_global(records["time"]),
+        "sender": threads[records["sender"]],
+        "begin": windows.begins_of(records["receive"], records["until"], clock),
+        "thread": threads[records["receiver"]],
+    }
+
+
+def _fields(job: Job, run: Run, records: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return fields of records, ABSENT where they lack one."""
+    layout = catalogue().layouts[run.shape.name]
+    declared = {field.name: field for field in fields_present(layout, run.shape.present)}
+    always = {field.name for field in layout.fields if field.values is None and not field.optional}
+    found = {}
+    for name in names:
+        if name not in declared:
+            found[name] = np.full(len(records), 0 if name in always else ABSENT)
+        elif isinstance(values := declared[name].values, NameSet):
+            found[name] = job.names[values.name][run.source][records[name]]
+        else:
+            found[name] = records[name].astype(np.int64)
+    return found
+
+
+def _synchronising(job: Job) -> np.ndarray:
+    """Return the values of calls that wait for devices."""
+    known = job.values.get("cuda_api")
+    return np.array(
+        synchronising_calls(known.labels) if known is not None and known.labels.height else (),
+        np.int64,
+    )

@@ -1,0 +1,247 @@
+"""The critical path of a job: the one chain of work and waiting, from its begin to its end over all
+ranks, that explains how long it took. Pure functions on columns.
+
+The path is walked backwards, from the end of what ended last. Each step leads to what the present
+one had to wait for:
+
+* The end of an operation of a device leads to its begin; that of a collective of NCCL to the begin
+  of its kernel on the rank that came last, as nothing is transferred before.
+* The begin of an operation leads to the end of the operation before it on its stream, or to the call
+  that launched it, whichever was later: a call counts by its end, or by its begin where it lasts
+  longer. Where both were over by more than SLACK before, and another stream of the device ended an
+  operation since, it leads to that one: events made the stream wait.
+* The end of a call that synchronises leads to the last end of an operation of its process within the
+  call; the end of a call of MPI that receives to the begin of the call that sends, if that is later
+  than its own begin; the end of any other call to its begin.
+* The begin of a call leads to the end of the call before it on its thread; of the first on its thread
+  to the last call of its process that ended before.
+
+The pieces between the steps follow each other without a gap and without overlap: they add up to the
+duration of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsys2prv._util.columns import ABSENT, factorize
+
+#: Values of the value set `critical_path`.
+COMPUTATION, NCCL, MEMORY, GRAPH, LATENCY, QUEUED, CALL, RETURN, MPI, HOST, WAIT, OUTSIDE = range(
+    1, 13
+)
+#: An operation that begins so long after what it waited for (ns) waited for something else.
+SLACK = 10_000
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Work on devices: int64 columns, an element for each operation; times in ns of trace time."""
+
+    #: Begin.
+    begin: np.ndarray
+    #: End, later.
+    end: np.ndarray
+    #: Row of the trace.
+    thread: np.ndarray
+    #: Number of the stream: operations of one stream follow each other.
+    stream: np.ndarray
+    #: Number of the device.
+    device: np.ndarray
+    #: Number of the task.
+    task: np.ndarray
+    #: What it is, a value of `critical_path`.
+    cause: np.ndarray
+    #: Class of a kernel, ABSENT for others.
+    kernel_class: np.ndarray
+    #: Index of the call that launched it, -1 where that is not known.
+    call: np.ndarray
+    #: Index of the operation that began last in its collective; its own of all others.
+    last: np.ndarray
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls on host threads, none within another: columns of int64, an element for each call."""
+
+    #: Begin.
+    begin: np.ndarray
+    #: End, later.
+    end: np.ndarray
+    #: Row of the trace.
+    thread: np.ndarray
+    #: Number of the task.
+    task: np.ndarray
+    #: CALL, WAIT (it synchronises) or MPI.
+    cause: np.ndarray
+    #: Index of the call that sends what this one receives, -1 for none.
+    sender: np.ndarray
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Pieces of the path, the last first: columns of int64."""
+
+    #: Begin.
+    begin: np.ndarray
+    #: End.
+    end: np.ndarray
+    #: Row of the trace.
+    thread: np.ndarray
+    #: A value of `critical_path`.
+    cause: np.ndarray
+    #: Class of a kernel, ABSENT for others.
+    kernel_class: np.ndarray
+
+
+def critical_path(work: Operations, calls: Calls, duration: int) -> Pieces:
+    """Return the path through a job of this duration (ns). Time and memory are linear in the number
+    of operations and calls, apart from sorting them.
+    """
+    before, times = _predecessors(work, calls)
+    if not len(times):
+        return Pieces(*np.zeros((5, 0), np.int64))
+    ends = np.r_[: len(work.end), 2 * len(work.end) : 2 * len(work.end) + len(calls.end)]
+    path = _chain(before, int(ends[np.argmax(times[ends])]))
+    return _pieces(work, calls, path, times, duration)
+
+
+def _predecessors(work: Operations, calls: Calls) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each state the one that the path comes from (-1: none), and its time. States are
+    the ends of operations, their begins, the ends of calls, their begins, in this order.
+    """
+    n, m = len(work.begin), len(calls.begin)
+    op_end, op_begin, call_end, call_begin = 0, n, 2 * n, 2 * n + m
+    before = np.full(2 * (n + m), -1, np.int64)
+    times = np.concatenate([work.end, work.begin, calls.end, calls.begin])
+
+    own = np.arange(n)
+    late = (work.begin[work.last] > work.begin) & (work.begin[work.last] < work.end)
+    before[:n] = op_begin + np.where(late, work.last, own)
+
+    ahead = latest_before(work.stream, work.end, work.stream, work.begin)
+    ahead_at = _at(work.end, ahead)
+    called, ended = _at(calls.begin, work.call), _at(calls.end, work.call)
+    launched = (work.call >= 0) & (called <= work.begin)
+    released = np.where(launched, np.where(ended <= work.begin, ended, called), -1)
+    by_stream = ahead_at > released
+    before[n : 2 * n] = np.where(
+        by_stream, op_end + ahead, np.where(launched, call_begin + work.call, -1)
+    )
+    known = np.maximum(ahead_at, released)
+    waiting = np.flatnonzero(work.begin - known > SLACK)
+    other = latest_before(work.device, work.end, work.device[waiting], work.begin[waiting])
+    found = _at(work.end, other) > known[waiting]
+    before[n + waiting[found]] = op_end + other[found]
+
+    before[call_end:call_begin] = call_begin + np.arange(m)
+    waits = np.flatnonzero(calls.cause == WAIT)
+    done = latest_before(work.task, work.end, calls.task[waits], calls.end[waits])
+    found = _at(work.end, done) > calls.begin[waits]
+    before[call_end + waits[found]] = op_end + done[found]
+    sent = _at(calls.begin, calls.sender)
+    late = np.flatnonzero((calls.sender >= 0) & (sent > calls.begin) & (sent < calls.end))
+    before[call_end + late] = call_begin + calls.sender[late]
+
+    previous = latest_before(calls.thread, calls.end, calls.thread, calls.begin)
+    first = np.flatnonzero(previous < 0)
+    previous[first] = latest_before(calls.task, calls.end, calls.task[first], calls.begin[first])
+    before[call_begin:] = np.where(previous >= 0, call_end + previous, -1)
+    return before, times
+
+
+def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return the values at some places, -1 where a place is negative."""
+    if not len(values):
+        return np.full(len(places), -1, np.int64)
+    return np.where(places >= 0, values[places], -1)
+
+
+def latest_before(
+    group: np.ndarray, time: np.ndarray, at_group: np.ndarray, at: np.ndarray
+) -> np.ndarray:
+    """Return for each (at_group, at) the index of the latest time of that group that is not later,
+    -1 for none.
+    """
+    if not len(time) or not len(at):
+        return np.full(len(at), -1, np.int64)
+    _, codes = factorize(np.concatenate([group, at_group]))
+    span = int(max(time.max(), at.max())) + 1
+    if span * (int(codes.max()) + 1) < 1 << 62:
+        keys, asked = codes[: len(group)] * span + time, codes[len(group) :] * span + at
+    else:
+        _, ranks = np.unique(np.concatenate([time, at]), return_inverse=True)
+        keys, asked = (
+            codes[: len(group)] * len(ranks) + ranks[: len(time)],
+            codes[len(group) :] * len(ranks) + ranks[len(time) :],
+        )
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys[order], asked, "right") - 1
+    found = order[np.maximum(place, 0)]
+    return np.where((place >= 0) & (codes[found] == codes[len(group) :]), found, -1)
+
+
+def _chain(before: np.ndarray, state: int) -> np.ndarray:
+    """Return the states from this one on to the first."""
+
+    def states(state: int) -> Iterator[int]:
+        follow = memoryview(before)
+        while state >= 0:
+            yield state
+            state = follow[state]
+
+    return np.fromiter(states(state), np.int64)
+
+
+def _pieces(
+    work: Operations, calls: Calls, path: np.ndarray, times: np.ndarray, duration: int
+) -> Pieces:
+    n, m = len(work.begin), len(calls.begin)
+    kind = np.searchsorted([n, 2 * n, 2 * n + m], path, "right")
+    came = np.append(path[1:], -1)
+    came_kind = np.append(kind[1:], -1)
+    end, begin = times[path], np.append(times[path[1:]], 0)
+    of_op, of_call = kind < 2, kind >= 2
+    index = path - np.array([0, n, 2 * n, 2 * n + m])[kind]
+    thread = np.empty(len(path), np.int64)
+    thread[of_op], thread[of_call] = work.thread[index[of_op]], calls.thread[index[of_call]]
+    cause, kernel_class = np.full(len(path), HOST), np.full(len(path), ABSENT)
+    executes = kind == 0
+    cause[executes], kernel_class[executes] = (
+        work.cause[index[executes]],
+        work.kernel_class[index[executes]],
+    )
+    cause[kind == 1] = QUEUED
+    inside = kind == 2
+    cause[inside] = calls.cause[index[inside]]
+    cause[inside & (came_kind == 0)] = RETURN
+    cause[came < 0] = OUTSIDE
+    # From the begin of an operation to that of its call: the latency, and the call.
+    launch = np.flatnonzero((kind == 1) & (came_kind == 3))
+    call = came[launch] - 2 * n - m
+    returned = np.minimum(calls.end[call], end[launch])
+    columns = (
+        (begin, end, thread, cause, kernel_class),
+        (
+            begin[launch],
+            returned,
+            calls.thread[call],
+            calls.cause[call],
+            np.full(len(call), ABSENT),
+        ),
+        (
+            np.array([end[0]]),
+            np.array([duration]),
+            thread[:1],
+            np.array([OUTSIDE]),
+            np.array([ABSENT]),
+        ),
+    )
+    begin[launch], cause[launch] = returned, LATENCY
+    begin, end, thread, cause, kernel_class = map(np.concatenate, zip(*columns, strict=True))
+    order = np.argsort(-end, kind="stable")
+    order = order[end[order] > begin[order]]
+    return Pieces(*(column[order] for column in (begin, end, thread, cause, kernel_class)))

@@ -1,0 +1,317 @@
+"""The critical path: exact on jobs made by hand, and equal to a second, slow implementation on jobs
+made at random and on a sample.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tools.conversions import convert_and_read
+from tools.exports import call, kernel, make_export, strings
+
+from nsys2prv._util.columns import ABSENT
+from nsys2prv.conversion import critical_path as conversion
+from nsys2prv.relations import critical_path as path
+from nsys2prv.relations.critical_path import (
+    CALL,
+    COMPUTATION,
+    HOST,
+    LATENCY,
+    MPI,
+    NCCL,
+    OUTSIDE,
+    QUEUED,
+    RETURN,
+    SLACK,
+    WAIT,
+    Calls,
+    Operations,
+    critical_path,
+)
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+CAUSE = 69110000
+
+
+def operations(*rows: tuple[int, int, int, int, int, int], last: dict[int, int] = {}) -> Operations:  # noqa: B006
+    """Of (begin, end, stream, task, cause, call): a stream has a device of its task."""
+    begin, end, stream, task, cause, launched = np.array(rows, np.int64).reshape(-1, 6).T
+    of_last = np.arange(len(rows))
+    for late, other in last.items():
+        of_last[late] = other
+    nothing = np.full(len(rows), ABSENT)
+    return Operations(begin, end, stream, stream, task, task, cause, nothing, launched, of_last)
+
+
+def calls(*rows: tuple[int, int, int, int, int], sender: dict[int, int] = {}) -> Calls:  # noqa: B006
+    """Of (begin, end, thread, task, cause)."""
+    begin, end, thread, task, cause = np.array(rows, np.int64).reshape(-1, 5).T
+    of_sender = np.full(len(rows), -1)
+    for receiver, other in sender.items():
+        of_sender[receiver] = other
+    return Calls(begin, end, thread, task, cause, of_sender)
+
+
+def pieces(work: Operations, host: Calls, duration: int) -> list[tuple[int, int, int, int]]:
+    """(begin, end, thread, cause), the first first."""
+    found = critical_path(work, host, duration)
+    columns = (found.begin, found.end, found.thread, found.cause)
+    return [tuple(row) for row in np.array(columns).T[::-1].tolist()]
+
+
+def test_a_collective_leads_to_the_rank_that_came_last() -> None:
+    """Two ranks: each launches a kernel and a collective; the second rank's kernel is longer."""
+    host = calls(
+        (100, 110, 0, 0, CALL),
+        (120, 130, 0, 0, CALL),
+        (140, 1_050, 0, 0, WAIT),
+        (105, 115, 1, 1, CALL),
+        (125, 135, 1, 1, CALL),
+        (150, 1_060, 1, 1, WAIT),
+    )
+    work = operations(
+        (150, 300, 10, 0, COMPUTATION, 0),
+        (301, 1_000, 10, 0, NCCL, 1),
+        (160, 800, 11, 1, COMPUTATION, 3),
+        (802, 1_001, 11, 1, NCCL, 4),
+        last={1: 3},
+    )
+    assert pieces(work, host, 1_100) == [
+        (0, 105, 1, OUTSIDE),
+        (105, 115, 1, CALL),
+        (115, 160, 11, LATENCY),
+        (160, 800, 11, COMPUTATION),
+        (800, 802, 11, QUEUED),
+        (802, 1_001, 11, NCCL),
+        (1_001, 1_060, 1, RETURN),
+        (1_060, 1_100, 1, OUTSIDE),
+    ]
+    # The other rank's end as the job's: its collective leads to the late rank too.
+    host.end[2] = 1_070
+    assert pieces(work, host, 1_100)[4:] == [
+        (800, 802, 11, QUEUED),
+        (802, 1_000, 10, NCCL),
+        (1_000, 1_070, 0, RETURN),
+        (1_070, 1_100, 0, OUTSIDE),
+    ]
+
+
+def test_a_late_message_leads_to_its_sender() -> None:
+    """Rank 0 waits in MPI_Recv for rank 1, which computes on its host first; then it launches."""
+    host = calls(
+        (10, 20, 1, 1, MPI),
+        (500, 520, 1, 1, MPI),
+        (30, 530, 0, 0, MPI),
+        (600, 610, 0, 0, CALL),
+        sender={2: 1},
+    )
+    work = operations((630, 900, 10, 0, COMPUTATION, 3))
+    assert pieces(work, host, 900) == [
+        (0, 10, 1, OUTSIDE),
+        (10, 20, 1, MPI),
+        (20, 500, 1, HOST),
+        (500, 530, 0, MPI),
+        (530, 600, 0, HOST),
+        (600, 610, 0, CALL),
+        (610, 630, 10, LATENCY),
+        (630, 900, 10, COMPUTATION),
+    ]
+
+
+def test_a_stream_that_waits_for_another() -> None:
+    """Both kernels were launched early; the second begins when one of the other stream has ended."""
+    host = calls((0, 5, 0, 0, CALL), (6, 10, 0, 0, CALL))
+    work = operations((20, 50_000, 10, 0, COMPUTATION, 0), (50_100, 60_000, 11, 0, COMPUTATION, 1))
+    work.device[:] = 0
+    assert [piece[2:] for piece in pieces(work, host, 60_000)] == [
+        (0, CALL),
+        (10, LATENCY),
+        (10, COMPUTATION),
+        (11, QUEUED),
+        (11, COMPUTATION),
+    ]
+
+
+def walked(work: Operations, host: Calls, duration: int) -> list[tuple[int, int, int]]:
+    """(begin, end, cause) of the path, the last first, a step at a time by looking at everything."""
+    found: list[tuple[int, int, int]] = []
+    ends = [("op", int(end), k) for k, end in enumerate(work.end)]
+    ends += [("call", int(end), k) for k, end in enumerate(host.end)]
+    if not ends:
+        return []
+    what, now, k = max(ends, key=lambda item: (item[1], item[0] == "op", -item[2]))
+    found.append((now, duration, OUTSIDE))
+    at_end = True
+
+    def latest(pairs: list[tuple[int, int]], until: int) -> tuple[int, int]:
+        return max(((end, place) for end, place in pairs if end <= until), default=(-1, -1))
+
+    while True:
+        if what == "op" and at_end:
+            last = int(work.last[k])
+            target = last if work.begin[k] < work.begin[last] < work.end[k] else k
+            found.append((int(work.begin[target]), now, int(work.cause[k])))
+            now, k, at_end = int(work.begin[target]), target, False
+        elif what == "op":
+            same = [(int(e), j) for j, e in enumerate(work.end) if work.stream[j] == work.stream[k]]
+            ahead, before = latest(same, now)
+            launch, released = int(work.call[k]), -1
+            if launch >= 0 and host.begin[launch] <= now:
+                ended = int(host.end[launch])
+                released = ended if ended <= now else int(host.begin[launch])
+            if now - max(ahead, released) > SLACK:
+                near = [
+                    (int(e), j) for j, e in enumerate(work.end) if work.device[j] == work.device[k]
+                ]
+                other, place = latest(near, now)
+                if other > max(ahead, released):
+                    ahead, before, released = other, place, -1
+            if ahead > released:
+                found.append((ahead, now, QUEUED))
+                now, k, at_end = ahead, before, True
+            elif released >= 0:
+                middle = min(int(host.end[launch]), now)
+                found += [(middle, now, LATENCY)]
+                found += [(int(host.begin[launch]), middle, int(host.cause[launch]))]
+                what, now, k = "call", int(host.begin[launch]), launch
+            else:
+                found.append((0, now, OUTSIDE))
+                break
+        elif at_end:
+            begin, cause, sender = int(host.begin[k]), int(host.cause[k]), int(host.sender[k])
+            mine = [(int(e), j) for j, e in enumerate(work.end) if work.task[j] == host.task[k]]
+            done, place = latest(mine, now)
+            if sender >= 0 and begin < host.begin[sender] < now:
+                found.append((int(host.begin[sender]), now, cause))
+                now, k, at_end = int(host.begin[sender]), sender, False
+            elif cause == WAIT and done > begin:
+                found.append((done, now, RETURN))
+                what, now, k = "op", done, place
+            else:
+                found.append((begin, now, cause))
+                now, at_end = begin, False
+        else:
+            same = [(int(e), j) for j, e in enumerate(host.end) if host.thread[j] == host.thread[k]]
+            end, place = latest(same, now)
+            if place < 0:
+                task = [(int(e), j) for j, e in enumerate(host.end) if host.task[j] == host.task[k]]
+                end, place = latest(task, now)
+            if place < 0:
+                found.append((0, now, OUTSIDE))
+                break
+            found.append((end, now, HOST))
+            now, k, at_end = end, place, True
+    return [piece for piece in found if piece[1] > piece[0]]
+
+
+def check_against_the_slow_one(work: Operations, host: Calls, duration: int) -> None:
+    found = critical_path(work, host, duration)
+    begin, end, cause = (column.tolist() for column in (found.begin, found.end, found.cause))
+    assert list(zip(begin, end, cause, strict=True)) == walked(work, host, duration)
+    assert [end[0], begin[-1]] == [duration, 0]
+    assert begin[:-1] == end[1:]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_jobs(seed: int) -> None:
+    random = np.random.default_rng(seed)
+
+    def times(count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+        # Distinct ends, so that there is one latest.
+        cuts = np.sort(random.choice(length, 2 * count, replace=False)) + 1
+        return cuts[::2], cuts[1::2]
+
+    threads, streams, length = 4, 5, 400_000
+    host_rows, rows = [], []
+    for thread in range(threads):
+        begin, end = times(40, length)
+        for b, e in zip(begin.tolist(), end.tolist(), strict=True):
+            host_rows.append(
+                (
+                    b * 8 + thread,
+                    e * 8 + thread,
+                    thread,
+                    thread // 2,
+                    random.choice((CALL, WAIT, MPI)),
+                )
+            )
+    for stream in range(streams):
+        begin, end = times(40, length)
+        for b, e in zip(begin.tolist(), end.tolist(), strict=True):
+            where = b * 8 + 4 + stream % 4, e * 8 + 4 + stream % 4
+            if stream < 4:
+                rows.append(
+                    (*where, 10 + stream, stream % 2, COMPUTATION, random.integers(-1, 160))
+                )
+    host, work = calls(*host_rows), operations(*rows)
+    work.device[:] = work.task
+    work.last[:] = np.where(random.random(160) < 0.2, random.integers(0, 160, 160), work.last)
+    host.sender[:] = np.where(
+        (host.cause == MPI) & (random.random(160) < 0.5), random.integers(0, 160, 160), -1
+    )
+    check_against_the_slow_one(work, host, 9 * length)
+
+
+@pytest.mark.slow
+def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path in the trace adds up to its duration, and is that of the slow implementation."""
+    asked = []
+    monkeypatch.setattr(
+        conversion.path,
+        "critical_path",
+        lambda *given: asked.append(given) or critical_path(*given),
+    )
+    trace, summary = convert_and_read(
+        sorted((SAMPLES / "training").glob("rank*.sqlite")),
+        tmp_path / "o.prv",
+        demanded=("critical_path",),
+    )
+    check_against_the_slow_one(*asked[0])
+    found = trace.intervals(CAUSE)
+    assert sum(item.end - item.begin for item in found) == summary.duration
+    assert len(found) == summary.events["critical_path"]
+
+
+def test_the_path_of_a_report(tmp_path: Path) -> None:
+    """From rows to the trace: a call, the kernel that it launches, the wait for that."""
+    names = strings("k", "cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020")
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [call(1_000, 1_200, 7), call(1_500, 4_000, 8, nameId=3)],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1_400, 3_900, correlationId=7)],
+            "StringIds": names,
+        },
+    )
+    trace, summary = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
+    found = sorted(
+        (item.begin, item.end, trace.label(CAUSE, item.value)) for item in trace.intervals(CAUSE)
+    )
+    assert found == [
+        (0, 200, "CUDA call"),
+        (200, 400, "Launch latency"),
+        (400, 2_900, "Kernel"),
+        (2_900, 3_000, "Return from synchronisation"),
+    ]
+    assert Counter(summary.events)["critical_path"] == 4
+
+
+def test_it_is_written_on_demand_alone(tmp_path: Path) -> None:
+    report = make_export(
+        tmp_path / "r.sqlite",
+        {"CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1_400, 3_900)], "StringIds": strings("k")},
+    )
+    trace, _ = convert_and_read([report], tmp_path / "o.prv")
+    assert not trace.intervals(CAUSE)
+
+
+def test_a_job_without_anything() -> None:
+    assert pieces(operations(), calls(), 100) == []
+    assert path.critical_path(operations(), calls((5, 9, 0, 0, CALL)), 10).begin.tolist() == [
+        9,
+        5,
+        0,
+    ]
