@@ -33,11 +33,12 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     people = People.of(
         context, _parts(found["devices"], others), found["records"], others, end - begin
     )
-    findings = (
-        [*_of_waits(people, steady, (begin, end)), *job_wide(people, found["calls"], context)]
-        if found["devices"].height
-        else []
-    )
+    findings = []
+    if found["devices"].height:
+        findings = _of_waits(people, steady, (begin, end))
+        # One cause, one finding: what is a culprit's is not the whole job's too.
+        culprits = {rank for finding in findings for rank in finding.ranks}
+        findings += job_wide(people.without_excess_of(culprits), found["calls"], context)
     findings = sorted(findings, key=lambda finding: -finding.share)[:MOST]
     tables = {}
     if steady:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
 from nsys2prv.analysis.findings.causes import IDLE, LEAST, LEAST_IDLE
 from nsys2prv.analysis.findings.finding import Finding
-from nsys2prv.analysis.findings.people import People
+from nsys2prv.analysis.findings.people import People, numbered
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.text import cell, duration
 from nsys2prv.analysis.unit import labels_of
@@ -50,10 +51,19 @@ CALLS = {
 
 def job_wide(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
     """Yield the findings about the whole job that cost enough."""
-    yield from _exposed(people)
-    yield from _copies(people)
-    yield from _idle(people, calls, context)
+    for finding in (*_exposed(people), *_copies(people), *_idle(people, calls, context)):
+        yield replace(finding, evidence=(*finding.evidence, *_not_counted(people)))
     yield from _tensor_cores(people)
+
+
+def _not_counted(people: People) -> Iterator[str]:
+    """Say whose time is told of in other findings."""
+    if people.levelled:
+        many = len(people.levelled) > 1
+        yield (
+            f"not counted: what rank{'s' if many else ''} {numbered(list(people.levelled))} "
+            f"{'have' if many else 'has'} beyond the others, which is told of above or below"
+        )
 
 
 def _exposed(people: People) -> Iterator[Finding]:

@@ -4,16 +4,21 @@ their devices' time.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import pairwise
 
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.text import plural
 from nsys2prv.analysis.result import Context
+from nsys2prv.analysis.unit import STATES
 
 #: Ranks that are named one by one.
 MOST_NAMED = 8
+#: Parts of a device's time that are findings of the whole job.
+JOB_WIDE = ("transfer", "memory", *(f"idle_{name}" for name in (*STATES, "unknown")))
 
 
 class People(Struct, frozen=True):
@@ -28,6 +33,8 @@ class People(Struct, frozen=True):
     others: pl.DataFrame
     # of the time that findings are of (ns)
     length: int
+    # ranks whose devices are counted with no more than the others have (without_excess_of)
+    levelled: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -48,6 +55,25 @@ class People(Struct, frozen=True):
             )
             devices = devices.join(labels, on="device", how="left", maintain_order="left")
         return cls(tasks, devices, records, others, max(length, 1))
+
+    def without_excess_of(self, ranks: Collection[int]) -> People:
+        """Return the same with no more of each part of time on the devices of some ranks than the
+        median of the others has: what they have beyond it is told of elsewhere.
+        """
+        tasks = self.tasks.filter(pl.col("rank").is_in(list(ranks)))["task"].to_list()
+        mine = pl.col("task").is_in(tasks)
+        rest = self.devices.filter(~mine)
+        if not rest.height or rest.height == self.devices.height:
+            return self
+        usual = {part: float(rest[part].median()) for part in JOB_WIDE}
+        devices = self.devices.with_columns(
+            pl.when(mine)
+            .then(pl.col(part).clip(upper_bound=usual[part]))
+            .otherwise(part)
+            .alias(part)
+            for part in JOB_WIDE
+        )
+        return replace(self, devices=devices, levelled=tuple(sorted(ranks)))
 
     def share(self, part: str) -> float:
         """A part of the devices' time, as a share of all of it."""

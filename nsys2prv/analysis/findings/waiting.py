@@ -3,7 +3,9 @@
 A rank that is late makes the others wait, and those who wait for it may be late elsewhere because
 of that. So what counts is not who is last at a collective but who waits least: per segment of the
 job (from one collective of all ranks to the next, else an iteration) the exposed wait of each rank.
-The culprits wait least, by a gap from all others. What would be gained without them is that gap.
+The culprits wait least, by a gap from all others. What would be gained without them is how much
+longer the middle one of the others waits: who is next to wait least differs from segment to
+segment, and what one of them loses in one segment is made up for in the next.
 """
 
 from __future__ import annotations
@@ -180,8 +182,8 @@ def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits 
     gaps = np.diff(ordered[: count // 2 + 1])
     size = int(np.argmax(gaps)) + 1
     mine, rest = order[:size], order[size:]
-    by_segment = waits[:, rest].min(axis=1) - waits[:, mine].min(axis=1)
-    cost = int(np.clip(by_segment, 0, None).sum())
+    # What is certain: how much longer even the first of the others waits.
+    gap = waits[:, rest].min(axis=1) - waits[:, mine].min(axis=1)
     last = int(np.isin(np.argmin(waits, axis=1), mine).sum())
     # By how often they are the last, or by how much they wait less; each of the ranks could have
     # been the one.
@@ -193,13 +195,19 @@ def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits 
     # culprits only: its middle counts.
     spread = float(np.subtract(*np.quantile(ordered[size:], (0.9, 0.1)))) if len(rest) > 1 else 0.0
     if (
-        cost < (LEAST_SHARE + LEAST_OF_FEW / count) * length
+        np.clip(gap, 0, None).sum() < (LEAST_SHARE + LEAST_OF_FEW / count) * length
         or chance > CHANCE
         or gaps[size - 1] < APART * spread
     ):
         return None
+    longer = np.median(waits[:, rest], axis=1) - waits[:, mine].min(axis=1)
     return Culprits(
-        segments.tasks[mine].tolist(), cost, last, len(waits), chance, float(np.median(by_segment))
+        segments.tasks[mine].tolist(),
+        int(np.clip(longer, 0, None).sum()),
+        last,
+        len(waits),
+        chance,
+        float(np.median(longer)),
     )
 
 
