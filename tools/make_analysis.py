@@ -48,6 +48,8 @@ An analysis whose inputs are missing says which table of the reports it would ne
   per device, per iteration; of hosts MPI and offload efficiencies.
 * `overlap`: communication that is exposed and that is overlapped by computation, by device, by operation, by class of kernels; kernels at
   a time during NCCL's; kernels in flight.
+* `iterations`: what a GPU does in an iteration of the steady state (computing, NCCL alone, copies alone, idle): median, least and greatest,
+  and each iteration.
 * `collectives`: NCCL per communicator and operation: calls, bytes, waits, bus bandwidth; who arrives last, how long the others wait for
   it, and what it does meanwhile; MPI calls. NCCL's communicators are called by their members; its own number of each is in
   `communicator_hash` (printed with `--full`).
@@ -63,6 +65,9 @@ An analysis whose inputs are missing says which table of the reports it would ne
 *Useful* on a device are kernels other than NCCL's (`--useful compute`, as BSC's tools count) or all kernels (`--useful all-kernels`, as
 TALP does). An iteration is from the first rank's begin of a range to the last rank's end; the n-th execution of a name on every rank is
 one iteration. Work that is launched in an iteration and runs after it counts where it runs.
+
+`diff` compares jobs of different numbers of iterations too: by the median iteration, part by part, by iterations of the same number in
+the steady state, and, in each table, by the change of an iteration beside that of the whole.
 
 ## Findings
 
@@ -90,7 +95,8 @@ host that waits beside a busy GPU costs nothing.
 Who is late is told by who waits least, not by who is last: a rank that a straggler delays is late elsewhere too. A straggler has to be
 last so often that chance explains it in one of 200 cases at most, to cost 2 % of the time (of few ranks, which differ anyway, more: of 4
 ranks 5 %), and to be further from the others than those are from each other. A hiccup costs half a percent of the time, and eight times
-what is usual between two collectives. `python benchmarks/culprits.py` generates jobs with known faults and counts how often the right
+what is usual between two collectives. A straggler costs what the middle one of the others waits longer than it does; what its GPU is idle
+or moves data beyond the others is told of in no other finding. `python benchmarks/culprits.py` generates jobs with known faults and counts how often the right
 one is named.
 
 Findings are of the *steady state* where one is found: from the first to the last of the iterations, without a long first one. Iterations
@@ -99,10 +105,11 @@ such ranges, the period of the sequence of kernels on a device. The table *Phase
 
 ## As a page
 
-`--html FILE` (`pip install matplotlib`) writes one file that refers to nothing outside itself, to be mailed or kept: efficiencies,
-findings by what they cost, where the time of the GPUs went, then each analysis with its pictures; light and dark; tables sort, filter
+`--html FILE` (`pip install matplotlib`) writes one file that refers to nothing outside itself, to be mailed or kept: findings by
+what they cost, efficiencies, where the time of the GPUs went, then each analysis with its pictures; light and dark; tables sort, filter
 and fold. Its figures are those of `--json`; a cell of a table is rounded, the figure itself is in its `data-v`. Tables of more than 300
-rows (1,024 where a row is a rank or a device) are cut, which they say; maps are drawn and not listed. Without `--html`, the page can be
+rows (1,024 where a row is a rank or a device) are cut, which they say; maps are drawn and not listed. Pictures of more than 40 ranks or GPUs
+show the mean (maps the greatest and the least values too), then those that differ most from it. Without `--html`, the page can be
 made of what `--json` wrote, on a machine that need not have the reports.
 
 ![The page of an imagined job of 8 GPUs](report.png)

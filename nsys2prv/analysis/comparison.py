@@ -1,4 +1,4 @@
-"""Jobs beside each other: scalability of several, and what got faster or slower between two."""
+"""What got faster or slower between two jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.efficiencies import scalability
+from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, Table, ratio
 from nsys2prv.analysis.text import duration
 
@@ -52,59 +52,11 @@ class Run(Struct, frozen=True):
     results: Mapping[str, Result]
 
 
-def scaling(runs: Sequence[Run], strong: bool) -> Result:
-    """Return how efficiencies change over runs, relative to the first. Global efficiency = parallel
-    efficiency x computation scalability.
-    """
-    tables = [_table(run, "efficiencies", "device") for run in runs]
-    rows = [table and table.frame.row(0, named=True) for table in tables]
-    if None in rows:
-        lacking = ", ".join(
-            str(run.job["name"]) for run, row in zip(runs, rows, strict=True) if row is None
-        )
-        return Result(
-            "scaling", "Scalability", missing=[f"scalability: no work on devices in {lacking}"]
-        )
-    computation = scalability(
-        [row["useful_ns"] for row in rows], [row["devices"] for row in rows], strong
-    )
-    frame = pl.DataFrame(
-        {
-            "run": [str(run.job["name"]) for run in runs],
-            "devices": [row["devices"] for row in rows],
-            "elapsed_ns": [row["elapsed_ns"] for row in rows],
-            "speedup": [rows[0]["elapsed_ns"] / row["elapsed_ns"] for row in rows],
-            "computation_scalability": computation,
-            **{
-                name: [row[name] for row in rows]
-                for name in (
-                    "parallel_efficiency",
-                    "load_balance_efficiency",
-                    "communication_efficiency",
-                    "orchestration_efficiency",
-                )
-            },
-        },
-        strict=False,
-    )
-    frame = frame.with_columns(
-        global_efficiency=pl.col("parallel_efficiency") * pl.col("computation_scalability")
-    )
-    kind = (
-        "strong scaling: the same problem on more devices"
-        if strong
-        else "weak scaling: a problem that grows with the devices"
-    )
-    return Result(
-        "scaling", "Scalability", {"scaling": Table(f"Runs relative to the first ({kind})", frame)}
-    )
-
-
 def elapsed(run: Run) -> tuple[float, str]:
     """The time (ns) by which two runs are compared, and of what: a mean iteration of the steady
     state, else the job.
     """
-    table = _table(run, "findings", "phases")
+    table = table_of(run, "findings", "phases")
     steady = (
         None
         if table is None
@@ -132,19 +84,39 @@ def slowdown(first: Run, second: Run) -> tuple[float, str]:
         else "as fast as"
     )
     head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {what} takes {duration(after)}, {duration(before)} in A"
+    steps = _iterations(first), _iterations(second)
+    if what == "an iteration" and steps[0] != steps[1] and all(steps):
+        head += f" ({steps[1]:,} in B, {steps[0]:,} in A)"
+    found, whose = _changes_of_iterations(first, second), "each GPU"
+    if not found or what != "an iteration":
+        found, whose = _changes(first, second), "all GPUs"
     changes = [
         f"{name} {'+' if change > 0 else '-'}{duration(abs(change))}"
-        for name, change in _changes(first, second)
+        for name, change in sorted(found, key=lambda item: -abs(item[1]))[:3]
+        if change
     ]
-    return ratio_of - 1, head + (f"; of all GPUs: {', '.join(changes)}" if changes else "")
+    return ratio_of - 1, head + (f"; of {whose}: {', '.join(changes)}" if changes else "")
+
+
+def _changes_of_iterations(first: Run, second: Run) -> list[tuple[str, float]]:
+    """Return how the mean iteration changed: parts of the time of a GPU (ns), empty where the jobs
+    have none.
+    """
+    pair = [table_of(run, "iterations", "each") for run in (first, second)]
+    if None in pair:
+        return []
+    return [
+        (name, float(pair[1].frame[column].mean() or 0) - float(pair[0].frame[column].mean() or 0))
+        for column, name in PARTS.items()
+    ]
 
 
 def _changes(first: Run, second: Run) -> list[tuple[str, float]]:
-    """Return what changed most in the time of all devices (ns): exposed NCCL, and classes of
+    """Return what changed in the time of all devices (ns): exposed communication, and classes of
     kernels.
     """
     found = []
-    exposed = [_table(run, "overlap", "operations") for run in (first, second)]
+    exposed = [table_of(run, "overlap", "operations") for run in (first, second)]
     if None not in exposed:
         found.append(
             (
@@ -152,12 +124,12 @@ def _changes(first: Run, second: Run) -> list[tuple[str, float]]:
                 float(exposed[1].frame["exposed_ns"].sum() - exposed[0].frame["exposed_ns"].sum()),
             )
         )
-    classes = [_table(run, "kernels", "classes") for run in (first, second)]
+    classes = [table_of(run, "kernels", "classes") for run in (first, second)]
     if None not in classes:
         joined = _joined(classes[0].frame, classes[1].frame, ("class",), "count", "time_ns")
         rows = joined.filter(pl.col("class") != "Communication").select("class", "change_ns").rows()
         found += [(f"kernels of class {name}", float(change)) for name, change in rows]
-    return sorted((item for item in found if item[1]), key=lambda item: -abs(item[1]))[:3]
+    return found
 
 
 def difference(first: Run, second: Run) -> list[Result]:
@@ -168,14 +140,16 @@ def difference(first: Run, second: Run) -> list[Result]:
     tables = {"job": Table(f"A: {names[0]}; B: {names[1]}", _jobs(first, second))}
     notes = []
     counts, differing = [], []
+    steps = _iterations(first), _iterations(second)
+    tables |= _by_iteration(first, second)
     for analysis, table, keys, count, value in COMPARED:
-        pair = [_table(run, analysis, table) for run in (first, second)]
+        pair = [table_of(run, analysis, table) for run in (first, second)]
         if None in pair:
             missing = [name for name, found in zip("AB", pair, strict=True) if found is None]
             if len(missing) == 1:
                 notes.append(f"{analysis}, {table}: {missing[0]} has none, not compared")
             continue
-        joined = _joined(pair[0].frame, pair[1].frame, keys, count, value)
+        joined = _joined(pair[0].frame, pair[1].frame, keys, count, value, steps)
         counts.append(
             (
                 f"{analysis}: {table}",
@@ -201,7 +175,7 @@ def difference(first: Run, second: Run) -> list[Result]:
     for analysis, table, title, joined in differing:
         tables[f"{analysis}_{table}"] = Table(title, joined)
     for analysis, table, key, values, title in PLACES:
-        pair = [_table(run, analysis, table) for run in (first, second)]
+        pair = [table_of(run, analysis, table) for run in (first, second)]
         if None in pair:
             continue
         frames = [found.frame for found in pair]
@@ -214,8 +188,56 @@ def difference(first: Run, second: Run) -> list[Result]:
     return [Result("difference", "Difference of two jobs", tables, notes)]
 
 
-def _table(run: Run, analysis: str, table: str) -> Table | None:
-    """None where the run, of a file perhaps that --only wrote, has none."""
+def _iterations(run: Run) -> int:
+    """Return how many iterations the steady state of a run has, 0 where that is not known."""
+    table = table_of(run, "iterations", "each")
+    return table.frame.height if table else 0
+
+
+def _by_iteration(first: Run, second: Run) -> dict[str, Table]:
+    """Return the median iteration of both jobs, part by part, and their iterations one by one, in
+    their order from the first: as many as both have.
+    """
+    pair = [table_of(run, "iterations", "each") for run in (first, second)]
+    if None in pair:
+        return {}
+    columns = {"time_ns": "all of it", **PARTS}
+    medians = pl.DataFrame(
+        [
+            (name, *(float(table.frame[column].median() or 0) for table in pair))
+            for column, name in columns.items()
+        ],
+        schema={"part": pl.String, "a_ns": pl.Float64, "b_ns": pl.Float64},
+        orient="row",
+    ).with_columns(change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=ratio("b_ns", "a_ns"))
+    shown = ("time_ns", "exposed_nccl_ns")
+    frames = [
+        table.frame.select("iteration", pl.col(shown).name.prefix(f"{job}_"))
+        for job, table in zip("ab", pair, strict=True)
+    ]
+    each = frames[0].join(frames[1], on="iteration", how="inner", maintain_order="left")
+    each = each.select(
+        "iteration",
+        *(
+            column
+            for name in shown
+            for column in (
+                f"a_{name}",
+                f"b_{name}",
+                (pl.col(f"b_{name}") - pl.col(f"a_{name}")).alias(f"change_of_{name}"),
+            )
+        ),
+    ).sort(pl.col("change_of_time_ns").abs(), descending=True, maintain_order=True)
+    return {
+        "iteration": Table("The median iteration of the steady state: time of a GPU", medians),
+        "by_iteration": Table(
+            "Iterations by their number in the steady state, greatest change first", each
+        ),
+    }
+
+
+def table_of(run: Run, analysis: str, table: str) -> Table | None:
+    """Return a table, None where the run, of a file perhaps that --only wrote, has none."""
     return run.results[analysis].tables.get(table) if analysis in run.results else None
 
 
@@ -227,7 +249,7 @@ def _jobs(first: Run, second: Run) -> pl.DataFrame:
         for name in ("ranks", "devices")
     ]
     for table in ("device", "host"):
-        pair = [_table(run, "efficiencies", table) for run in (first, second)]
+        pair = [table_of(run, "efficiencies", table) for run in (first, second)]
         if None not in pair:
             figures = [found.frame.row(0, named=True) for found in pair]
             rows += [
@@ -271,9 +293,17 @@ def _by_place(
 
 
 def _joined(
-    first: pl.DataFrame, second: pl.DataFrame, keys: Sequence[str], count: str, value: str
+    first: pl.DataFrame,
+    second: pl.DataFrame,
+    keys: Sequence[str],
+    count: str,
+    value: str,
+    steps: tuple[int, int] = (0, 0),
 ) -> pl.DataFrame:
-    """Both jobs' rows by key, greatest change first; what one job lacks counts as 0."""
+    """Both jobs' rows by key, greatest change first; what one job lacks counts as 0. steps: how
+    many iterations they have, 0 for unknown; where these differ, the change is that of an
+    iteration.
+    """
 
     def summed(frame: pl.DataFrame, suffix: str) -> pl.DataFrame:
         counted = pl.col(count).sum() if count else pl.len()
@@ -295,4 +325,12 @@ def _joined(
     joined = joined.with_columns(
         change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=ratio("b_ns", "a_ns")
     )
-    return joined.sort(pl.col("change_ns").abs(), descending=True, maintain_order=True)
+    change = "change_ns"
+    if 0 < steps[0] != steps[1] > 0:
+        change = "change_of_iteration_ns"
+        joined = joined.with_columns(
+            a_of_iteration_ns=pl.col("a_ns") / steps[0], b_of_iteration_ns=pl.col("b_ns") / steps[1]
+        ).with_columns(
+            change_of_iteration_ns=pl.col("b_of_iteration_ns") - pl.col("a_of_iteration_ns")
+        )
+    return joined.sort(pl.col(change).abs(), descending=True, maintain_order=True)

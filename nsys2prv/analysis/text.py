@@ -30,6 +30,7 @@ IN_DETAIL = frozenset(
         "use",
         "by_rank",
         "tree",
+        "each",
         "iterations_of_devices",
         "gaps_of_devices",
         "durations",

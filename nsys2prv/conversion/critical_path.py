@@ -5,10 +5,10 @@ records on the rows that it leads over.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion.job import Job

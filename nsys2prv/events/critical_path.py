@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import POINTS, EventKind, Rows, SelectionRules
 from nsys2prv.nsight.source import Part
 
 NAME = LAYOUT = "critical_path"
@@ -26,7 +26,7 @@ KINDS = (
         (),
         (LAYOUT,),
         extract,
-        lasting=False,
-        on_demand="-t all,critical_path",
+        rows=POINTS,
+        selection=SelectionRules(opt_in="-t all,critical_path"),
     ),
 )

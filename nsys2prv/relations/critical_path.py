@@ -23,9 +23,9 @@ duration of the job.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
 
@@ -37,8 +37,7 @@ COMPUTATION, NCCL, MEMORY, GRAPH, LATENCY, QUEUED, CALL, RETURN, MPI, HOST, WAIT
 SLACK = 10_000
 
 
-@dataclass(frozen=True)
-class Operations:
+class Operations(Struct, frozen=True):
     """Work on devices: int64 columns, an element for each operation; times in ns of trace time."""
 
     #: Begin.
@@ -63,8 +62,7 @@ class Operations:
     last: np.ndarray
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """Calls on host threads, none within another: columns of int64, an element for each call."""
 
     #: Begin.
@@ -81,8 +79,7 @@ class Calls:
     sender: np.ndarray
 
 
-@dataclass(frozen=True)
-class Pieces:
+class Pieces(Struct, frozen=True):
     """Pieces of the path, the last first: columns of int64."""
 
     #: Begin.

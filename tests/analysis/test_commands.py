@@ -19,6 +19,7 @@ ANALYSES = [
     "findings",
     "efficiencies",
     "overlap",
+    "iterations",
     "collectives",
     "kernels",
     "operations",

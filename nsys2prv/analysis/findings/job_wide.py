@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import polars as pl
+from msgspec.structs import replace
 
 from nsys2prv.analysis.findings.causes import IDLE, LEAST, LEAST_IDLE
 from nsys2prv.analysis.findings.finding import Finding

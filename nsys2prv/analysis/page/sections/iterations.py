@@ -120,19 +120,21 @@ CURVES = {
 
 
 def iterations_section(material: Material) -> Section:
+    steady: list[Block] = [
+        *material.grid("iterations", "summary"),
+        *material.grid("iterations", "each", folded=True),
+    ]
     rows = material.frame("efficiencies", "iterations")
     if rows is None:
-        told = [
-            Items(
-                [
-                    'iterations: no NVTX range was named; give --iterations PATTERN, as in --iterations "step*"'
-                ],
-                "missing",
-            )
-        ]
-        return Section(
-            "iterations", "Iterations", told if "efficiencies" in material.results else []
+        told = Items(
+            [
+                "efficiencies of iterations: no NVTX range was named; give --iterations PATTERN, as in "
+                '--iterations "step*"'
+            ],
+            "missing",
         )
+        known = "efficiencies" in material.results
+        return Section("iterations", "Iterations", [*steady, *([told] if known else [])])
     elapsed = rows["elapsed_ns"].to_numpy()
     panels = {
         "elapsed (ms)": {"elapsed": elapsed / 1e6},
@@ -182,6 +184,7 @@ def iterations_section(material: Material) -> Section:
         "iterations",
         "Iterations",
         [
+            *steady,
             *blocks,
             *_classes(material, rows.height),
             *material.grid("efficiencies", "over_iterations"),

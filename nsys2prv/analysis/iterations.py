@@ -1,0 +1,110 @@
+"""The iterations of the steady state: how long each takes, and what the devices do in it.
+
+Times are means over devices. Of each moment of a device the first counts that applies: computing
+(kernels other than NCCL's, graphs), NCCL alone, memory operations alone, idle. The iterations are
+those of the phases of `findings`: an iteration lasts until the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from nsys2prv.analysis.intervals import difference, united
+from nsys2prv.analysis.result import Analysis, Context, Result, Table
+from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit
+
+#: What the devices do -> its name for people.
+PARTS = {
+    "compute_ns": "computing",
+    "exposed_nccl_ns": "NCCL alone (exposed)",
+    "exposed_memory_ns": "memory operations alone",
+    "idle_ns": "idle",
+}
+
+
+def collect(unit: Unit) -> dict[str, pl.DataFrame]:
+    steady = unit.question.steady
+    if steady is None or not unit.devices:
+        return {"iterations": pl.DataFrame()}
+    begin = np.array(steady.begins, np.int64)
+    end = np.append(begin[1:], steady.end)
+    sums = np.zeros((3, len(begin)), np.int64)
+    for device in unit.devices:
+        compute, nccl = unit.device_spans(device, COMPUTE, GRAPH), unit.device_spans(device, NCCL)
+        memory = difference(unit.device_spans(device, MEMORY), united([compute, nccl]))
+        for row, spans in enumerate((compute, difference(nccl, compute), memory)):
+            sums[row] += spans.within(begin, end)
+    idle = len(unit.devices) * (end - begin) - sums.sum(axis=0)
+    frame = pl.DataFrame(
+        {
+            "iteration": np.arange(1, len(begin) + 1),
+            "devices": np.full(len(begin), len(unit.devices)),
+            **dict(zip(PARTS, (*sums, idle), strict=True)),
+        }
+    )
+    return {"iterations": frame}
+
+
+def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
+    steady, parts = context.question.steady, found["iterations"]
+    if steady is None or not parts.height:
+        missing = ["iterations: none were found, for the job does not repeat itself"]
+        return Result("iterations", ANALYSIS.title, missing=missing)
+    begin = np.array(steady.begins, np.int64)
+    times = pl.DataFrame(
+        {
+            "iteration": np.arange(1, len(begin) + 1),
+            "begin_ns": begin,
+            "time_ns": np.diff(np.append(begin, steady.end)),
+        }
+    )
+    means = parts.group_by("iteration").agg(
+        (pl.col(*PARTS).sum() / pl.col("devices").sum()).round().cast(pl.Int64)
+    )
+    each = times.join(means, on="iteration", how="left", maintain_order="left")
+    about = f"Found by {steady.found_by}. {__doc__}"
+    return Result(
+        "iterations",
+        ANALYSIS.title,
+        {
+            "summary": Table(
+                "An iteration of the steady state: time of a GPU", _summary(each), about
+            ),
+            "each": Table("Iterations of the steady state", each),
+        },
+    )
+
+
+def _summary(each: pl.DataFrame) -> pl.DataFrame:
+    """Return the median, the least and the greatest of each part, and the iterations that have
+    these.
+    """
+    rows = [
+        (
+            name,
+            float(each[column].median() or 0),
+            each[column].min(),
+            each["iteration"][each[column].arg_min()],
+            each[column].max(),
+            each["iteration"][each[column].arg_max()],
+        )
+        for column, name in {"time_ns": "all of it", **PARTS}.items()
+    ]
+    return pl.DataFrame(
+        rows,
+        schema={
+            "part": pl.String,
+            "median_ns": pl.Float64,
+            "least_ns": pl.Int64,
+            "least_in_iteration": pl.Int64,
+            "greatest_ns": pl.Int64,
+            "greatest_in_iteration": pl.Int64,
+        },
+        orient="row",
+    )
+
+
+ANALYSIS = Analysis("iterations", "Iterations", (tuple(WORK),), collect, conclude)

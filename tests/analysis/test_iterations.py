@@ -1,0 +1,100 @@
+"""Iterations of the steady state: times and parts of each, and two jobs compared by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tools.exports import KERNEL, MEMCPY, PID, global_pid, global_tid, kernel, make_export, strings
+
+import nsys2prv
+from nsys2prv.analysis.comparison import Run, difference, slowdown
+from nsys2prv.analysis.iterations import PARTS
+from nsys2prv.analysis.result import Result, Table
+
+US = 1_000
+
+
+def test_parts_of_iterations(tmp_path: Path) -> None:
+    """Each of 5 iterations of 100 us: 40 computing, NCCL for 30 of which 10 are hidden, a copy for
+    15 of which 5 are beside NCCL, else idle; the third computes for 20 longer.
+    """
+    kernels, copies, ranges, begin = [], [], [], 1_000 * US
+    for number in range(5):
+        more = 20 * US if number == 2 else 0
+        since = begin + 30 * US + more
+        kernels.append(kernel(begin, since + 10 * US))
+        kernels.append(kernel(since, since + 30 * US, streamId=9, demangledName=2, shortName=2))
+        copy = {"start": since + 25 * US, "end": since + 40 * US, "deviceId": 0, "contextId": 1}
+        copies.append(
+            {**copy, "streamId": 11, "globalPid": global_pid(), "bytes": 8, "copyKind": 1}
+        )
+        step = {"start": begin, "end": begin + 99 * US + more, "eventType": 59}
+        ranges.append({**step, "globalTid": global_tid(PID), "text": f"step {number}"})
+        begin += 100 * US + more
+    names = strings("gemm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    tables = {"StringIds": names, KERNEL: kernels, MEMCPY: copies, "NVTX_EVENTS": ranges}
+    report = make_export(tmp_path / "rank0.sqlite", tables, {"text": "TEXT"})
+    with nsys2prv.open([report], quiet=True) as job:
+        tables = job.analyse("iterations")["iterations"].tables
+    found, summary = tables["each"].frame, tables["summary"].frame
+    # The last one ends with its range.
+    assert found["time_ns"].to_list() == [100_000, 100_000, 120_000, 100_000, 99_000]
+    assert found["compute_ns"].to_list() == [40_000, 40_000, 60_000, 40_000, 40_000]
+    assert set(found["exposed_nccl_ns"]) == {20_000}
+    assert set(found["exposed_memory_ns"]) == {10_000}
+    assert found["idle_ns"].to_list() == [30_000, 30_000, 30_000, 30_000, 29_000]
+    assert summary.row(1) == ("computing", 40_000.0, 40_000, 1, 60_000, 3)
+
+
+def test_a_job_without_iterations_says_so(tmp_path: Path) -> None:
+    report = make_export(
+        tmp_path / "rank0.sqlite", {"StringIds": strings("gemm"), KERNEL: [kernel(5, 9)]}
+    )
+    with nsys2prv.open([report], quiet=True) as job:
+        result = job.analyse("iterations")["iterations"]
+    assert not result.tables
+    assert "does not repeat itself" in result.missing[0]
+
+
+def run(steps: int, time: int, exposed: int) -> Run:
+    """A job of so many iterations, of so much time each, of which so much is exposed NCCL (ns)."""
+    each = pl.DataFrame({"iteration": range(1, steps + 1), "time_ns": [time] * steps}).with_columns(
+        pl.lit(0).alias(name) for name in PARTS
+    )
+    each = each.with_columns(pl.lit(exposed).alias("exposed_nccl_ns"))
+    phases = pl.DataFrame(
+        {"phase": ["steady state"], "time_ns": [steps * time], "iterations": [steps]}
+    )
+    classes = pl.DataFrame({"class": ["GEMM"], "count": [steps], "time_ns": [steps * 50]})
+    tables = {
+        "findings": {"phases": phases},
+        "iterations": {"each": each},
+        "kernels": {"classes": classes},
+    }
+    results = {
+        name: Result(name, "", {key: Table("", frame) for key, frame in found.items()})
+        for name, found in tables.items()
+    }
+    return Run({"name": "job", "duration_ns": 1, "ranks": 1, "devices": 1}, results)
+
+
+def test_jobs_of_different_numbers_of_iterations_compare() -> None:
+    first, second = run(4, 1_000, 100), run(10, 1_200, 300)
+    more, headline = slowdown(first, second)
+    assert more == pytest.approx(0.2)
+    assert "an iteration takes 1.20 us, 1.00 us in A (10 in B, 4 in A)" in headline
+    assert "of each GPU: NCCL alone (exposed) +200 ns" in headline
+    (found,) = difference(first, second)
+    each = found.tables["by_iteration"].frame
+    assert each["iteration"].to_list() == [1, 2, 3, 4]
+    assert set(each["change_of_time_ns"]) == {200}
+    assert set(each["change_of_exposed_nccl_ns"]) == {200}
+    median = found.tables["iteration"].frame.row(0, named=True)
+    assert (median["a_ns"], median["b_ns"], median["ratio"]) == (1_000, 1_200, 1.2)
+    # Ten iterations take more than four, but not one of them.
+    assert found.tables["kernels_classes"].frame["change_ns"].to_list() == [300]
+    assert found.tables["kernels_classes"].frame["change_of_iteration_ns"].to_list() == [0]
+    (same,) = difference(first, run(4, 1_200, 300))
+    assert "change_of_iteration_ns" not in same.tables["kernels_classes"].frame.columns
