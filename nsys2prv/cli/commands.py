@@ -74,7 +74,7 @@ def copy_views(arguments: list[str]) -> int:
 
 
 def show_clocks(arguments: list[str]) -> int:
-    from nsys2prv._util.files import check_not_read
+    from nsys2prv._util.files import check_not_read, named_as_report
     from nsys2prv.conversion.clock_text import causal_lines, load, plot, table
 
     clock = Parser(
@@ -93,6 +93,10 @@ def show_clocks(arguments: list[str]) -> int:
     if is_trace(str(options.file)):
         raise UsageError(
             f"{options.file}: is a trace; its clock file, if it has several hosts, ends in .clock.yaml"
+        )
+    if named_as_report(options.file):
+        raise UsageError(
+            f"{options.file}: is a report; the clock file is written beside its trace, as in out.clock.yaml"
         )
     if options.plot:
         check_not_read([options.plot], [options.file])

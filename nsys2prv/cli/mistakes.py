@@ -62,6 +62,10 @@ def check_conversion(paths: Sequence[str], kinds: Sequence[str]) -> None:
     values of -t.
     """
     reports, output = paths[:-1], paths[-1]
+    if is_trace(paths[0]) and named_as_report(Path(output)):
+        raise UsageError(
+            f"{paths[0]}: is a trace, not a report; the trace to write comes last: nsys2prv REPORT... {paths[0]}"
+        )
     for path in reports:
         if is_trace(path):
             raise UsageError(

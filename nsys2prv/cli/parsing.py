@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -12,6 +13,8 @@ from typing import Any, NoReturn
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.version import __version__
 
+#: What argparse says of an option that has no value behind it.
+NO_VALUE = re.compile(r"argument (\S+): expected one argument$")
 #: Options that people give to a command that has none of that name, and what to do instead.
 ELSEWHERE = {
     "nsys2prv": {
@@ -37,6 +40,10 @@ class Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, say what may be meant, and are raised as UsageError."""
 
     def error(self, message: str) -> NoReturn:
+        if wanted := NO_VALUE.match(message):
+            option = self._option_string_actions.get(wanted[1].rpartition("/")[2])
+            value = option.metavar if option is not None and option.metavar else "VALUE"
+            message = f"{wanted[1]} takes a value; write {wanted[1].rpartition('/')[2]} {value}"
         raise UsageError(f"{message}; {self.help_hint}")
 
     @property

@@ -255,7 +255,7 @@ def project(estimates: list[Estimate], orders: Precedences) -> tuple[list[Estima
         findings.append(
             Finding(
                 "contradicted",
-                "begins that lie after ends they must precede, by more than the clocks' error: not heeded",
+                "begins that lie after ends they must precede, by more than the clocks' error: not used",
                 int((orders.before[beyond] == host).sum()),
                 clock=host,
             )

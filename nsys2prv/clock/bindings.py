@@ -157,7 +157,7 @@ def bindings_of(
         findings.append(
             Finding(
                 "torn",
-                "collectives whose members within one report do not overlap: not heeded",
+                "collectives whose members within one report do not overlap: not used",
                 torn,
             )
         )

@@ -97,7 +97,7 @@ def restored(reports: int, parts: Sequence[Bound], messages: Messages, pivot: in
         findings.append(
             Finding(
                 "set aside",
-                "collectives and messages that contradict each other: not heeded",
+                "collectives and messages that contradict each other: not used",
                 int((~kept).sum()),
             )
         )

@@ -182,8 +182,7 @@ def solved(
         findings.append(
             Finding(
                 "contradicted",
-                "collectives and messages that cannot belong together, by the clocks that all others tell: "
-                "left out",
+                "collectives and messages that contradict all others: left out",
                 misfits,
             )
         )
@@ -300,9 +299,9 @@ def _apart(estimates: list[Estimate], met: frozenset[int], pooled: Pool) -> list
                 if others
                 else "nothing shared with other hosts: placed by UTC alone"
                 if estimate.host not in met
-                else "which of its calls belong to which of other hosts cannot be told: placed by UTC alone"
+                else "its calls cannot be paired with those of other hosts: placed by UTC alone"
                 if estimate.host in pooled.left
-                else "nothing that it shares with other hosts tells how its clock is to theirs: placed by UTC alone"
+                else "what it did with other hosts does not determine its clock: placed by UTC alone"
             )
             findings.append(Finding("apart", reason, others, clock=estimate.host))
         elif pooled.doubt[estimate.host]:
@@ -331,7 +330,7 @@ def _network(
         findings += [
             Finding(
                 "steep",
-                f"a drift of {net.drift[host] * 1e6:.0f} ppm is more than a clock's: the host is left out",
+                f"a drift of {net.drift[host] * 1e6:.0f} ppm is more than a clock can have: the host is left out",
                 int(net.observations[host]),
                 clock=host,
             )

@@ -93,7 +93,11 @@ def unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list
     if any(kind.gpu_work for kind in selection.kinds):
         return []
     left_out = dict.fromkeys(name for info in infos for name in _worked(info))
-    return [f"work on GPUs that -t leaves out: {', '.join(sorted(left_out))}"] if left_out else []
+    return (
+        [f"the reports hold work on GPUs that -t does not select: {', '.join(sorted(left_out))}"]
+        if left_out
+        else []
+    )
 
 
 def _worked(info: ReportInfo) -> list[str]:
@@ -331,7 +335,7 @@ class Summary(Struct, dict=True):
                 *_warnings(infos, placements, job.selection, results),
                 *_too_long(job.duration),
                 *(
-                    f"{name}: {count:,} rows or records are not accounted for: a mistake of nsys2prv's"
+                    f"{name}: {count:,} rows or records are not accounted for: a bug in nsys2prv, please report it"
                     for name, count in balance.missing.items()
                 ),
             ],

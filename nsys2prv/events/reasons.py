@@ -52,14 +52,14 @@ class Reason(str, Enum):
         "of further processes that are not profiled",
         True,
     )
-    NO_DIRECTION = "no-scheduling-direction", "rows that are neither in nor out"
+    NO_DIRECTION = "no-scheduling-direction", "rows that neither begin nor end a time on a CPU"
     REPEATED_BACKTRACE = (
         "repeated-for-backtrace",
         "duplicate rows of backtrace collection",
         True,
     )
-    NO_EVENT = "no-event", "fields of events that are not there"
-    NO_SAMPLE = "no-sample", "fields of events that are no samples (ftrace, ETW, hypervisor)"
+    NO_EVENT = "no-event", "fields of events that are missing"
+    NO_SAMPLE = "no-sample", "fields of events that are not samples (ftrace, ETW, hypervisor)"
     NO_SWITCH_COLUMNS = "no-switch-columns", "switches of contexts whose table lacks columns"
     SWITCHED_IN_BEFORE = (
         "switched-in-before",
@@ -68,7 +68,11 @@ class Reason(str, Enum):
     )
     PAYLOAD_TEXT = "payload-text", "texts in NVTX payloads", True
     RARE_PAYLOAD_NAME = "rare-payload-name", "numbers in NVTX payloads with rare names"
-    OUTSIDE_PROGRAM = "outside-program", "before or after all else in the report", True
+    OUTSIDE_PROGRAM = (
+        "outside-program",
+        "before the first or after the last event of the program",
+        True,
+    )
 
     # Samples that are dropped.
     SAMPLE_WITHOUT_TIME = "sample-without-time", "samples without usable times"
@@ -104,8 +108,8 @@ class Reason(str, Enum):
     FROM_SEVERAL_ROWS = "from-several-rows", "found by several rows together"
 
     # Rows that are changed.
-    NOT_INTEGER = "not-integer", "values that are no integers"
-    END_BEFORE_BEGIN = "end-before-begin", "ends before their begins, made 1 ns long"
+    NOT_INTEGER = "not-integer", "values that are not integers"
+    END_BEFORE_BEGIN = "end-before-begin", "ranges that end before they begin, made 1 ns long"
     NO_END = "no-end", "ranges without an end, closed at the end of the trace", True
     NO_END_IN_REGION = (
         "no-end-in-region",
@@ -123,12 +127,12 @@ class Reason(str, Enum):
     )
     CUT_TO_PROGRAM = (
         "cut-to-program",
-        "ranges partly before or after all else in the report, cut to it",
+        "ranges that reach beyond the first or last event of the program, cut there",
         True,
     )
     MOVED_TO_PROGRAM = (
         "moved-to-program",
-        "messages before or after all else in the report, put to its begin or end",
+        "messages from before the first or after the last event of the program, moved there",
         True,
     )
     MOVED_TO_CAPTURE = (
@@ -137,16 +141,16 @@ class Reason(str, Enum):
         True,
     )
     DAMAGED_PAYLOAD = "damaged-payload", "NCCL payloads that cannot be read"
-    NEGATIVE_SAMPLE = "negative-sample", "negative samples, made 0"
+    NEGATIVE_SAMPLE = "negative-sample", "negative samples, set to 0"
     SAMPLE_TOO_GREAT = (
         "sample-too-great",
-        "samples too great for a trace, made the greatest that it holds",
+        "samples too large for a trace, set to the largest value that it holds",
     )
     FRACTION_TOO_SMALL = (
         "fraction-too-small",
-        "fractions too small beside others of their name, made 0",
+        "fractions too small beside others of their name, set to 0",
     )
-    NOT_A_NUMBER = "not-a-number", "fractions that are no numbers, made 0"
+    NOT_A_NUMBER = "not-a-number", "fractions that are not numbers, set to 0"
 
     # Records that are not written.
     LINE_WITHOUT_TIME = "line-without-time", "without usable times"
@@ -158,8 +162,8 @@ class Reason(str, Enum):
     OUTSIDE_CUT = "outside-cut", "outside the cut"
     HALF_OUTSIDE_CUT = "half-outside-cut", "with one end outside the cut"
     ROW_LEFT_OUT = "row-left-out", "on rows that are left out"
-    KIND_LEFT_OUT = "kind-left-out", "not wanted"
-    ABOVE_SAMPLE_RATE = "above-sample-rate", "beyond {} a second"
+    KIND_LEFT_OUT = "kind-left-out", "not selected by the options"
+    ABOVE_SAMPLE_RATE = "above-sample-rate", "more than {} samples per second"
 
 
 def reason_of(key: str) -> Reason:

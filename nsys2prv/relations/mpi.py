@@ -409,7 +409,7 @@ def _notes(
     told[SEND].pop(ANY, None)
     if ANY in told[RECEIVE]:
         told[RECEIVE][
-            "from any source or of any tag, of which the report does not tell what they took"
+            "from any source or with any tag: the report does not tell which message they received"
         ] = told[RECEIVE].pop(ANY)
     sends, receives = (sum(counts.values()) for counts in told.values())
     notes: list[str] = [
@@ -421,7 +421,7 @@ def _notes(
         notes += [f"MPI messages: {counts[why]:,} {name} {why}" for why in sorted(counts) if why]
     if either:
         notes.append(
-            f"MPI messages: {either:,} messages of MPI_Sendrecv that may be sent or received, for the rows are in no order"
+            f"MPI messages: {either:,} messages of MPI_Sendrecv of which the report does not tell the direction"
         )
     if unfinished:
         notes.append(f"MPI messages: {unfinished:,} receives not complete when the report ends")

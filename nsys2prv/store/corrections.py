@@ -331,7 +331,7 @@ def scale_fractions(
         for number, result in enumerate(results)
     ]
     warnings = [
-        f"{name}: {count:,} numbers that are not 0 are 0 in the trace: below 10^-{MOST}, or others of that name are too great"
+        f"{name}: {count:,} small numbers are 0 in the trace: below 10^-{MOST}, or too small beside others of that name"
         for name, count in sorted(lost.items())
     ]
     return scaled, warnings

@@ -128,7 +128,7 @@ def test_times_that_were_meant_in_ns(
     time: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = error_of(capsys, "--time", time, REPORT, tmp_path / "o")
-    assert f"numbers without a unit are seconds, as ns write --time {told}\n" in error
+    assert f"numbers without a unit are seconds; for nanoseconds write --time {told}\n" in error
     convert([REPORT], tmp_path / "o", Options(cut=CutOptions(time=told)))
 
 

@@ -42,6 +42,11 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["help", "dif"], ["did you mean `nsys2prv help diff`?"]),
         (["help", "zzzz"], ["there are cfgs, check, clock"]),
         (["diff", "a"], ["nsys2prv help diff"]),
+        (["diff", "--html"], ["--html takes a value; write --html FILE; `nsys2prv help diff`"]),
+        (["diff", REPORT, REPORT, "--html"], ["--html takes a value; write --html FILE"]),
+        (["--time"], ["--time takes a value; write --time FROM:TO"]),
+        (["out.prv", REPORT], ["the trace to write comes last: nsys2prv REPORT... out.prv"]),
+        (["clock", REPORT], ["is a report; the clock file is written beside its trace"]),
         (["--kernel-name", "full", REPORT, "o"], ["did you mean --kernel-names?"]),
         (["--html", "page.html", REPORT, "o"], ["nsys2prv report REPORT... --html FILE"]),
         (

@@ -27,7 +27,7 @@ def test_work_on_gpus_that_was_not_asked_for_is_no_lack_of_it(tmp_path: Path) ->
     summary = converted(tmp_path, *reports, kinds=("cuda_api_trace", "nvtx_pushpop_trace"))
     assert not any(IDLE in warning for warning in summary.warnings)
     assert [note for note in summary.notes if "GPU" in note] == [
-        "work on GPUs that -t leaves out: kernels, memory"
+        "the reports hold work on GPUs that -t does not select: kernels, memory"
     ]
     assert not any("GPU" in note for note in converted(tmp_path, *reports, kinds=("cuda",)).notes)
 

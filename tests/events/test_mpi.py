@@ -488,7 +488,7 @@ def test_sendrecv_in_rows_out_of_order_is_not_matched(tmp_path: Path) -> None:
         start for _, name, start, _ in intervals(trace, POINT_TO_POINT) if name == "MPI_Sendrecv"
     ] == [40]
     assert (
-        "MPI messages: 2 messages of MPI_Sendrecv that may be sent or received, for the rows are in no order"
+        "MPI messages: 2 messages of MPI_Sendrecv of which the report does not tell the direction"
         in summary.notes
     )
 
@@ -583,7 +583,7 @@ def test_receives_from_any_source_make_what_follows_uncertain(tmp_path: Path) ->
         "MPI messages: 1 lines for 3 sends and 3 receives",
         "MPI messages: 1 sends whose order is not certain",
         "MPI messages: 1 sends without a partner",
-        "MPI messages: 1 receives from any source or of any tag, of which the report does not tell what they took",
+        "MPI messages: 1 receives from any source or with any tag: the report does not tell which message they received",
         "MPI messages: 1 receives whose order is not certain",
     ]
 

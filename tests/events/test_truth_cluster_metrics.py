@@ -2,7 +2,7 @@
 truth.json says.
 
 Several reports hold the samples of a device; the trace has those of the first report that does.
-Values below 0 are made 0.
+Values below 0 are set to 0.
 """
 
 from __future__ import annotations

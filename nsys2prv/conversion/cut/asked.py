@@ -108,7 +108,7 @@ def in_ns(text: str) -> str:
 def _no_span(text: str) -> UsageError:
     return UsageError(
         f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
-        "either may be left away"
+        "either may be omitted"
     )
 
 

@@ -95,7 +95,9 @@ def _seconds_meant(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
         return ""
     first, last = _common(whole, *span(told), duration)
     return (
-        f"; numbers without a unit are seconds, as ns write --time {told}" if first < last else ""
+        f"; numbers without a unit are seconds; for nanoseconds write --time {told}"
+        if first < last
+        else ""
     )
 
 

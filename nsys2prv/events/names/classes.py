@@ -182,7 +182,7 @@ def _check(spec: Any, where: str) -> None:
         if key in spec
     }
     if not ("name" in patterns or "full" in patterns):
-        raise Nsys2prvError(f"{where}: needs `name` or `full`")
+        raise Nsys2prvError(f"{where}: lacks the key name or full")
     kind = spec.get("class")
     if not isinstance(kind, str) or kind.lower() not in values_of("kernel_class"):
         labels = ", ".join(label for _, label in catalogue().value_sets["kernel_class"].labels)

@@ -336,7 +336,7 @@ def _rule(spec: Any, where: str) -> Rule:
     """Return a rule from its keys. `where` begins the message when something is wrong with it."""
     check_rule_keys(spec, _KEYS, where)
     if "match" not in spec:
-        raise Nsys2prvError(f"{where}: needs `match`")
+        raise Nsys2prvError(f"{where}: lacks the key match")
     groups = _groups(spec["match"], f"{where}: match")
     if "domain" in spec:
         _groups(spec["domain"], f"{where}: domain")

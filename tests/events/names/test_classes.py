@@ -688,7 +688,7 @@ def test_case_does_not_count_and_escapes_are_kept() -> None:
         ("- {class: GEMM, name: x}", "kernel rules are a list under the one key `rules`"),
         ("rules: {a: b}", "kernel rules are a list under the one key `rules`"),
         ("rules: [x]", "rule 1: a rule has keys class, name"),
-        ("rules: [{class: GEMM, name: x}, {class: GEMM}]", "rule 2: needs `name` or `full`"),
+        ("rules: [{class: GEMM, name: x}, {class: GEMM}]", "rule 2: lacks the key name or full"),
         ("rules: [{class: Gem, name: x}]", "rule 1: class 'Gem' is none of GEMM, Attention"),
         ("rules: [{name: x}]", "rule 1: class 'None' is none of GEMM"),
         (

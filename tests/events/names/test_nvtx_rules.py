@@ -270,7 +270,7 @@ def test_examples_of_the_documentation() -> None:
         ("rules: [3]", "rule 1: a rule has keys match, replace, drop, domain"),
         ("rules: [{match: a}]", "rule 1: needs either `replace` or `drop: yes`"),
         ("rules: [{match: a, replace: b, drop: yes}]", "needs either"),
-        ("rules: [{replace: b}]", "needs `match`"),
+        ("rules: [{replace: b}]", "lacks the key match"),
         ("rules: [{match: '(', replace: b}]", "is no regular expression"),
         ("rules: [{match: '(?=a)', replace: b}]", "is no regular expression"),
         ("rules: [{match: 3, replace: b}]", "put it in quotes"),
