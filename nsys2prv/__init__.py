@@ -3,12 +3,13 @@
     from nsys2prv import convert, Options
     summary = convert(["rank0.sqlite", "rank1.sqlite"], "out.prv", Options())
 
-    with nsys2prv.open("run/rank*.sqlite") as job:                # files, folders of reports, patterns
-        kernels = job.frame("cuda_kernel")                        # polars; begin and end in ns, int64
-        results = job.analyse("efficiencies", "overlap")          # name -> Result with tables
+    with nsys2prv.open("run/rank*.sqlite") as job:        # files, folders of reports, patterns
+        kernels = job.frame("cuda_kernel")                # polars; begin and end in ns, int64
+        results = job.analyse("efficiencies", "overlap")  # name -> Result with tables
+        findings = job.findings()                         # what holds the job back, worst first
 
-docs/development.md is a tour of the rooms of this package.
-All times are nanoseconds.
+All times are nanoseconds. docs/notebook.ipynb shows more; docs/development.md is a tour of the
+code.
 """
 
 from __future__ import annotations
@@ -34,11 +35,16 @@ if TYPE_CHECKING:
 def convert(
     reports: Sequence[str | Path] | str | Path, output: str | Path, options: Options | None = None
 ) -> Summary:
-    """Write the trace of these reports to `output` (.prv or .prv.gz, with .pcf and .row beside it).
+    """Write one Paraver trace of these reports, and return its summary.
 
-    reports: files, folders of reports, or patterns. Raises Nsys2prvError with one line for people
-    when a report cannot be read or the trace cannot be written, NothingToWrite when there is no
-    event of the kinds asked for. Files under the final names are replaced only by complete ones.
+    reports: files, folders of reports, or patterns such as "run/rank*.sqlite"; one or many.
+    output: the trace, .prv or .prv.gz; .pcf and .row are written beside it, and files that are
+    there are replaced only by complete ones. options: as on the command line; see Options.
+
+    print(summary.text()) prints what the command prints; summary.warnings lists the warnings.
+
+    Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot
+    be written, NothingToWrite when there is no event of the kinds asked for.
     """
     from nsys2prv.conversion.convert import convert
     from nsys2prv.conversion.options import DEFAULTS
@@ -53,8 +59,10 @@ def _write_report(*given: object, **more: object) -> str:
 
 
 def __dir__() -> list[str]:
-    """Return the names that completion offers, including those imported on first use."""
-    return sorted({*globals(), *__all__, "open"})
+    """Return the names that completion offers: what is for users, imported on first use."""
+    return sorted(
+        {*(name for name in globals() if name[:2] == "__" == name[-2:]), *__all__, "open"}
+    )
 
 
 def __getattr__(name: str) -> object:

@@ -34,7 +34,7 @@ from nsys2prv.analysis.findings import analysis as findings
 from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.head import clock_table, facts_of
 from nsys2prv.analysis.regions import folded, group_table, windows
-from nsys2prv.analysis.result import Analysis, Context, Result
+from nsys2prv.analysis.result import Analysis, Context, Result, Results
 from nsys2prv.analysis.steady import Steady, find_steady_state
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.conversion.archive import blame_stores
@@ -71,9 +71,15 @@ PLACE = ("rank", "task", "row", "node", "device", "stream")
 
 
 class OpenJob:
-    """Aligned events of a job. Use it in a `with` statement: its temporary files go with it.
+    """The events of a job, on one timeline. :func:`nsys2prv.open` returns it.
 
-    All times are ns since the job's first event; `task` counts from 1 as in Paraver.
+        with nsys2prv.open("run/rank*.sqlite") as job:
+            kernels = job.frame("cuda_kernel", "kernel")   # a polars frame, a row for each kernel
+            job.analyse("efficiencies")                    # tables
+            job.findings()                                 # what holds the job back
+
+    Use it in a `with` statement, or call close(): that removes its temporary files.
+    Times are ns (int64) since the job's first event; tasks count from 1 as in Paraver, ranks from 0.
     """
 
     def __init__(self, job: Job, stack: ExitStack | None = None) -> None:
@@ -98,15 +104,18 @@ class OpenJob:
         return (
             f"<job of {plural(len(self._job.infos), 'report')}: {plural(self._job.model.ranks, 'task')} on "
             f"{plural(len(self._job.model.tree.nodes), 'host')}, {plural(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
-            f"{sum(self.layouts.values()):,} events; .layouts, .frame(LAYOUT), .analyse()>"
+            f"{sum(self.layouts.values()):,} events, {plural(len(self.warnings), 'warning')}; "
+            ".layouts, .frame(LAYOUT), .analyse(), .findings()>"
         )
 
     def _repr_html_(self) -> str:
+        """Return the job with its warnings and the number of its events, for notebooks."""
+        warnings = "".join(f"<li>{escape(line)}</li>" for line in self.warnings)
         rows = "".join(
             f"<tr><td>{escape(name)}</td><td>{count:,}</td></tr>"
             for name, count in self.layouts.items()
         )
-        return f"<p>{escape(repr(self)[1:-1])}</p><table><tr><th>layout</th><th>events</th></tr>{rows}</table>"
+        return f"<p>{escape(repr(self)[1:-1])}</p><ul>{warnings}</ul><table><tr><th>layout</th><th>events</th></tr>{rows}</table>"
 
     def close(self) -> None:
         """Remove the temporary files."""
@@ -120,19 +129,19 @@ class OpenJob:
 
     @property
     def rows(self) -> pl.DataFrame:
-        """The rows of the trace: thread, row (name), kind (host, stream, samples), task, rank,
-        node, device, stream.
+        """The rows of the trace, a frame with a row for each: thread, row (name), kind (host, stream,
+        samples), task, rank, node, device, stream.
         """
         return self.book.rows.threads
 
     @property
     def devices(self) -> pl.DataFrame:
-        """The physical GPUs: device, node, gpu, label, task."""
+        """The physical GPUs, a frame with a row for each: device, node, gpu, label, task."""
         return self.book.rows.devices
 
     @property
     def warnings(self) -> list[str]:
-        """About the reports and their clocks."""
+        """Warnings about the reports and their clocks, a line each."""
         return [*self._job.warnings, *self._job.placed.warnings]
 
     @property
@@ -144,12 +153,12 @@ class OpenJob:
 
     @property
     def notes(self) -> list[str]:
-        """On what was found by comparing the ranks, and on what was left out."""
+        """Notes on what was found by comparing the ranks and on what was left out, a line each."""
         return [*self._job.notes, *(note for result in self._job.results for note in result.notes)]
 
     @cached_property
     def layouts(self) -> dict[str, int]:
-        """Kinds of records that the job holds -> how many."""
+        """The layouts that the job has events of (names for :meth:`frame`), with their number."""
         counts: dict[str, int] = {}
         for result in self._job.results:
             for name, count in result.events.items():
@@ -158,13 +167,17 @@ class OpenJob:
         return counts
 
     def frame(self, layout: str, *columns: str, labels: bool = True) -> pl.DataFrame:
-        """The events of a layout by begin: begin, end (ns), rank, task, row, node, device, stream,
-        then the fields asked for (all of the layout's where none is). Names and closed sets are
-        texts (Categorical), numbers Int64, null where an event lacks the field. labels=False leaves
-        names as their event values. A field called as one of the columns before it is called
-        event_<name>.
+        """Return the events of a layout, a row for each, in the order of their begins.
 
-        Raises UsageError for what is no layout, or no field of it.
+        layout: a name of :attr:`layouts`, such as `cuda_kernel`. columns: fields of it; all if none
+        is given. labels: False leaves names as their event values.
+
+        The frame has begin and end (ns, Int64), rank, task, row, node, device and stream (where the
+        event is), then the fields: names as texts (Categorical), numbers as Int64, sizes in bytes,
+        null where an event lacks the field. A field that is called like one of the first columns is
+        called event_<name>. docs/events.md lists layouts and fields.
+
+        Raises UsageError for an unknown layout or field; the message lists those there are.
         """
         known = catalogue().layouts.get(layout)
         if known is None:
@@ -193,8 +206,9 @@ class OpenJob:
         return self._placed(events).with_columns(columns)
 
     def lines(self, kind: str) -> pl.DataFrame:
-        """Lines of a kind (`launch`, `memory`, `nccl_message`, `mpi_message`): sent, sender, begin,
-        thread, end, bytes.
+        """Return the communication lines of a kind (`launch`, `memory`, `nccl_message`,
+        `mpi_message`), a row for each: sent (ns) and sender (`thread` of :attr:`rows`), begin and
+        end (ns) of the event that the line leads to and its thread, bytes.
         """
         if kind not in catalogue().lines:
             raise UsageError(
@@ -203,7 +217,10 @@ class OpenJob:
         return self.book.lines(kind)
 
     def samples(self, layout: str) -> Iterator[Samples]:
-        """Samples of counters (`gpu_metric`, `network_metric`, ...), device by device."""
+        """Yield the samples of a layout of counters (`gpu_metric`, `network_metric`, ...), one object
+        for each device: time (ns, shape (n,)) and values (float, shape (n, metrics), NaN where a
+        metric was not sampled).
+        """
         for found in self.book.samples(layout):
             values = np.where(found.values == UNKNOWN, np.nan, found.values)
             sampled = ~np.isnan(values).all(axis=1)
@@ -290,10 +307,16 @@ class OpenJob:
 
     def analyse(
         self, *names: str, useful: str = "compute", region: str = "", bins: int = 200
-    ) -> dict[str, Result]:
-        """The analyses of these names, or all. useful: which kernels count, `compute` or
+    ) -> Results:
+        """Return the results of the analyses of these names, or of all, by name.
+
+        names: findings, efficiencies, overlap, collectives, kernels, operations, idle, metrics,
+        clocks. useful: which kernels count as useful work, `compute` (all but NCCL's) or
         `all-kernels`. region: pattern (with * and ?) of NVTX ranges whose executions are the
-        iterations. bins: of maps over time.
+        iterations. bins: number of intervals of maps over time.
+
+        ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
+        carry their units. Raises UsageError for an unknown name.
         """
         known = {analysis.name: analysis for analysis in ANALYSES}
         if unknown := set(names) - set(known):
@@ -310,7 +333,7 @@ class OpenJob:
                 self._results.update(
                     {(name, asked): result for name, result in self._analysed(left, *asked).items()}
                 )
-        return {analysis.name: self._results[analysis.name, asked] for analysis in wanted}
+        return Results((analysis.name, self._results[analysis.name, asked]) for analysis in wanted)
 
     def findings(self, useful: str = "compute") -> list[Finding]:
         """Return what holds the job back, the most costly first: at most ten, each one cause.
@@ -404,10 +427,14 @@ def _collect(
 def open_job(
     reports: Sequence[str | Path] | str | Path, options: Options = DEFAULTS, **asked: object
 ) -> OpenJob:
-    """The job of these reports, aligned. options, asked: as for a conversion, and single fields of
-    it by name, as in jobs=0 or align="utc"; temporary files are in the system's folder by default.
+    """Open the job of these reports, with the clocks of its hosts aligned.
+
+    reports: files, folders of reports, or patterns such as "run/rank*.sqlite". options, asked: as
+    for a conversion, and single fields of Options by name, as in jobs=0 or align="utc". Temporary
+    files are in the system's folder by default.
+
     Raises Nsys2prvError with one line for people when a report cannot be read, NothingToWrite when
-    it holds nothing.
+    the reports hold no events.
     """
     if unknown := set(asked).difference(Options.__struct_fields__):
         raise UsageError(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 
 import polars as pl
 from msgspec import Struct, field
 
+from nsys2prv._util.text import plural
 from nsys2prv.analysis.book import EventReader
 from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
@@ -21,6 +23,13 @@ class Table(Struct, frozen=True):
     frame: pl.DataFrame
     about: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Table {self.title!r}: {plural(self.frame.height, 'row')}; .frame has {', '.join(self.frame.columns)}>"
+
+    def _repr_html_(self) -> str:
+        about = f"<p>{escape(self.about)}</p>" if self.about else ""
+        return f"<b>{escape(self.title)}</b>{about}{self.frame._repr_html_()}"
+
 
 class Result(Struct, frozen=True):
     """tables: by name. notes: on how to read them. missing: what the reports lack, and which
@@ -33,6 +42,24 @@ class Result(Struct, frozen=True):
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Result {self.name}: {self.title}; .tables has {', '.join(self.tables) or 'nothing'}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the findings and tables, then the notes, for notebooks."""
+        lines = (f"<p>{escape(line)}</p>" for line in (*self.notes, *self.missing))
+        parts = (part._repr_html_() for part in (*self.findings, *self.tables.values()))
+        return f"<h4>{escape(self.title)}</h4>{''.join(parts)}{''.join(lines)}"
+
+
+class Results(dict[str, Result]):
+    """Results by the names of their analyses."""
+
+    def _repr_html_(self) -> str:
+        return "".join(result._repr_html_() for result in self.values())
 
 
 class Context(Struct, frozen=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
+from html import escape
 from pathlib import Path
 from types import ModuleType
 
@@ -121,6 +123,36 @@ def test_the_package_shows_what_it_offers() -> None:
     with nsys2prv.open(SAMPLES / "graphs") as job:
         assert repr(job).startswith("<job of 2 reports: 2 tasks on 1 host, 2 GPUs")
         assert "<td>cuda_kernel</td>" in job._repr_html_()
+        results = job.analyse("efficiencies", "findings")
+        assert "<Result efficiencies: Efficiencies" in repr(results)
+        table = results["efficiencies"].tables["device"]
+        assert "1 row; .frame has devices, elapsed_ns" in repr(table)
+        assert all(title in results._repr_html_() for title in (table.title, "parallel_efficiency"))
+        (first, *_) = job.findings()
+        assert repr(first).startswith(f"<Finding {first.kind}, costs up to {first.share:.1%}: ")
+        assert escape(first.advice) in first._repr_html_()
+
+
+def test_completion_offers_nothing_private() -> None:
+    assert [name for name in dir(nsys2prv) if name[:2] != "__"] == sorted(
+        {*nsys2prv.__all__, "open"} - {"__version__"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (nsys2prv.convert, ("reports: files", "Raises Nsys2prvError", "summary")),
+        (nsys2prv.open, ("reports: files", "Raises Nsys2prvError")),
+        (nsys2prv.OpenJob.frame, ("(ns, Int64)", "a row for each", "bytes", "Raises UsageError")),
+        (nsys2prv.OpenJob.samples, ("shape (n,)", "ns")),
+        (nsys2prv.OpenJob.lines, ("(ns)", "bytes")),
+        (nsys2prv.OpenJob.analyse, ("useful:", "region:", "bins:", "polars frame")),
+    ],
+)
+def test_help_gives_shapes_and_units(what: object, said: tuple[str, ...]) -> None:
+    text = inspect.getdoc(what) or ""
+    assert all(part in text for part in said), text
 
 
 def test_bars_of_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
@@ -44,6 +46,15 @@ class Finding(Struct, frozen=True):
     advice: str = ""
     # Paraver views that show it (nsys2prv cfgs)
     views: tuple[str, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        return f"<Finding {self.kind}, costs up to {self.share:.1%}: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        lines = "".join(
+            f"<li>{escape(line)}</li>" for line in (*self.evidence, self.advice) if line
+        )
+        return f"<p><b>{escape(self.title)}</b> (costs up to {self.share:.1%} of the time)</p><ul>{lines}</ul>"
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
