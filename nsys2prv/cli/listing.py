@@ -25,8 +25,10 @@ from nsys2prv.nsight.opening import open_source, prepared
 WIDTH = 140
 #: Marks what differs between reports.
 MARK = "*"
-#: What such a number is less than of another one is told apart for.
+#: A number below this share of another one differs from it.
 ALIKE = 0.9
+#: Of more reports than this only those that differ from the others have a line, and as many at most.
+MOST_LINES = 32
 
 
 class _Held(Struct, frozen=True):
@@ -47,8 +49,11 @@ def described(paths: Sequence[Path]) -> tuple[str, list[str]]:
     differ = f"; {MARK} marks what differs between them" if len(held) > 1 else ""
     text = "\n".join(
         [
-            f"{plural(len(held), 'report')}{differ}:",
-            *_reports(held),
+            *(
+                [f"{plural(len(held), 'report')}{differ}:", *_reports(held)]
+                if len(held) <= MOST_LINES
+                else [f"{plural(len(held), 'report')}:", *_differing_reports(held)]
+            ),
             "",
             *_kinds(held),
             *_untranslated(held),
@@ -95,13 +100,15 @@ def _reports(held: Sequence[_Held]) -> list[str]:
         "processes": [_processes(one.info) for one in held],
         "GPUs": _marked([_gpus(one.info) for one in held]),
         "begins (UTC)": [_begin(one.info) for one in held],
-        "lasts": [
-            f"{one.info.duration_ns / 1e9:.3f} s" if one.info.duration_ns else "unknown"
-            for one in held
-        ],
+        "lasts": [_seconds(one.info) for one in held],
         "nsys": _marked([one.info.product or "unknown" for one in held]),
         "schema": _marked([one.info.schema or "before 2.7" for one in held]),
     }
+    return _table(columns)
+
+
+def _table(columns: dict[str, list[str]]) -> list[str]:
+    """Return the lines of a table with these cells by the titles of its columns."""
     widths = {title: max(map(len, [title, *cells])) for title, cells in columns.items()}
     rows = [list(columns), *(list(row) for row in zip(*columns.values(), strict=True))]
     return [
@@ -113,6 +120,65 @@ def _reports(held: Sequence[_Held]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def _differing_reports(held: Sequence[_Held]) -> list[str]:
+    """Return what the reports have in common, then a table of those that differ from most, with
+    nothing but their differences.
+    """
+    infos = [one.info for one in held]
+    columns = {
+        "GPUs": [_gpus(info) for info in infos],
+        "nsys": [info.product or "unknown" for info in infos],
+        "schema": [info.schema or "before 2.7" for info in infos],
+    }
+    usual = {title: Counter(cells).most_common(1)[0][0] for title, cells in columns.items()}
+    lasts = sorted(info.duration_ns for info in infos if info.duration_ns)
+    middle = lasts[len(lasts) // 2] if lasts else 0
+    kinds = Counter(name for one in held for name in one.kinds)
+    often = [name for name, count in kinds.items() if 2 * count > len(held)]
+    differing = {title: [_unless(cell, usual[title]) for cell in columns[title]] for title in usual}
+    differing["lasts"] = [
+        _seconds(info) if (info.duration_ns or 0) < ALIKE * middle else "" for info in infos
+    ]
+    differing["has none of"] = [
+        some([name for name in often if name not in one.kinds], 4) for one in held
+    ]
+    odd = [place for place in range(len(held)) if any(cells[place] for cells in differing.values())]
+    hosts = {info.host or "unknown" for info in infos}
+    begins = sorted(_begin(info) for info in infos)
+    lines = [
+        f"  {plural(len(hosts), 'host')}; begin (UTC) {begins[0]} to {begins[-1]}"
+        + (f"; last {lasts[0] / 1e9:.3f} to {lasts[-1] / 1e9:.3f} s" if lasts else ""),
+        "  " + "; ".join(f"{title} {cell}" for title, cell in usual.items()),
+    ]
+    if not odd:
+        return [*lines, "  no report differs from the others"]
+    shown = odd[:MOST_LINES]
+    lines += [
+        f"{len(odd):,} differ from most, in what is listed:",
+        *_table(
+            {
+                "report": [infos[place].name for place in shown],
+                "rank": [_rank(infos[place]) for place in shown],
+                "host": [infos[place].host or "unknown" for place in shown],
+            }
+            | {
+                title: [cells[place] for place in shown]
+                for title, cells in differing.items()
+                if any(cells[place] for place in shown)
+            }
+        ),
+    ]
+    return lines if len(shown) == len(odd) else [*lines, f"  and {len(odd) - len(shown):,} more"]
+
+
+def _unless(cell: str, usual: str) -> str:
+    return "" if cell == usual else cell
+
+
+def _seconds(info: ReportInfo) -> str:
+    return f"{info.duration_ns / 1e9:.3f} s" if info.duration_ns else "unknown"
 
 
 def _marked(cells: list[str]) -> list[str]:
@@ -163,6 +229,9 @@ def _each(rows: Sequence[int], names: Sequence[str]) -> str:
     lacking = [name for name, count in zip(names, rows, strict=True) if not count]
     if lacking:
         least = min(filter(None, rows))
+        if 2 * len(lacking) > len(names):
+            having = [name for name, count in zip(names, rows, strict=True) if count]
+            return f"{MARK} {f'{least:,} to ' if least < most else ''}{most:,}, only in {some(having, 2)}"
         return f"{MARK} none in {some(lacking, 2)}; {f'{least:,} to ' if least < most else ''}{most:,} elsewhere"
     mark = f"{MARK} " if least < ALIKE * most else ""
     return f"{mark}{least:,} ({names[rows.index(least)]}) to {most:,} ({names[rows.index(most)]})"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.cli.listing import MOST_LINES, _each
 from nsys2prv.cli.main import COMMANDS, main
 from nsys2prv.nsight.report_files import reports_meant
 
@@ -174,6 +176,46 @@ def test_the_list_marks_differences(capsys: pytest.CaptureFixture[str]) -> None:
     assert "* none in rank1.sqlite; 8 elsewhere" in lines["graphs"]
     assert "*" not in lines["cuda_events"]
     assert lines["rank1.sqlite"].count(" *") == 2
+
+
+@pytest.mark.slow
+def test_the_list_of_many_reports_has_nothing_but_differences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alike = GRAPHS.parent / "training" / "rank0.sqlite"
+    for number in range(MOST_LINES):
+        shutil.copy(alike, tmp_path / f"rank{number}.sqlite")
+    odd = tmp_path / f"rank{MOST_LINES}.sqlite"
+    shutil.copy(alike, odd)
+    with contextlib.closing(sqlite3.connect(odd)) as database, database:
+        database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    assert main(["--list", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{MOST_LINES + 1} reports:"
+    at = lines.index("1 differ from most, in what is listed:")
+    titles, only, after = lines[at + 1 : at + 4]
+    assert titles.split()[-3:] == ["has", "none", "of"]
+    assert only.split()[0] == odd.name
+    assert "kernels" in only
+    assert after == ""
+    odd.unlink()
+    shutil.copy(alike, odd)
+    assert main(["--list", str(tmp_path)]) == 0
+    assert "  no report differs from the others" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ((3, 3, 3), "3"),
+        ((100, 95, 100), "95 (b) to 100 (a)"),
+        ((100, 50, 100), "* 50 (b) to 100 (a)"),
+        ((4, 0, 8), "* none in b; 4 to 8 elsewhere"),
+        ((0, 0, 8), "* 8, only in c"),
+    ],
+)
+def test_rows_in_each_report(rows: tuple[int, ...], told: str) -> None:
+    assert _each(rows, ("a", "b", "c")) == told
 
 
 def test_reports_of_two_jobs_are_a_warning(
