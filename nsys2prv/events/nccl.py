@@ -252,6 +252,8 @@ def _messages(extraction: Extraction, tied: Tied, facts: dict[str, np.ndarray]) 
     kernels = pl.DataFrame(
         {
             "unit": tied["unit"][alone],
+            "messages": tied["messages"][alone],
+            "pure": (tied["fused"] == tied["messages"])[alone].astype(np.int64),
             **{
                 name: facts[name][alone]
                 for name in ("process", "object_kernel", "time_begin", "time_end", "time_call")

@@ -32,6 +32,7 @@ from nsys2prv.relations.kind import (
     RelationContext,
     save_observations,
 )
+from nsys2prv.relations.nccl_exchanges import LAYOUT, TRANSFER, KernelStep, sides_of
 from nsys2prv.relations.nccl_kernels import sane
 from nsys2prv.store.facts import FactFile, batches, read_fact
 from nsys2prv.store.task_result import TaskResult
@@ -54,6 +55,8 @@ READ = (
     "peer",
     "ranks",
     "rank",
+    "messages",
+    "pure",
 )
 KEPT = (
     "task",
@@ -69,6 +72,8 @@ KEPT = (
     "target",
     "sends",
     "bytes",
+    "messages",
+    "pure",
 )
 #: The order of messages; lines of pairs that are certain come first.
 ORDER = ("task", "communicator", "time_call", "place")
@@ -77,12 +82,17 @@ BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 
 
 def relate(context: RelationContext) -> list[TaskResult]:
-    """Return lines from sends to receives, stored by time."""
+    """Return lines from sends to receives, stored by time, and what they tell of their kernels."""
+    buckets = _buckets(context, "messages")
     found = list(
         context.run(
             [
-                PairStep(blocks, context.folder / f"pairs-{context.number}-{place}.blocks")
-                for place, blocks in enumerate(_buckets(context, "messages"))
+                PairStep(
+                    blocks,
+                    max(1, len(buckets)),
+                    context.folder / f"pairs-{context.number}-{place}.blocks",
+                )
+                for place, blocks in enumerate(buckets)
             ]
         )
     )
@@ -94,7 +104,10 @@ def relate(context: RelationContext) -> list[TaskResult]:
         results[0].notes.append(
             f"NCCL: {left:,} sends and receives without their other side in the reports: no line is written"
         )
-    return results
+    sides = by_group(block for part in found for block in part.sides)
+    number = context.number + len(results)
+    steps = [KernelStep(number + place, part, context.folder) for place, part in enumerate(sides)]
+    return [*results, *context.run(steps)]
 
 
 def observe(context: RelationContext) -> list[ObservationFile]:
@@ -139,17 +152,19 @@ class SendersStep(Struct, frozen=True):
 
 class Paired(Struct, frozen=True):
     """records: PAIR of each, without a tag; then whether it is doubtful, and ORDER. left: sends and
-    receives of no pair.
+    receives of no pair. sides: SIDE of both kernels of each, by bucket of rows of the trace.
     """
 
     records: tuple[Block, ...]
     left: int
+    sides: tuple[Block, ...]
 
 
 class PairStep(Struct, frozen=True):
-    """Matches the messages of some senders."""
+    """Matches the messages of some senders. buckets: of the kernels' rows."""
 
     blocks: tuple[Block, ...]
+    buckets: int
     path: Path
 
     def run(self) -> Paired:
@@ -165,6 +180,7 @@ class PairStep(Struct, frozen=True):
         return Paired(
             write_blocks(self.path, np.zeros(rows.height, np.int64), rows.to_numpy()),
             messages.height - 2 * pairs.height,
+            sides_of(pairs, self.buckets, self.path.with_suffix(".sides")),
         )
 
 
@@ -309,4 +325,14 @@ def _by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     ).drop("group")
 
 
-RELATIONS = (Relation(NAME, "NCCL messages", NCCL, (MESSAGES,), relate=relate, observe=observe),)
+RELATIONS = (
+    Relation(
+        NAME,
+        "NCCL messages",
+        NCCL,
+        (MESSAGES,),
+        (LAYOUT, TRANSFER),
+        relate=relate,
+        observe=observe,
+    ),
+)

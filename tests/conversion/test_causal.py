@@ -93,6 +93,8 @@ def apart(trace: Trace) -> int:
     """NCCL collectives of which a kernel ends before another one begins."""
     found = defaultdict(list)
     for item in trace.intervals(COLLECTIVE):
+        if NUMBER not in item.others:
+            continue  # a kernel that sends and receives
         found[item.others[NUMBER]].append((item.begin, item.end))
     return sum(
         min(end for _, end in items) < max(begin for begin, _ in items) for items in found.values()

@@ -180,8 +180,11 @@ def found_collectives(cluster: SampleSet) -> list[tuple[str, list[tuple]]]:
     speeds = {
         (item.row, item.begin, item.end): (item.others[ALGORITHM], item.others[BUS])
         for item in cluster.trace.intervals(TRANSFERS)
+        if cluster.trace.label(TRANSFERS, item.value) != "SendRecv"
     }
     for item in cluster.trace.intervals(COLLECTIVE):
+        if NUMBER not in item.others:
+            continue  # a kernel that sends and receives
         label = cluster.trace.label(COLLECTIVE, item.value)
         found.setdefault(item.others[NUMBER], (label, []))[1].append(
             (
