@@ -60,6 +60,8 @@ An analysis whose inputs are missing says which table of the reports it would ne
 * `idle`: gaps of devices by length and by what the host does in them; launch latency; API calls; memory copies; what Nsight's expert
   rules look for.
 * `metrics`: GPU metrics and network: means, and maps over time; the use of devices over time.
+* `critical_path`: where `--only critical_path` asks for it: the time of the job along its critical path, by cause, rank, class of kernels
+  and kernel (below).
 * `clocks`: how the clock of each host was corrected, and how far it may still be wrong.
 
 *Useful* on a device are kernels other than NCCL's (`--useful compute`, as BSC's tools count) or all kernels (`--useful all-kernels`, as
@@ -91,6 +93,7 @@ host that waits beside a busy GPU costs nothing.
 * `host_io`: devices are idle while their hosts read or write files, or the network
 * `host_work`: devices are idle while their hosts are in no call that was recorded: they compute
 * `no_tensor_cores`: matrix products run without tensor cores
+* `critical_path`: what the critical path consists of, and for how much of it no device works (with `--only critical_path` alone)
 
 Who is late is told by who waits least, not by who is last: a rank that a straggler delays is late elsewhere too. A straggler has to be
 last so often that chance explains it in one of 200 cases at most, to cost 2 % of the time (of few ranks, which differ anyway, more: of 4
@@ -102,6 +105,31 @@ one is named.
 Findings are of the *steady state* where one is found: from the first to the last of the iterations, without a long first one. Iterations
 are NVTX ranges whose names differ in numbers alone, that repeat on a thread without overlapping and hold most of the kernels; without
 such ranges, the period of the sequence of kernels on a device. The table *Phases* says what was left out.
+
+## The critical path
+
+`nsys2prv report rank*.sqlite --only critical_path` tells what the job's time went to along the one chain of work and waiting that explains
+how long it took, over all ranks on one timeline. Only what is on it makes the job shorter when it gets faster. The same chain is in a trace
+that `nsys2prv -t critical_path rank*.sqlite out.prv` writes (all kinds of events, and this one), on the rows that it leads over; the views
+`critical_path` and `critical_path_time_2dh` show it. In Python it is `open_job(..., demanded=("critical_path",))`.
+
+The path is walked backwards, from the end of the last call or operation. Each step leads to what the present one had to wait for:
+
+* The end of an operation of a device leads to its begin. That of a collective of NCCL leads to the begin of its kernel on the rank that
+  came last: what the other ranks do until then is waiting, and not on the path.
+* The begin of an operation leads to the end of the operation before it on its stream (`Queued on the device`) or to the call that launched
+  it (`Launch latency`), whichever was later. Where both were over by more than 10 us before, and another stream of the device ended an
+  operation since, it leads to that one.
+* The end of a call that synchronises leads to the last end of an operation of its process within the call (`Return from synchronisation`);
+  the end of a call of MPI that receives a message to the begin of the call that sent it, if that came later than the call itself; the end
+  of any other call to its begin. Calls within calls are part of the outermost one.
+* The begin of a call leads to the end of the call before it on its thread (`Host between calls`), the first one of a thread to the last
+  call of its process that ended before.
+
+The pieces follow each other without gap or overlap, so that their shares add up to 1. Collectives of MPI, and threads of a process that
+wait for each other, lead to nothing else: they count as calls, and as time between calls. Where two chains take equally long, one of them
+is the path: among balanced ranks it says little which of them has more of it. Time and memory grow with the number of calls and
+operations. What `-t` leaves out is not on the path.
 
 ## As a page
 

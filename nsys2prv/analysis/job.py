@@ -21,6 +21,7 @@ from nsys2prv._util.text import plural
 from nsys2prv.analysis import (
     clocks,
     collectives,
+    critical_path,
     efficiencies,
     idle,
     iterations,
@@ -62,10 +63,12 @@ ANALYSES = tuple(
         idle,
         metrics,
         clocks,
+        critical_path,
     )
 )
 
-
+#: The analysis, and the kind and layout of the same name, that are there on demand.
+DEMANDED = critical_path.LAYOUT
 #: Columns that say where an event is.
 PLACE = ("rank", "task", "row", "node", "device", "stream")
 
@@ -311,7 +314,8 @@ class OpenJob:
         """Return the results of the analyses of these names, or of all, by name.
 
         names: findings, efficiencies, overlap, collectives, kernels, operations, idle, metrics,
-        clocks. useful: which kernels count as useful work, `compute` (all but NCCL's) or
+        clocks; critical_path where the job was opened with `demanded=("critical_path",)`. useful:
+        which kernels count as useful work, `compute` (all but NCCL's) or
         `all-kernels`. region: pattern (with * and ?) of NVTX ranges whose executions are the
         iterations. bins: number of intervals of maps over time.
 
@@ -325,7 +329,10 @@ class OpenJob:
             )
         if useful not in ("compute", "all-kernels"):
             raise UsageError(f"useful: {useful} is neither compute nor all-kernels")
-        wanted = [known[name] for name in names or known]
+        if not names:
+            # On demand, as the kind that it reads.
+            names = tuple(name for name in known if name != DEMANDED or name in self.book.layouts)
+        wanted = [known[name] for name in names]
         asked = useful, region, bins
         left = [analysis for analysis in wanted if (analysis.name, asked) not in self._results]
         if left:

@@ -56,7 +56,9 @@ def printed(results: Iterable[Result], head: Iterable[str] = (), style: Style | 
     results = list(results)
     width = min(style.width or WIDEST, WIDEST)
     parts = [_folded(list(head), width)] if head else []
-    parts += [_findings(result, style, width) for result in results if result.name == "findings"]
+    told = [result for result in results if result.name == "findings"]
+    told = told or [result for result in results if result.findings]
+    parts += [_findings(result, style, width) for result in told]
     blocks = [block for result in results for block in _blocks(result, style, width)]
     if style.full:
         return "\n\n".join("\n".join(part) for part in (*parts, *blocks))

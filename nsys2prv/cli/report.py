@@ -15,7 +15,7 @@ from nsys2prv._util.files import check_not_read, named_as_report, write_whole
 from nsys2prv._util.text import plural
 from nsys2prv.analysis.comparison import Run, difference, slowdown
 from nsys2prv.analysis.head import machine_line
-from nsys2prv.analysis.job import OpenJob, open_job
+from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.rows import SAMPLED
 from nsys2prv.analysis.scaling import scaling
@@ -96,7 +96,7 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
         action="append",
         default=[],
         metavar="NAMES",
-        help="comma-separated analyses; all by default",
+        help="comma-separated analyses; all by default, but critical_path, which is made where it is named",
     )
     parser.add_argument(
         "--compare",
@@ -196,7 +196,7 @@ def _cut(options: argparse.Namespace) -> dict[str, object]:
 
 def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, Result]]:
     """Return the description of the job and the results of the analyses asked for."""
-    names = [name for names in options.only for name in names.split(",") if name]
+    names = _named(options)
     if options.compare and names and "efficiencies" not in names:
         names = ["efficiencies", *names]
     first = Path(options.reports[0])
@@ -333,8 +333,15 @@ def _opened(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJ
         jobs=options.jobs,
         tmp=options.tmp,
         quiet=options.quiet,
+        demanded=tuple({DEMANDED} & set(_named(options))),
         **_cut(options),
     )
+
+
+def _named(options: argparse.Namespace) -> list[str]:
+    """Return the analyses that --only names."""
+    given = options.only if "only" in options else []
+    return [name for names in given for name in names.split(",") if name]
 
 
 def _analysed(job: OpenJob, names: Sequence[str], options: argparse.Namespace) -> dict[str, Result]:

@@ -23,6 +23,7 @@ KINDS = {
     "host_io": "devices are idle while their hosts read or write files, or the network",
     "host_work": "devices are idle while their hosts are in no call that was recorded: they compute",
     "no_tensor_cores": "matrix products run without tensor cores",
+    "critical_path": "what the critical path consists of, and for how much of it no device works",
 }
 
 

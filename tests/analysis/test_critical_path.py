@@ -1,0 +1,113 @@
+"""The analysis of the critical path: exact on a job of two ranks made by hand; its shares add up to
+the duration of a sample.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tools.exports import call, global_tid
+from tools.nccl_exports import Rank, said
+from tools.view_answers import SAMPLES
+
+from nsys2prv.analysis.job import open_job
+from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.terminal import Style, printed
+from nsys2prv.cli.main import main
+
+GEMM, ELEMENTWISE = 5, 6
+NAMES = (
+    *Rank.names,
+    "cublasSgemm_kernel_gemm",
+    "vectorized_elementwise_kernel",
+    "cudaDeviceSynchronize_v3020",
+)
+
+
+def two_ranks(folder: Path) -> list[Path]:
+    """Both compute, then reduce together; the second one's kernel takes longer. Then the first one
+    waits for its device and launches another kernel, whose end is the job's.
+    """
+    first, second = (Rank(pid=pid, names=NAMES) for pid in (10, 11))
+    first.work(100, 150, 300, GEMM).collective(192, 310, 1_000, said(7, 8000))
+    first.calls.append(call(400, 1_050, 99, nameId=7, globalTid=global_tid(10, 10)))
+    first.work(1_100, 1_150, 2_000, ELEMENTWISE)
+    second.work(100, 160, 800, GEMM).collective(192, 802, 1_001, said(7, 8000))
+    return [
+        rank.write(folder / f"rank{number}.sqlite") for number, rank in enumerate((first, second))
+    ]
+
+
+def result_of(reports: list[Path]) -> tuple[Result, int]:
+    with open_job(reports, align="utc", jobs=1, quiet=True, demanded=("critical_path",)) as job:
+        return job.analyse("critical_path")["critical_path"], job.duration
+
+
+def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
+    """Times from the first launch, at 100, on: the path crosses from the second rank to the first at
+    the begin of the second one's collective, which came last.
+    """
+    found, duration = result_of(two_ranks(tmp_path))
+    assert duration == 1_900
+    tables = {name: table.frame for name, table in found.tables.items()}
+    causes = dict(tables["causes"].select("cause", "time_ns").rows())
+    assert causes == {
+        # 60 to 700 on the second rank, 1,050 to 1,900 on the first.
+        "Kernel": 640 + 850,
+        # From 702, when the second rank's began, to 900.
+        "NCCL kernel, after the last rank came": 198,
+        "Queued on the device": 2,
+        "Launch latency": 55 + 45,
+        "CUDA call": 5 + 5,
+        # Of the synchronisation 900 to 950, then 50 to the next call.
+        "Return from synchronisation": 50,
+        "Host between calls": 50,
+    }
+    assert sum(causes.values()) == duration
+    assert tables["ranks"].select(
+        "rank", "time_ns", "kernels_ns", "nccl_ns", "other_ns"
+    ).rows() == [
+        ("task 1", 198 + 50 + 50 + 5 + 45 + 850, 850, 198, 150),
+        ("task 2", 702, 640, 0, 62),
+    ]
+    kernels = dict(tables["by_kernel"].select("kernel", "time_ns").rows())
+    assert [kernels[name] for name in NAMES[4:6]] == [640, 850]
+    assert tables["causes"]["share"].sum() == pytest.approx(1)
+    assert tables["by_kernel"]["share"].sum() == pytest.approx((640 + 850 + 198) / duration)
+    [finding] = found.findings
+    assert finding.share == pytest.approx(1 - (640 + 850 + 198) / duration)
+    assert "Kernel 78.4%" in finding.evidence[0]
+    assert "task 1 63.1%" in finding.evidence[1]
+    assert finding.title in " ".join(printed([found], style=Style(full=True)).split())
+
+
+def test_without_the_late_rank_the_path_stays_on_the_other(tmp_path: Path) -> None:
+    reports = two_ranks(tmp_path)
+    found, duration = result_of(reports[:1])
+    assert found.tables["ranks"].frame["time_ns"].to_list() == [duration]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["training", "graphs"])
+def test_shares_of_samples_add_up(name: str) -> None:
+    found, duration = result_of(SAMPLES[name])
+    tables = {name: table.frame for name, table in found.tables.items()}
+    for key in ("causes", "ranks"):
+        assert tables[key]["time_ns"].sum() == duration
+        assert tables[key]["share"].sum() == pytest.approx(1)
+    on_devices = tables["causes"].filter(pl.col("cause").str.contains("ernel"))
+    assert tables["by_kernel"]["time_ns"].sum() == on_devices["time_ns"].sum()
+    assert tables["classes"]["time_ns"].sum() == on_devices["time_ns"].sum()
+
+
+def test_it_is_made_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reports = [str(report) for report in two_ranks(tmp_path)]
+    assert main(["report", *reports, "-q", "--align", "utc", "-j", "1"]) == 0
+    assert "critical path" not in capsys.readouterr().out.lower()
+    assert (
+        main(["report", *reports, "-q", "--align", "utc", "-j", "1", "--only", "critical_path"])
+        == 0
+    )
+    assert "The critical path by rank" in capsys.readouterr().out
