@@ -249,7 +249,7 @@ def test_only_what_is_asked_for_is_observed(method: str, observed: str, tmp_path
     assert 0 < counts[method] < counts["auto"]
 
 
-def test_three_steps_align_hosts_and_nothing_is_said_that_is_not_so(tmp_path: Path) -> None:
+def test_twenty_steps_align_hosts_and_nothing_is_said_that_is_not_so(tmp_path: Path) -> None:
     folder = Path(__file__).parents[2] / "sample_reports" / "training"
     truth = json.loads((folder / "truth.json").read_text())
     summary = convert(sorted(folder.glob("rank*.sqlite")), tmp_path / "o.prv", Options(jobs=1))
@@ -267,8 +267,8 @@ def test_three_steps_align_hosts_and_nothing_is_said_that_is_not_so(tmp_path: Pa
             + clock["drift_ppm"] / 1e6 * (shown + truth["epoch_utc_ns"] - clock["at_utc_ns"])
         )
         error = abs(corrected - true - reference["offset_ns"] - true * reference["drift_ppm"] / 1e6)
-        assert error < 30_000
-        assert error <= clock["bound_ns"] < 100_000
+        assert error < 5_000
+        assert error <= clock["bound_ns"] < 50_000
     assert clock["observed_bound_ns"] < clock["bound_ns"]
     told = [*summary.notes, *summary.warnings]
     assert not [

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from .options import Options
 
 Ints = NDArray[np.int64]
+FIRST_EPOCH_NS = 600_000_000  # true time at which processes begin; every capture runs by then
 EPOCH_NS = 1_780_000_000_000_000_000  # true UTC at true time 0, ns since 1970
 VM_ID = (
     1 << 48
@@ -228,7 +229,8 @@ def build_cluster(options: Options) -> Cluster:
                 gpu,
                 gpu if options.visible == "all" else 0,
                 pid,
-                int(rng.integers(0, 400_000_000)),
+                FIRST_EPOCH_NS
+                - round((FIRST_EPOCH_NS - int(rng.integers(0, 400_000_000))) * options.startup),
             )
         )
     communicators = _build_communicators(options, rng) if options.nccl else []

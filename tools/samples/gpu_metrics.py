@@ -39,6 +39,14 @@ CHANNELS = (
     "copy_in",
     "copy_out",
 )  # what is integrated: shares of the time, or of the peak rate
+MAIN = (
+    "GR Active [Throughput %]",
+    "SMs Active [Throughput %]",
+    "SM Issue [Throughput %]",
+    "Tensor Active [Throughput %]",
+    "DRAM Read Bandwidth [Throughput %]",
+    "DRAM Write Bandwidth [Throughput %]",
+)  # a set as one chooses it to keep reports small
 SOURCE, SOURCE_NAME = 1, "GPU Metrics"
 BEFORE_SAMPLES = 2.5  # so many periods before a capture's start its samples begin
 NEGATIVE = 0.004  # share of the samples of an idle GPU below 0
@@ -74,11 +82,13 @@ class Metric:
 
 
 @cache
-def metrics_of(column: int) -> tuple[Metric, ...]:
-    """The metric set of a model, by number."""
+def metrics_of(column: int, chosen: str) -> tuple[Metric, ...]:
+    """The metrics of a model, by number; ``chosen``: "full" for all, "main" for some."""
     rows = read_rows("gpu_metrics.tsv")
     found = [
-        Metric(int(row[column]), *row[:3], float(row[3])) for row in rows if row[column] != "-"
+        Metric(int(row[column]), *row[:3], float(row[3]))
+        for row in rows
+        if row[column] != "-" and (chosen == "full" or row[0] in MAIN)
     ]
     return tuple(sorted(found, key=lambda metric: metric.number))
 
@@ -132,6 +142,9 @@ class GpuMetrics:
         first = self.cluster.ranks[rank].host_index * self.options.gpus_per_host
         return list(range(first, first + self.options.gpus_per_host))
 
+    def _metrics(self, model: Model) -> tuple[Metric, ...]:
+        return metrics_of(model.column, self.options.gpu_metric_set)
+
     def _since(self, rank: int) -> float:
         """The true time from which the report of a rank has samples."""
         return self.cluster.ranks[rank].capture_start_ns - BEFORE_SAMPLES * self.period
@@ -156,7 +169,7 @@ class GpuMetrics:
             self._sample(rank, [], stop)
         for report in self.reports:
             sampled = self._sampled_by(report.rank.rank)
-            metrics = metrics_of(model_of(self.options, report.rank.host_index).column)
+            metrics = self._metrics(model_of(self.options, report.rank.host_index))
             devices = [self.cluster.ranks[rank].gpu for rank in sampled]
             fields = [(metric.name, SIGNED) for metric in metrics]
             define_events(
@@ -178,7 +191,7 @@ class GpuMetrics:
         if not len(times):
             return
         model = model_of(self.options, self.cluster.ranks[rank].host_index)
-        metrics = metrics_of(model.column)
+        metrics = self._metrics(model)
         shares = np.clip(sums / np.maximum(times - begin, 1)[:, None], 0.0, 1.0)
         values = self._values(self.random[rank], metrics, shares, model.numbers["smCount"])
         sampling = [other for other in range(len(self.series)) if rank in self._sampled_by(other)]
@@ -277,9 +290,7 @@ class GpuMetrics:
             one = self.cluster.ranks[rank]
             model = model_of(self.options, one.host_index)
             total = dict(
-                zip(
-                    (metric.name for metric in metrics_of(model.column)), sums.tolist(), strict=True
-                )
+                zip((metric.name for metric in self._metrics(model)), sums.tolist(), strict=True)
             )
             found[one.host.gpus[one.gpu].uuid] = {
                 "host": one.host.name,

@@ -46,6 +46,7 @@ class Job:
 
     def __init__(self, options: Options, cluster: Cluster) -> None:
         self.layers, self.graphs = options.layers, options.graphs != "none"
+        self.operators, self.startup = options.operators, options.startup
         sizes = cluster.sizes()
         self.world = sizes[Group.WORLD]
         self.shard = Group.SHARD if sizes[Group.SHARD] > 1 else Group.WORLD
@@ -61,7 +62,7 @@ class Job:
 
     def initial(self) -> Program:
         """Start of the process: CUDA, NCCL, the model, capture of graphs."""
-        b = Builder(self.advanced)
+        b = Builder(self.advanced, self.operators)
         with b.phase("init", *PHASE):
             if self.mpi:
                 self.mpi.start(b)
@@ -73,7 +74,7 @@ class Job:
                 b.host(50_000)
                 for group in self.groups:
                     with self._nccl(b, "ncclCommInitRankConfig", Payload("Init", group)):
-                        b.meet(group, 38_000_000)
+                        b.meet(group, 38_000_000 * self.startup)
                         b.call("cudaMalloc_v3020", 420_000)
             with b.range("build_model"):
                 for layer in range(min(self.layers, 8)):
@@ -107,7 +108,7 @@ class Job:
 
     def step(self) -> Program:
         """One training step."""
-        b = Builder(self.advanced)
+        b = Builder(self.advanced, self.operators)
         with b.range("iteration", Style.NUMBERED):
             self._load(b)
             if self.mpi:
@@ -127,7 +128,7 @@ class Job:
 
     def final(self) -> Program:
         """End of the process."""
-        b = Builder(self.advanced)
+        b = Builder(self.advanced, self.operators)
         with b.phase("shutdown", *PHASE):
             b.sync_device()
             for group in self.groups:
@@ -142,6 +143,7 @@ class Job:
     def _load(self, b: Builder) -> None:
         with b.phase("load_batch", *LOADING):
             b.copy(H2D_PINNED, 262_144, Stream.COPY)
+            b.mark("late")
             b.copy(H2D_PINNED, 524_288, Stream.COPY)
             if self.peers:
                 b.copy(P2P, 8_388_608, Stream.COPY)
@@ -207,6 +209,7 @@ class Job:
             b.aten(
                 f"{ENGINE}MmBackward0", "MmBackward0", "aten::mm", kernel="gemm_wgrad", times=1.7
             )
+            b.mark("hiccup")
             pending = []
             ready = self._gather(b)
             for layer in reversed(range(self.layers)):

@@ -143,6 +143,18 @@ class Options:
         False, "waits, transfers and bus bandwidths of NCCL's collectives in the truth"
     )
     additions: tuple[str, ...] = option((), "families of further tables, by name; or all")
+    operators: bool = option(True, "the ranges of PyTorch's operators are recorded")
+    startup: float = option(1.0, "how long the start takes, as a multiple")
+    work: float = option(1.0, "how long kernels that compute last, as a multiple")
+    fp32_work: float = option(1.0, "how long the GEMM in single precision lasts, as a multiple")
+    gpu_metric_set: str = option(
+        "full", "which GPU metrics are sampled: all of a model, or the main ones", "full", "main"
+    )
+    late_rank: int | None = option(None, "a rank that loads its batch more slowly in every step")
+    late_us: float = option(500.0, "by how much more slowly, in the mean")
+    hiccup_rank: int | None = option(None, "a rank whose host stops once, in a backward pass")
+    hiccup_step: int = option(0, "the step in which that happens, from 0")
+    hiccup_us: float = option(5_000.0, "for how long")
 
     def __post_init__(self) -> None:
         sampled = (
@@ -166,7 +178,16 @@ class Options:
             (self.ranks % max(1, self.hosts), "ranks must be a multiple of hosts"),
             (self.events_per_rank == 0, "events_per_rank must be at least 1"),
             (self.waited_us == (), "waited_us must be one or more numbers"),
-            (self.cut_rank >= self.ranks, "cut_rank must be one of the ranks"),
+            *(
+                ((getattr(self, name) or 0) >= self.ranks, f"{name} must be one of the ranks")
+                for name in ("cut_rank", "late_rank", "hiccup_rank")
+            ),
+            (
+                self.hiccup_rank is not None
+                and self.events_per_rank is None
+                and self.hiccup_step >= self.steps,
+                "hiccup_step must be one of the steps",
+            ),
             (
                 (self.clock_offset_range_ms is not None and self.clock_offsets_ms != (0.0, 3.7))
                 or (
@@ -210,6 +231,11 @@ class Options:
     @property
     def gpus_per_host(self) -> int:
         return self.ranks // self.hosts
+
+    @property
+    def has_causes(self) -> bool:
+        """Whether something is put in that holds the job back, and is told in the truth."""
+        return self.late_rank is not None or self.hiccup_rank is not None
 
     @property
     def lonely_ranks(self) -> int:

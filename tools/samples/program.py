@@ -140,6 +140,9 @@ class Program:
     nccl_calls: list[Payload] = field(default_factory=list)
     nccl_groups: int = 0
     messages: list[Message] = field(default_factory=list)
+    marks: dict[str, int] = field(
+        default_factory=dict
+    )  # operations before which the host of a rank may be held up, by what holds it up
 
     def all_of(self, *kinds: Kind) -> list[int]:
         """The operations of these kinds, in program order."""
@@ -157,11 +160,12 @@ class Program:
 
 class Builder:
     """Writes a :class:`Program`; ``advanced``: with the ranges of the advanced NCCL trace, not
-    NCCL's own.
+    NCCL's own; ``operators``: with the ranges of PyTorch's operators.
     """
 
-    def __init__(self, advanced: bool = False) -> None:
+    def __init__(self, advanced: bool = False, operators: bool = True) -> None:
         self.program, self.thread, self.advanced = Program(), Thread.MAIN, advanced
+        self.operators = operators
         self._opening: list[Range] = []  # ranges opened since the last operation
         self._closed = 0  # ranges closed since the last operation
         self._graph = -1
@@ -219,6 +223,10 @@ class Builder:
         self._graph = -1
         self.program.graphs[number] = list(range(first, len(self.program.ops)))
 
+    def mark(self, cause: str) -> None:
+        """Before the next operation, ``cause`` may hold up the host."""
+        self.program.marks[cause] = len(self.program.ops)
+
     def host(self, ns: float) -> None:
         """Host work without an API row."""
         self._add(Op(Kind.HOST, self.thread, "", ns, 0))
@@ -261,7 +269,7 @@ class Builder:
         """PyTorch operators, one inside the other, and the kernel the innermost launches; a
         replayed graph runs no operators.
         """
-        if not stack or self._graph >= 0:
+        if not stack or self._graph >= 0 or not self.operators:
             self.kernel(kernel, times)
         else:
             with self.range(stack[0], Style.OP_ID):

@@ -15,7 +15,8 @@ import numpy as np
 
 from . import faults, machine, models, nccl, nvtx, sampling, system
 from .background import ROWS_PER_STEP, STEP_GAP_NS, Background, OsCalls
-from .cluster import EPOCH_NS, Ints, build_cluster
+from .causes import Causes, scales_of
+from .cluster import EPOCH_NS, FIRST_EPOCH_NS, Ints, build_cluster
 from .cuda import CudaRows, write_graph_creation
 from .data import DATA
 from .gpu_metrics import GpuMetrics
@@ -41,7 +42,6 @@ ADDITIONS: dict[str, Callable[[Scene], Truth]] = {
 }
 """Families of further tables, by the name with which they are asked for."""
 
-FIRST_EPOCH_NS = 600_000_000  # true time at which processes begin; every capture runs by then
 AFTER_INIT_NS, CLOSING_NS, INIT_SPREAD_NS = 5_000_000, 60_000_000, 30_000_000
 HELPERS_START_NS = 145_000_000  # since a capture's start: when the process has its helper threads
 OPERATIONS_PER_BLOCK = 40_000
@@ -125,12 +125,14 @@ class _Simulation:
             )
         for calls in self.os_calls:
             calls.begin(self._local(calls.report, FIRST_EPOCH_NS))
-        block = initial.timeline.run(rng, rng.uniform(0, INIT_SPREAD_NS, (1, options.ranks)))
-        now = int(FIRST_EPOCH_NS + block.ends().max()) + AFTER_INIT_NS
+        block = initial.timeline.run(
+            rng, rng.uniform(0, INIT_SPREAD_NS * options.startup, (1, options.ranks))
+        )
+        now = int(FIRST_EPOCH_NS + block.ends().max()) + round(AFTER_INIT_NS * options.startup)
         initial.write(block, epoch, now)
         for report, background in zip(self.reports, self.background, strict=True):
             write_graph_creation(initial.program, block, epoch, report)
-            background.begin(self._local(report, now - AFTER_INIT_NS // 2))
+            background.begin(self._local(report, now - round(AFTER_INIT_NS * options.startup) // 2))
 
         step = _Phase(job.step(), self)
         losses = faults.Losses(step.program, initial.program, self.cluster, options)
@@ -142,13 +144,14 @@ class _Simulation:
         extra_phases = [_Phase(program, self) for program in programs]
         extras = faults.Extras(options, self.cluster, [phase.timeline for phase in extra_phases])
         collectives = nccl.CollectiveTruth(step.program, self.cluster, options)
+        causes = Causes(options, self.cluster)
         size = max(1, OPERATIONS_PER_BLOCK // len(step.program.ops))
         for first in range(0, options.steps, size):
             runs = min(size, options.steps - first)
             begin = np.minimum(
                 rng.exponential(options.skew_us * 1e3, (runs, options.ranks)), options.skew_us * 8e3
             )
-            block = step.timeline.run(rng, begin)
+            block = step.timeline.run(rng, begin, causes.delays(first, runs))
             ends = block.ends()
             lengths = (
                 np.ceil(ends.max(axis=1)).astype(np.int64)
@@ -162,6 +165,7 @@ class _Simulation:
                 faults.cut_report(options, report, epochs, lengths, first)
             losses.draw(self.reports, block, epochs, first)
             step.write(block, epochs, now, first)
+            causes.record(step.program, block, epochs, first)
             for report in self.reports:
                 report.lost = {}
             extras.write(
@@ -177,9 +181,9 @@ class _Simulation:
         final = _Phase(job.final(), self)
         block = final.timeline.run(rng, rng.uniform(0, 1e6, (1, options.ranks)))
         final.write(block, np.array([now]), int(now + block.ends().max()))
-        now += int(block.ends().max()) + CLOSING_NS
+        now += int(block.ends().max()) + round(CLOSING_NS * options.startup)
         self._finish(now)
-        return self._truth(now, collectives, losses, extras)
+        return self._truth(now, collectives, losses, extras) | causes.truth()
 
     @staticmethod
     def _local(report: Report, true: int) -> int:
@@ -191,7 +195,7 @@ class _Simulation:
         for sampler in self.samplers:
             sampler.finish(stop)
         for calls, duration in zip(self.os_calls, durations, strict=False):
-            calls.finish(HELPERS_START_NS, duration)
+            calls.finish(round(HELPERS_START_NS * self.options.startup), duration)
         for report, background, duration in zip(
             self.reports, self.background, durations, strict=True
         ):
@@ -292,7 +296,7 @@ class _Phase:
 
     def __init__(self, program: Program, job: _Simulation) -> None:
         self.program, self.job, options = program, job, job.options
-        self.timeline = Timeline(program, job.cluster, options.seed, job.noise)
+        self.timeline = Timeline(program, job.cluster, options.seed, job.noise, scales_of(options))
         self.writers = [
             (CudaRows(program, report), nvtx.RangeRows(program, report)) for report in job.reports
         ]

@@ -19,7 +19,7 @@ epoch, in true time; host and GPU start drained, so runs do not depend on one an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -122,8 +122,17 @@ class Block:
 class Timeline:
     """Simulates one program on a cluster."""
 
-    def __init__(self, program: Program, cluster: Cluster, seed: int, noise: Noise) -> None:
+    def __init__(
+        self,
+        program: Program,
+        cluster: Cluster,
+        seed: int,
+        noise: Noise,
+        scales: Mapping[str, float] | None = None,
+    ) -> None:
+        """scales: how long kernels last, as a multiple; by key, and of all that compute by ""."""
         self.program, self.cluster, self.noise = program, cluster, noise
+        scales = scales or {}
         rng = np.random.default_rng([seed, 1])
         count = len(cluster.ranks)
         self.host_speed = rng.uniform(0.97, 1.05, count)[None, :, None]
@@ -131,14 +140,23 @@ class Timeline:
         self.gap = np.array([op.gap_ns for op in program.ops])
         self.pads = np.array([PAD_NS * op.edges if op.graph < 0 else 0.0 for op in program.ops])
         self.api = np.array([op.api_ns for op in program.ops])
-        self.work = np.array([op.work_ns for op in program.ops])
+        self.work = np.array(
+            [
+                op.work_ns
+                * (scales.get(op.kernel, scales.get("", 1.0)) if op.kind is Kind.KERNEL else 1.0)
+                for op in program.ops
+            ]
+        )
         self.sections = list(_sections(program.ops))
 
-    def run(self, rng: Random, begin: Floats) -> Block:
+    def run(self, rng: Random, begin: Floats, delays: Mapping[str, Floats] | None = None) -> Block:
         """Simulate ``len(begin)`` runs; ``begin`` (run, rank) is when each rank's host begins, ns
-        since the run's epoch.
+        since the run's epoch. delays: for how long (run, rank; ns) hosts are held up at the marks
+        of the program.
         """
         run = _Run(self, rng, begin)
+        for cause, held in (delays or {}).items():
+            run.gap[..., self.program.marks[cause]] += held
         mpi = _MpiTiming(self.program, self.cluster, self.noise, run.block, rng)
         for kind, first, last in self.sections:
             run.time_host(slice(first, last))

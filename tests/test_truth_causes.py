@@ -1,0 +1,102 @@
+"""The causes that were put into the first sample come out as findings, with what they cost."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import nsys2prv
+from nsys2prv import OpenJob, Options
+from nsys2prv.analysis.findings.finding import Finding
+
+SAMPLE = Path(__file__).parent.parent / "sample_reports" / "training"
+TRUTH = json.loads((SAMPLE / "truth.json").read_text())
+CAUSES = TRUTH["causes"]
+
+
+@pytest.fixture(scope="module")
+def job() -> Iterator[OpenJob]:
+    with nsys2prv.open(SAMPLE, quiet=True, jobs=1) as job:
+        yield job
+
+
+@pytest.fixture(scope="module")
+def findings(job: OpenJob) -> dict[str, Finding]:
+    """By kind; each kind is found once."""
+    found = job.findings()
+    assert len({finding.kind for finding in found}) == len(found)
+    return {finding.kind: finding for finding in found}
+
+
+def test_the_sample_is_a_realistic_job() -> None:
+    assert TRUTH["options"]["steps"] == 20
+    first, second = (host["offset_ns"] for host in TRUTH["hosts"])
+    assert abs(second - first) > 1_000_000
+    assert any(abs(host["drift_ppm"]) > 10 for host in TRUTH["hosts"])
+    for rank in CAUSES["ranks"]:
+        assert 0.7 < rank["compute_ns"] / rank["steps_ns"] < 0.9
+        assert 0.2 < rank["exposed_ns"] / rank["nccl_ns"] < 0.8
+    for rank in TRUTH["ranks"]:
+        (gpu,) = rank["gpu_metrics"]
+        assert gpu["samples"] > 200
+        assert {"Tensor Active [Throughput %]", "SMs Active [Throughput %]"} <= gpu["sums"].keys()
+
+
+def test_samples_together_are_small() -> None:
+    assert sum(path.stat().st_size for path in SAMPLE.parent.rglob("*.*")) < 5_000_000
+
+
+def test_the_conversion_warns_of_nothing(tmp_path: Path) -> None:
+    summary = nsys2prv.convert(SAMPLE, tmp_path / "out.prv", Options(quiet=True, jobs=1))
+    assert summary.warnings == []
+    host = next(line for line in summary.text().splitlines() if " hosts aligned by " in line)
+    assert float(re.search(r"error below (\d+) us", host)[1]) < 50
+
+
+def test_the_late_rank(findings: dict[str, Finding]) -> None:
+    found = findings["straggler"]
+    assert found.ranks == (CAUSES["late"]["rank"],)
+    assert "while its host computes" in found.title
+
+
+def test_the_late_rank_is_slow_in_the_range_that_the_truth_names(job: OpenJob) -> None:
+    late = CAUSES["late"]
+    frame = job.frame("nvtx_pushpop").filter(pl.col("range") == late["range"])
+    mean = frame.group_by("rank").agg((pl.col("end") - pl.col("begin")).mean().alias("ns"))
+    times = dict(mean.iter_rows())
+    assert max(times, key=times.__getitem__) == late["rank"]
+    others = [time for rank, time in times.items() if rank != late["rank"]]
+    assert times[late["rank"]] - np.median(others) == pytest.approx(late["mean_ns"], rel=0.05)
+
+
+def test_the_hiccup(findings: dict[str, Finding]) -> None:
+    hiccup = CAUSES["hiccup"]
+    found = findings["hiccup"]
+    assert found.ranks == (hiccup["rank"],)
+    told = float(re.search(r"was held up once, at [\d.]+ ms for ([\d.]+) ms", found.title)[1])
+    assert 0.5 < told * 1e6 / (hiccup["end"] - hiccup["begin"]) < 1
+
+
+def test_the_exposed_communication(job: OpenJob, findings: dict[str, Finding]) -> None:
+    assert findings["exposed_communication"].ranks == ()
+    frame = job.analyse("overlap")["overlap"].tables["devices"].frame
+    told = frame.filter(pl.col("device") != "all")["nccl_exposed_ns"].to_list()
+    assert told == pytest.approx([rank["exposed_ns"] for rank in CAUSES["ranks"]], rel=0.01)
+
+
+def test_the_gemm_without_tensor_cores(findings: dict[str, Finding]) -> None:
+    (told,) = findings["no_tensor_cores"].evidence
+    mean = np.mean(CAUSES["gemm_without_tensor_cores"]["ns"])
+    assert float(re.match(r"([\d.]+) ms", told)[1]) * 1e6 == pytest.approx(mean, rel=0.001)
+
+
+def test_nothing_is_found_that_was_not_put_in(findings: dict[str, Finding]) -> None:
+    put_in = {"straggler", "hiccup", "exposed_communication", "no_tensor_cores"}
+    # Hosts that load batches and stop leave their GPUs idle: the same causes, seen from the GPUs.
+    assert put_in <= findings.keys() <= {*put_in, "host_work"}
