@@ -121,13 +121,13 @@ The path is walked backwards, from the end of the last call or operation. Each s
   it (`Launch latency`), whichever was later. Where both were over by more than 10 us before, and another stream of the device ended an
   operation since, it leads to that one.
 * The end of a call that synchronises leads to the last end of an operation of its process within the call (`Return from synchronisation`);
-  the end of a call of MPI that receives a message to the begin of the call that sent it, if that came later than the call itself; the end
-  of any other call to its begin. Calls within calls are part of the outermost one.
+  the end of a call of MPI that waits for another (the one that sends what it receives, the last to come to a blocking collective, or its
+  root) to the begin of that one, if it is later; the end of any other call to its begin. Calls within calls are part of the outermost one.
 * The begin of a call leads to the end of the call before it on its thread (`Host between calls`), the first one of a thread to the last
   call of its process that ended before.
 
-The pieces follow each other without gap or overlap, so that their shares add up to 1. Collectives of MPI, and threads of a process that
-wait for each other, lead to nothing else: they count as calls, and as time between calls. Where two chains take equally long, one of them
+The pieces follow each other without gap or overlap, so that their shares add up to 1. Threads of a process that wait for each
+other lead to nothing else: that counts as time between calls. Where two chains take equally long, one of them
 is the path: among balanced ranks it says little which of them has more of it. Time and memory grow with the number of calls and
 operations. What `-t` leaves out is not on the path.
 

@@ -16,6 +16,7 @@ from nsys2prv.events.catalogue import NameSet, catalogue
 from nsys2prv.events.critical_path import LAYOUT, NAME
 from nsys2prv.events.extraction import StreamKey
 from nsys2prv.events.kind import Account, Rows
+from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 from nsys2prv.events.names.calls import LAYOUTS as MPI_LAYOUTS
 from nsys2prv.events.names.calls import synchronising_calls
 from nsys2prv.relations import critical_path as path
@@ -36,13 +37,15 @@ CALLS = {"cuda_api": path.CALL, **dict.fromkeys(MPI_LAYOUTS, path.MPI)}
 LAUNCHES, MESSAGES = ("launch", "memory"), "mpi_message"
 
 
-def with_critical_path(job: Job) -> Job:
-    """Return the job with its critical path."""
+def with_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
+    """Return the job with its critical path. meetings: facts of blocking collectives of MPI, in
+    trace time.
+    """
     number = 1 + max(result.task for result in job.results)
     result = TaskResult(number, TRACE, 0)
     writer = SpillWriter(job.folder / f"runs-{number}.bin", TRACE, number)
     account = Account()
-    pieces = path.critical_path(*_work_and_calls(job), job.duration)
+    pieces = path.critical_path(*_work_and_calls(job, meetings), job.duration)
     try:
         if len(pieces.begin):
             columns = {"cause": pieces.cause, "class": pieces.kernel_class}
@@ -54,7 +57,7 @@ def with_critical_path(job: Job) -> Job:
     return replace(job, results=[*job.results, result])
 
 
-def _work_and_calls(job: Job) -> tuple[path.Operations, path.Calls]:
+def _work_and_calls(job: Job, meetings: pl.DataFrame) -> tuple[path.Operations, path.Calls]:
     calls, outer = _calls(job)
     work = _read(job, BEGIN, WORK, ("class",))
     streams, devices, tasks = _places(job)
@@ -63,6 +66,8 @@ def _work_and_calls(job: Job) -> tuple[path.Operations, path.Calls]:
         _located(events, _started(_read(job, LINE, kinds), outer), "call")
         for events, kinds in ((work, LAUNCHES), (calls, (MESSAGES,)))
     )
+    if meetings.height:
+        sender = np.where(sender >= 0, sender, _met(meetings, calls, outer, tasks))
     return (
         path.Operations(
             work["begin"].to_numpy(),
@@ -117,6 +122,56 @@ def _started(lines: pl.DataFrame, outer: pl.DataFrame) -> pl.DataFrame:
     """Return where lines lead to, with the call that each starts from (`call`)."""
     call = _located(lines.select(thread="sender", begin="sent"), outer, "call")
     return lines.select("thread", "begin", pl.Series("call", call)).filter(pl.col("call") >= 0)
+
+
+def _met(
+    meetings: pl.DataFrame, calls: pl.DataFrame, outer: pl.DataFrame, tasks: np.ndarray
+) -> np.ndarray:
+    """Return for each call that of another task whose begin it waits for in a collective of MPI, -1
+    for none.
+    """
+    waits = _last_comers(meetings)
+    of_task = outer.with_columns(thread=pl.Series(tasks[outer["thread"].to_numpy()]))
+    mine, other = (
+        _located(waits.select(thread=task, begin=begin), of_task, "call")
+        for task, begin in (("task", "begin"), ("awaited_task", "awaited"))
+    )
+    found = np.full(calls.height, -1)
+    known = (mine >= 0) & (other >= 0)
+    found[mine[known]] = other[known]
+    return found
+
+
+def _last_comers(meetings: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls of MPI's collectives that had to wait for another (`task`, `begin`), and
+    whom for: the last to come, or the root (`awaited_task`, `awaited`: its begin).
+
+    The n-th calls of a communicator belong together. One of which a task has more calls than others,
+    or others of another kind, tells nothing: rows are missing.
+    """
+    group, number = ("part", "communicator"), pl.int_range(pl.len())
+    calls = meetings.filter(pl.col("task") >= 0).sort("time_begin", maintain_order=True)
+    calls = calls.with_columns(number=number.over(*group, "task"))
+    together = (*group, "number")
+    whole = (
+        (pl.len().over(together) == pl.col("task").n_unique().over(group))
+        & (pl.col("task").n_unique().over(group) > 1)
+    ).all()
+    alike = (pl.col("signature").n_unique().over(together) == 1).all()
+    calls = calls.filter(whole.over(group) & alike.over(group))
+    roots = calls.filter("is_root").unique(together, keep="first")
+    # Sorted by their begins.
+    last = calls.group_by(together, maintain_order=True).last()
+    found = []
+    for waits, waiting, awaited in (
+        (ALL, True, last),
+        (FROM_ROOT, ~pl.col("is_root"), roots),
+        (TO_ROOT, pl.col("is_root"), last),
+    ):
+        whom = awaited.select(*together, awaited_task="task", awaited="time_begin")
+        mine = calls.filter((pl.col("waits") == waits) & waiting)
+        found.append(mine.join(whom, on=together, how="inner"))
+    return pl.concat(found).select("task", "awaited_task", "awaited", begin="time_begin")
 
 
 def _located(events: pl.DataFrame, found: pl.DataFrame, column: str) -> np.ndarray:

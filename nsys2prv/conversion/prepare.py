@@ -44,6 +44,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue, domain_numbers
 from nsys2prv.events.critical_path import NAME as CRITICAL_PATH
 from nsys2prv.events.kind import EventKind
+from nsys2prv.events.mpi import MEETINGS
 from nsys2prv.events.reasons import reason_text
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight import job_checks
@@ -56,7 +57,7 @@ from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_matching import absent_members
 from nsys2prv.store import samples as device_model
 from nsys2prv.store.corrections import clip_profiler_events, mark_unsampled, scale_fractions
-from nsys2prv.store.facts import FactBook
+from nsys2prv.store.facts import FactBook, read_fact
 from nsys2prv.store.overlaps import separate_overlaps
 from nsys2prv.store.task_result import TaskResult
 
@@ -411,7 +412,7 @@ def _prepared(reading: _Reading) -> Job:
         from nsys2prv.conversion.critical_path import with_critical_path
 
         with reading.workers.spent.stage("critical path"):
-            return with_critical_path(job)
+            return with_critical_path(job, read_fact(book.files((MEETINGS,))[MEETINGS], book.tasks))
     return job
 
 

@@ -11,8 +11,9 @@ one had to wait for:
   longer. Where both were over by more than SLACK before, and another stream of the device ended an
   operation since, it leads to that one: events made the stream wait.
 * The end of a call that synchronises leads to the last end of an operation of its process within the
-  call; the end of a call of MPI that receives to the begin of the call that sends, if that is later
-  than its own begin; the end of any other call to its begin.
+  call; the end of a call of MPI that waits for another (the one that sends what it receives, the
+  last to come to a collective) to the begin of that one, if it is later than its own begin; the end
+  of any other call to its begin.
 * The begin of a call leads to the end of the call before it on its thread; of the first on its thread
   to the last call of its process that ended before.
 
@@ -75,7 +76,8 @@ class Calls(Struct, frozen=True):
     task: np.ndarray
     #: CALL, WAIT (it synchronises) or MPI.
     cause: np.ndarray
-    #: Index of the call that sends what this one receives, -1 for none.
+    #: Index of the call of MPI that this one waits for: the one that sends what it receives, the
+    #: last to come to its collective. -1 for none.
     sender: np.ndarray
 
 

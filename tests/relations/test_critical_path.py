@@ -8,12 +8,14 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from tools.conversions import convert_and_read
 from tools.exports import call, kernel, make_export, strings
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion import critical_path as conversion
+from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 from nsys2prv.relations import critical_path as path
 from nsys2prv.relations.critical_path import (
     CALL,
@@ -213,6 +215,47 @@ def check_against_the_slow_one(work: Operations, host: Calls, duration: int) -> 
     assert list(zip(begin, end, cause, strict=True)) == walked(work, host, duration)
     assert [end[0], begin[-1]] == [duration, 0]
     assert begin[:-1] == end[1:]
+
+
+def meetings(*rows: tuple[int, int, int, int, int, bool]) -> pl.DataFrame:
+    """Of (communicator, task, begin, signature, who waits, is root)."""
+    schema = ["communicator", "task", "time_begin", "signature", "waits", "is_root"]
+    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(part=pl.lit(0))
+
+
+def test_who_is_awaited_in_collectives_of_mpi() -> None:
+    """A barrier, a broadcast from task 1 and a reduction to task 1; of another communicator a task
+    has one call less; of a third the kinds of calls differ.
+    """
+    found = conversion._last_comers(
+        meetings(
+            *((7, task, begin, 1, ALL, False) for task, begin in enumerate((10, 30, 20))),
+            *((7, task, begin, 2, FROM_ROOT, task == 1) for task, begin in enumerate((40, 45, 60))),
+            *((7, task, begin, 3, TO_ROOT, task == 1) for task, begin in enumerate((90, 70, 80))),
+            *((8, task, begin, 1, ALL, False) for task, begin in ((0, 100), (1, 110), (0, 120))),
+            (9, 0, 130, 1, ALL, False),
+            (9, 1, 140, 2, ALL, False),
+        )
+    )
+    columns = ("task", "begin", "awaited_task", "awaited")
+    assert sorted(found.select(columns).rows()) == [
+        (0, 10, 1, 30),
+        (0, 40, 1, 45),
+        (1, 30, 1, 30),
+        (1, 70, 0, 90),
+        (2, 20, 1, 30),
+        (2, 60, 1, 45),
+    ]
+
+
+def test_a_barrier_leads_to_the_last_to_come() -> None:
+    """Task 0 waits in a barrier for task 1, whose host computes until 500."""
+    found = meetings((7, 0, 100, 1, ALL, False), (7, 1, 500, 1, ALL, False))
+    known = pl.DataFrame({"thread": [0, 1], "begin": [100, 500], "call": [0, 1]})
+    sender = conversion._met(found, known, known, np.arange(2))
+    assert sender.tolist() == [1, 1]
+    host = calls((100, 530, 0, 0, MPI), (500, 520, 1, 1, MPI), sender=dict(enumerate(sender)))
+    assert pieces(operations(), host, 530) == [(0, 500, 1, OUTSIDE), (500, 530, 0, MPI)]
 
 
 @pytest.mark.parametrize("seed", range(30))
