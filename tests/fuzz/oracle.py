@@ -55,7 +55,9 @@ def faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
     if odd:
         found.append(f"stderr: {odd[0][:200]!r}")
     errors = [line for line in lines if line.startswith("nsys2prv: error: ")]
-    if (done.status in (1, 3) and not errors) or (done.status == 0 and errors):
+    # What `check` finds wrong with a trace is its result, on stdout.
+    told = errors or (done.arguments[:1] == ["check"] and done.status == 1 and done.stdout)
+    if (done.status in (1, 3) and not told) or (done.status == 0 and errors):
         found.append(f"{len(errors)} lines of errors with exit status {done.status}")
     for name, text in (("stdout", done.stdout), ("stderr", done.stderr)):
         if control := CONTROL.search(text):
