@@ -1,0 +1,89 @@
+"""The recipes for Spack and for containers ask for what the package needs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from nsys2prv import __version__
+
+ROOT = Path(__file__).parent.parent
+PACKAGING = ROOT / "tools" / "packaging"
+
+
+class _Recorder:
+    """Stands for Spack's directives, and notes what a recipe asks for."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple, dict]] = []
+
+    def directive(self, name: str):
+        return lambda *given, **more: self.calls.append((name, given, more))
+
+
+@pytest.fixture
+def recipe(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple, dict]]:
+    """Return the directives of Spack's recipe."""
+    recorder = _Recorder()
+    package = ModuleType("spack.package")
+    for name in ("license", "version", "variant", "depends_on", "resource"):
+        setattr(package, name, recorder.directive(name))
+    package.find = lambda *_: []
+    package.run_after = lambda _: lambda function: function
+    python = ModuleType("spack_repo.builtin.build_systems.python")
+    python.PythonPackage = object
+    modules = {"spack.package": package, "spack_repo.builtin.build_systems.python": python}
+    for name in ("spack", "spack_repo", "spack_repo.builtin", "spack_repo.builtin.build_systems"):
+        modules[name] = ModuleType(name)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    path = PACKAGING / "spack" / "packages" / "py_nsys2prv" / "package.py"
+    exec(compile(path.read_text(), str(path), "exec"), {})
+    return recorder.calls
+
+
+def _dependencies() -> dict[str, str]:
+    """Return the lowest version of each package that pyproject.toml asks for."""
+    text = (ROOT / "pyproject.toml").read_text()
+    needed = text[text.index("\ndependencies = [") : text.index("[project.optional-dependencies]")]
+    return dict(re.findall(r'^    "([\w-]+)>=([\d.]+)', needed, re.M))
+
+
+def test_spack_asks_for_what_the_package_needs(recipe: list[tuple[str, tuple, dict]]) -> None:
+    asked = dict(
+        given[0].removeprefix("py-").rstrip(":").split("@")
+        for name, given, more in recipe
+        if name == "depends_on" and "@" in given[0] and "when" not in more
+    )
+    needed = _dependencies()
+    assert len(needed) > 5
+    driver = needed.pop("adbc-driver-sqlite")
+    assert {name: asked[name] for name in needed} == needed
+    resources = [more for name, _, more in recipe if name == "resource"]
+    assert len({more["placement"] for more in resources}) == len(resources) == 8
+    for more in resources:
+        (version,) = re.findall(r"adbc_driver_\w+-([\d.]+)-", more["url"])
+        assert tuple(map(int, driver.split("."))) <= tuple(map(int, version.split("."))) < (1, 9)
+        assert re.fullmatch("[0-9a-f]{64}", more["sha256"])
+
+
+def test_the_container_is_built_from_the_checkout() -> None:
+    text = (PACKAGING / "Containerfile").read_text()
+    assert "pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /checkout" in text
+    assert not re.search(r"pip install[^\n]* nsys2prv", text)
+    (plot,) = re.findall(r'^plot = \["([^"]+)"\]', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert f'"{plot}"' in text
+
+
+def test_the_version_stands_in_one_place() -> None:
+    found = [
+        path.relative_to(ROOT)
+        for pattern in ("*.toml", "*.cff", "nsys2prv/**/*.py", "docs/*.md", "tools/**/*.py")
+        for path in ROOT.glob(pattern)
+        if __version__ in path.read_text(encoding="utf-8")
+    ]
+    assert found == [Path("nsys2prv/_util/version.py")]
