@@ -56,9 +56,12 @@ def named(texts: list[str]) -> str:
 def machine_line(facts: dict[str, object]) -> str:
     """The date, the GPUs and the versions for people; empty where nothing is known."""
     models = dict(facts.get("gpu_models") or {})
+    # Hosts may have more GPUs than the job uses.
+    more = sum(models.values()) > int(str(facts.get("devices", sum(models.values()))))
+    gpus = named([f"{count:,} x {name}" for name, count in models.items()])
     parts = [
         f"{facts['begins_utc']} UTC" if facts.get("begins_utc") else "",
-        named([f"{count:,} x {name}" for name, count in models.items()]),
+        f"the hosts have {gpus}" if more else gpus,
         f"driver {named(list(facts['drivers']))}" if facts.get("drivers") else "",
         f"recorded by nsys {named(list(facts['nsys']))}" if facts.get("nsys") else "",
     ]

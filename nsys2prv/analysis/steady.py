@@ -1,7 +1,7 @@
 """The steady state of a job: the time of its iterations, without start-up and shutdown.
 
 Iterations are NVTX ranges of one name (numbers in it apart) that repeat without overlapping on a
-thread and hold most of the kernels; where there are none, the period of the sequence of kernels on
+thread, hold most of the kernels, and about as many of them each; where there are none, the period of the sequence of kernels on
 a device. A few tasks are looked at, for all do the same.
 """
 
@@ -18,10 +18,14 @@ from nsys2prv.analysis.regions import LAYOUTS, NUMBER, TAIL
 
 #: Units that are looked at.
 MOST_UNITS = 4
-#: So many iterations make a steady state; they hold this share of the kernels.
-LEAST_COUNT, LEAST_KERNELS = 3, 0.5
+#: So many iterations make a steady state, fewer of numbered ranges; they hold this share of the kernels.
+LEAST_COUNT, LEAST_NUMBERED, LEAST_KERNELS = 3, 2, 0.5
 #: Of ranges that cover nearly as much time as those that cover most, the ones that are more often.
 NEARLY, MORE_OFTEN = 0.85, 1.5
+#: Intervals are alike whose numbers of kernels differ by no more than this factor.
+AS_MANY = 1.5
+#: Ranges that are tried.
+MOST_TRIED = 20
 #: Leading iterations that take longer than the median by this factor are warm-up, up to this share
 #: of all.
 WARM, MOST_WARM = 2.0, 0.25
@@ -200,7 +204,14 @@ def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
         last=pl.col("end").max(),
         overlaps=(pl.col("begin").shift(-1) < pl.col("end")).any(),
     )
-    groups = groups.filter((pl.col("count") >= LEAST_COUNT) & ~pl.col("overlaps"))
+    # Two are enough where they are numbered and one follows the other.
+    numbered = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"].unique()
+    two = (
+        (pl.col("count") == LEAST_NUMBERED)
+        & pl.col("code").is_in(numbered.to_list())
+        & (pl.col("covered") >= NEARLY * (pl.col("last") - pl.col("first")))
+    )
+    groups = groups.filter(((pl.col("count") >= LEAST_COUNT) | two) & ~pl.col("overlaps"))
     inside = np.searchsorted(kernels, groups["last"].to_numpy()) - np.searchsorted(
         kernels, groups["first"].to_numpy()
     )
@@ -213,16 +224,25 @@ def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
     often = groups.filter(
         (pl.col("covered") >= NEARLY * best["covered"])
         & (pl.col("count") >= MORE_OFTEN * best["count"])
-    )
-    if often.height:
-        best = often.sort(["count", "covered"], descending=True, maintain_order=True).row(
-            0, named=True
-        )
-    mine = ranges.filter((pl.col("thread") == best["thread"]) & (pl.col("code") == best["code"]))
-    begins, ends = mine["begin"].to_numpy(), mine["end"].to_numpy()
-    name = patterns.filter(pl.col("code") == best["code"])["pattern"][0]
-    # Work of the last iteration may run after its range has ended.
-    return _without_warm_up(begins, int(ends[-1]), f"NVTX ranges {name}")
+    ).sort(["count", "covered"], descending=True, maintain_order=True)
+    for row in pl.concat([often, groups]).head(MOST_TRIED).iter_rows(named=True):
+        mine = ranges.filter((pl.col("thread") == row["thread"]) & (pl.col("code") == row["code"]))
+        begins, ends = mine["begin"].to_numpy(), mine["end"].to_numpy()
+        # Work of the last iteration may run after its range has ended.
+        if _launch_alike(np.append(begins, ends[-1]), kernels):
+            name = patterns.filter(pl.col("code") == row["code"])["pattern"][0]
+            return _without_warm_up(begins, int(ends[-1]), f"NVTX ranges {name}")
+    return None
+
+
+def _launch_alike(edges: np.ndarray, kernels: np.ndarray) -> bool:
+    """Return whether most kernels run in intervals that have about as many kernels as the one in
+    the middle: those of iterations do, those from one call of a function to the next do not.
+    """
+    counts = np.diff(np.searchsorted(kernels, edges))
+    usual = np.median(counts)
+    alike = (counts <= AS_MANY * usual) & (AS_MANY * counts >= usual)
+    return bool(counts[alike].sum() > LEAST_KERNELS * counts.sum())
 
 
 def _without_warm_up(begins: np.ndarray, end: int, found_by: str) -> Steady:

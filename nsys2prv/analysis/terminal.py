@@ -78,13 +78,12 @@ def printed(results: Iterable[Result], head: Iterable[str] = (), style: Style | 
 
 
 def _findings(result: Result, style: Style, width: int) -> list[str]:
-    what = (
-        "shares of the steady state" if "phases" in result.tables else "shares of the elapsed time"
-    )
+    what = "of the steady state" if "phases" in result.tables else "that has elapsed"
+    said = f"  %: of the time {what}, what would be gained at most if the cause vanished"
     return [
         *style.title("What holds the job back"),
-        *_folded([f"  {what}, gained at most if the cause vanished"], width),
-        *finding_lines(result.findings, width, style.full),
+        *(_folded([said], width) if result.findings else []),
+        *finding_lines(result.findings, width, style.full, *result.missing[:1]),
     ]
 
 

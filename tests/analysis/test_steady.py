@@ -64,6 +64,19 @@ def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
     assert steady._by_ranges(*table, np.arange(200, 400)) is None
 
 
+def test_calls_of_a_function_are_no_iterations() -> None:
+    """Three in each of two steps, with most kernels elsewhere; two numbered steps are iterations."""
+    calls = [(begin + part, begin + part + 3, 4) for begin in (100, 200) for part in (0, 4, 8)]
+    table = ranges(calls)
+    kernels = np.concatenate([np.arange(begin, begin + 100) for begin in (100, 200)])
+    assert steady._by_ranges(*table, kernels) is None
+    steps = [(100, 199, 2), (200, 299, 3)]
+    found = steady._by_ranges(*ranges(sorted([*steps, *calls])), kernels)
+    assert found is not None
+    assert found.found_by == "NVTX ranges step #"
+    assert found.begins == (100, 200)
+
+
 def test_a_long_first_iteration_is_warm_up() -> None:
     steps = [(0, 59, 2), *((60 + 10 * number, 69 + 10 * number, 2) for number in range(9))]
     found = steady._by_ranges(*ranges(steps), np.arange(0, 150))

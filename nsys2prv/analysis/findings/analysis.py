@@ -16,9 +16,11 @@ from nsys2prv.analysis.findings.rank_wise import imbalance, of_culprits, of_even
 from nsys2prv.analysis.findings.waiting import blame, segments_of
 from nsys2prv.analysis.result import Analysis, Context, Result, Table
 from nsys2prv.analysis.steady import phases
+from nsys2prv.analysis.unit import WORK
 
 #: More are not told.
 MOST = 10
+NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
 
 
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
@@ -47,7 +49,8 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             phases(context.book, context.labels["nvtx"], steady),
             "Findings are of the steady state: shares are of its time.",
         )
-    return Result("findings", ANALYSIS.title, tables, [], [], findings)
+    missing = [] if found["devices"].height else [f"{NOT_TOLD}: {context.absent(tuple(WORK))}"]
+    return Result("findings", ANALYSIS.title, tables, [], missing, findings)
 
 
 def _parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:

@@ -32,7 +32,7 @@ HOSTS = {
         "launch less often: CUDA graphs, fused kernels, larger batches",
     ),
     "host_work": (
-        "in no call that was recorded: it computes",
+        "in no call that was recorded, so that {they} must be computing",
         "profile the host's CPU (nsys --sample), and move its work out of the loop or ahead of it",
     ),
 }
@@ -66,13 +66,20 @@ def _not_counted(people: People) -> Iterator[str]:
         )
 
 
+def _of_each(people: People, part: str) -> str:
+    """Return how much time a part takes: of a GPU in the mean, and of which most."""
+    values = people.devices.sort(part, descending=True)
+    most = f"{values['label'][0]} {duration(float(values[part][0]))}"
+    if values.height == 1:
+        return most
+    return f"{duration(float(values[part].mean()))} of each GPU in the mean, at most {most}"
+
+
 def _exposed(people: People) -> Iterator[Finding]:
     share = people.share("transfer")
     if share < LEAST["exposed_communication"]:
         return
-    evidence = [
-        f"{duration(float(people.devices['transfer'].mean()))} of each GPU in the mean, waits for late ranks not counted"
-    ]
+    evidence = [f"{_of_each(people, 'transfer')}; waits for late ranks are not counted"]
     if people.records.height:
         labels = labels_of("nccl_operation")
         groups = (
@@ -114,7 +121,7 @@ def _copies(people: People) -> Iterator[Finding]:
             share,
             (),
             (),
-            (f"{duration(float(people.devices['memory'].mean()))} of each GPU in the mean",),
+            (_of_each(people, "memory"),),
             "copy asynchronously from pinned memory on a stream of its own, beside kernels",
             ("memory_bandwidth_2dh", "memory-overlap-2dh"),
         )
@@ -146,19 +153,17 @@ def _idle(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Fin
                     else ""
                 )
         what, usual = HOSTS[kind]
-        what = what.format(call=call or "CUDA calls")
-        values = people.devices.sort(part, descending=True)
-        worst = f"{values['label'][0]} {duration(float(values[part][0]))}"
-        evidence = (
-            f"{duration(float(values[part].mean()))} of each GPU in the mean, at most {worst}",
-        )
+        what = what.replace("{call}", call or "CUDA calls")
+        alone = people.devices.height == 1
+        what = what.replace("{they}", "it" if alone else "they")
+        who = "The GPU is" if alone else "GPUs are"
         yield Finding(
             kind,
-            f"GPUs are idle for {share:.1%} of the time while their hosts are {what}.",
+            f"{who} idle for {share:.1%} of the time while {'its host is' if alone else 'their hosts are'} {what}.",
             share,
             (),
             (),
-            evidence,
+            (_of_each(people, part),),
             advice or usual,
             ("gpu-gaps", "gpu-gaps-time_2dh"),
         )
@@ -173,9 +178,7 @@ def _tensor_cores(people: People) -> Iterator[Finding]:
             share,
             (),
             (),
-            (
-                f"{duration(float(people.devices['without_tensor_cores'].mean()))} of each GPU in the mean",
-            ),
+            (_of_each(people, "without_tensor_cores"),),
             "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
             ("gemm_without_tensor_cores_2dh", "tensor_cores_time_2dh"),
         )

@@ -15,13 +15,14 @@ NOTHING = "Nothing that costs enough to be named: no rank is persistently last, 
 
 
 def finding_lines(
-    findings: Sequence[Finding], width: int = WIDEST, full: bool = False
+    findings: Sequence[Finding], width: int = WIDEST, full: bool = False, nothing: str = NOTHING
 ) -> list[str]:
     """Return the lines of what holds the job back: per finding its cost and title, what was
-    measured, what to do, and where to look. full: all findings with all that was measured.
+    measured, what to do, and where to look. full: all findings with all that was measured. nothing:
+    what is said where there are none.
     """
     if not findings:
-        return textwrap.wrap(NOTHING, width, initial_indent="  ", subsequent_indent="  ")
+        return textwrap.wrap(nothing, width, initial_indent="  ", subsequent_indent="  ")
     width = min(width, WIDEST)
     lines: list[str] = []
     shown = findings if full else findings[:MOST_SHORT]

@@ -27,11 +27,10 @@ FINDINGS_NOTE = (
 def summary_section(material: Material) -> Section:
     blocks: list[Block] = []
     if "findings" in material.results:
-        blocks.append(
-            Findings(
-                "What holds the job back", material.results["findings"].findings, FINDINGS_NOTE
-            )
-        )
+        result = material.results["findings"]
+        if not result.missing:
+            blocks.append(Findings("What holds the job back", result.findings, FINDINGS_NOTE))
+        blocks += material.notes("findings")
         blocks += material.grid("findings", "phases")
     roots = [
         root for root in (_device_efficiencies(material), _host_efficiencies(material)) if root
