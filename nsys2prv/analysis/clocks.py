@@ -32,4 +32,32 @@ def conclude(_: Mapping[str, pl.DataFrame], context: Context) -> Result:
     return Result("clocks", ANALYSIS.title, {"hosts": table})
 
 
+def beyond_clocks(key: str, figure: str, matched: pl.DataFrame, context: Context) -> list[pl.Expr]:
+    """Return a column that says whether a figure of each row (ns) is more than the clocks of the
+    hosts that its collectives connect may be wrong against each other; null where that is not known,
+    no column where there is one clock. key: what the rows are of, `task` or `communicator`.
+    """
+    bounds = context.clocks
+    if bounds.height < 2:
+        return []
+    hosts = context.tasks.select(pl.col("task").cast(pl.Int64), host="node")
+    known = hosts.join(bounds.select("host", "bound_ns"), on="host", how="left")
+    members = matched.select("communicator", pl.col("task").cast(pl.Int64)).unique()
+    met = members.join(known, on="task", how="left")
+    if key == "task":
+        # All whom a rank meets in any communicator.
+        met = members.rename({"task": "of"}).join(met, on="communicator").drop("communicator")
+        met = met.rename({"of": "task", "task": "other"})
+    rows = met.select(key, "host", "bound_ns").unique()
+    unsure = pl.col("bound_ns").is_null().any() & (pl.len() > 1)
+    sums = rows.group_by(key).agg(
+        bound=pl.when(~unsure).then(
+            pl.when(pl.len() > 1).then(pl.col("bound_ns").top_k(2).sum()).otherwise(0)
+        )
+    )
+    of_each = dict(sums.rows())
+    bound = pl.col(key).replace_strict(of_each, default=None, return_dtype=pl.Int64)
+    return [(pl.col(figure) > bound).alias("beyond_clock_bound")]
+
+
 ANALYSIS = Analysis("clocks", "Clocks of hosts", (), collect, conclude)

@@ -7,6 +7,8 @@ collective is the rank whose kernel begins last. What it did meanwhile, between 
 begin and its own, is told by its device (computing, other communication, memory operations, idle)
 and its launching threads (see hosts.py). MPI's, by call.
 Communicators of NCCL are called by their members; `communicator_hash` is NCCL's own number.
+`beyond_clock_bound`: whether the mean wait, or the greatest lateness, is more than the clocks of the
+hosts may be wrong; if not, it tells nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
+from nsys2prv.analysis.clocks import beyond_clocks
 from nsys2prv.analysis.communicators import communicator_names
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
 from nsys2prv.analysis.unit import (
@@ -272,7 +275,9 @@ def _across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = rows.with_columns(
         wait_share=ratio(pl.col("wait_ns"), pl.col("wait_ns") + pl.col("transfer_ns"))
     )
-    rows = rows.sort("wait_ns", descending=True, maintain_order=True)
+    rows = rows.with_columns(beyond_clocks("communicator", "mean_wait_ns", matched, context)).sort(
+        "wait_ns", descending=True, maintain_order=True
+    )
     return _by_members(rows.with_columns(_operations()), matched, context)
 
 
@@ -293,7 +298,7 @@ def _stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:
         **{f"{name}_ns": pl.col(name).filter("last").sum() for name in (*DOING, "busy", *STATES)},
     )
     mine = mine.sort("made_wait_ns", "task", descending=[True, False], maintain_order=True)
-    ranking = context.with_task(
+    ranking = context.with_place(
         mine.select(
             "task",
             "collectives",
@@ -303,11 +308,12 @@ def _stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:
             "greatest_late_ns",
             "made_wait_ns",
             "own_wait_ns",
+            *beyond_clocks("task", "greatest_late_ns", matched, context),
         )
     )
     idle = (pl.col("late_ns") - pl.col("busy_ns")).alias("idle_ns")
     doing = mine.filter(pl.col("last") > 0)
-    meanwhile = context.with_task(
+    meanwhile = context.with_place(
         doing.select(
             "task",
             "late_ns",

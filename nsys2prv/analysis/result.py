@@ -115,6 +115,20 @@ class Context(Struct, frozen=True):
             pl.col("who").alias("rank"), *(name for name in frame.columns if name != "task")
         )
 
+    def with_place(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The frame with names of ranks in the place of tasks, and with `node` and `device`: the
+        rank's first GPU with work, null for none.
+        """
+        nodes = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "node")
+        devices = self.devices.unique("task", keep="first").select(
+            pl.col("task").cast(frame["task"].dtype), device="label"
+        )
+        placed = frame.join(nodes, on="task", how="left", maintain_order="left").join(
+            devices, on="task", how="left", maintain_order="left"
+        )
+        columns = ("task", "node", "device")
+        return self.with_task(placed.select(*columns, pl.exclude(columns)))
+
     def named(self, frame: pl.DataFrame, column: str, *sets: str) -> pl.DataFrame:
         """The frame with labels in the place of the values of some name sets."""
         labels = (

@@ -1,4 +1,4 @@
-"""Tables with a row for each rank or device, where there are many: the least, the mean and the greatest
+"""Tables with a row for each rank, device or host, where there are many: the least, the mean and the greatest
 of all, then the worst.
 """
 
@@ -9,6 +9,7 @@ import polars as pl
 #: What tells which rank or device is the worst, and whether the greatest value is. Of a table's
 #: columns the first of these counts.
 WORST = {
+    "parallel_efficiency": False,
     "idle_share": True,
     "exposed_of_elapsed_share": True,
     "made_wait_ns": True,
@@ -18,7 +19,7 @@ WORST = {
     "mean_in_flight": False,
     "tensor_core_share": False,
 }
-PLACES = ("rank", "device")
+PLACES = ("rank", "device", "node")
 #: A row for all devices together, which is none of them.
 ALL = "all"
 #: More ranks or devices than these are many, and so many of the worst are shown at least.

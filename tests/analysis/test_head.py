@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 from tools.view_answers import SAMPLES
 
+import nsys2prv
 from nsys2prv._util.errors import Detail
 from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.job import OpenJob, open_job
@@ -63,3 +65,26 @@ def test_notes_that_need_no_action_are_not_told(monkeypatch: pytest.MonkeyPatch)
     with open_job(reports, jobs=1, quiet=True) as job:
         monkeypatch.setattr(OpenJob, "notes", property(lambda _: [Detail("5 states"), "look here"]))
         assert describe(job, reports)["notes"] == ["look here"]
+
+
+def test_waits_below_the_clocks_bounds_are_marked() -> None:
+    """Of collectives within a host every wait counts, between hosts those above both bounds."""
+    with nsys2prv.open(SAMPLES["training"], quiet=True) as job:
+        tables = job.analyse("collectives", "clocks")
+    (bound,) = tables["clocks"].tables["hosts"].frame["bound_ns"].top_k(1)
+    rows = tables["collectives"].tables["across_ranks"].frame
+    within = pl.col("communicator").str.starts_with("node")
+    assert rows.filter(within).height
+    for row in rows.with_columns(within=within).rows(named=True):
+        certain = row["within"] or row["mean_wait_ns"] > bound
+        assert row["beyond_clock_bound"] == certain, row["communicator"]
+    assert set(rows["beyond_clock_bound"]) == {True, False}
+    ranks = tables["collectives"].tables["stragglers"].frame
+    assert ranks["beyond_clock_bound"].to_list() == [
+        late > bound for late in ranks["greatest_late_ns"]
+    ]
+    assert dict(ranks.select("rank", "device").rows())["rank 3"] == "node02 GPU1"
+    assert dict(ranks.select("rank", "node").rows())["rank 0"] == "node01"
+    with nsys2prv.open(SAMPLES["graphs"], quiet=True) as job:
+        alone = job.analyse("collectives")["collectives"].tables
+    assert "beyond_clock_bound" not in alone["across_ranks"].frame.columns
