@@ -73,6 +73,18 @@ def test_a_slow_rank_is_not_hidden_by_a_hiccup(ranks: int) -> None:
     assert events[0].times[0] == pytest.approx(41_000 - 30_000, rel=0.1)
 
 
+def test_a_hiccup_that_makes_a_whole_host_late() -> None:
+    """The ranks of its host wait for rank 7 first; then those of the other one, for all of these."""
+    waits = np.random.default_rng(5).exponential(5, (40, 8))
+    waits[20, 4:7] += 30_000
+    waits[22, :4] += 30_000
+    assert [event.tasks for event in blame(segments(waits), 70_000)[1]] == [[8]]
+    # Nobody can tell where they did not wait.
+    waits[20, 4:7] -= 30_000
+    (event,) = blame(segments(waits), 70_000)[1]
+    assert sorted(event.tasks) == [5, 6, 7, 8]
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 64])
 def test_nobody_is_named_where_all_are_alike(ranks: int) -> None:
     for seed in range(50):

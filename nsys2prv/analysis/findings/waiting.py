@@ -31,6 +31,9 @@ LEAST_SHARE, LEAST_OF_FEW, CHANCE = 0.02, 0.12, 0.005
 APART = 1.0
 #: A single event costs this share of the time, and this many times what is usual of one segment.
 LEAST_EVENT, UNUSUAL = 0.005, 8.0
+#: A part of the ranks that are late is what the others of them waited for, if for this share of the
+#: time.
+NARROWER = 0.5
 #: So many single events are told apart; more of the same ranks are one finding.
 MOST_EVENTS = 3
 
@@ -140,11 +143,25 @@ def blame(segments: Segments, length: int) -> tuple[Culprits | None, list[Event]
     usual = float(np.median(gain[~rare])) if (~rare).any() else 0.0
     events: dict[tuple[int, ...], Event] = {}
     for number in np.flatnonzero(rare)[np.argsort(-gain[rare], kind="stable")].tolist():
-        tasks = segments.tasks[group[number]].tolist()
+        mine = _first_to_be_late(segments, number, float(gain[number]), group[number])
+        tasks = segments.tasks[mine].tolist()
         event = events.setdefault(tuple(tasks), Event(tasks))
         event.times.append(int(segments.ends[number] - gain[number]))
         event.lengths.append(int(gain[number] - usual))
     return culprits, sorted(events.values(), key=lambda event: -event.cost)[:MOST_EVENTS]
+
+
+def _first_to_be_late(
+    segments: Segments, number: int, gain: float, group: np.ndarray
+) -> np.ndarray:
+    """Return those of a group of ranks (indices) for which the others of it waited before they all
+    were late in a segment, by `gain` ns; the whole group where that cannot be told.
+    """
+    since = int(np.searchsorted(segments.ends, segments.ends[number] - gain, "right"))
+    waits = segments.waits[since : number + 1].sum(axis=0)
+    found, (first,) = _largest_gaps(waits[None, :])
+    narrower = len(first) < len(group) and np.isin(first, group).all()
+    return first if narrower and found[0] >= NARROWER * gain else group
 
 
 def _largest_gaps(waits: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
