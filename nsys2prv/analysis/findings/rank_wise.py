@@ -138,7 +138,7 @@ def of_event(people: People, event: Event) -> Finding:
         people.ranks(event.tasks),
         people.labels(event.tasks),
         evidence,
-        "look at what its host and its GPU did then: garbage collection, checkpoints, page faults, other processes",
+        f"look at what {'its host and its GPU' if len(event.tasks) == 1 else 'their hosts and GPUs'} did then: garbage collection, checkpoints, page faults, other processes",
         VIEWS,
     )
 

@@ -29,8 +29,11 @@ EQUAL_SEGMENTS = 40
 LEAST_SHARE, LEAST_OF_FEW, CHANCE = 0.02, 0.12, 0.005
 #: ... and is as far from the others as they are from each other, times this.
 APART = 1.0
-#: A single event costs this share of the time, and this many times what is usual of one segment.
+#: A single event costs this share of the time, this many times what is usual of one segment, ...
 LEAST_EVENT, UNUSUAL = 0.005, 8.0
+#: ... and so many times what all segments but this share stay below: where noise is great anyway,
+#: its greatest is no event.
+BEYOND_OFTEN, OFTEN = 3.0, 0.8
 #: A part of the ranks that are late is what the others of them waited for, if for this share of the
 #: time.
 NARROWER = 0.5
@@ -181,9 +184,12 @@ def _rare(gain: np.ndarray, length: int) -> np.ndarray:
     """Return which segments are single events."""
     if len(gain) < LEAST_SEGMENTS:
         return np.zeros(len(gain), bool)
-    usual = np.median(gain[gain > 0]) if (gain > 0).any() else 0.0
     # Where few segments have any wait, the usual ones among those.
-    return (gain >= LEAST_EVENT * length) & (gain >= UNUSUAL * usual)
+    known = gain[gain > 0] if (gain > 0).any() else np.zeros(1)
+    usual, often = np.median(known), np.quantile(known, OFTEN, method="lower")
+    return (
+        (gain >= LEAST_EVENT * length) & (gain >= UNUSUAL * usual) & (gain >= BEYOND_OFTEN * often)
+    )
 
 
 def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits | None:
