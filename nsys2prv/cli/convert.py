@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
             else ""
         )
         raise UsageError(
-            f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example} (more with --help){version}"
+            f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example}; `nsys2prv help` lists the options{version}"
         )
     check_conversion(options.paths, options.trace)
     *given, output = options.paths

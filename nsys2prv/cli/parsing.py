@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
     def help_hint(self) -> str:
         """Return a hint to the command that lists all options."""
         _, _, command = self.prog.partition(" ")
-        return f"`nsys2prv help{f' {command}' if command else ''}` tells all"
+        return f"`nsys2prv help{f' {command}' if command else ''}` lists the options"
 
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
             name = argument.partition("=")[0]
             known = name in self._option_string_actions
             if not known and (name.startswith("--") or name in ELSEWHERE.get(self.prog, {})):
-                raise UsageError(f"{name} is no option of {self.prog}: {self._instead(name)}")
+                raise UsageError(f"{name} is not an option of {self.prog}: {self._instead(name)}")
 
     def _instead(self, name: str) -> str:
         if told := ELSEWHERE.get(self.prog, {}).get(name):

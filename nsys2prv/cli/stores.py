@@ -125,6 +125,6 @@ def merge(arguments: Sequence[str]) -> int:
     for path in reports_meant(given.paths[:-1]):
         if path.exists() and not is_archive(path):
             raise UsageError(
-                f"{path}: is no store; give stores of nsys2prv extract here, or everything to nsys2prv itself"
+                f"{path}: is not a store; give stores of nsys2prv extract here, or everything to nsys2prv itself"
             )
     return run(given)

@@ -115,6 +115,6 @@ def _check(target: Path) -> None:
         raise Nsys2prvError(f"{target}: is a folder; give the name of the store to write")
     if target.exists() and not is_archive(target):
         raise Nsys2prvError(
-            f"{target}: is there already and is no store; remove it or give another name"
+            f"{target}: is there already and is not a store; remove it or give another name"
         )
     check_folder(target.parent)

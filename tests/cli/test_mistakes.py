@@ -61,7 +61,7 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["convert", REPORT, "out.prv"], ["write `nsys2prv REPORT... OUTPUT`"]),
         (
             ["-o", "out.prv", REPORT],
-            ["-o is no option of nsys2prv: the trace to write is the last argument"],
+            ["-o is not an option of nsys2prv: the trace to write is the last argument"],
         ),
         (["check", REPORT], ["is a report; nsys2prv check takes the trace"]),
         (["cfgs", "--for", REPORT], ["is a report"]),

@@ -187,7 +187,7 @@ def test_the_same_report_twice_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["merge", "{report}", "{out}"], 2, "is no store"),
+        (["merge", "{report}", "{out}"], 2, "is not a store"),
         (["extract", "{store}", "-o", "{out}"], 2, "is a store already"),
         (
             ["merge", "-t", "kernels", "{store}", "{out}"],
@@ -216,7 +216,7 @@ def test_the_same_report_twice_is_refused(
         ),
         (["extract", "{report}"], 2, "required: -o/--output"),
         (["extract", "-o", "{out}"], 2, "give at least one report"),
-        (["extract", "{report}", "-o", "{report}"], 1, "is no store; remove it"),
+        (["extract", "{report}", "-o", "{report}"], 1, "is not a store; remove it"),
         (["extract", "{report}", "-o", "{out}/no/folder"], 1, "no such folder"),
         (["{report}", "{store}"], 2, "the last argument is the trace to write"),
         (["merge", "{store}"], 2, "at least one report"),

@@ -203,7 +203,7 @@ def _check(spec: Any, where: str) -> None:
 def _checked_pattern(pattern: Any, where: str) -> str:
     if not isinstance(pattern, str) or not pattern:
         raise Nsys2prvError(
-            f"{where}: {str(pattern)[:40]!r} is no regular expression; put it in quotes"
+            f"{where}: {str(pattern)[:40]!r} is not a regular expression; put it in quotes"
         )
     try:
         with warnings.catch_warnings():
@@ -211,6 +211,6 @@ def _checked_pattern(pattern: Any, where: str) -> str:
             re.compile(_lower(pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise Nsys2prvError(
-            f"{where}: {pattern[:60]!r} is no regular expression: {str(error).partition(chr(10))[0]}"
+            f"{where}: {pattern[:60]!r} is not a regular expression: {str(error).partition(chr(10))[0]}"
         ) from error
     return pattern

@@ -359,7 +359,7 @@ def _groups(pattern: Any, where: str) -> set[str]:
     """Return the groups of a pattern, by number and by name."""
     if not isinstance(pattern, str) or not pattern:
         raise Nsys2prvError(
-            f"{where}: {str(pattern)[:40]!r} is no regular expression; put it in quotes"
+            f"{where}: {str(pattern)[:40]!r} is not a regular expression; put it in quotes"
         )
     try:
         named = pl.Series([""]).str.extract_groups(pattern).struct.fields
@@ -367,14 +367,14 @@ def _groups(pattern: Any, where: str) -> set[str]:
     except pl.exceptions.PolarsError as error:
         said = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise Nsys2prvError(
-            f"{where}: {pattern[:60]!r} is no regular expression: {said[-1] if said else 'not understood'}"
+            f"{where}: {pattern[:60]!r} is not a regular expression: {said[-1] if said else 'not understood'}"
         ) from error
     return {"0", *named, *(str(number) for number in range(1, len(named) + 1))}
 
 
 def _replacement(text: Any, groups: set[str], where: str) -> str:
     if not isinstance(text, str):
-        raise Nsys2prvError(f"{where}: {str(text)[:40]!r} is no text; put it in quotes")
+        raise Nsys2prvError(f"{where}: {str(text)[:40]!r} is not text; put it in quotes")
     for found in _REFERENCE.finditer(text):
         group = found["braced"] if found["braced"] is not None else found["bare"]
         if group is not None and group not in groups:
@@ -383,5 +383,5 @@ def _replacement(text: Any, groups: set[str], where: str) -> str:
                 if _WHOLE.match(group)
                 else ""
             )
-            raise Nsys2prvError(f"{where}: {found[0]!r} is no group of the pattern{hint}")
+            raise Nsys2prvError(f"{where}: {found[0]!r} is not a group of the pattern{hint}")
     return text

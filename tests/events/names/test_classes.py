@@ -693,17 +693,17 @@ def test_case_does_not_count_and_escapes_are_kept() -> None:
         ("rules: [{name: x}]", "rule 1: class 'None' is none of GEMM"),
         (
             "rules: [{class: GEMM, name: '(x'}]",
-            "rule 1: name: '(x' is no regular expression: missing )",
+            "rule 1: name: '(x' is not a regular expression: missing )",
         ),
         (
             "rules: [{class: GEMM, full: 'x{3,1}'}]",
-            "rule 1: full: 'x{3,1}' is no regular expression: min repeat",
+            "rule 1: full: 'x{3,1}' is not a regular expression: min repeat",
         ),
         (
             "rules: [{class: GEMM, name: 12}]",
-            "rule 1: name: '12' is no regular expression; put it in quotes",
+            "rule 1: name: '12' is not a regular expression; put it in quotes",
         ),
-        ("rules: [{class: GEMM, name: }]", "rule 1: name: 'None' is no regular expression"),
+        ("rules: [{class: GEMM, name: }]", "rule 1: name: 'None' is not a regular expression"),
         ("rules: [{class: GEMM, names: x}]", "rule 1: unknown key 'names'"),
         (
             "rules: [{class: GEMM, name: x, tensor_cores: maybe}]",
