@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read, found
-from tools.exports import call, kernel, make_export, os_call, strings
+from tools.exports import PID, call, global_tid, kernel, make_export, os_call, strings
 
 from nsys2prv import Options, convert
 from nsys2prv.conversion.extract import extract_to
@@ -81,3 +81,19 @@ def test_a_store_keeps_the_time_of_all_events(tmp_path: Path) -> None:
     trace, summary = convert_and_read([tmp_path / "s.store"], tmp_path / "o.prv")
     assert summary.duration == 8_000
     assert found(trace, KERNELS)[0][1:] == (2_200, 3_000)
+
+
+def test_tables_without_usable_times_tell_nothing(tmp_path: Path) -> None:
+    """Of a report whose first table has no row that can be used, nothing was read before either."""
+    rows = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [call(None, 70, 7)],
+        "OSRT_API": [os_call(5, None)],
+        "PROFILER_OVERHEAD": [
+            {"start": 100, "end": 400, "globalTid": global_tid(PID), "nameId": 1, "overheadType": 1}
+        ],
+        "StringIds": strings("read", "cudaLaunchKernel_v7000"),
+    }
+    _, summary = convert_and_read(
+        [make_export(tmp_path / "r.sqlite", rows)], tmp_path / "o.prv", kinds=("profiler",)
+    )
+    assert summary.duration == 300

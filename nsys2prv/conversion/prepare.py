@@ -337,9 +337,8 @@ def find_spans(
         if stored.span is not None
     }
     spans = found.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
-    return all_spans(
-        results, {**told, **dict(zip((task.report for task in tasks), spans, strict=True))}
-    )
+    measured = dict(zip((task.report for task in tasks), spans, strict=True))
+    return all_spans(results, {**told, **measured}, found.plan.selection)
 
 
 def _prepared(reading: _Reading) -> Job:

@@ -31,7 +31,7 @@ Span = tuple[int, int]
 #: Bounds of times of which nothing is known.
 UNKNOWN = -TIME_LIMIT, TIME_LIMIT
 #: Rows of a piece of a table.
-PIECE_ROWS = 50_000
+PIECE_ROWS = 20_000
 #: Kinds whose ranges end where rows anywhere else in their table say.
 ENDS_ELSEWHERE = ("gpu_contexts",)
 
@@ -104,29 +104,44 @@ def find_span(task: SpanTask) -> Span | None:
     """Return the span of all events of a report (a pure function over files); None if it has none."""
     kinds = [kind for kind in all_kinds() if kind.name in task.kinds]
     span = task.known
+    scanned: dict[str, list] = {}
     with open_source(task.info.path) as database:
         for extends in (True, False):
             if extends or span is None:
                 for kind in (kind for kind in kinds if kind.rows.extends_trace == extends):
-                    span = _widened(span, task, database, kind)
+                    span = _widened(span, task, database, kind, scanned)
     task.spill.unlink(missing_ok=True)
     return span
 
 
-def all_spans(results: Sequence[TaskResult], found: Mapping[int, Span | None]) -> dict[int, Span]:
-    """Return the span of each report with events: as the tasks found it, else as it was read."""
-    spans = {report: span for report, span in found.items() if span is not None}
-    return {**known_spans(results, extending=False), **known_spans(results), **spans}
+def all_spans(
+    results: Sequence[TaskResult], found: Mapping[int, Span | None], selection: Selection
+) -> dict[int, Span]:
+    """Return the span of each report with events: as the tasks found it, else as it was read. Where
+    nothing but rows about the profiler was asked for, theirs is part of it, so that none is lost.
+    """
+    own, told = known_spans(results, extending=False), known_spans(results)
+    told |= {report: span for report, span in found.items() if span is not None}
+    if any(kind.rows.extends_trace for kind in selection.kinds):
+        return {**own, **told}
+    return {
+        report: _together(*(spans[report] for spans in (own, told) if report in spans))
+        for report in {**own, **told}
+    }
 
 
-def _widened(span: Span | None, task: SpanTask, database: Source, kind: EventKind) -> Span | None:
-    """Return the span made long enough for the events of a kind."""
-    pieces = [
-        piece
-        for table in kind.tables
-        if table in task.info.parts
-        for piece in _pieces(database, task.info, task.info.parts[table])
-    ]
+def _widened(
+    span: Span | None, task: SpanTask, database: Source, kind: EventKind, scanned: dict[str, list]
+) -> Span | None:
+    """Return the span made long enough for the events of a kind. scanned: the pieces of tables that
+    have been looked at, for the next kind.
+    """
+    pieces = []
+    for table in kind.tables:
+        if table in task.info.parts:
+            if table not in scanned:
+                scanned[table] = list(_pieces(database, task.info, task.info.parts[table]))
+            pieces += scanned[table]
     timed = [piece[1:] for piece in pieces if piece[1:] != UNKNOWN]
     bounds = _together(*timed) if timed else UNKNOWN
     if kind.name in ENDS_ELSEWHERE:
@@ -138,12 +153,12 @@ def _widened(span: Span | None, task: SpanTask, database: Source, kind: EventKin
         if span is not None and first >= span[0]:
             break
         read.add(part)
-        span = _together(*filter(None, (span, _read(task, database, kind, part))))
+        span = _joined(span, _read(task, database, kind, part))
     for part, _, last in sorted(pieces, key=itemgetter(2), reverse=True):
         if span is not None and last <= span[1]:
             break
         if part not in read:
-            span = _together(*filter(None, (span, _read(task, database, kind, part))))
+            span = _joined(span, _read(task, database, kind, part))
     return span
 
 
@@ -188,3 +203,7 @@ def _read(task: SpanTask, database: Source, kind: EventKind, part: Part) -> Span
 
 def _together(*spans: Span) -> Span:
     return min(first for first, _ in spans), max(last for _, last in spans)
+
+
+def _joined(one: Span | None, other: Span | None) -> Span | None:
+    return _together(one, other) if one and other else one or other
