@@ -71,16 +71,22 @@ class Tables(Mapping[str, str]):
     """View -> text of its table or timeline. Looking up one that is not recorded skips the test.
 
     known: those that were said. unrecorded: views that the trace has the events of, but whose
-    answer is not known.
+    answer is not known. long: timelines that were too long to be recorded.
     """
 
-    def __init__(self, known: Mapping[str, str], unrecorded: Iterable[str] = ()) -> None:
-        self.known, self.unrecorded = known, frozenset(unrecorded)
+    def __init__(
+        self, known: Mapping[str, str], unrecorded: Iterable[str] = (), long: Iterable[str] = ()
+    ) -> None:
+        self.known, self.unrecorded, self.long = known, frozenset(unrecorded), frozenset(long)
 
     def __getitem__(self, view: str) -> str:
         view = place_of(view)
         if view in self.unrecorded:
             pytest.skip(f"Paraver's answer to {view} is not recorded: see tools/view_answers.py")
+        if view in self.long:
+            pytest.skip(
+                f"the timeline of {view} is too long to be recorded, and there is no Paraver"
+            )
         return self.known[view]
 
     def __contains__(self, view: object) -> bool:
@@ -239,7 +245,9 @@ def tables_of(records: Mapping[str, Record], digests: Mapping[str, tuple[str, st
         if view in records and records[view][:2] == digest
     }
     return Tables(
-        {view: table for view, table in valid.items() if table}, digests.keys() - valid.keys()
+        {view: table for view, table in valid.items() if table},
+        digests.keys() - valid.keys(),
+        {view for view, table in valid.items() if not table},
     )
 
 
