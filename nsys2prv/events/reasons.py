@@ -141,7 +141,7 @@ class Reason(str, Enum):
         True,
     )
     DAMAGED_PAYLOAD = "damaged-payload", "NCCL payloads that cannot be read"
-    NEGATIVE_SAMPLE = "negative-sample", "negative samples, set to 0"
+    NEGATIVE_SAMPLE = "negative-sample", "negative samples, set to 0", True
     SAMPLE_TOO_GREAT = (
         "sample-too-great",
         "samples too large for a trace, set to the largest value that it holds",

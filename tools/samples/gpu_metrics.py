@@ -9,7 +9,7 @@ made up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -90,7 +90,9 @@ def metrics_of(column: int, chosen: str) -> tuple[Metric, ...]:
         for row in rows
         if row[column] != "-" and (chosen == "full" or row[0] in MAIN)
     ]
-    return tuple(sorted(found, key=lambda metric: metric.number))
+    found.sort(key=lambda metric: metric.number)
+    # Metrics are numbered from 0 in the set that is sampled.
+    return tuple(replace(metric, number=number) for number, metric in enumerate(found))
 
 
 def _load(op: Op, cluster: Cluster, rank: int) -> dict[str, float]:
