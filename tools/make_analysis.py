@@ -98,12 +98,13 @@ host that waits beside a busy GPU costs nothing.
 Who is late is told by who waits least, not by who is last: a rank that a straggler delays is late elsewhere too. A straggler has to be
 last so often that chance explains it in one of 200 cases at most, to cost 2 % of the time (of few ranks, which differ anyway, more: of 4
 ranks 5 %), and to be further from the others than those are from each other. A hiccup costs half a percent of the time, and eight times
-what is usual between two collectives. A straggler costs what the middle one of the others waits longer than it does; what its GPU is idle
+what is usual between two collectives, three times what all but a fifth of them stay below. A straggler costs what the middle one of the others waits longer than it does; what its GPU is idle
 or moves data beyond the others is told of in no other finding. `python benchmarks/culprits.py` generates jobs with known faults and counts how often the right
 one is named.
 
 Findings are of the *steady state* where one is found: from the first to the last of the iterations, without a long first one. Iterations
-are NVTX ranges whose names differ in numbers alone, that repeat on a thread without overlapping and hold most of the kernels; without
+are NVTX ranges whose names differ in numbers alone, that repeat on a thread without overlapping, hold most of the kernels, and about as many
+of them each (three at least, two of numbered ranges that follow each other); without
 such ranges, the period of the sequence of kernels on a device. The table *Phases* says what was left out.
 
 ## The critical path
