@@ -43,7 +43,7 @@ class Style(Struct, frozen=True):
             shutil.get_terminal_size().columns,
             full,
             rows,
-            "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb",
+            not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
         )
 
     def title(self, text: str) -> list[str]:
