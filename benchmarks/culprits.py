@@ -77,8 +77,8 @@ def faulty(fault: Fault) -> type[Timeline]:
     """The machine with a fault."""
 
     class Faulty(Timeline):
-        def __init__(self, program, cluster, seed, noise) -> None:
-            super().__init__(program, cluster, seed, noise)
+        def __init__(self, program, cluster, seed, noise, scales=None) -> None:
+            super().__init__(program, cluster, seed, noise, scales)
             self.is_step = any(op.kind is Kind.SYNC_STREAM for op in program.ops)
             self.number = 0
             ranks = list(fault.ranks)
@@ -93,14 +93,14 @@ def faulty(fault: Fault) -> type[Timeline]:
                 ] += fault.amount
                 self.gap[:, ranks, 1] += fault.amount
 
-        def run(self, rng, begin):
+        def run(self, rng, begin, delays=None):
             if fault.kind == "hiccup" and self.is_step:
                 begin = begin.copy()
                 for step in fault.steps:
                     if 0 <= step - self.number < len(begin):
                         begin[step - self.number, list(fault.ranks)] += fault.amount
                 self.number += len(begin)
-            return super().run(rng, begin)
+            return super().run(rng, begin, delays)
 
         def transfer_times(self, op, transfer):
             if fault.kind == "slow_link" and op.payload.function != "SendRecv":

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import asdict
 
 from nsys2prv._util.data import parsed
@@ -115,7 +115,7 @@ class ClockRecord(Struct, frozen=True):
                 for used, times in self.causality.items()
             }
         if self.causal:
-            content["causal"] = asdict(self.causal)
+            content["causal"] = to_builtins(self.causal)
             head += CAUSAL_HEAD
         content |= {
             name: list(lines)

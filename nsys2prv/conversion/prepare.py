@@ -357,7 +357,6 @@ def _prepared(reading: _Reading) -> Job:
     reading.results, notes = device_model.deduplicate_device_samples(
         reading.results, model.rows, clocks
     )
-    reading.results = mark_unsampled(reading.results, reading.spans, reading.folder, clocks)
     with reading.workers.spent.stage("names"):
         values = _name_values(reading)
     notes += (
@@ -367,6 +366,7 @@ def _prepared(reading: _Reading) -> Job:
     placed = _align(reading, model)
     if reading.plan.causal:
         placed = _move(reading, model, placed)
+    reading.results = mark_unsampled(reading.results, reading.spans, reading.folder, placed.clocks)
     hosts = [placement.machine for placement in placed.placements]
     book = _facts(reading, model, placed.clocks, hosts, comparable(placed, reading.infos))
     related = run_relations(book, reading.folder, reading.run)

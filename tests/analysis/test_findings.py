@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from msgspec.structs import replace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
@@ -123,8 +124,8 @@ def test_chance() -> None:
 @pytest.mark.parametrize("fault", ["slow GPU", "slow code", "slow link", "hiccup", "balanced"])
 def test_jobs_with_a_known_fault(fault: str, tmp_path: Path) -> None:
     case = culprits.CASES[fault](np.random.default_rng([1, 4]), 4)
-    case.options = replace(case.options, steps=10, skew_us=20.0)
-    case.fault = replace(case.fault, steps=(5,) if case.fault.steps else ())
+    case.options = dataclasses.replace(case.options, steps=10, skew_us=20.0)
+    case.fault = dataclasses.replace(case.fault, steps=(5,) if case.fault.steps else ())
     found = culprits.judged(case, tmp_path).found
     assert case.hit, found
     shares = [finding.share for finding in found]
@@ -142,10 +143,12 @@ def test_costs_are_what_would_be_gained(tmp_path: Path) -> None:
     is not told of the whole job again.
     """
     case = culprits.CASES["slow code"](np.random.default_rng([1, 8]), 8)
-    case.options = replace(case.options, steps=12)
-    case.fault = replace(case.fault, amount=2e6)
+    case.options = dataclasses.replace(case.options, steps=12)
+    case.fault = dataclasses.replace(case.fault, amount=2e6)
     found = culprits.judged(case, tmp_path / "faulty").found
-    usual = culprits.judged(replace(case, fault=culprits.Fault("none")), tmp_path / "usual").found
+    usual = culprits.judged(
+        dataclasses.replace(case, fault=culprits.Fault("none")), tmp_path / "usual"
+    ).found
     steps = []
     for folder in ("faulty", "usual"):
         with nsys2prv.open(sorted((tmp_path / folder).glob("*.sqlite")), jobs=1, quiet=True) as job:

@@ -159,7 +159,7 @@ def test_the_old_name_of_iterations(tmp_path: Path) -> None:
         )
     first, second = (json.loads((tmp_path / f"{number}.json").read_text()) for number in range(2))
     assert first == second
-    assert len(first["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"]) == 3
+    assert len(first["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"]) == 20
 
 
 def test_a_slower_job_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read
+from tools.conversions import convert_and_read, time_zero
 from tools.corpus import EXPORTS
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports").glob("*/rank0.sqlite"))
@@ -43,12 +43,7 @@ def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
     )
     connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
     rows = connection.execute(RECORDED).fetchall()
-    origin = min(
-        start
-        for start, *_ in connection.execute(
-            "SELECT start FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass <> 67"
-        )
-    )
+    origin = time_zero(tmp_path / "o.prv", report)
     columns = [
         row[1] for row in connection.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_CUDA_EVENT)")
     ]
@@ -60,7 +55,6 @@ def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
         ).fetchall()
     )
     connection.close()
-    origin = min([origin, *(time for time, _ in times)])
     expected = Counter(
         (begin - origin, end - origin, event, stream, name.split("_v")[0])
         for begin, end, event, stream, name in rows

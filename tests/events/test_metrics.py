@@ -431,8 +431,8 @@ def test_a_gpu_in_several_reports_is_written_once_on_the_row_of_its_first_user(
     trace, summary, _ = traced(tmp_path, rank(0), rank(1))
     assert trace.names["THREAD"] == ["CUDA-D0.S7", "Metrics GPU0", "CUDA-D1.S7", "Metrics GPU1"]
     assert series(trace, SMS) == {
-        "Metrics GPU0": [(0, 1), (100, 1), (200, 1), (200, 0)],
-        "Metrics GPU1": [(0, 11), (100, 11), (200, 11), (200, 0)],
+        "Metrics GPU0": [(0, 1), (100, 1), (200, 1), (201, 0)],
+        "Metrics GPU1": [(0, 11), (100, 11), (200, 11), (201, 0)],
     }
     assert summary.events["gpu_metric"] == 6
     assert any(note.startswith("6 samples left out") for note in summary.notes), summary.notes

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read
+from tools.conversions import convert_and_read, time_zero
 from tools.exports import by_sql
 from tools.trace import Trace
 
@@ -42,7 +42,7 @@ WITH event AS (
     SELECT start, memKind, bytes AS delta FROM event WHERE operation = 0
     UNION ALL SELECT start, kindBefore, -bytesBefore FROM event WHERE before = 0
 ), together AS (SELECT start, memKind, sum(delta) AS delta FROM change GROUP BY 1, 2)
-SELECT start - (SELECT min(start) FROM CUDA_GPU_MEMORY_USAGE_EVENTS), memKind + 1,
+SELECT start - :zero, memKind + 1,
        sum(delta) OVER (PARTITION BY memKind ORDER BY start ROWS UNBOUNDED PRECEDING)
 FROM together ORDER BY 1, 2
 """
@@ -54,16 +54,14 @@ def rank(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def usage(rank: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary]:
-    """One report's memory usage alone: the trace's time 0 is its first event."""
-    return convert_and_read(
-        [REPORTS[rank]],
-        tmp_path_factory.mktemp("usage") / "o.prv",
-        kinds=("memory_usage", "-memory_pools"),
-    )
+def usage(rank: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary, int]:
+    """One report's memory usage alone: trace, summary, and the time of the report that is 0 there."""
+    output = tmp_path_factory.mktemp("usage") / "o.prv"
+    made = convert_and_read([REPORTS[rank]], output, kinds=("memory_usage", "-memory_pools"))
+    return *made, time_zero(output, REPORTS[rank])
 
 
-def test_bytes_are_what_was_put_in(usage: tuple[Trace, Summary], rank: int) -> None:
+def test_bytes_are_what_was_put_in(usage: tuple[Trace, Summary, int], rank: int) -> None:
     trace, truth = usage[0], TRUTH[rank]["additions"]["memory"]
     for name, codes in (("allocated", (ALLOCATED, HOST_ALLOCATED)), ("freed", (FREED, HOST_FREED))):
         found = Counter[str]()
@@ -74,11 +72,11 @@ def test_bytes_are_what_was_put_in(usage: tuple[Trace, Summary], rank: int) -> N
         assert {kind: size for kind, size in found.items() if size} == truth[name]
 
 
-def test_events_by_thread(usage: tuple[Trace, Summary], rank: int) -> None:
-    trace = usage[0]
+def test_events_by_thread(usage: tuple[Trace, Summary, int], rank: int) -> None:
+    trace, _, zero = usage
     query = """
         SELECT coalesce(globalTid & 0xFFFFFF, globalPid >> 24 & 0xFFFFFF), memoryOperationType + 1, memKind + 1, bytes, name,
-               e.start - (SELECT min(start) FROM CUDA_GPU_MEMORY_USAGE_EVENTS)
+               e.start - :zero
         FROM CUDA_GPU_MEMORY_USAGE_EVENTS AS e LEFT JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS r
              ON e.correlationId > 0 AND r.correlationId = e.correlationId AND r.globalTid & ~0xFFFFFF = globalPid"""
     found = Counter(
@@ -94,26 +92,26 @@ def test_events_by_thread(usage: tuple[Trace, Summary], rank: int) -> None:
         )
         for item in trace.intervals(EVENT)
     )
-    assert found == Counter(by_sql(REPORTS[rank], query))
+    assert found == Counter(by_sql(REPORTS[rank], query, zero=zero))
     assert len({thread for thread, *_ in found}) == 2, (
         "the sample has calls on another thread than the main one"
     )
 
 
-def test_memory_in_use_at_every_instant(usage: tuple[Trace, Summary], rank: int) -> None:
-    trace = usage[0]
+def test_memory_in_use_at_every_instant(usage: tuple[Trace, Summary, int], rank: int) -> None:
+    trace, _, zero = usage
     found = sorted(
         (sample.time, code - IN_USE, value)
         for sample in trace.samples
         if sample.time < trace.duration
         for code, value in sample.numbers.items()
     )
-    assert found == by_sql(REPORTS[rank], TOTALS)
+    assert found == by_sql(REPORTS[rank], TOTALS, zero=zero)
     assert {trace.row_name(sample.row) for sample in trace.samples} == {f"Metrics GPU{rank}"}
 
 
-def test_most_in_use_and_what_is_not_known(usage: tuple[Trace, Summary], rank: int) -> None:
-    (trace, summary), truth = usage, TRUTH[rank]["additions"]["memory"]
+def test_most_in_use_and_what_is_not_known(usage: tuple[Trace, Summary, int], rank: int) -> None:
+    (trace, summary, _), truth = usage, TRUTH[rank]["additions"]["memory"]
     most: dict[int, int] = defaultdict(int)
     for sample in trace.samples:
         for code, value in sample.numbers.items():

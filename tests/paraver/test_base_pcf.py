@@ -166,6 +166,7 @@ def ranges(
         [report],
         folder / f"{name}.prv",
         base_pcf=tuple(folder / f"{one}.pcf" for one in base.split()),
+        nvtx_rules="none",
     )
     return {
         label: value for value, label in trace.labels.values[RANGES].items() if value

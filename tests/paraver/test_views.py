@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import (

@@ -469,8 +469,11 @@ def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) ->
 
 
 #: Tables that Paraver opens without a question on some traces that they show nothing of: efficiencies
-#: of devices that never compute are 0 %, and NCCL's types lie among those of NVTX ranges.
+#: of devices that never compute are 0 %, NCCL's types lie among those of NVTX ranges, and of NVLink's
+#: metrics a GPU has some or others.
 OPENED = {
+    "extra/hwcounters/nvlink_per_class-2dh.cfg",
+    "extra/hwcounters/nvlink_per_kernel-2dh.cfg",
     "model/device_communication_efficiency.cfg",
     "model/device_load_balance.cfg",
     "model/device_parallel_efficiency.cfg",

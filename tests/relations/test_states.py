@@ -410,8 +410,8 @@ def test_asking_for_some_kinds_only(tmp_path: Path) -> None:
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True, kinds=("kernels",))
     # Of the launching thread the trace has nothing.
     assert {trace.row_name(row): states for row, states in written(trace).items()} == {
-        "THREAD 1.1.1 4242": [(0, 5, 2)],
-        "CUDA-D0.S7": [(0, 5, RUNNING)],
+        "THREAD 1.1.1 4242": [(0, 10, 2)],
+        "CUDA-D0.S7": [(0, 5, 0), (5, 10, RUNNING)],
     }
 
 

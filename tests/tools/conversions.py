@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +14,10 @@ from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import NothingToWrite
 
 
+#: Shorter than any time since 1970 and longer than any capture, ns.
+A_YEAR = 365 * 86400 * 10**9
+
+
 def convert_and_read(
     reports: Sequence[Path], output: Path, **options: object
 ) -> tuple[Trace, Summary]:
@@ -20,6 +26,24 @@ def convert_and_read(
     trace = read_trace(output)
     assert not trace.violations, str(trace.violations)
     return trace, summary
+
+
+def time_zero(output: Path, report: Path) -> int:
+    """The time of a report (ns, on its own clock) that is 0 in the trace made of it alone."""
+    begins = json.loads(output.with_suffix(".nsys2prv.json").read_text())["trace"]["begins_utc_ns"]
+    if abs(begins) < A_YEAR:
+        # Not aligned to UTC.
+        return begins
+    connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
+    try:
+        return (
+            begins
+            - connection.execute(
+                "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
+            ).fetchone()[0]
+        )
+    finally:
+        connection.close()
 
 
 def written(reports: Sequence[Path], folder: Path, **options: object) -> dict[str, bytes] | str:

@@ -119,10 +119,10 @@ def make_large(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> Path:
     return path
 
 
-def by_sql(path: Path, sql: str) -> list[tuple]:
-    """What plain SQL finds in a report."""
+def by_sql(path: Path, sql: str, **values: object) -> list[tuple]:
+    """What plain SQL finds in a report. values: of the names behind colons."""
     connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
     try:
-        return connection.execute(sql).fetchall()
+        return connection.execute(sql, values).fetchall()
     finally:
         connection.close()

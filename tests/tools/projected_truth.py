@@ -44,11 +44,13 @@ class Projected(NamedTuple):
     popped: int
 
 
-def projected(truth: Truth) -> list[Projected]:
-    """All projected ranges of an export."""
+def projected(truth: Truth, base: int | None = None) -> list[Projected]:
+    """All projected ranges of an export. base: the time that is 0 in the trace."""
     for statement in (LAUNCHED, BY_CALL):
         truth.rows(statement)
-    return [Projected(*found) for found in truth.rows(SQL, base=truth.base())]
+    return [
+        Projected(*found) for found in truth.rows(SQL, base=truth.base() if base is None else base)
+    ]
 
 
 def on_top(ranges: Iterable[Projected]) -> Iterator[tuple[tuple[int, str], int, int, str, int]]:

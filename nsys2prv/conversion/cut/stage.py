@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from pathlib import Path
 
@@ -135,8 +134,7 @@ def _spill(folder: Path, name: str, report: int) -> Path:
 def _with(
     job: Job, window: Window, rows: KeptRows | None, threads: list[np.ndarray], parts: list[CutRuns]
 ) -> Job:
-    smaller = copy.copy(job)
-    smaller.is_cut = True
+    smaller = replace(job, is_cut=True)
     smaller.runs = [run for part in parts for run in part.runs]
     smaller.threads = threads
     smaller.model = job.model if rows is None else rows.model

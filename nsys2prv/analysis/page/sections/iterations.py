@@ -123,6 +123,7 @@ def iterations_section(material: Material) -> Section:
     steady: list[Block] = [
         *material.grid("iterations", "summary"),
         *material.grid("iterations", "each", folded=True),
+        *material.notes("iterations"),
     ]
     rows = material.frame("efficiencies", "iterations")
     if rows is None:

@@ -67,6 +67,7 @@ class PyNsys2prv(PythonPackage):
     depends_on("py-pyyaml@6.0:", type=("build", "run"))
     depends_on("py-isal@1.6:", type=("build", "run"))
     depends_on("py-jinja2@3.1:", type=("build", "run"))
+    depends_on("py-msgspec@0.18.5:", type=("build", "run"))
     depends_on("py-numpy@1.26:", type=("build", "run"))
     depends_on("py-polars@1.22:", type=("build", "run"))
     depends_on("py-tqdm@4.60:", type=("build", "run"))
