@@ -1,11 +1,11 @@
 """Collectives: how often, how much, how fast, who waits and for whom.
 
-NCCL's, found on all their ranks (relations/nccl_collectives.py): a rank waits from the begin of its
+NCCL's, found on all their ranks: a rank waits from the begin of its
 kernel until the last rank's has begun; what follows is the transfer, over which bandwidths are (bus
 bandwidth by nccl-tests' factors, of many kernels weighted by their transfers). The straggler of a
 collective is the rank whose kernel begins last. What it did meanwhile, between the first rank's
 begin and its own, is told by its device (computing, other communication, memory operations, idle)
-and its launching threads (see hosts.py). MPI's, by call.
+and its launching threads. MPI's, by call.
 Communicators of NCCL are called by their members; `communicator_hash` is NCCL's own number.
 `beyond_clock_bound`: whether the mean wait, or the greatest lateness, is more than the clocks of the
 hosts may be wrong; if not, it tells nothing.

@@ -1,5 +1,5 @@
 """The critical path: the one chain of work and waiting, from the begin of the job to its end over all
-ranks, that explains how long it took (its steps: relations/critical_path.py). Its pieces add up to
+ranks, that explains how long it took. Its pieces add up to
 the duration. Only what is on it makes the job shorter when it gets faster; what is beside it has
 slack. Where two chains take equally long, one of them is it: among balanced ranks it says little
 which of them has more of it.

@@ -1,7 +1,7 @@
 """Idle devices, what their hosts do meanwhile, launches, API calls, and memory operations.
 
 A gap is a stretch in which a device executes nothing, those before its first and after its last
-operation among them. Its time is split by what the threads that drive the device do (hosts.py).
+operation among them. Its time is split by what the threads that drive the device do.
 Launch latency: from the begin of the launching call to the begin of the work; queued: from the
 call's end, where the work begins later. The rules are those of Nsight's expert system, in our
 words.

@@ -3,7 +3,7 @@
 Work belongs to the ranges on the launching thread that are open when the launching call begins; its
 time is that of its executions added up, wherever and whenever they run. Inclusive figures count
 what lies in ranges within as well, exclusive ones do not. Names that differ in their numbers alone,
-as those of steps do, are brought together where there are very many (folding.py). GEMM that could
+as those of steps do, are brought together where there are very many. GEMM that could
 use tensor cores and does not: matrix products and convolutions whose kernel's name says that they
 do without.
 """
