@@ -102,10 +102,12 @@ def apart(trace: Trace) -> int:
 
 
 def _lines_without_measures(trace: Trace) -> int:
-    """The lines of a trace but for samples, of which several may be one line, messages, and
-    transfers, which only collectives in order have.
+    """The lines of a trace but for samples, of which several may be one line, messages, kernels
+    whose messages are all matched, and transfers, which only collectives in order have.
     """
-    return trace.lines - len(trace.samples) - len(trace.comms) - 2 * len(trace.intervals(TRANSFER))
+    exchanges = [item for item in trace.intervals(COLLECTIVE) if NUMBER not in item.others]
+    ranges = len(trace.intervals(TRANSFER)) + len(exchanges)
+    return trace.lines - len(trace.samples) - len(trace.comms) - 2 * ranges
 
 
 @pytest.mark.slow

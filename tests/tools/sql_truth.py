@@ -182,6 +182,8 @@ class Truth:
         self.connection.create_function(
             "copy_name", 1, lambda kind: COPIES.get(kind, "CUDA memcpy of unknown kind")
         )
+        #: The time that is 0 in the trace; None: that of the first of these events.
+        self.zero: int | None = None
         self.connection.execute(EVENTS)
         self._load()
 
@@ -255,10 +257,14 @@ class Truth:
 
     def base(self) -> int:
         """The time that is 0 in the trace."""
+        if self.zero is not None:
+            return self.zero
         return self.rows("SELECT min(start) FROM event")[0][0]
 
-    def duration(self) -> int:
-        return self.rows("SELECT max(end) - min(start) FROM event")[0][0]
+    def span(self) -> tuple[int, int]:
+        """When the first event begins and the last one ends, in trace time."""
+        ((first, last),) = self.rows("SELECT min(start), max(end) FROM event")
+        return first - self.base(), last - self.base()
 
     def by_name(self, kind: str) -> dict[str, tuple[int, int]]:
         """Name -> count and total duration."""
