@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.book import EventReader
 from nsys2prv.analysis.regions import LAYOUTS, NUMBER, TAIL
 
@@ -179,8 +180,12 @@ def _patterns(labels: pl.DataFrame) -> pl.DataFrame:
 
 def _ranges(book: EventReader, unit: int, layouts: Sequence[str] = LAYOUTS) -> pl.DataFrame:
     found = [
-        book.begins(layout, ("range",), unit).select(
-            "begin", "end", "thread", pl.col("range").cast(pl.Int64)
+        book.begins(layout, ("range", "number"), unit).select(
+            "begin",
+            "end",
+            "thread",
+            pl.col("range").cast(pl.Int64),
+            numbered=pl.col("number") != ABSENT,
         )
         for layout in layouts
         if layout in book.layouts
@@ -188,14 +193,22 @@ def _ranges(book: EventReader, unit: int, layouts: Sequence[str] = LAYOUTS) -> p
     return (
         pl.concat(found)
         if found
-        else pl.DataFrame(schema=dict.fromkeys(("begin", "end", "thread", "range"), pl.Int64))
+        else pl.DataFrame(
+            schema={
+                **dict.fromkeys(("begin", "end", "thread", "range"), pl.Int64),
+                "numbered": pl.Boolean,
+            }
+        )
     )
 
 
 def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray) -> Steady | None:
     """By the ranges of one task, which are by begin. kernels: begins of those of its device."""
     ranges = ranges.join(
-        patterns.select("range", "code"), on="range", how="inner", maintain_order="left"
+        patterns.select("range", "code", folded=pl.col("pattern").str.contains("#", literal=True)),
+        on="range",
+        how="inner",
+        maintain_order="left",
     )
     groups = ranges.group_by("thread", "code").agg(
         count=pl.len().cast(pl.Int64),
@@ -203,12 +216,12 @@ def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
         first=pl.col("begin").min(),
         last=pl.col("end").max(),
         overlaps=(pl.col("begin").shift(-1) < pl.col("end")).any(),
+        numbered=(pl.col("numbered") | pl.col("folded")).any(),
     )
     # Two are enough where they are numbered and one follows the other.
-    numbered = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"].unique()
     two = (
         (pl.col("count") == LEAST_NUMBERED)
-        & pl.col("code").is_in(numbered.to_list())
+        & pl.col("numbered")
         & (pl.col("covered") >= NEARLY * (pl.col("last") - pl.col("first")))
     )
     groups = groups.filter(((pl.col("count") >= LEAST_COUNT) | two) & ~pl.col("overlaps"))

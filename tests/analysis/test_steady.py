@@ -32,7 +32,8 @@ def ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.DataFrame
     frame = pl.DataFrame(
         rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row"
     )
-    return frame.with_columns(thread=pl.lit(0)), steady._patterns(labels)
+    frame = frame.with_columns(thread=pl.lit(0), numbered=pl.lit(False))
+    return frame, steady._patterns(labels)
 
 
 def test_the_period_of_kernels() -> None:
@@ -74,6 +75,12 @@ def test_calls_of_a_function_are_no_iterations() -> None:
     found = steady._by_ranges(*ranges(sorted([*steps, *calls])), kernels)
     assert found is not None
     assert found.found_by == "NVTX ranges step #"
+    assert found.begins == (100, 200)
+    # The same where the number stands beside the name.
+    frame, patterns = ranges([(begin, end, 1) for begin, end, _ in steps])
+    assert steady._by_ranges(frame, patterns, kernels) is None
+    found = steady._by_ranges(frame.with_columns(numbered=pl.lit(True)), patterns, kernels)
+    assert found is not None
     assert found.begins == (100, 200)
 
 
