@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tools.corpus import EXPORTS
+from tools.slow import LARGE_SAMPLES
 
 from nsys2prv import Options, Summary
 from nsys2prv.conversion import convert
@@ -68,20 +70,18 @@ def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests whose parameter is a real export: `-m corpus` means them, and the default run
-    leaves them out.
+    """Mark tests by their parameters: those of a real export are for `-m corpus`, those of a large
+    sample, of tests that take each sample in turn, for `-m slow`.
     """
     exports = set(EXPORTS)
     for item in items:
-        if (
-            exports
-            and hasattr(item, "callspec")
-            and any(
-                isinstance(value, Path) and value in exports
-                for value in item.callspec.params.values()
-            )
-        ):
+        if not hasattr(item, "callspec"):
+            continue
+        given = item.callspec.params.values()
+        if exports and any(isinstance(value, Path) and value in exports for value in given):
             item.add_marker(pytest.mark.corpus)
+        if any(re.search(rf"(^|-){sample}($|-)", item.callspec.id) for sample in LARGE_SAMPLES):
+            item.add_marker(pytest.mark.slow)
 
 
 # Every trace that a test has this process write is checked, whatever for and through which door.

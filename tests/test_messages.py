@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from nsys2prv.events.reasons import Reason
 
 ROOT = Path(__file__).parent.parent
@@ -129,6 +131,7 @@ def _readable(places: list[tuple[str, str]]) -> str:
     return "\n".join(f"{place}: {text.replace(HOLE, '{}')}" for place, text in places)
 
 
+@pytest.mark.slow
 def test_errors_are_explained() -> None:
     # What is nothing but the words of the operating system has a section of its own.
     errors = [(place, text) for place, text in _raised(ERRORS) if _words(text)]

@@ -35,6 +35,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.slow
 def test_kernels_are_those_put_in(training: Path) -> None:
     trace = read_trace(training)
     assert not trace.violations, trace.violations
@@ -94,6 +95,7 @@ def test_no_secret_of_the_environment_leaks(
     assert SECRET.decode() not in captured.out + captured.err
 
 
+@pytest.mark.slow
 def test_the_form_of_payloads_changes_nothing(tmp_path: Path) -> None:
     """Each form is compared with the truth in the tests of collectives."""
     for form in ("json", "binary", "dynamic", "mixed"):
@@ -126,6 +128,7 @@ def test_the_form_of_payloads_changes_nothing(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
 def test_committed_samples_come_out_of_the_generator(name: str, tmp_path: Path) -> None:
     """By the commands of their README; the header of a SQLite file has the version of the library

@@ -110,6 +110,7 @@ def test_lines_lead_to_what_was_launched(both: tuple[OpenJob, Trace]) -> None:
     assert (lines["begin"] >= lines["sent"]).all()
 
 
+@pytest.mark.slow
 def test_events_on_a_slowed_clock_are_those_of_the_trace(tmp_path: Path) -> None:
     """What it leaves nothing of begins 1 ns earlier. Kernels are found by the calls that launched
     them all the same.

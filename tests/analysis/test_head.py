@@ -67,6 +67,7 @@ def test_notes_that_need_no_action_are_not_told(monkeypatch: pytest.MonkeyPatch)
         assert describe(job, reports)["notes"] == ["look here"]
 
 
+@pytest.mark.slow
 def test_waits_below_the_clocks_bounds_are_marked() -> None:
     """Of collectives within a host every wait counts, between hosts those above both bounds."""
     with nsys2prv.open(SAMPLES["training"], quiet=True) as job:

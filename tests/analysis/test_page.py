@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.slow
 def test_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location(
         "make_analysis", ROOT / "tools" / "make_analysis.py"

@@ -112,6 +112,7 @@ def test_start_up_of_any_length_changes_no_finding(tmp_path: Path) -> None:
         assert part["parallel_efficiency"] > 2 * whole["parallel_efficiency"]
 
 
+@pytest.mark.slow
 def test_a_report_of_a_part(tmp_path: Path) -> None:
     def described(*arguments: str) -> tuple[dict[str, object], dict[str, Result]]:
         path = tmp_path / "part.json"

@@ -372,6 +372,7 @@ def test_maps_of_corrections() -> None:
     assert (mapped(correction, local, ClockMap(EPOCH)) == mapped(correction, placed)).all()
 
 
+@pytest.mark.slow
 def test_the_size_of_a_large_job() -> None:
     rng = np.random.default_rng(20)
     clocks = Clocks.random(rng, 125)

@@ -52,6 +52,7 @@ def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
     assert abs(found.last - 300) <= found.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_more_bounds_never_widen(seed: int) -> None:
     some = bounds(seed, 200, 5e-5)

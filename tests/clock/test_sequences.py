@@ -58,6 +58,7 @@ def recognised(calls: Calls, truth: np.ndarray) -> tuple[dict[int, set[int]], in
     return meant, table.height, findings + found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
     "case",

@@ -16,6 +16,7 @@ from samples import generate
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, UNSET
 from tools.exports import global_tid, make_export
+from tools.slow import all_but_slow
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
@@ -106,7 +107,7 @@ class Known:
         )
 
 
-@pytest.fixture(scope="module", params=JOBS, ids=list(JOBS))
+@pytest.fixture(scope="module", params=all_but_slow(JOBS, "two hosts"), ids=list(JOBS))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Known:
     return Known(tmp_path_factory.mktemp("job"), request.param)
 
@@ -234,6 +235,7 @@ def test_utc_alone_and_no_clock_at_all(job: Known) -> None:
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "observed"), [("mpi", "MPI"), ("nccl", "NCCL")])
 def test_only_what_is_asked_for_is_observed(method: str, observed: str, tmp_path: Path) -> None:
     generate(
@@ -278,6 +280,7 @@ def test_twenty_steps_align_hosts_and_nothing_is_said_that_is_not_so(tmp_path: P
     assert causality["before"]["violated"] > 0 == causality["after"]["violated"]
 
 
+@pytest.mark.slow
 def test_of_hosts_that_are_not_placed_nobody_is_said_to_be_late(tmp_path: Path) -> None:
     """There is no MPI to align by: collectives across hosts have numbers, but nothing that compares
     times; those within a host have all.
@@ -321,6 +324,7 @@ def test_of_hosts_that_are_not_placed_nobody_is_said_to_be_late(tmp_path: Path) 
     assert timed == {"mpi": [True, False], "nccl": [True, True]}
 
 
+@pytest.mark.slow
 def test_messages_of_a_report_that_begins_late_are_settled_by_the_end_of_their_streams(
     tmp_path: Path,
 ) -> None:
@@ -362,6 +366,7 @@ def test_messages_of_a_report_that_begins_late_are_settled_by_the_end_of_their_s
         )
 
 
+@pytest.mark.slow
 def test_true_clocks_are_left_alone(tmp_path: Path) -> None:
     generate(
         tmp_path,
@@ -383,6 +388,7 @@ def test_true_clocks_are_left_alone(tmp_path: Path) -> None:
     assert "UTC, confirmed" in (tmp_path / "auto.clock.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_one_host_alone_is_left_alone_and_an_old_clock_file_goes(tmp_path: Path) -> None:
     generate(tmp_path, Job(ranks=2, hosts=1, steps=2, layers=1, seed=18))
     reports = sorted(tmp_path.glob("rank*.sqlite"))
@@ -405,6 +411,7 @@ def test_real_exports_of_one_host_are_left_alone(report: Path, tmp_path: Path) -
     assert (tmp_path / "auto.prv").read_bytes() == (tmp_path / "utc.prv").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drift", [-500.0, 500.0])
 def test_ranges_of_1_ns_stay_where_a_clock_is_slowed_down(drift: float, tmp_path: Path) -> None:
     """Marks, one after the other: a clock of -500 ppm leaves nothing of one in 2,000."""
@@ -475,6 +482,7 @@ def test_hosts_that_a_clock_file_does_not_know_are_said(tmp_path: Path) -> None:
     assert list(yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"]) == ["node02"]
 
 
+@pytest.mark.slow
 def test_the_clock_command_prints_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -518,6 +526,7 @@ def test_reports_that_name_no_host_have_clocks_of_their_own(tmp_path: Path) -> N
         assert abs(first["offset_ns"] - host["offset_ns"]) > 3_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("osrt",), ("kernels",), ("-cuda_api_trace",), ("nvtx",)])
 def test_clocks_are_the_same_whatever_is_asked_for(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """What tells of clocks is read also where it is not written."""

@@ -15,6 +15,7 @@ from samples import Options as Job
 from samples import generate
 from tools.conversions import convert_and_read
 from tools.exports import global_tid
+from tools.slow import all_but_slow
 from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
@@ -79,7 +80,7 @@ class Moved:
         return convert(self.reports, self.folder / name, Options(**options))
 
 
-@pytest.fixture(scope="module", params=JOBS, ids=list(JOBS))
+@pytest.fixture(scope="module", params=all_but_slow(JOBS, "MPI"), ids=list(JOBS))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Moved:
     return Moved(tmp_path_factory.mktemp("job"), request.param)
 
@@ -284,6 +285,7 @@ def test_one_report_alone(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_message_by_hand_and_marks_where_the_shift_fades(tmp_path: Path) -> None:
     """Received at 50 us though sent at 100 us. Marks, which last 1 ns, every 2 ns: wherever the
     shift fades by 1 ns, one is hit.

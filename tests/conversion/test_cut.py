@@ -570,6 +570,7 @@ def test_what_cannot_be_asked(asked: dict, message: str) -> None:
         Plan.of(Options(cut=CutOptions(**asked)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "error", "message"),
     [

@@ -111,6 +111,7 @@ def test_shared_gpus_are_one_row_each(
     assert trace.labels.values[STATE][5] == "Computation and NCCL kernels"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kinds", "written"),
     [

@@ -79,6 +79,7 @@ def figures(summary: Summary) -> tuple[int, int]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", [0, -1])
 @pytest.mark.parametrize("sample", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
 def test_a_wild_row_in_every_table_moves_nothing(sample: str, column: int, tmp_path: Path) -> None:
@@ -105,6 +106,7 @@ def test_a_wild_row_in_every_table_moves_nothing(sample: str, column: int, tmp_p
     assert "1 of osrt" in warning or "1 of pthread" in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", WILD)
 def test_without_a_recorded_time_a_row_far_from_all_others_is_left_out(
     value: int, tmp_path: Path
@@ -121,6 +123,7 @@ def test_without_a_recorded_time_a_row_far_from_all_others_is_left_out(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_folders_and_stores_have_the_same_rows_left_out(
     suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

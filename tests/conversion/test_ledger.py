@@ -120,6 +120,7 @@ def test_samples_balance(name: str, tmp_path: Path) -> None:
     check_rows(summary, reports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

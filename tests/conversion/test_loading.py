@@ -93,6 +93,7 @@ def test_the_memory_that_paraver_takes(tmp_path: Path) -> None:
     assert load.memory > 100_000_000
 
 
+@pytest.mark.slow
 def test_what_would_make_a_large_trace_smaller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

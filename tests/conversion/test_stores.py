@@ -346,6 +346,7 @@ def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> No
     assert_one_line(caught.value, other)
 
 
+@pytest.mark.slow
 def test_what_would_unpack_to_thousands_of_times_its_size_is_refused(
     store: Path, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_open_ranges_of_a_report_that_starts_later(
     assert not recwarn.list, [str(item.message) for item in recwarn.list]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("utc", "system"),
     [(2**63 - 1, 5), (-(2**63), 5), (2**63 - 1, -(2**63)), (UTC, 2**63 - 1), (2**62, -(2**63) + 1)],
@@ -426,6 +427,7 @@ def test_a_launcher_variable_that_all_reports_share_gives_way_to_one_that_tells_
     ]
 
 
+@pytest.mark.slow
 def test_nsys_reports_are_ordered_by_their_names_not_by_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

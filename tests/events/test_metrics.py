@@ -273,6 +273,7 @@ def test_order_and_parts_do_not_matter(
     assert (tmp_path / "out.prv").read_bytes() == expected
 
 
+@pytest.mark.slow
 def test_windows_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {
         "GPU_METRICS": [

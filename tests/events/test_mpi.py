@@ -347,6 +347,7 @@ def test_what_calls_say(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [P2P, COLLECTIVES, WAITS, OTHER, COMMUNICATORS, RANKS])
 def test_any_table_may_be_missing_or_empty(tmp_path: Path, missing: str) -> None:
     calls = [
@@ -429,6 +430,7 @@ def test_messages_of_a_stream_keep_their_order(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 2, 3, 200_000])
 def test_sendrecv_is_one_call_and_two_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
@@ -663,6 +665,7 @@ def test_ranks_that_two_processes_claim_are_not_matched(tmp_path: Path) -> None:
     assert any("of a rank that several processes claim" in note for note in summary.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tag", "written"),
     [

@@ -15,6 +15,7 @@ import pytest
 from samples import Options as SampleOptions
 from samples import generate
 from tools.sample_truth import SampleSet, open_set
+from tools.slow import all_but_slow
 from tools.sql_truth import label
 
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "cluster"
@@ -59,7 +60,7 @@ ROUNDING = 2e-4
 """Bandwidths are whole MB/s; 'bus_gb_per_s' of the truth has six decimals."""
 
 
-@pytest.fixture(scope="module", params=["committed", "true clocks"])
+@pytest.fixture(scope="module", params=all_but_slow(["committed", "true clocks"], "committed"))
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SampleSet:
     folder = tmp_path_factory.mktemp("cluster")
     if request.param == "true clocks":

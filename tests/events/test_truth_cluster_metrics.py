@@ -15,6 +15,7 @@ import pytest
 from samples import Options as SampleOptions
 from samples import generate
 from tools.sample_truth import SampleSet, open_set
+from tools.slow import all_but_slow
 
 from nsys2prv.events.reasons import Reason
 
@@ -46,7 +47,7 @@ NS_PER_MS = 1_000_000
 LARGEST_DRIFT = 20e-6
 
 
-@pytest.fixture(scope="module", params=["committed", "busy"])
+@pytest.fixture(scope="module", params=all_but_slow(["committed", "busy"], "committed"))
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SampleSet:
     folder = tmp_path_factory.mktemp("cluster")
     if request.param == "busy":

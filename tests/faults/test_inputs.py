@@ -335,6 +335,7 @@ def test_keep_going_with_nothing_to_go_on(tmp_path: Path) -> None:
     assert content(tmp_path) == {"text.sqlite": b"no database"}
 
 
+@pytest.mark.slow
 def test_exit_statuses(tmp_path: Path) -> None:
     assert command("-q", GRAPHS, tmp_path / "out").returncode == 0
     error_of(command("-q", tmp_path / "no", tmp_path / "out"), 1)

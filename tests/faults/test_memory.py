@@ -18,6 +18,7 @@ def limited(size: int) -> dict[str, object]:
     return {"preexec_fn": partial(resource.setrlimit, resource.RLIMIT_AS, (size, size))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [200 << 20, NEEDED_BYTES - (1 << 20)])
 @pytest.mark.parametrize("words", [["-j", "2"], ["extract"], ["report"]])
 def test_too_little_address_space(words: list[str], size: int, tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ except signals.Ended:
 """) == (0, "it takes too long\n", "")
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_interrupted(tmp_path: Path) -> None:
     """Once the trace stands under its name it would be untrue that nothing was written."""
     assert outcome(f"""

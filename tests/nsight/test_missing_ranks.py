@@ -31,6 +31,7 @@ def _warned(capsys: pytest.CaptureFixture[str]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_rank_without_a_report(
     reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -592,6 +592,7 @@ def test_both_ways_of_reading_write_the_same_trace(
         ).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_driver_is_not_imported_where_it_is_not_needed(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom nsys2prv import Options, convert\nconvert([sys.argv[1]], sys.argv[2], Options(jobs=1))\n"

@@ -98,6 +98,7 @@ def test_rows_of_devices_are_no_host_threads(sample: str, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.slow
 def test_a_thread_has_as_many_rows_as_ranges_overlap_on_it(tmp_path: Path) -> None:
     """Each further one would count as a useful host thread."""
     trace, _ = convert_and_read(

@@ -56,6 +56,7 @@ def converted(kind: str, folder: Path) -> Summary | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_trace_of_one_kind_names_views_that_show_something(kind: str, tmp_path: Path) -> None:
     summary = converted(kind, tmp_path)

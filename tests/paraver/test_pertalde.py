@@ -49,6 +49,7 @@ def events_of(trace: Path) -> Counter[str]:
     return found
 
 
+@pytest.mark.slow
 @needs_pertalde
 @pytest.mark.parametrize(
     ("sample", "states"),

@@ -352,6 +352,7 @@ def test_nvtx_views_show_all_domains() -> None:
         assert set(_listed(BY_PATH[path])) == {any_domain}, path
 
 
+@pytest.mark.slow
 def test_every_kind_of_event_has_a_view_to_open_first() -> None:
     """Where any view is of its types: those of samples of plugins and of payloads depend on the
     program.

@@ -17,6 +17,7 @@ from samples import generate
 from tools import nccl_exports
 from tools.conversions import convert_and_read
 from tools.nccl_exports import COMM, Rank, group_on_two_gpus, said
+from tools.slow import slow
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import convert
@@ -61,18 +62,23 @@ def expected(begins: list[int], ends: list[int], tasks: list[int]) -> list[Recor
     ("more", "way"),
     [
         ({}, "order of launches"),
-        ({"payload": "binary", "row_order": "shuffled"}, "order of launches"),
-        ({"payload": "dynamic", "row_order": "shuffled", "nccl_rooted": True}, "order of launches"),
-        ({"nccl_groups": True}, "order of launches"),
-        ({"nccl_rooted": True, "payload": "binary"}, "order of launches"),
-        (
-            {
-                "nccl_trace": "advanced",
-                "nccl_groups": True,
-                "nccl_proxy": True,
-                "nccl_rooted": True,
-            },
-            "sequence number",
+        *slow(
+            ({"payload": "binary", "row_order": "shuffled"}, "order of launches"),
+            (
+                {"payload": "dynamic", "row_order": "shuffled", "nccl_rooted": True},
+                "order of launches",
+            ),
+            ({"nccl_groups": True}, "order of launches"),
+            ({"nccl_rooted": True, "payload": "binary"}, "order of launches"),
+            (
+                {
+                    "nccl_trace": "advanced",
+                    "nccl_groups": True,
+                    "nccl_proxy": True,
+                    "nccl_rooted": True,
+                },
+                "sequence number",
+            ),
         ),
     ],
     ids=[

@@ -270,6 +270,7 @@ def test_every_module_with_relations_is_listed() -> None:
     )
 
 
+@pytest.mark.slow
 def test_facts_set_aside_are_those_that_are_read() -> None:
     """By one name on both sides: of every sample, with all kinds; and what says times, objects and
     names by its column's name is whole numbers.

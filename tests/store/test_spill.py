@@ -90,6 +90,7 @@ def _expected(rows: Rows, wanted: list[int]) -> tuple[list[dict[str, int]], Coun
     return records, counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("seed", range(24))
 def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> None:

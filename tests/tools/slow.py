@@ -1,0 +1,20 @@
+"""Parameters of tests that are left to ``-m slow``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+#: Samples with some ten thousand events; tests that take each sample take these with -m slow alone.
+LARGE_SAMPLES = ("training", "cluster")
+
+
+def slow(*cases: tuple) -> list:
+    """Return the cases of a parametrized test, marked as slow."""
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
+def all_but_slow(cases: Iterable[str], *fast: str) -> list:
+    """Return the parameters of a fixture, of which all but the fast ones are marked as slow."""
+    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
