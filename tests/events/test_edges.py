@@ -209,6 +209,7 @@ def test_paraver_cuts_brackets_out_of_short_names(tmp_path: Path) -> None:
     trace_of(
         tmp_path,
         {NVTX: [nvtx(10 * place, 10 * place + 5, name) for place, name in enumerate(BRACKETED)]},
+        nvtx_rules="none",
     )
     assert len(set(_heads(tmp_path))) == len(BRACKETED)
     pcf = tmp_path / "o.pcf"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tools.conversions import time_zero
 from tools.corpus import EXPORTS
 from tools.installed_views import file_of
 from tools.projected_truth import Projected, on_top, projected
@@ -19,7 +20,6 @@ from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.events.catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]
 REPORTS = [
@@ -98,11 +98,12 @@ def asked(
     }
     places = Counter((trace.task_name(row), trace.row_name(row)) for row in rows)
     assert set(places.values()) == {1}, "all ranges of a stream nest on its row"
+    base = time_zero(folder / "o.prv", request.param)
     work = truth.rows(
         "SELECT kind, process >> 24 & 0xFFFFFF, row, name, start - :base, end - :base FROM event WHERE row LIKE 'CUDA%'",
-        base=truth.base(),
+        base=base,
     )
-    yield Asked(trace, projected(truth), work, folder)
+    yield Asked(trace, projected(truth, base), work, folder)
     truth.close()
 
 
@@ -117,10 +118,9 @@ def columns(table: str) -> dict[str, float]:
     return {name: cell for name, cell in sums.items() if cell}
 
 
-def times(asked: Asked, known: bool = False) -> list[tuple]:
-    return list(
-        on_top(one for one in asked.ranges if not known or one.domain in catalogue().domains)
-    )
+def times(asked: Asked, default_domain: bool = False) -> list[tuple]:
+    """Stretches in which one range is the innermost: of all domains, or of the default one."""
+    return list(on_top(one for one in asked.ranges if not (default_domain and one.domain)))
 
 
 def test_time_by_range(asked: Asked) -> None:
@@ -141,7 +141,7 @@ def test_work_by_range(asked: Asked) -> None:
 
 def test_kernels_by_range(asked: Asked) -> None:
     expected: dict[str, Counter[str]] = defaultdict(Counter)
-    for row, begin, end, name, _ in times(asked, known=True):
+    for row, begin, end, name, _ in times(asked):
         for kernel, length in asked.busy(row, begin, end, ("kernel", "nccl_kernel", "graph")):
             expected[name][kernel] += length
     found = {}
@@ -154,21 +154,16 @@ def test_kernels_by_range(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize(
-    ("view", "known", "field"),
+    ("view", "default_domain", "field"),
     [
         ("views/nvtx_on_gpu", False, 3),
-        ("extra/basics/nvtx_on_gpu", None, 3),
-        ("extra/views/nvtx_on_gpu_depth", True, 4),
+        ("extra/basics/nvtx_on_gpu", True, 3),
+        ("extra/views/nvtx_on_gpu_depth", False, 4),
     ],
 )
-def test_timelines(asked: Asked, view: str, known: bool | None, field: int) -> None:
-    stretches = (
-        times(asked, bool(known))
-        if known is not None
-        else list(on_top(one for one in asked.ranges if not one.domain))
-    )
+def test_timelines(asked: Asked, view: str, default_domain: bool, field: int) -> None:
     expected: Counter[object] = Counter()
-    for stretch in stretches:
+    for stretch in times(asked, default_domain):
         expected[stretch[field]] += stretch[2] - stretch[1]
     found: Counter[object] = Counter()
     labels = {

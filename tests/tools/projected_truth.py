@@ -44,13 +44,11 @@ class Projected(NamedTuple):
     popped: int
 
 
-def projected(truth: Truth, base: int | None = None) -> list[Projected]:
-    """All projected ranges of an export. base: the time that is 0 in the trace."""
+def projected(truth: Truth, base: int = 0) -> list[Projected]:
+    """All projected ranges of an export. base: the time that is 0 in the trace (ns, as in the export)."""
     for statement in (LAUNCHED, BY_CALL):
         truth.rows(statement)
-    return [
-        Projected(*found) for found in truth.rows(SQL, base=truth.base() if base is None else base)
-    ]
+    return [Projected(*found) for found in truth.rows(SQL, base=base)]
 
 
 def on_top(ranges: Iterable[Projected]) -> Iterator[tuple[tuple[int, str], int, int, str, int]]:
