@@ -169,7 +169,7 @@ def test_tensor_cores(sample: str, answers: Answers) -> None:
             if "nccl_kernel" in job.layouts
             else frame.clear()
         )
-    said = answers.columns("analysis/tensor_cores_time_2dh.cfg")
+    said = answers.columns("extra/analysis/tensor_cores_time_2dh.cfg")
     times = dict.fromkeys(("Yes", "No", "Unknown"), 0)
     for part in (frame, nccl):
         for label, begin, end in part.select("tensor_cores", "begin", "end").rows():
@@ -184,7 +184,7 @@ def test_collectives(sample: str, answers: Answers) -> None:
     tables = analysed(sample, "compute")["collectives"].tables
     across = tables["across_ranks"].frame
     for view, column in (
-        ("analysis/nccl_wait_2dh.cfg", "wait_ns"),
+        ("extra/analysis/nccl_wait_2dh.cfg", "wait_ns"),
         ("extra/analysis/nccl_transfer_2dh.cfg", "transfer_ns"),
     ):
         said = {

@@ -112,7 +112,7 @@ def test_all_names_fit_in_few_values(trace: Trace) -> None:
 def test_views_of_it_show_something(path: Path) -> None:
     shown = {fit.path for fit in views_for_trace(path) if not fit.lacking}
     assert shown >= {
-        "views/nvtx_numbers.cfg",
+        "extra/views/nvtx_numbers.cfg",
         "extra/basics/nvtx_on_gpu.cfg",
         "views/nvtx_on_gpu.cfg",
         "extra/analysis/nvtx_on_gpu_work_2dh.cfg",

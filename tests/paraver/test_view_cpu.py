@@ -163,7 +163,7 @@ def test_the_sample_is_as_its_truth_has_it(tmp_path: Path) -> None:
     }
     times = {
         name.split()[-1]: row
-        for name, row in tables["analysis/thread_state_time_2dh.cfg"]
+        for name, row in tables["extra/analysis/thread_state_time_2dh.cfg"]
         if name.startswith("THREAD")
     }
     assert {thread: row["Running"] for thread, row in times.items()} == {

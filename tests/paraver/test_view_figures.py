@@ -112,7 +112,7 @@ def test_states_of_main_threads(answers: Answers) -> None:
     share = 100 / answers.duration
     useful = [row[0] for row in answers.rows("model/host_useful_2dh.cfg")]
     assert useful == pytest.approx([100 - share * time for time in in_either], rel=CLOSE)
-    states = answers.columns("model/Host_State.cfg")
+    states = answers.columns("extra/model/Host_State.cfg")
     assert {state: time for state, time in states.items() if time} == {
         state: time
         for state, time in {
@@ -338,7 +338,7 @@ def test_nccl_kernels_by_size(answers: Answers) -> None:
             bytes_[name] += one.others[NCCL_BYTES]
     assert _planes(answers.tables["extra/analysis/nccl_calls_by_size_2dh.cfg"]) == calls
     assert _planes(answers.tables["extra/analysis/nccl_time_by_size_2dh.cfg"]) == times
-    assert _nonzero(answers.columns("analysis/nccl_bytes_2dh.cfg")) == bytes_
+    assert _nonzero(answers.columns("extra/analysis/nccl_bytes_2dh.cfg")) == bytes_
 
 
 def test_messages_between_tasks(answers: Answers) -> None:
@@ -391,7 +391,7 @@ def test_synchronizations(answers: Answers) -> None:
     assert sorted(
         _nonzero(answers.columns("extra/analysis/sync_calls_2dh.cfg")).values()
     ) == sorted(counts.values())
-    assert sorted(_nonzero(answers.columns("analysis/sync_time_2dh.cfg")).values()) == sorted(
+    assert sorted(_nonzero(answers.columns("extra/analysis/sync_time_2dh.cfg")).values()) == sorted(
         times.values()
     )
     assert sum(answers.columns("extra/analysis/api_errors_2dh.cfg").values()) == sum(

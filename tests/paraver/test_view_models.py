@@ -39,7 +39,7 @@ def test_openacc(answers: Answers) -> None:
             JOIN StringIds AS name ON name.id = nameId LEFT JOIN StringIds AS file ON file.id = srcFile""")
     calls = [((export, tid), begin, end, label) for export, tid, begin, end, label, _ in rows]
     sources = [((export, tid), begin, end, source) for export, tid, begin, end, _, source in rows]
-    assert shown(answers, "analysis/openacc_time_2dh.cfg") == innermost(calls)
+    assert shown(answers, "extra/analysis/openacc_time_2dh.cfg") == innermost(calls)
     assert shown(answers, "extra/analysis/openacc_source_time_2dh.cfg") == innermost(sources)
     counts: dict[str, int] = defaultdict(int)
     for *_, label in calls:
@@ -155,7 +155,9 @@ def test_memory_in_use(answers: Answers) -> None:
             area += sum(value * (after - time) for (time, value), (after, _) in pairwise(records))
     assert most
     assert {
-        max(row) for row in answers.rows("analysis/gpu_memory_peak_2dh.cfg") if row and max(row)
+        max(row)
+        for row in answers.rows("extra/analysis/gpu_memory_peak_2dh.cfg")
+        if row and max(row)
     } == most
     assert sum(
         length * value for length, value in answers.bursts("views/gpu_memory_usage.cfg")

@@ -85,7 +85,7 @@ def test_menus_are_short_and_lead_to_views_of_the_core() -> None:
     for title, group in found.items():
         assert 0 < len({view.path for view in group}) == len(group) <= 20, title
         assert all(map(is_core, group)), title
-    assert sum(map(is_core, VIEWS)) <= 155
+    assert sum(map(is_core, VIEWS)) <= 135
 
 
 def test_what_no_menu_has_is_extra(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_tables_of_names_have_the_greatest_first_and_others_are_in_order() -> No
             sort,
             (
                 "analysis/kernel_time_2dh.cfg",
-                "analysis/nccl_wait_2dh.cfg",
+                "extra/analysis/nccl_wait_2dh.cfg",
                 "analysis/nvtx_time_2dh.cfg",
             ),
         )
@@ -175,8 +175,8 @@ def test_tables_of_names_have_the_greatest_first_and_others_are_in_order() -> No
             sort,
             (
                 "analysis/gpu-gaps-time_2dh.cfg",
-                "analysis/nccl_traffic_2dh.cfg",
-                "analysis/launch_latency_2dh.cfg",
+                "extra/analysis/nccl_traffic_2dh.cfg",
+                "extra/analysis/launch_latency_2dh.cfg",
             ),
         )
     )
@@ -527,4 +527,4 @@ def test_views_ask_only_when_nothing_of_theirs_is_there() -> None:
             == ""
         )
         assert asks(BY_PATH[view].cfg, {KERNEL, MEMORY, 63000061})
-    assert asks(BY_PATH["analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061})
+    assert asks(BY_PATH["extra/analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061})

@@ -300,8 +300,8 @@ def test_views_of_lines_need_lines_of_their_tag() -> None:
         _why("analysis/kernels-inflight.cfg", {API, KERNEL}, {55002})
         == "no communication of tag 55001"
     )
-    assert _why("views/launch_lines.cfg", {API}) == ""
-    assert _why("analysis/nccl_traffic_2dh.cfg", {NCCL}) == "no communication of tag 55010"
+    assert _why("extra/views/launch_lines.cfg", {API}) == ""
+    assert _why("extra/analysis/nccl_traffic_2dh.cfg", {NCCL}) == "no communication of tag 55010"
 
 
 def test_views_of_states_need_states() -> None:
@@ -598,7 +598,7 @@ def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
     for name in written:
         space = _imported(target / name)[0].find("workspace")
         types = {int(item.text) for item in space.iterfind("autoTypes/item")}
-        assert (not types & {KERNEL, API, GRAPH, 63000062}) == (
+        assert (not types & {KERNEL, API, GRAPH, 63000001}) == (
             space.findtext("name")[len("nsys2prv ") :] in ("7 GPU metrics", "8 CPU and host")
         ), name
 

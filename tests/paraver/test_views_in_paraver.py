@@ -258,9 +258,9 @@ def test_launches(answers: Answers) -> None:
     )
     calls = {(export, tid, correlation) for export, _, _, tid, correlation in rows}
     if GRAPH in answers.present:
-        assert sum(answers.columns("analysis/launch_latency_2dh.cfg").values()) >= len(calls)
+        assert sum(answers.columns("extra/analysis/launch_latency_2dh.cfg").values()) >= len(calls)
         return
-    assert sum(answers.columns("analysis/launch_latency_2dh.cfg").values()) == len(calls)
+    assert sum(answers.columns("extra/analysis/launch_latency_2dh.cfg").values()) == len(calls)
     assert sum(
         lasting * value for lasting, value in answers.bursts("analysis/kernels-inflight.cfg")
     ) == sum(row[1] for row in rows)
