@@ -338,14 +338,14 @@ def find_spans(
     }
     spans = found.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
     measured = dict(zip((task.report for task in tasks), spans, strict=True))
-    return all_spans(results, {**told, **measured}, found.plan.selection)
+    return all_spans(results, {**told, **measured})
 
 
 def _prepared(reading: _Reading) -> Job:
+    reading.results = clip_profiler_events(reading.results, reading.spans, reading.folder)
     if not any(result.runs for result in reading.results):
         raise NothingToWrite(_nothing(reading))
     reading.results, small = scale_fractions(reading.results, reading.folder)
-    reading.results = clip_profiler_events(reading.results, reading.spans, reading.folder)
     reading.results = separate_overlaps(
         reading.results, partial(reading.run, ahead=reading.workers.pool.jobs)
     )

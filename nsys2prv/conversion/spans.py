@@ -114,20 +114,13 @@ def find_span(task: SpanTask) -> Span | None:
     return span
 
 
-def all_spans(
-    results: Sequence[TaskResult], found: Mapping[int, Span | None], selection: Selection
-) -> dict[int, Span]:
-    """Return the span of each report with events: as the tasks found it, else as it was read. Where
-    nothing but rows about the profiler was asked for, theirs is part of it, so that none is lost.
+def all_spans(results: Sequence[TaskResult], found: Mapping[int, Span | None]) -> dict[int, Span]:
+    """Return the span of each report with events: as the tasks found it, else as it was read. Rows
+    about the profiler count in a report of nothing else alone.
     """
     own, told = known_spans(results, extending=False), known_spans(results)
     told |= {report: span for report, span in found.items() if span is not None}
-    if any(kind.rows.extends_trace for kind in selection.kinds):
-        return {**own, **told}
-    return {
-        report: _together(*(spans[report] for spans in (own, told) if report in spans))
-        for report in {**own, **told}
-    }
+    return {**own, **told}
 
 
 def _widened(

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from tools.trace import Trace
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli.main import main
 from nsys2prv.events.reasons import Reason
+from nsys2prv.nsight.capture import TIMES
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 OVERHEAD, TYPE, SEVERITY, SOURCE, TEXT = 69000000, 69000001, 69000010, 69000011, 69000012
@@ -56,6 +59,23 @@ def overhead_of(connection: sqlite3.Connection) -> Counter[tuple]:
     return found
 
 
+def of_the_profiler(path: Path, folder: Path) -> Path:
+    """A copy of an export with no events but the profiler's. Beside others, its rows from before
+    the first or after the last of those are cut or left out.
+    """
+    copy = Path(shutil.copy(path, folder / path.name))
+    copy.chmod(0o644)
+    with closing(sqlite3.connect(copy)) as connection:
+        tables = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table'"
+        ).fetchall()
+        for (table,) in tables:
+            if table not in (*TABLES, MESSAGES) and {*TIMES} & {*columns(connection, table)}:
+                connection.execute(f'DROP TABLE "{table}"')
+        connection.commit()
+    return copy
+
+
 def process_of(trace: Trace, row: tuple[int, int]) -> int:
     return int(trace.task_name(row).split()[-1])
 
@@ -71,9 +91,10 @@ def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[sqlite3.Connection, Trace, dict]:
     connection = opened(request.param)
+    folder = tmp_path_factory.mktemp("trace")
     try:
         trace, summary = convert_and_read(
-            [request.param], tmp_path_factory.mktemp("trace") / "o.prv", kinds=("profiler",)
+            [of_the_profiler(request.param, folder)], folder / "o.prv", kinds=("profiler",)
         )
         events = summary.events
         assert summary.dropped == {}
@@ -153,7 +174,7 @@ def test_texts_have_no_folder_and_begin_as_the_messages_do(
 def test_overhead_of_samples(name: str, tmp_path: Path) -> None:
     truth = json.loads((SAMPLES / name / "truth.json").read_text())
     trace, _ = convert_and_read(
-        [SAMPLES / name / rank["report"] for rank in truth["ranks"]],
+        [of_the_profiler(SAMPLES / name / rank["report"], tmp_path) for rank in truth["ranks"]],
         tmp_path / "o.prv",
         align="utc",
         kinds=("profiler_overhead",),
