@@ -3,6 +3,7 @@ in each.
 
     python benchmarks/culprits.py                 some jobs of each fault (about a minute)
     python benchmarks/culprits.py --seeds 20      more of them
+    python benchmarks/culprits.py --payload none  where NCCL's payloads were not recorded
 
 A fault changes what the simulated machine does (its GPU, its host, its links, one moment of it),
 never the reports: what is recorded is what a profiler would have seen.
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +243,9 @@ def main() -> None:
         "--ranks", type=int, nargs="+", default=[4, 8], metavar="N", help="sizes of jobs"
     )
     parser.add_argument("--first", type=int, default=1, metavar="SEED", help="the first seed")
+    parser.add_argument(
+        "--payload", default="both", metavar="HOW", help="how reports have NCCL's payloads"
+    )
     parser.add_argument("--only", choices=CASES, help="one fault alone")
     parser.add_argument("-v", "--verbose", action="store_true", help="print every finding")
     options = parser.parse_args()
@@ -250,10 +254,10 @@ def main() -> None:
         began, right, count = time.perf_counter(), 0, 0
         for ranks in options.ranks:
             for seed in range(options.first, options.first + options.seeds):
+                case = CASES[name](np.random.default_rng([seed, ranks]), ranks)
+                case.options = replace(case.options, payload=options.payload)
                 with tempfile.TemporaryDirectory() as folder:
-                    case = judged(
-                        CASES[name](np.random.default_rng([seed, ranks]), ranks), Path(folder)
-                    )
+                    case = judged(case, Path(folder))
                 right, count = right + case.hit, count + 1
                 firsts += case.first or not case.right
                 if options.verbose or not case.hit:

@@ -37,7 +37,10 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     )
     findings = []
     if found["devices"].height:
-        findings = _of_waits(people, steady, (begin, end))
+        kernels = (
+            dict(context.labels["nccl_kernels"].rows()) if "nccl_kernels" in context.labels else {}
+        )
+        findings = _of_waits(people, kernels, steady, (begin, end))
         # One cause, one finding: what is a culprit's is not the whole job's too.
         culprits = {rank for finding in findings for rank in finding.ranks}
         findings += job_wide(people.without_excess_of(culprits), found["calls"], context)
@@ -82,9 +85,11 @@ def _parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_waits(people: People, steady: object, span: tuple[int, int]) -> list[Finding]:
-    """Find who makes others wait, and which links are slow."""
-    links = slow_links(people.records, people.length)
+def _of_waits(
+    people: People, kernels: Mapping[int, str], steady: object, span: tuple[int, int]
+) -> list[Finding]:
+    """Find who makes others wait, and which links are slow. kernels: labels of NCCL kernels."""
+    links = slow_links(people.records, people.others, kernels, people.length)
     found = [of_link(people, link) for link in links]
     if not people.records.height and not people.others.height:
         return found

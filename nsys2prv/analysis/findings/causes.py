@@ -4,8 +4,14 @@ matrix products.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 from msgspec import Struct
+
+from nsys2prv.analysis.findings.groups import groups_of_devices
+from nsys2prv.analysis.text import cell
+from nsys2prv.analysis.unit import labels_of
 
 #: Of communicators of the same size that move the same, one is slow from this factor of the others'
 #: median on, ...
@@ -24,6 +30,14 @@ IDLE = {
     "idle_launch": "launch_bound",
     "idle_unknown": "host_work",
 }
+#: Columns of transfers: the task, what is moved, among whom, for how long, and exposed (ns).
+TRANSFERS = {
+    "task": pl.Int64,
+    "what": pl.String,
+    "communicator": pl.String,
+    "transfer": pl.Int64,
+    "exposed_transfer": pl.Int64,
+}
 
 
 class Link(Struct, frozen=True):
@@ -31,9 +45,8 @@ class Link(Struct, frozen=True):
 
     # its members, ascending
     tasks: list[int]
-    # NCCL operation (value), and bytes of each rank
-    operation: int
-    bytes: int
+    # what it moves: operation and bytes, or the kernel
+    what: str
     # median transfer of it and of its peers (ns)
     transfer: float
     usual: float
@@ -41,19 +54,20 @@ class Link(Struct, frozen=True):
     cost: int
 
 
-def slow_links(records: pl.DataFrame, length: int) -> list[Link]:
+def slow_links(
+    records: pl.DataFrame, others: pl.DataFrame, kernels: Mapping[int, str], length: int
+) -> list[Link]:
     """Communicators that take longer than their peers (same size, operation and bytes), the most
-    costly first.
+    costly first. records: as device_time collects them. others: of with_waits. kernels: labels of
+    NCCL kernels by value.
     """
-    if not records.height:
-        return []
-    ranks = records.group_by("communicator").agg(members=pl.col("task").unique().sort())
-    known = records.filter((pl.col("bytes") > 0) & (pl.col("communicator") >= 0))
-    groups = known.group_by("communicator", "operation", "bytes").agg(
+    transfers = pl.concat([_of_records(records), _of_groups(others, kernels)])
+    ranks = transfers.group_by("communicator").agg(members=pl.col("task").unique().sort())
+    groups = transfers.group_by("communicator", "what").agg(
         transfer=pl.col("transfer").median(), exposed=pl.col("exposed_transfer").sum()
     )
     groups = groups.join(ranks, on="communicator").with_columns(size=pl.col("members").list.len())
-    peers = ["operation", "bytes", "size"]
+    peers = ["what", "size"]
     groups = groups.filter(pl.len().over(peers) >= 2).sort(*peers, "transfer", "communicator")
     # The median of the others: of two, the faster one.
     usual = pl.col("transfer").quantile(0.5, "lower").over(peers)
@@ -64,13 +78,13 @@ def slow_links(records: pl.DataFrame, length: int) -> list[Link]:
         lost=pl.col("exposed") / pl.col("size") * (1 - pl.col("usual") / pl.col("transfer"))
     )
     found = []
-    for _, mine in groups.group_by("communicator", maintain_order=True):
+    # The communicators of one set of ranks are one link.
+    for (members,), mine in groups.group_by("members", maintain_order=True):
         worst = mine.sort("lost", descending=True).row(0, named=True)
         found.append(
             Link(
-                worst["members"],
-                worst["operation"],
-                worst["bytes"],
+                list(members),
+                worst["what"],
                 worst["transfer"],
                 worst["usual"],
                 int(mine["lost"].sum()),
@@ -82,11 +96,53 @@ def slow_links(records: pl.DataFrame, length: int) -> list[Link]:
     )
 
 
+def _of_records(records: pl.DataFrame) -> pl.DataFrame:
+    """Return transfers of matched collectives: TRANSFERS."""
+    if not records.height:
+        return pl.DataFrame(schema=TRANSFERS)
+    labels = labels_of("nccl_operation")
+    known = records.filter((pl.col("bytes") > 0) & (pl.col("communicator") >= 0))
+    kinds = known.select("operation", "bytes").unique(maintain_order=True)
+    texts = [
+        f"{labels.get(operation, 'NCCL')} of {cell('bytes', size)}"
+        for operation, size in kinds.rows()
+    ]
+    return (
+        known.join(
+            kinds.with_columns(what=pl.Series(texts, dtype=pl.String)), on=["operation", "bytes"]
+        )
+        .with_columns(communicator=pl.format("{}", "communicator"))
+        .select(*TRANSFERS)
+        .cast(TRANSFERS)
+    )
+
+
+def _of_groups(others: pl.DataFrame, kernels: Mapping[int, str]) -> pl.DataFrame:
+    """Return transfers of NCCL kernels whose groups show: TRANSFERS."""
+    if not others.height:
+        return pl.DataFrame(schema=TRANSFERS)
+    length = pl.col("end") - pl.col("begin")
+    names = {f"NCCL {value}": label for value, label in kernels.items()}
+    return (
+        others.filter(pl.col("group").is_not_null())
+        .select(
+            "task",
+            what=pl.col("name").replace(names),
+            communicator=pl.format("group {}", "group"),
+            transfer=length.min().over("group", "number"),
+            exposed_transfer=pl.col("exposed") - pl.col("exposed_wait"),
+        )
+        .select(*TRANSFERS)
+        .cast(TRANSFERS)
+    )
+
+
 def with_waits(others: pl.DataFrame) -> pl.DataFrame:
     """NCCL kernels and calls of MPI of which it is not known who waited for whom, with
     `exposed_wait`: how much longer they take than the quickest of the same number on all devices,
-    for ranks do the same in the same order. Where they do not: longer than the quickest tenth of
-    those that move the same.
+    or on those of their group where groups show (`group`, else null), for ranks do the same in the
+    same order. Where they do not: longer than the quickest tenth of those that move the same.
+    `when` is their end, on all devices the same where they do the same: clocks may be wrong.
     """
     if not others.height:
         return others
@@ -95,9 +151,15 @@ def with_waits(others: pl.DataFrame) -> pl.DataFrame:
         pl.col("total").min().over("name") == pl.col("total").max().over("name"),
     )
     in_step = same & (pl.col("device").n_unique().over("name") == others["device"].n_unique())
-    least = length.min().over("name", "number")
+    others = others.with_columns(in_step=in_step)
+    kernels = others.filter(pl.col("in_step") & pl.col("name").str.starts_with("NCCL"))
+    others = others.join(
+        groups_of_devices(kernels), on=["name", "device"], how="left", maintain_order="left"
+    )
+    least = length.min().over("name", "number", "group")
     usual = length.quantile(0.1, "lower").over("operation", "bytes", "communicator")
-    base = pl.when(in_step).then(least).when(pl.col("bytes") >= 0).then(usual).otherwise(length)
+    base = pl.when("in_step").then(least).when(pl.col("bytes") >= 0).then(usual).otherwise(length)
     return others.with_columns(
-        exposed_wait=pl.min_horizontal("exposed", (length - base).clip(0)).cast(pl.Int64)
+        exposed_wait=pl.min_horizontal("exposed", (length - base).clip(0)).cast(pl.Int64),
+        when=pl.when("in_step").then(pl.col("end").min().over("name", "number")).otherwise("end"),
     )

@@ -12,8 +12,8 @@ from nsys2prv.analysis.findings.causes import Link
 from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.findings.people import People
 from nsys2prv.analysis.findings.waiting import Culprits, Event, Segments
-from nsys2prv.analysis.text import cell, duration
-from nsys2prv.analysis.unit import STATES, labels_of
+from nsys2prv.analysis.text import duration
+from nsys2prv.analysis.unit import STATES
 
 #: Waits that are nobody's fault cost this share of the time at least.
 LEAST_IMBALANCE = 0.03
@@ -97,9 +97,8 @@ def of_culprits(people: People, segments: Segments, culprits: Culprits) -> Findi
 
 def of_link(people: People, link: Link) -> Finding:
     """A communicator that is slower than its peers."""
-    operation = labels_of("nccl_operation").get(link.operation, "NCCL")
     evidence = (
-        f"{operation} of {cell('bytes', link.bytes)}: median transfer {duration(link.transfer)}, "
+        f"{link.what}: median transfer {duration(link.transfer)}, "
         f"{duration(link.usual)} in the same communicators of other ranks ({link.transfer / link.usual:.1f} x)",
     )
     host = people.host_of(link.tasks)

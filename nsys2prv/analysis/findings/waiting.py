@@ -10,7 +10,7 @@ segment, and what one of them loses in one segment is made up for in the next.
 
 from __future__ import annotations
 
-from math import comb, erfc, log1p
+from math import comb, erfc, log, log1p
 
 import numpy as np
 import polars as pl
@@ -29,11 +29,10 @@ EQUAL_SEGMENTS = 40
 LEAST_SHARE, LEAST_OF_FEW, CHANCE = 0.02, 0.12, 0.005
 #: ... and is as far from the others as they are from each other, times this.
 APART = 1.0
-#: A single event costs this share of the time, this many times what is usual of one segment, ...
-LEAST_EVENT, UNUSUAL = 0.005, 8.0
-#: ... and so many times what all segments but this share stay below: where noise is great anyway,
-#: its greatest is no event.
-BEYOND_OFTEN, OFTEN = 3.0, 0.8
+#: A single event costs this share of the time, and is so long that one of all segments has it by
+#: chance with less than this probability. Noise is taken for exponential; half of all segments, and
+#: this share of them, tell how great it is.
+LEAST_EVENT, EVENT_CHANCE, OFTEN = 0.005, 0.003, 0.8
 #: A part of the ranks that are late is what the others of them waited for, if for this share of the
 #: time.
 NARROWER = 0.5
@@ -88,14 +87,14 @@ def segments_of(
     records: pl.DataFrame, others: pl.DataFrame, steady: Steady | None, span: tuple[int, int]
 ) -> Segments:
     """The exposed waits of each rank, segment by segment. records, others: as device_time collects
-    them; others have `exposed_wait`.
+    them; others as with_waits returns them.
     """
     tasks = np.unique(
         np.concatenate([frame["task"].to_numpy() for frame in (records, others) if frame.height])
     )
     ends = _segment_ends(records, len(tasks), steady, span)
     waits = np.zeros((len(ends) + 1, len(tasks)))
-    for frame, when in ((records, "ready"), (others, "end")):
+    for frame, when in ((records, "ready"), (others, "when")):
         if frame.height:
             at = (
                 np.searchsorted(ends, frame[when].to_numpy(), "left"),
@@ -186,10 +185,10 @@ def _rare(gain: np.ndarray, length: int) -> np.ndarray:
         return np.zeros(len(gain), bool)
     # Where few segments have any wait, the usual ones among those.
     known = gain[gain > 0] if (gain > 0).any() else np.zeros(1)
-    usual, often = np.median(known), np.quantile(known, OFTEN, method="lower")
-    return (
-        (gain >= LEAST_EVENT * length) & (gain >= UNUSUAL * usual) & (gain >= BEYOND_OFTEN * often)
+    noise = max(
+        float(np.quantile(known, share, method="lower")) / -log1p(-share) for share in (0.5, OFTEN)
     )
+    return (gain >= LEAST_EVENT * length) & (gain >= noise * log(len(gain) / EVENT_CHANCE))
 
 
 def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits | None:
