@@ -97,10 +97,12 @@ host that waits beside a busy GPU costs nothing.
 
 Who is late is told by who waits least, not by who is last: a rank that a straggler delays is late elsewhere too. A straggler has to be
 last so often that chance explains it in one of 200 cases at most, to cost 2 % of the time (of few ranks, which differ anyway, more: of 4
-ranks 5 %), and to be further from the others than those are from each other. A hiccup costs half a percent of the time, and eight times
-what is usual between two collectives, three times what all but a fifth of them stay below. A straggler costs what the middle one of the others waits longer than it does; what its GPU is idle
-or moves data beyond the others is told of in no other finding. `python benchmarks/culprits.py` generates jobs with known faults and counts how often the right
-one is named.
+ranks 5 %), and to be further from the others than those are from each other. A hiccup costs half a percent of the time, and is so long that
+noise (exponential, as great as half and as four fifths of the stretches between collectives say) explains it in one of 300 jobs at most. A
+straggler costs what the middle one of the others waits longer than it does; what its GPU is idle or moves data beyond the others is told of
+in no other finding. Where the export has no payloads of NCCL, communicators are not known: then GPUs whose kernels of one name always end
+together are taken for one, and a wait is what a kernel lasts longer than the shortest of them. `python benchmarks/culprits.py` generates jobs
+with known faults and counts how often the right one is named (`--payload none`: without payloads).
 
 Findings are of the *steady state* where one is found: from the first to the last of the iterations, without a long first one. Iterations
 are NVTX ranges whose names differ in numbers alone, that repeat on a thread without overlapping, hold most of the kernels, and about as many
@@ -112,7 +114,8 @@ such ranges, the period of the sequence of kernels on a device. The table *Phase
 `nsys2prv report rank*.sqlite --only critical_path` tells what the job's time went to along the one chain of work and waiting that explains
 how long it took, over all ranks on one timeline. Only what is on it makes the job shorter when it gets faster. The same chain is in a trace
 that `nsys2prv -t critical_path rank*.sqlite out.prv` writes (all kinds of events, and this one), on the rows that it leads over; the views
-`critical_path` and `critical_path_time_2dh` show it. In Python it is `open_job(..., demanded=("critical_path",))`.
+`critical_path` and `critical_path_time_2dh` show it, and a section of the page with `--html`.
+In Python it is `open_job(..., demanded=("critical_path",))`.
 
 The path is walked backwards, from the end of the last call or operation. Each step leads to what the present one had to wait for:
 

@@ -111,3 +111,17 @@ def test_it_is_made_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         == 0
     )
     assert "The critical path by rank" in capsys.readouterr().out
+
+
+def test_the_page_has_it_where_it_was_asked_for(tmp_path: Path) -> None:
+    reports = [str(report) for report in two_ranks(tmp_path)]
+    usual = ["report", *reports, "-q", "--align", "utc", "-j", "1", "--html"]
+    assert main([*usual, str(tmp_path / "usual.html")]) == 0
+    assert 'id="critical_path"' not in (tmp_path / "usual.html").read_text()
+    assert main([*usual, str(tmp_path / "o.html"), "--only", "findings,critical_path"]) == 0
+    page = (tmp_path / "o.html").read_text()
+    section = page.split('id="critical_path"', 1)[1].split("</section>")[0]
+    assert "On the critical path no device works for" in section
+    assert "On which ranks the critical path is" in section
+    for text in ("Return from synchronisation", "task 2", "vectorized_elementwise_kernel"):
+        assert text in section

@@ -2,6 +2,7 @@
 
 :mod:`finding` says what a finding is, :mod:`device_time` divides the time of each device,
 :mod:`waiting` tells for whom ranks wait, :mod:`groups` who waits together where no payload tells it,
-:mod:`causes` what else costs time, :mod:`analysis` puts them together, and :mod:`told` prints them. Findings share out the time of the devices, so that no
-time is told twice: what is a straggler's is no longer an imbalance, and so on.
+:mod:`causes` what else costs time, :mod:`analysis` puts them together, and :mod:`told` prints them.
+Findings share out the time of the devices, so that no time is told twice: what is a straggler's is no
+longer an imbalance, and so on.
 """

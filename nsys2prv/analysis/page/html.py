@@ -27,7 +27,11 @@ from nsys2prv.analysis.text import cell, duration, heading
 SECTION_OF = defaultdict(
     lambda: "idle",
     dict.fromkeys(("straggler", "slow_host", "slow_link", "hiccup", "imbalance"), "collectives")
-    | {"exposed_communication": "communication", "no_tensor_cores": "kernels"},
+    | {
+        "exposed_communication": "communication",
+        "no_tensor_cores": "kernels",
+        "critical_path": "critical_path",
+    },
 )
 #: Characters of the longest cell.
 LONGEST = 400

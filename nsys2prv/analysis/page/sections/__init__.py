@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from nsys2prv.analysis.page.many_rows import condensed
 from nsys2prv.analysis.page.parts import Material, Section
+from nsys2prv.analysis.page.sections.critical_path import critical_path_section
 from nsys2prv.analysis.page.sections.devices import (
     devices_section,
     idle_section,
@@ -29,6 +30,7 @@ SECTIONS = (
     devices_section,
     communication_section,
     collectives_section,
+    critical_path_section,
     clocks_section,
     kernels_section,
     operations_section,
