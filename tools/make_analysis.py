@@ -121,9 +121,10 @@ The path is walked backwards, from the end of the last call or operation. Each s
 
 * The end of an operation of a device leads to its begin. That of a collective of NCCL leads to the begin of its kernel on the rank that
   came last: what the other ranks do until then is waiting, and not on the path.
-* The begin of an operation leads to the end of the operation before it on its stream (`Queued on the device`) or to the call that launched
-  it (`Launch latency`), whichever was later. Where both were over by more than 10 us before, and another stream of the device ended an
-  operation since, it leads to that one.
+* The begin of an operation leads to the end of the operation before it on its stream (`Queued on the device`), to the end of the one that a
+  CUDA event made its stream wait for (`cudaStreamWaitEvent`, where the export has the record and the wait with its stream; `Queued on the
+  device` too), or to the call that launched it (`Launch latency`), whichever was the latest. Where all were over by more than 10 us before,
+  and another stream of the device ended an operation since, it leads to that one.
 * The end of a call that synchronises leads to the last end of an operation of its process within the call (`Return from synchronisation`);
   the end of a call of MPI that waits for another (the one that sends what it receives, the last to come to a blocking collective, or its
   root) to the begin of that one, if it is later; the end of any other call to its begin. Calls within calls are part of the outermost one.

@@ -14,12 +14,15 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, catalogue
 from nsys2prv.events.critical_path import LAYOUT, NAME
+from nsys2prv.events.cuda_calls import STREAM_WAIT_EVENT
 from nsys2prv.events.extraction import StreamKey
 from nsys2prv.events.kind import Account, Rows
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 from nsys2prv.events.names.calls import LAYOUTS as MPI_LAYOUTS
 from nsys2prv.events.names.calls import synchronising_calls
 from nsys2prv.relations import critical_path as path
+from nsys2prv.relations.latest import latest_before
+from nsys2prv.relations.stream_events import EventCalls, awaited_operations
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, LINE, TRACE, Run, SpillReader, SpillWriter, fields_present
 from nsys2prv.store.task_result import TaskResult
@@ -80,6 +83,7 @@ def _work_and_calls(job: Job, meetings: pl.DataFrame) -> tuple[path.Operations, 
             work["class"].to_numpy(),
             launched,
             _last(job, work),
+            _awaited(job, work, launched, calls, streams, tasks),
         ),
         path.Calls(
             calls["begin"].to_numpy(),
@@ -104,6 +108,51 @@ def _places(job: Job) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             devices[thread] = known.setdefault((report, key.pid, key.device), thread)
     tasks = [number for number, task in enumerate(job.model.tree.tasks) for _ in task.threads]
     return streams, devices, np.array(tasks, np.int64)
+
+
+def _awaited(
+    job: Job,
+    work: pl.DataFrame,
+    launched: np.ndarray,
+    calls: pl.DataFrame,
+    streams: np.ndarray,
+    tasks: np.ndarray,
+) -> np.ndarray:
+    """Return for each operation the index of the one that a CUDA event made it wait for, -1 for
+    none. launched: index of the call that launched each. streams, tasks: of threads.
+    """
+    numbers = pl.DataFrame(
+        [
+            (int(tasks[thread]), key.device, key.stream, int(streams[thread]))
+            for (_, key), thread in job.model.rows.items()
+            if isinstance(key, StreamKey)
+        ],
+        {"task": pl.Int64, "device": pl.Int64, "stream": pl.Int64, "number": pl.Int64},
+        orient="row",
+    ).unique()
+    records, waits = (
+        frame.with_columns(task=pl.Series(tasks[frame["thread"].to_numpy()], dtype=pl.Int64))
+        for frame in (
+            _read(job, BEGIN, ("cuda_event",), ("event", "device", "stream")),
+            _read(job, BEGIN, ("cuda_synchronization",), ("type", "event", "stream")).filter(
+                (pl.col("type") == STREAM_WAIT_EVENT) & (pl.col("event") != ABSENT)
+            ),
+        )
+    )
+    records = records.join(numbers, on=["task", "device", "stream"])
+    # A wait does not name its device: a stream of this number on one device alone is meant.
+    alone = numbers.filter(pl.len().over("task", "stream") == 1)
+    waits = waits.join(alone, on=["task", "stream"])
+    begin = calls["begin"].to_numpy()
+    return awaited_operations(
+        streams[work["thread"].to_numpy()],
+        np.where(launched >= 0, begin[launched], -1) if len(begin) else launched,
+        work["end"].to_numpy(),
+        *(
+            EventCalls(*(frame[name].to_numpy() for name in ("begin", "task", "event", "number")))
+            for frame in (records, waits)
+        ),
+    )
 
 
 def _calls(job: Job) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -179,7 +228,7 @@ def _located(events: pl.DataFrame, found: pl.DataFrame, column: str) -> np.ndarr
     thread, begin, at_thread, at = (
         frame[name].to_numpy() for frame in (found, events) for name in ("thread", "begin")
     )
-    place = path.latest_before(thread, begin, at_thread, at)
+    place = latest_before(thread, begin, at_thread, at)
     if not len(begin):
         return place
     there = (place >= 0) & (begin[place] == at)

@@ -6,10 +6,11 @@ one had to wait for:
 
 * The end of an operation of a device leads to its begin; that of a collective of NCCL to the begin
   of its kernel on the rank that came last, as nothing is transferred before.
-* The begin of an operation leads to the end of the operation before it on its stream, or to the call
-  that launched it, whichever was later: a call counts by its end, or by its begin where it lasts
-  longer. Where both were over by more than SLACK before, and another stream of the device ended an
-  operation since, it leads to that one: events made the stream wait.
+* The begin of an operation leads to the end of the operation before it on its stream, to the end of
+  the one that a CUDA event made its stream wait for, or to the call that launched it, whichever was
+  the latest: a call counts by its end, or by its begin where it lasts longer. Where all were over by
+  more than SLACK before, and another stream of the device ended an operation since, it leads to that
+  one: events made the stream wait that are not recorded.
 * The end of a call that synchronises leads to the last end of an operation of its process within the
   call; the end of a call of MPI that waits for another (the one that sends what it receives, the
   last to come to a collective) to the begin of that one, if it is later than its own begin; the end
@@ -28,7 +29,8 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv._util.columns import ABSENT
+from nsys2prv.relations.latest import latest_before
 
 #: Values of the value set `critical_path`.
 COMPUTATION, NCCL, MEMORY, GRAPH, LATENCY, QUEUED, CALL, RETURN, MPI, HOST, WAIT, OUTSIDE = range(
@@ -61,6 +63,8 @@ class Operations(Struct, frozen=True):
     call: np.ndarray
     #: Index of the operation that began last in its collective; its own of all others.
     last: np.ndarray
+    #: Index of the operation that a CUDA event made it wait for, -1 for none.
+    awaited: np.ndarray
 
 
 class Calls(Struct, frozen=True):
@@ -126,6 +130,9 @@ def _predecessors(work: Operations, calls: Calls) -> tuple[np.ndarray, np.ndarra
     called, ended = _at(calls.begin, work.call), _at(calls.end, work.call)
     launched = (work.call >= 0) & (called <= work.begin)
     released = np.where(launched, np.where(ended <= work.begin, ended, called), -1)
+    signalled = _at(work.end, work.awaited)
+    by_event = (signalled <= work.begin) & (signalled > ahead_at)
+    ahead, ahead_at = np.where(by_event, (work.awaited, signalled), (ahead, ahead_at))
     by_stream = ahead_at > released
     before[n : 2 * n] = np.where(
         by_stream, op_end + ahead, np.where(launched, call_begin + work.call, -1)
@@ -157,30 +164,6 @@ def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:
     if not len(values):
         return np.full(len(places), -1, np.int64)
     return np.where(places >= 0, values[places], -1)
-
-
-def latest_before(
-    group: np.ndarray, time: np.ndarray, at_group: np.ndarray, at: np.ndarray
-) -> np.ndarray:
-    """Return for each (at_group, at) the index of the latest time of that group that is not later,
-    -1 for none.
-    """
-    if not len(time) or not len(at):
-        return np.full(len(at), -1, np.int64)
-    _, codes = factorize(np.concatenate([group, at_group]))
-    span = int(max(time.max(), at.max())) + 1
-    if span * (int(codes.max()) + 1) < 1 << 62:
-        keys, asked = codes[: len(group)] * span + time, codes[len(group) :] * span + at
-    else:
-        _, ranks = np.unique(np.concatenate([time, at]), return_inverse=True)
-        keys, asked = (
-            codes[: len(group)] * len(ranks) + ranks[: len(time)],
-            codes[len(group) :] * len(ranks) + ranks[len(time) :],
-        )
-    order = np.argsort(keys, kind="stable")
-    place = np.searchsorted(keys[order], asked, "right") - 1
-    found = order[np.maximum(place, 0)]
-    return np.where((place >= 0) & (codes[found] == codes[len(group) :]), found, -1)
 
 
 def _chain(before: np.ndarray, state: int) -> np.ndarray:

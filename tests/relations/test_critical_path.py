@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import call, kernel, make_export, strings
+from tools.exports import call, global_pid, kernel, make_export, strings
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion import critical_path as conversion
@@ -33,6 +33,7 @@ from nsys2prv.relations.critical_path import (
     Operations,
     critical_path,
 )
+from nsys2prv.relations.stream_events import EventCalls, awaited_operations
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 CAUSE = 69110000
@@ -45,7 +46,10 @@ def operations(*rows: tuple[int, int, int, int, int, int], last: dict[int, int] 
     for late, other in last.items():
         of_last[late] = other
     nothing = np.full(len(rows), ABSENT)
-    return Operations(begin, end, stream, stream, task, task, cause, nothing, launched, of_last)
+    awaited = np.full(len(rows), -1)
+    return Operations(
+        begin, end, stream, stream, task, task, cause, nothing, launched, of_last, awaited
+    )
 
 
 def calls(*rows: tuple[int, int, int, int, int], sender: dict[int, int] = {}) -> Calls:  # noqa: B006
@@ -160,6 +164,9 @@ def walked(work: Operations, host: Calls, duration: int) -> list[tuple[int, int,
         elif what == "op":
             same = [(int(e), j) for j, e in enumerate(work.end) if work.stream[j] == work.stream[k]]
             ahead, before = latest(same, now)
+            awaited = int(work.awaited[k])
+            if awaited >= 0 and ahead < work.end[awaited] <= now:
+                ahead, before = int(work.end[awaited]), awaited
             launch, released = int(work.call[k]), -1
             if launch >= 0 and host.begin[launch] <= now:
                 ended = int(host.end[launch])
@@ -292,6 +299,7 @@ def test_random_jobs(seed: int) -> None:
     host, work = calls(*host_rows), operations(*rows)
     work.device[:] = work.task
     work.last[:] = np.where(random.random(160) < 0.2, random.integers(0, 160, 160), work.last)
+    work.awaited[:] = np.where(random.random(160) < 0.3, random.integers(0, 160, 160), -1)
     host.sender[:] = np.where(
         (host.cause == MPI) & (random.random(160) < 0.5), random.integers(0, 160, 160), -1
     )
@@ -340,6 +348,85 @@ def test_the_path_of_a_report(tmp_path: Path) -> None:
         (2_900, 3_000, "Return from synchronisation"),
     ]
     assert Counter(summary.events)["critical_path"] == 4
+
+
+def events_of_streams(waiting_stream: int | None) -> dict:
+    """A kernel on stream 7, an event recorded after it, for which stream 13 waits before its own
+    kernel; a kernel on stream 21 ends last before that one begins, and nothing waits for it.
+    """
+    own = {"deviceId": 0, "contextId": 1, "globalPid": global_pid(), "eventId": 5}
+    wait = {"start": 1_152, "end": 1_158, "streamId": waiting_stream, "syncType": 2, **own}
+    return {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [
+            call(1_000, 1_100, 1),
+            call(1_120, 1_130, 2, nameId=3),
+            call(1_150, 1_160, 3, nameId=4),
+            call(1_200, 1_210, 4),
+            call(1_250, 1_260, 5),
+            call(1_300, 12_100, 6, nameId=5),
+        ],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [
+            kernel(1_400, 9_000, correlationId=1),
+            kernel(9_100, 12_000, correlationId=4, streamId=13),
+            kernel(1_500, 9_050, correlationId=5, streamId=21),
+        ],
+        "CUPTI_ACTIVITY_KIND_CUDA_EVENT": [{"streamId": 7, "correlationId": 2, **own}],
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [{"correlationId": 3, **wait}],
+        "StringIds": strings(
+            "k",
+            "cudaLaunchKernel_v7000",
+            "cudaEventRecord_v3020",
+            "cudaStreamWaitEvent_v3020",
+            "cudaDeviceSynchronize_v3020",
+        ),
+    }
+
+
+def test_events_lead_from_the_wait_to_the_record(tmp_path: Path) -> None:
+    report = make_export(tmp_path / "r.sqlite", events_of_streams(13))
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
+    found = sorted(
+        (item.begin, item.end, trace.label(CAUSE, item.value)) for item in trace.intervals(CAUSE)
+    )
+    assert found == [
+        (0, 100, "CUDA call"),
+        (100, 400, "Launch latency"),
+        (400, 8_000, "Kernel"),
+        (8_000, 8_100, "Queued on the device"),
+        (8_100, 11_000, "Kernel"),
+        (11_000, 11_100, "Return from synchronisation"),
+    ]
+
+
+def test_a_wait_of_an_unknown_stream_leads_nowhere(tmp_path: Path) -> None:
+    """As older exports have it: then the kernel comes from its launch."""
+    report = make_export(tmp_path / "r.sqlite", events_of_streams(0xFFFFFFFF))
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
+    kernels = [
+        (item.begin, item.end)
+        for item in trace.intervals(CAUSE)
+        if trace.label(CAUSE, item.value) == "Kernel"
+    ]
+    assert kernels == [(8_100, 11_000)]
+
+
+def test_a_wait_is_for_the_record_before_it() -> None:
+    """Event 1 is recorded on stream 0 after each of three operations; stream 1 waits after the second
+    record, and before the first of its operations; another process has an event of that number.
+    """
+    stream, launched = np.array([0, 0, 0, 1, 1]), np.array([10, 20, 30, 26, 40])
+    end = np.array([100, 200, 300, 400, 500])
+    records = EventCalls(*np.array([(12, 0, 1, 0), (22, 0, 1, 0), (24, 9, 1, 7), (32, 0, 1, 0)]).T)
+    waits = EventCalls(*np.array([(25, 0, 1, 1)]).T)
+    awaited = awaited_operations(stream, launched, end, records, waits)
+    assert awaited.tolist() == [-1, -1, -1, 1, -1]
+    # Of several, the one that ends last counts; a launch that is not known tells nothing.
+    waits = EventCalls(*np.array([(13, 0, 1, 1), (25, 0, 1, 1)]).T)
+    assert awaited_operations(stream, launched, end, records, waits).tolist() == awaited.tolist()
+    launched[3] = -1
+    assert awaited_operations(stream, launched, end, records, waits).tolist() == [-1] * 4 + [1]
+    nothing = EventCalls(*np.zeros((4, 0), np.int64))
+    assert awaited_operations(stream, launched, end, nothing, waits).tolist() == [-1] * 5
 
 
 def test_it_is_written_on_demand_alone(tmp_path: Path) -> None:
