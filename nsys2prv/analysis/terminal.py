@@ -78,8 +78,8 @@ def printed(results: Iterable[Result], head: Iterable[str] = (), style: Style | 
 
 
 def _findings(result: Result, style: Style, width: int) -> list[str]:
-    what = "of the steady state" if "phases" in result.tables else "that has elapsed"
-    said = f"  %: of the time {what}, what would be gained at most if the cause vanished"
+    what = "steady state" if "phases" in result.tables else "job"
+    said = f"  %: how much shorter the {what} would be at most without this cause"
     return [
         *style.title("What holds the job back"),
         *(_folded([said], width) if result.findings else []),

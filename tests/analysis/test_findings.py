@@ -16,6 +16,7 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis.findings import device_time, job_wide, rank_wise
+from nsys2prv.analysis.findings.causes import slow_links, with_waits
 from nsys2prv.analysis.findings.finding import KINDS, Finding
 from nsys2prv.analysis.findings.groups import groups_of_devices
 from nsys2prv.analysis.findings.told import NOTHING, finding_lines
@@ -152,6 +153,34 @@ def test_devices_whose_kernels_end_together_are_a_group(wrong: int) -> None:
 def test_one_group_tells_nothing(groups: list[list[int]]) -> None:
     """Nor does one of which a device would be alone."""
     assert not groups_of_devices(kernels_in_groups(groups)).height
+
+
+def test_waits_of_groups_are_those_for_their_own_last() -> None:
+    """Device 1 waits 100 us for device 0 in each kernel, device 3 as long for device 2, whose kernels
+    are ten times as long: their link is slow. Their clock is wrong, and counts for nothing.
+    """
+    slow, late = pl.col("device") >= 2, pl.col("device") % 2 == 0
+    length = pl.when(slow).then(3_000_000).otherwise(300_000) + pl.when(late).then(0).otherwise(
+        100_000
+    )
+    kernels = kernels_in_groups([[0, 1], [2, 3]]).with_columns(
+        pl.lit(20).alias("total"),
+        *(pl.lit(-1).alias(name) for name in ("operation", "bytes", "communicator")),
+        task=pl.col("device") + 1,
+        end=pl.col("end") + pl.when(slow).then(4_000_000).otherwise(0),
+        exposed=length,
+    )
+    kernels = kernels.with_columns(begin=pl.col("end") - pl.col("exposed"))
+    found = with_waits(kernels)
+    waits = found.group_by("device").agg(pl.col("exposed_wait").median()).sort("device")
+    assert waits["exposed_wait"].to_list() == pytest.approx([0, 1e5, 0, 1e5], abs=5_000)
+    first = found.filter(pl.col("device") == 0).sort("number")["end"].to_list()
+    for device in range(4):
+        assert found.filter(pl.col("device") == device).sort("number")["when"].to_list() == first
+    (link,) = slow_links(pl.DataFrame(), found, {1: "ncclDevKernel_AllGather"}, 100_000_000)
+    assert (link.tasks, link.what) == ([3, 4], "ncclDevKernel_AllGather")
+    assert link.transfer / link.usual == pytest.approx(10, rel=0.02)
+    assert link.cost == pytest.approx(20 * 2_700_000, rel=0.02)
 
 
 def test_chance() -> None:

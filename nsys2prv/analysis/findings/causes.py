@@ -142,7 +142,7 @@ def with_waits(others: pl.DataFrame) -> pl.DataFrame:
     `exposed_wait`: how much longer they take than the quickest of the same number on all devices,
     or on those of their group where groups show (`group`, else null), for ranks do the same in the
     same order. Where they do not: longer than the quickest tenth of those that move the same.
-    `when` is their end, on all devices the same where they do the same: clocks may be wrong.
+    `when` is their end; where all devices do the same, that on the first one: clocks may be wrong.
     """
     if not others.height:
         return others
@@ -158,8 +158,10 @@ def with_waits(others: pl.DataFrame) -> pl.DataFrame:
     )
     least = length.min().over("name", "number", "group")
     usual = length.quantile(0.1, "lower").over("operation", "bytes", "communicator")
+    # Iterations are those of the first task.
+    of_first = pl.col("end").filter(pl.col("device") == others["device"].min())
     base = pl.when("in_step").then(least).when(pl.col("bytes") >= 0).then(usual).otherwise(length)
     return others.with_columns(
         exposed_wait=pl.min_horizontal("exposed", (length - base).clip(0)).cast(pl.Int64),
-        when=pl.when("in_step").then(pl.col("end").min().over("name", "number")).otherwise("end"),
+        when=pl.coalesce(pl.when("in_step").then(of_first.first().over("name", "number")), "end"),
     )

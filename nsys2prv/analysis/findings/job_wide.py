@@ -69,10 +69,10 @@ def _not_counted(people: People) -> Iterator[str]:
 def _of_each(people: People, part: str) -> str:
     """Return how much time a part takes: of a GPU in the mean, and of which most."""
     values = people.devices.sort(part, descending=True)
-    most = f"{values['label'][0]} {duration(float(values[part][0]))}"
+    most = f"{duration(float(values[part][0]))} on {values['label'][0]}"
     if values.height == 1:
         return most
-    return f"{duration(float(values[part].mean()))} of each GPU in the mean, at most {most}"
+    return f"{duration(float(values[part].mean()))} per GPU on average, at most {most}"
 
 
 def _exposed(people: People) -> Iterator[Finding]:

@@ -45,7 +45,7 @@ ADVICE = {
 
 
 def of_culprits(people: People, segments: Segments, culprits: Culprits) -> Finding:
-    """Yield findings of who is persistently the last, and why."""
+    """Return the finding of who is persistently the last, and why."""
     tasks = culprits.tasks
     who, host = people.name(tasks), people.host_of(tasks) if len(tasks) > 1 else ""
     differences = [item for item in people.differences(tasks, tuple(PARTS)) if item[1] > 0]
@@ -60,8 +60,8 @@ def of_culprits(people: People, segments: Segments, culprits: Culprits) -> Findi
     at = segments.tasks.tolist().index(tasks[0])
     chance = f"{culprits.chance:.0e}" if culprits.chance >= 1e-9 else "less than 1e-9"
     evidence = [
-        f"waits least in {culprits.last:,} of {culprits.segments:,} stretches between collectives (by chance: {chance}); the "
-        f"others wait {duration(culprits.lateness)} longer in the median one",
+        f"{'last to come' if len(tasks) == 1 else 'one of them comes last'} in {culprits.last:,} of {culprits.segments:,} stretches "
+        f"between collectives (probability by chance: {chance}); the others wait {duration(culprits.lateness)} longer in the median one",
         *(
             [f"last at {segments.last[at]:,} of its {segments.collectives[at]:,} collectives"]
             if len(tasks) == 1
@@ -125,10 +125,14 @@ def of_event(people: People, event: Event) -> Finding:
     count = len(event.times)
     often = "once" if count == 1 else "twice" if count == 2 else f"{count} times"
     who = people.name(event.tasks)
-    evidence = (
-        f"{', '.join(times)}{f' and {count - 3} times more' if count > 3 else ''}; the others waited in NCCL meanwhile",
-        *_meanwhile(people, event),
+    # Of a single one the title has the time.
+    when = (
+        ""
+        if count == 1
+        else f"{', '.join(times)}{f' and {count - 3} times more' if count > 3 else ''}; "
     )
+    doing = "".join(f"; {text}" for text in _meanwhile(people, event))
+    evidence = (f"{when}the others waited in NCCL meanwhile{doing}",)
     return Finding(
         "hiccup",
         f"{who[:1].upper()}{who[1:]} {'was' if len(event.tasks) == 1 else 'were'} held up {often}, "
@@ -173,7 +177,12 @@ def _meanwhile(people: People, event: Event) -> Iterator[str]:
         }
         in_calls = sum(host.values())
         what = words[told] if in_calls > row["late"] / 2 else "in no call that was recorded"
-        yield f"its GPU was {most} for {duration(doing[most])} of {duration(row['late'])}; its host was mostly {what}"
+        many = len(event.tasks) > 1
+        whose = f"the GPU of rank {people.ranks(event.tasks[:1])[0]}" if many else "its GPU"
+        yield (
+            f"{whose} was {most} for {duration(doing[most])} of {duration(row['late'])}, "
+            f"its host mostly {what}"
+        )
 
 
 def imbalance(people: People, segments: Segments, told: int) -> list[Finding]:
@@ -184,8 +193,9 @@ def imbalance(people: People, segments: Segments, told: int) -> list[Finding]:
         return []
     waits = segments.waits.sum(axis=0)
     evidence = (
-        f"a rank waits {duration(float(waits.mean()))} in the mean, {duration(float(waits.min()))} to "
-        f"{duration(float(waits.max()))}",
+        f"a rank waits {duration(float(waits.mean()))} on average, the least {duration(float(waits.min()))}, "
+        f"the most {duration(float(waits.max()))}"
+        + (f"; {duration(told)} of it are not counted here but in other findings" if told else ""),
     )
     return [
         Finding(
