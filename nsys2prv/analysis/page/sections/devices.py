@@ -254,7 +254,7 @@ def maps_section(material: Material) -> Section:
     return Section(
         "metrics",
         "Utilisation over time: GPU metrics and network",
-        [*blocks, *material.notes("metrics")],
+        [*blocks, *(one for one in material.notes("metrics") if blocks or one.kind == "missing")],
     )
 
 

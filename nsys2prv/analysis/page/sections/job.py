@@ -19,8 +19,8 @@ from nsys2prv.analysis.page.parts import (
 )
 
 FINDINGS_NOTE = (
-    "One cause each, the most costly first. The bar is the share of the time (of the steady state, where one was found) that would be "
-    "gained at most if the cause vanished."
+    "One cause each, the most costly first. The bar: how much shorter the job (its steady state, where one was found) would be at most "
+    "without this cause."
 )
 
 
@@ -40,8 +40,8 @@ def summary_section(material: Material) -> Section:
             Factors(
                 "Efficiencies",
                 roots,
-                f"A product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} "
-                "on, red below; POP takes less than 80 % for worth a look.",
+                f"Each is the product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} on, red below; "
+                f"POP advises a closer look below 80 %.{_whole(material)}",
             )
         )
     blocks += material.notes("efficiencies")
@@ -52,6 +52,13 @@ def summary_section(material: Material) -> Section:
     return Section(
         "summary", "Summary", [*blocks, *([Items(warnings + notes)] if warnings or notes else [])]
     )
+
+
+def _whole(material: Material) -> str:
+    """Say that figures are of the whole job, where there are others."""
+    if material.frame("efficiencies", "steady") is None:
+        return ""
+    return " Of the whole job, with start-up and shutdown; the table below has those of the steady state too."
 
 
 def _device_efficiencies(material: Material) -> Factor | None:
@@ -207,11 +214,11 @@ def _meanwhile(material: Material) -> list[Block]:
     parts["host elsewhere"] = ("#999999", rest)
     return [
         Stacked(
-            "What the host threads of the last did while the others waited",
+            "What the host threads of late ranks did while the others waited",
             doing["rank"].to_list(),
             parts,
             "% of the time that the rank was late",
-            "What its device did is in the table below; a device may do several at a time.",
+            "The table below says what their GPUs did, which may do several things at a time.",
             folded=doing.height < 2,
         )
     ]
