@@ -9,147 +9,135 @@ import io
 import os
 from pathlib import Path
 
+from nsys2prv.analysis.findings.finding import KINDS
+
 ROOT = Path(__file__).parent.parent
 
-PAGE = """# Insight without Paraver
+PAGE = """# Analysis without Paraver
 
-Made by `python tools/make_analysis.py`, which runs the code below on a sample.
-
-The same aligned events that a trace is written from can be looked at directly: in the terminal, as JSON, and as data frames in Python.
-The figures are those that Paraver gives for our views on the same trace.
+`nsys2prv report` says what holds a job back: in the terminal, as a web page, as JSON, and as data frames in Python. It reads the same
+aligned events that a trace is written from, so its figures agree with those of Paraver's views.
 
 ## In the terminal
 
-```
-nsys2prv report rank*.sqlite                       what holds the job back, and the first tables: 60 lines at most
-nsys2prv report rank*.sqlite --full                everything that was found, and every table
-nsys2prv report rank*.sqlite --only efficiencies,overlap
-nsys2prv report rank*.sqlite --iterations "step*"  each efficiency of each iteration of these NVTX ranges
-nsys2prv report rank*.sqlite --rows 50 --bins 500  more rows of each printed table (5, or 20 with --full), finer maps over time (200)
-nsys2prv report rank*.sqlite --ranks 0-7 --time 10:20 -t -osrt   a part of the job; also --hosts, --devices, --cut-region
-nsys2prv report rank*.sqlite --json report.json    everything, for scripts and for later comparisons
-nsys2prv report rank*.sqlite --html report.html    everything as one page for a browser, with pictures
-nsys2prv report report.json --html report.html     the same, later and elsewhere
-nsys2prv report rank*.sqlite --title "64 GPUs"     what the report is called; its files by default
-nsys2prv report rank*.sqlite --compare 8gpus.json 16gpus/ --scaling weak
-nsys2prv diff before.json after.json               two jobs side by side; a job is a report, a folder of reports, or such a JSON file
-nsys2prv diff before/ after/ --html diff.html       the same as a page for a browser, with all tables
-nsys2prv diff a.json b.json --fail-above 5%        exit status 4 where b takes longer by more than that: an iteration, else the job
-nsys2prv -m rank*.sqlite out.prv --report          with a conversion, which reads the reports once for both; writes out.report.json, .html
-```
+| command | gives |
+|---|---|
+| `nsys2prv report rank*.sqlite` | findings and the most important tables, at most 60 lines |
+| `nsys2prv report rank*.sqlite --full` | all findings and all tables |
+| `nsys2prv report rank*.sqlite --only efficiencies,overlap` | the tables of these analyses |
+| `nsys2prv report rank*.sqlite --iterations "step*"` | efficiencies of each iteration: each execution of these NVTX ranges |
+| `nsys2prv report rank*.sqlite --ranks 0-7 --time 10:20 -t -osrt` | a part of the job; also `--hosts`, `--devices`, `--cut-region` |
+| `nsys2prv report rank*.sqlite --rows 50` | more rows of each table (default: 5, with `--full` 20) |
+| `nsys2prv report rank*.sqlite --html report.html` | everything as one web page with pictures |
+| `nsys2prv report rank*.sqlite --json report.json` | everything for scripts and later comparisons |
+| `nsys2prv report report.json --html report.html` | the page made from the JSON file, without the reports |
+| `nsys2prv rank*.sqlite out.prv --report` | a trace and `out.report.json` and `out.report.html`, reading the reports once |
 
-With more than eight ranks or GPUs, tables with a row for each of them print the least, the mean and the greatest of all, then the worst.
-In a terminal, tables leave out the last columns that do not fit; in a pipe they have all of them, and there are no escape sequences.
+A job is a report, a folder of reports, or a JSON file that `--json` wrote:
 
-An analysis whose inputs are missing says which table of the reports it would need, rather than print a figure that misleads.
+| command | gives |
+|---|---|
+| `nsys2prv diff before/ after.json` | two jobs side by side |
+| `nsys2prv diff before/ after/ --html diff.html` | the same as a web page, with all tables |
+| `nsys2prv diff before.json after.json --fail-above 5%` | exit status 4 if an iteration (without iterations: the job) takes over 5 % longer |
+| `nsys2prv report 64/ --compare 8/ 16.json --scaling weak` | how the job scales over several sizes |
 
-* `findings`: what holds the job back (below).
-* `efficiencies`: device parallel efficiency = load balance x communication efficiency x orchestration efficiency, of the job, of nodes,
-  per device, per iteration; of hosts MPI and offload efficiencies.
-* `overlap`: communication that is exposed and that is overlapped by computation, by device, by operation, by class of kernels; kernels at
-  a time during NCCL's; kernels in flight.
-* `iterations`: what a GPU does in an iteration of the steady state (computing, NCCL alone, copies alone, idle): median, least and greatest,
-  and each iteration.
-* `collectives`: NCCL per communicator and operation: calls, bytes, waits, bus bandwidth; who arrives last, how long the others wait for
-  it, and what it does meanwhile; MPI calls. NCCL's communicators are called by their members; its own number of each is in
-  `communicator_hash` (printed with `--full`).
-* `kernels`: kernels and classes: count, mean, median, least, greatest, deviation, imbalance over ranks, tensor cores by name and
-  measured; durations, and those with two modes; classes by iteration.
-* `operations`: NVTX ranges, nested: calls, host time, GPU time of the work launched inside, communication, GEMM with and without tensor
-  cores.
-* `idle`: gaps of devices by length and by what the host does in them; launch latency; API calls; memory copies; what Nsight's expert
-  rules look for.
-* `metrics`: GPU metrics and network: means, and maps over time; the use of devices over time.
-* `critical_path`: where `--only critical_path` asks for it: the time of the job along its critical path, by cause, rank, class of kernels
-  and kernel (below).
-* `clocks`: how the clock of each host was corrected, and how far it may still be wrong.
+With more than eight ranks or GPUs, a table with a row for each prints the minimum, mean and maximum, then the worst rows. A terminal that
+is too narrow for a table loses its last columns; a pipe gets all of them.
 
-*Useful* on a device are kernels other than NCCL's (`--useful compute`, as BSC's tools count) or all kernels (`--useful all-kernels`, as
-TALP does). An iteration is from the first rank's begin of a range to the last rank's end; the n-th execution of a name on every rank is
-one iteration. Work that is launched in an iteration and runs after it counts where it runs.
+| analysis | shows |
+|---|---|
+| `findings` | what holds the job back ([below](#findings)) |
+| `efficiencies` | parallel efficiency of the devices = load balance x communication x orchestration efficiency: of the job, the steady state, each node, each iteration; shares of the time of each device; MPI and offload efficiencies of the hosts |
+| `overlap` | exposed and overlapped communication by device, operation and kernel class; concurrent kernels; kernels in flight |
+| `iterations` | how a GPU spends an iteration of the steady state (computing, NCCL alone, copies alone, idle): median, minimum, maximum |
+| `collectives` | NCCL by communicator and operation: calls, bytes, waits, bus bandwidth; which rank arrives last, how long the others wait for it, what it does then; MPI calls |
+| `kernels` | kernels and kernel classes: count, time, mean, median, min, max, standard deviation, imbalance over ranks, tensor cores; bimodal durations |
+| `operations` | NVTX ranges: calls, host time, GPU time of the work launched inside, communication, GEMM with and without tensor cores |
+| `idle` | idle time of devices by gap length and by what the host does; launch latency; CUDA API calls; memory operations; Nsight's expert rules |
+| `metrics` | sampled metrics of GPUs and network: means, and maps over time; use of devices over time |
+| `clocks` | how the clock of each host was corrected, and the error that may remain |
+| `critical_path` | the job's time along its critical path ([below](#the-critical-path)); only with `--only critical_path` |
 
-`diff` compares jobs of different numbers of iterations too: by the median iteration, part by part, by iterations of the same number in
-the steady state, and, in each table, by the change of an iteration beside that of the whole.
+An analysis whose input was not recorded says which table is missing. The [glossary](glossary.md) explains the columns.
+
+*Useful* time of a device is that of all kernels but NCCL's (`--useful compute`, the default, as BSC's tools count it), or of all kernels
+(`--useful all-kernels`, as TALP does). An iteration is the n-th execution of an NVTX range on every rank, from the first rank's begin to
+the last rank's end. Work that is launched in an iteration and runs later counts where it runs.
+
+`diff` also compares jobs with different numbers of iterations: the median iteration, iterations of the same number, and each table's
+change per iteration.
 
 ## Findings
 
-What a report says first, in the terminal, in `--json` (the list `findings`), on the page and as `job.findings()`: what holds the job back.
-A finding is one cause, with who (rank, host, GPU), its share of the time (how much would be gained at most if it vanished), what was
-measured, what to do, and the Paraver views that show it. The most costly is first; there are at most ten, and none where nothing costs
-enough. Findings share out the time of the GPUs, so that nothing is told twice: waiting for a straggler is no exposed communication, and a
-host that waits beside a busy GPU costs nothing.
+A report begins with its findings, the most expensive first, at most ten. A finding is one cause: which rank, host or GPU; the share of the
+time that would be gained at most if the cause were removed; what was measured; what to do; which Paraver views show it. They are also the
+list `findings` of `--json`, and `job.findings()` in Python. No time counts twice: waiting for a straggler is not exposed
+communication, and a host that waits while its GPU works costs nothing.
 
-* `straggler`: a rank that is usually the last at collectives, so that the others wait for it
-* `slow_host`: all ranks of one host are usually last: what they share is slow
-* `slow_link`: a group of ranks takes longer than its peers to move the same data
-* `hiccup`: a rank that was held up once, or a few times, for much longer than usual
-* `imbalance`: ranks wait for each other, now for one and now for another
-* `exposed_communication`: devices move data between ranks and compute nothing meanwhile
-* `exposed_copies`: devices copy or set memory and do nothing else meanwhile
-* `blocked_by_call`: devices are idle while their hosts wait in a call that synchronises
-* `launch_bound`: devices are idle while their hosts are in other calls of the CUDA API
-* `host_mpi`: devices are idle while their hosts are in MPI
-* `host_nccl`: devices are idle while their hosts are in calls of NCCL
-* `host_io`: devices are idle while their hosts read or write files, or the network
-* `host_work`: devices are idle while their hosts are in no call that was recorded: they compute
-* `no_tensor_cores`: matrix products run without tensor cores
-* `critical_path`: what the critical path consists of, and for how much of it no device works (with `--only critical_path` alone)
+KINDS_OF_FINDINGS
 
-Who is late is told by who waits least, not by who is last: a rank that a straggler delays is late elsewhere too. A straggler has to be
-last so often that chance explains it in one of 200 cases at most, to cost 2 % of the time (of few ranks, which differ anyway, more: of 4
-ranks 5 %), and to be further from the others than those are from each other. A hiccup costs half a percent of the time, and is so long that
-noise (exponential, as great as half and as four fifths of the stretches between collectives say) explains it in one of 300 jobs at most. A
-straggler costs what the middle one of the others waits longer than it does; what its GPU is idle or moves data beyond the others is told of
-in no other finding. Where the export has no payloads of NCCL, communicators are not known: then GPUs whose kernels of one name always end
-together are taken for one, and a wait is what a kernel lasts longer than the shortest of them. `python benchmarks/culprits.py` generates jobs
-with known faults and counts how often the right one is named (`--payload none`: without payloads).
+Findings are about the *steady state*, if there is one: all iterations without a long first one. Iterations are NVTX ranges with the same
+name but for numbers, that repeat on a thread, do not overlap, and hold most of the kernels, about as many each. There must be
+three (two if they are numbered in sequence). Without such ranges, the period in the sequence of kernels is taken. The table *Phases* shows
+start-up, steady state and shutdown.
 
-Findings are of the *steady state* where one is found: from the first to the last of the iterations, without a long first one. Iterations
-are NVTX ranges whose names differ in numbers alone, that repeat on a thread without overlapping, hold most of the kernels, and about as many
-of them each (three at least, two of numbered ranges that follow each other); without
-such ranges, the period of the sequence of kernels on a device. The table *Phases* says what was left out.
+What it takes to be reported:
+
+* **Straggler.** The rank that waits least is the late one; a rank that is only last may have been delayed by another. It must wait
+  least so often that this has a probability of less than 1 in 200 by chance, cost 2 % of the time (5 % with 4 ranks, as few
+  ranks differ anyway), and be further from the others than these are from each other. Its cost is how much longer the median of
+  the others waits. Idle time and communication that only the straggler has are in no other finding.
+* **Hiccup.** It must cost 0.5 % of the time, and be so long that noise (exponential, as great as the median and the 80th percentile of the
+  delays between collectives say) explains it in 1 of 300 jobs at most.
+
+Without NCCL payloads in the export, communicators are not known. Then GPUs whose kernels of one name always end together are taken for one
+communicator, and a wait is what a kernel lasts longer than the shortest of them.
+
+`python benchmarks/culprits.py` generates jobs with known faults and counts how often the right one is named (`--payload none`: without
+payloads).
 
 ## The critical path
 
-`nsys2prv report rank*.sqlite --only critical_path` tells what the job's time went to along the one chain of work and waiting that explains
-how long it took, over all ranks on one timeline. Only what is on it makes the job shorter when it gets faster. The same chain is in a trace
-that `nsys2prv -t critical_path rank*.sqlite out.prv` writes (all kinds of events, and this one), on the rows that it leads over; the views
-`critical_path` and `critical_path_time_2dh` show it, and a section of the page with `--html`.
-In Python it is `open_job(..., demanded=("critical_path",))`.
+The critical path is the one chain of work and waiting, over all ranks, that explains how long the job took. Only what is on it makes the
+job shorter when it gets faster.
 
-The path is walked backwards, from the end of the last call or operation. Each step leads to what the present one had to wait for:
+* `nsys2prv report rank*.sqlite --only critical_path` shows its time by cause, rank, kernel class and kernel.
+* `nsys2prv -t critical_path rank*.sqlite out.prv` writes it into the trace (with all kinds of events), on the rows that it passes; the
+  views `critical_path` and `critical_path_time_2dh` show it. With `--html`, the page has a section of it.
+* In Python: `open_job(..., demanded=("critical_path",))`.
 
-* The end of an operation of a device leads to its begin. That of a collective of NCCL leads to the begin of its kernel on the rank that
-  came last: what the other ranks do until then is waiting, and not on the path.
-* The begin of an operation leads to the end of the operation before it on its stream (`Queued on the device`), to the end of the one that a
-  CUDA event made its stream wait for (`cudaStreamWaitEvent`, where the export has the record and the wait with its stream; `Queued on the
-  device` too), or to the call that launched it (`Launch latency`), whichever was the latest. Where all were over by more than 10 us before,
-  and another stream of the device ended an operation since, it leads to that one.
-* The end of a call that synchronises leads to the last end of an operation of its process within the call (`Return from synchronisation`);
-  the end of a call of MPI that waits for another (the one that sends what it receives, the last to come to a blocking collective, or its
-  root) to the begin of that one, if it is later; the end of any other call to its begin. Calls within calls are part of the outermost one.
-* The begin of a call leads to the end of the call before it on its thread (`Host between calls`), the first one of a thread to the last
-  call of its process that ended before.
+The path is walked backwards from the end of the last call or device operation. Each step leads to what the current one waited for:
 
-The pieces follow each other without gap or overlap, so that their shares add up to 1. Threads of a process that wait for each
-other lead to nothing else: that counts as time between calls. Where two chains take equally long, one of them
-is the path: among balanced ranks it says little which of them has more of it. Time and memory grow with the number of calls and
-operations. What `-t` leaves out is not on the path.
+* From the end of a device operation to its begin. From the end of an NCCL collective to the begin of its kernel on the rank that came
+  last; what other ranks do until then is waiting, not on the path.
+* From the begin of a device operation to the end of the one before it on its stream, or of the one that a CUDA event made its stream wait
+  for (both `Queued on the device`), or to the call that launched it (`Launch latency`), whichever was latest. If both were over 10 us earlier and another stream of the device finished
+  an operation since, to that one.
+* From the end of a synchronising call to the last device operation of its process that ended within the call (`Return from
+  synchronisation`).
+* From the end of an MPI call that waits for another to the begin of that other call, if it is later: the sender, the last rank
+  of a blocking collective, or its root.
+* From the end of any other call to its begin; nested calls are part of the outermost one.
+* From the begin of a call to the end of the previous call on its thread (`Host between calls`); from the first call of a thread to the
+  last earlier call of its process.
 
-## As a page
+The pieces leave no gaps and do not overlap, so their shares add up to 1. Limits: threads of a process that wait for each other count as time
+between calls; of two equally long chains only one is shown, so with balanced ranks the share of each rank says little; what `-t`
+leaves out is not on the path. Time and memory grow with the number of calls and operations.
 
-`--html FILE` (`pip install matplotlib`) writes one file that refers to nothing outside itself, to be mailed or kept: findings by
-what they cost, efficiencies, where the time of the GPUs went, then each analysis with its pictures; light and dark; tables sort, filter
-and fold. Its figures are those of `--json`; a cell of a table is rounded, the figure itself is in its `data-v`. Tables of more than 300
-rows (1,024 where a row is a rank or a device) are cut, which they say; maps are drawn and not listed. Pictures of more than 40 ranks or GPUs
-show the mean (maps the greatest and the least values too), then those that differ most from it. Without `--html`, the page can be
-made of what `--json` wrote, on a machine that need not have the reports.
+## As a web page
+
+`--html FILE` (needs `pip install matplotlib`) writes one self-contained file: findings, efficiencies, where the time of the
+GPUs went, then each analysis with its pictures. Tables can be sorted, filtered and folded. The figures are those of `--json`, rounded; the
+exact value of a cell is in its attribute `data-v`. Tables are cut at 300 rows (1,024 for ranks and devices) and say so. With more
+than 40 ranks or GPUs, pictures show the mean (maps also minimum and maximum), then the rows that differ most from it.
 
 ![The page of an imagined job of 8 GPUs](report.png)
 
 ## In Python
 
-Open a job in a `with` statement, or close it; its temporary files go with it. `jobs=0` lets a process per CPU work.
+Open a job in a `with` statement, or close it: this removes its temporary files. `jobs=0` uses a process per CPU.
 
 ```python
 import nsys2prv
@@ -167,17 +155,15 @@ print(job.layouts)
 print(job.devices)
 ```
 
-Every kind of record is a frame ([polars](https://docs.pola.rs); `.to_pandas()` makes a pandas one, with
-`pip install pandas pyarrow`; there, columns of integers with absent values become floats, or keep every digit with
-`.to_pandas(use_pyarrow_extension_array=True)`): begin and end in ns since the job's
-first event, aligned over all hosts; where it is; and the fields asked for. Only these are read.
+Each kind of record is a [polars](https://docs.pola.rs) frame: begin and end in ns since the job's first event, aligned over all hosts;
+rank, device and stream; and the fields you name. Only these are read.
 
 ```python
 kernels = job.frame("cuda_kernel", "kernel", "class", "tensor_cores")
 print(kernels.head(3))
 ```
 
-Frames are ordinary data. GEMM time of each rank on tensor cores and without:
+GEMM time of each rank with and without tensor cores:
 
 ```python
 import polars as pl
@@ -186,7 +172,10 @@ gemm = kernels.filter(pl.col("class") == "GEMM").with_columns(ns=pl.col("end") -
 print(gemm.group_by("rank", "tensor_cores").agg(pl.col("ns").sum()).sort("rank", "tensor_cores"))
 ```
 
-The analyses are those of `nsys2prv report`; each gives tables, notes, and what is missing.
+`.to_pandas()` makes a pandas frame (`pip install pandas pyarrow`). Integer columns with missing values become floats there;
+`.to_pandas(use_pyarrow_extension_array=True)` keeps every digit.
+
+The analyses are those of `nsys2prv report`; each has tables, notes, and what is missing.
 
 ```python
 results = job.analyse("efficiencies", "overlap", useful="compute", region="iteration*")
@@ -195,7 +184,7 @@ print(efficiencies.tables["device"].frame)
 print(efficiencies.missing)
 ```
 
-Columns that end in `_ns` are durations, `_bytes` sizes, `share` and `efficiency` fractions of 1. Iterations:
+Columns that end in `_ns` are times in nanoseconds, `_bytes` sizes, `share` and `efficiency` fractions of 1. The iterations:
 
 ```python
 print(
@@ -205,13 +194,13 @@ print(
 )
 ```
 
-Who arrives last at NCCL collectives, and how long the others wait for it:
+Which rank arrives last at NCCL collectives, and how long the others wait for it:
 
 ```python
 print(
     job.analyse("collectives")["collectives"]
     .tables["stragglers"]
-    .frame.select("rank", "last", "late_ns", "made_wait_ns")
+    .frame.select("rank", "times_last", "total_late_ns", "others_waited_ns")
 )
 ```
 
@@ -223,7 +212,7 @@ from nsys2prv.analysis.text import table_lines
 print("\\n".join(table_lines(job.analyse("idle")["idle"].tables["gaps"].frame)))
 ```
 
-Arithmetic on sets of times, without a loop: how much of each NCCL kernel of the first GPU is beside computation.
+Sets of times need no loop. How much of each NCCL kernel of the first GPU overlaps computation:
 
 ```python
 from nsys2prv.analysis.intervals import union
@@ -234,9 +223,9 @@ busy = union(compute["begin"].to_numpy(), compute["end"].to_numpy())
 nccl = job.frame("nccl_kernel", "kernel", "bytes").filter(of_gpu)
 print(
     nccl.with_columns(
-        beside=pl.Series(busy.within(nccl["begin"].to_numpy(), nccl["end"].to_numpy()))
+        overlapped=pl.Series(busy.within(nccl["begin"].to_numpy(), nccl["end"].to_numpy()))
     )
-    .select("begin", "end", "bytes", "beside")
+    .select("begin", "end", "bytes", "overlapped")
     .head(3)
 )
 job.close()
@@ -246,8 +235,10 @@ job.close()
 
 def page() -> str:
     """The text of the page, each piece of Python followed by what it prints."""
+    kinds = "\n".join(f"* `{kind}`: {meaning}" for kind, meaning in KINDS.items())
+    text = PAGE.replace("KINDS_OF_FINDINGS", kinds)
     parts, namespace = [], {}
-    for number, part in enumerate(PAGE.split("```python\n")):
+    for number, part in enumerate(text.split("```python\n")):
         if number == 0:
             parts.append(part)
             continue

@@ -1,8 +1,8 @@
 """How the clocks of the hosts were corrected, and how well.
 
-Times of two hosts can be compared to within the sum of their bounds: shorter waits between them, and
-shorter lateness, tell nothing. The host with the greatest bound, or of which none is known, comes
-first. Hosts that are not comparable shared nothing that tells how their clocks differ.
+Times of two hosts can be compared to within the sum of their error bounds: a wait or a delay between
+them that is shorter means nothing. The least certain host comes first. A host is not comparable where
+nothing in the reports tells how its clock differs from the others'.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ def beyond_clocks(key: str, figure: str, matched: pl.DataFrame, context: Context
     if bounds.height < 2:
         return []
     hosts = context.tasks.select(pl.col("task").cast(pl.Int64), host="node")
-    known = hosts.join(bounds.select("host", "bound_ns"), on="host", how="left")
+    known = hosts.join(bounds.select("host", "error_bound_ns"), on="host", how="left")
     members = matched.select("communicator", pl.col("task").cast(pl.Int64)).unique()
     met = members.join(known, on="task", how="left")
     if key == "task":
         # All whom a rank meets in any communicator.
         met = members.rename({"task": "of"}).join(met, on="communicator").drop("communicator")
         met = met.rename({"of": "task", "task": "other"})
-    rows = met.select(key, "host", "bound_ns").unique()
-    unsure = pl.col("bound_ns").is_null().any() & (pl.len() > 1)
+    rows = met.select(key, "host", "error_bound_ns").unique()
+    unsure = pl.col("error_bound_ns").is_null().any() & (pl.len() > 1)
     sums = rows.group_by(key).agg(
         bound=pl.when(~unsure).then(
-            pl.when(pl.len() > 1).then(pl.col("bound_ns").top_k(2).sum()).otherwise(0)
+            pl.when(pl.len() > 1).then(pl.col("error_bound_ns").top_k(2).sum()).otherwise(0)
         )
     )
     of_each = dict(sums.rows())
     bound = pl.col(key).replace_strict(of_each, default=None, return_dtype=pl.Int64)
-    return [(pl.col(figure) > bound).alias("beyond_clock_bound")]
+    return [(pl.col(figure) > bound).alias("exceeds_clock_error")]
 
 
 ANALYSIS = Analysis("clocks", "Clocks of hosts", (), collect, conclude)

@@ -7,8 +7,8 @@ collective is the rank whose kernel begins last. What it did meanwhile, between 
 begin and its own, is told by its device (computing, other communication, memory operations, idle)
 and its launching threads. MPI's, by call.
 Communicators of NCCL are called by their members; `communicator_hash` is NCCL's own number.
-`beyond_clock_bound`: whether the mean wait, or the greatest lateness, is more than the clocks of the
-hosts may be wrong; if not, it tells nothing.
+`exceeds_clock_error`: whether the mean wait, or the maximum lateness, is longer than the error that
+may remain between the hosts' clocks. If it is not, the figure means nothing.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     if mpi.height:
         names = [layout for layout in MPI if layout in context.labels]
         labelled = mpi.group_by("kind", "call", "communicator", maintain_order=True).agg(
-            pl.col("count", "time_ns", "bytes").sum(), most_of_a_rank_ns=pl.col("time_ns").max()
+            pl.col("count", "time_ns", "bytes").sum(), max_of_a_rank_ns=pl.col("time_ns").max()
         )
         labelled = context.named(labelled, "call", *names)
         labelled = _communicators(labelled, context, "mpi_communicators").sort(
@@ -200,7 +200,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
                 "bytes",
                 "time_ns",
                 (pl.col("time_ns") / pl.col("count")).alias("mean_ns"),
-                "most_of_a_rank_ns",
+                "max_of_a_rank_ns",
             ),
         )
     else:
@@ -268,7 +268,7 @@ def _across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
         transfer_ns=pl.col("transfer").sum(),
         mean_wait_ns=pl.col("wait").mean(),
         mean_transfer_ns=pl.col("transfer").mean(),
-        greatest_late_ns=pl.col("late").max(),
+        max_late_ns=pl.col("late").max(),
         bus_gb_s=ratio(carried / 10**9, pl.col("transfer").filter(measured).sum()),
         median_bus_gb_s=pl.col("bus_bandwidth").filter(measured).median() / 10**9,
     )
@@ -290,42 +290,44 @@ def _stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:
     rows = rows.with_columns(waited=pl.col("waited") / pl.col("last").sum().over("collective"))
     mine = rows.group_by("task", maintain_order=True).agg(
         collectives=pl.len().cast(pl.Int64),
-        last=pl.col("last").sum().cast(pl.Int64),
-        late_ns=pl.col("late").filter("last").sum(),
-        greatest_late_ns=pl.col("late").filter("last").max(),
-        made_wait_ns=pl.col("waited").filter("last").sum(),
-        own_wait_ns=pl.col("wait").sum(),
+        times_last=pl.col("last").sum().cast(pl.Int64),
+        total_late_ns=pl.col("late").filter("last").sum(),
+        max_late_ns=pl.col("late").filter("last").max(),
+        others_waited_ns=pl.col("waited").filter("last").sum(),
+        waited_ns=pl.col("wait").sum(),
         **{f"{name}_ns": pl.col(name).filter("last").sum() for name in (*DOING, "busy", *STATES)},
     )
-    mine = mine.sort("made_wait_ns", "task", descending=[True, False], maintain_order=True)
+    mine = mine.sort("others_waited_ns", "task", descending=[True, False], maintain_order=True)
     ranking = context.with_place(
         mine.select(
             "task",
             "collectives",
-            "last",
-            (pl.col("last") / pl.col("collectives")).alias("last_share"),
-            "late_ns",
-            "greatest_late_ns",
-            "made_wait_ns",
-            "own_wait_ns",
-            *beyond_clocks("task", "greatest_late_ns", matched, context),
+            "times_last",
+            (pl.col("times_last") / pl.col("collectives")).alias("last_share"),
+            "total_late_ns",
+            "max_late_ns",
+            "others_waited_ns",
+            "waited_ns",
+            *beyond_clocks("task", "max_late_ns", matched, context),
         )
     )
-    idle = (pl.col("late_ns") - pl.col("busy_ns")).alias("idle_ns")
-    doing = mine.filter(pl.col("last") > 0)
+    idle = (pl.col("total_late_ns") - pl.col("busy_ns")).alias("idle_ns")
+    delayed = mine.filter(pl.col("times_last") > 0)
     meanwhile = context.with_place(
-        doing.select(
+        delayed.select(
             "task",
-            "late_ns",
+            "total_late_ns",
             *(f"{name}_ns" for name in DOING),
             idle,
             *(pl.col(f"{name}_ns").alias(f"host_{name}_ns") for name in STATES),
         )
     )
     return {
-        "stragglers": Table("Who arrives last, and how long the others wait for it", ranking),
+        "stragglers": Table(
+            "Which rank arrives last, and how long the others wait for it", ranking
+        ),
         "meanwhile": Table(
-            "What the last did since the first had begun: its device, and its launching threads",
+            "What the last rank did while the others waited: its device and launching threads",
             meanwhile,
         ),
     }

@@ -39,8 +39,8 @@ PLACES = (
         "collectives",
         "stragglers",
         "rank",
-        ("own_wait_ns", "made_wait_ns"),
-        "Waits of each rank in NCCL collectives, and those that it causes",
+        ("waited_ns", "others_waited_ns"),
+        "How long each rank waited in NCCL collectives, and the others for it",
     ),
 )
 
@@ -201,7 +201,7 @@ def _by_iteration(first: Run, second: Run) -> dict[str, Table]:
     pair = [table_of(run, "iterations", "each") for run in (first, second)]
     if None in pair:
         return {}
-    columns = {"time_ns": "all of it", **PARTS}
+    columns = {"time_ns": "whole iteration", **PARTS}
     medians = pl.DataFrame(
         [
             (name, *(float(table.frame[column].median() or 0) for table in pair))
@@ -229,9 +229,11 @@ def _by_iteration(first: Run, second: Run) -> dict[str, Table]:
         ),
     ).sort(pl.col("change_of_time_ns").abs(), descending=True, maintain_order=True)
     return {
-        "iteration": Table("The median iteration of the steady state: time of a GPU", medians),
+        "iteration": Table(
+            "Median iteration of the steady state: how a GPU spends its time", medians
+        ),
         "by_iteration": Table(
-            "Iterations by their number in the steady state, greatest change first", each
+            "Iterations of the steady state by number, largest change first", each
         ),
     }
 
@@ -266,7 +268,7 @@ def _jobs(first: Run, second: Run) -> pl.DataFrame:
 def _by_place(
     first: pl.DataFrame, second: pl.DataFrame, key: str, values: Sequence[str]
 ) -> pl.DataFrame:
-    """Both jobs' devices or ranks, as many in each, greatest change of the first value first: those
+    """Both jobs' devices or ranks, as many in each, largest change of the first value first: those
     of the same name beside each other or, where a name is in one job alone, in their order.
     """
     known = [name for name in values if name in first.columns and name in second.columns]
@@ -300,7 +302,7 @@ def _joined(
     value: str,
     steps: tuple[int, int] = (0, 0),
 ) -> pl.DataFrame:
-    """Both jobs' rows by key, greatest change first; what one job lacks counts as 0. steps: how
+    """Both jobs' rows by key, largest change first; what one job lacks counts as 0. steps: how
     many iterations they have, 0 for unknown; where these differ, the change is that of an
     iteration.
     """

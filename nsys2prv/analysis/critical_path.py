@@ -128,7 +128,7 @@ def _finding(
         (),
         (),
         tuple(evidence),
-        "shorten what has most of the path: what is beside it has slack",
+        "shorten what takes most of the path; what is not on it has slack",
         ("critical_path", "critical_path_time_2dh"),
     )
 

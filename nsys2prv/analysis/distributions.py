@@ -54,7 +54,7 @@ def spill(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.DataFrame:
 def statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> pl.DataFrame:
     """Figures of spilled groups brought together by some of their columns, greatest time first.
 
-    count, time_ns, mean_ns, median_ns, min_ns, max_ns, deviation_ns (of a sample; null for one
+    count, time_ns, mean_ns, median_ns, min_ns, max_ns, std_dev_ns (of a sample; null for one
     execution), and with `modes` two_modes, low_ns and high_ns (means of the two), high_share
     (executions in the higher).
     """
@@ -74,7 +74,7 @@ def statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> 
                 median_ns=duration.median(),
                 min_ns=duration.min(),
                 max_ns=duration.max(),
-                deviation_ns=duration.std(ddof=1),
+                std_dev_ns=duration.std(ddof=1),
             )
         )
         frames.append(

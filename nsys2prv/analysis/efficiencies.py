@@ -123,7 +123,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             iterations = jobs.filter(~whole).sort("iteration")
             tables["iterations"] = Table("Efficiency of devices by iteration", iterations)
             tables["over_iterations"] = Table(
-                "How efficiencies of devices differ between iterations",
+                "Efficiency of devices: spread over iterations",
                 _over_iterations(iterations),
             )
             tables["iterations_of_devices"] = Table(
@@ -211,11 +211,11 @@ def _over_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
         schema={
             "figure": pl.String,
             "mean": pl.Float64,
-            "deviation": pl.Float64,
-            "least": pl.Float64,
-            "least_in_iteration": pl.Int64,
-            "greatest": pl.Float64,
-            "greatest_in_iteration": pl.Int64,
+            "std_dev": pl.Float64,
+            "min": pl.Float64,
+            "min_in_iteration": pl.Int64,
+            "max": pl.Float64,
+            "max_in_iteration": pl.Int64,
         },
         orient="row",
     )

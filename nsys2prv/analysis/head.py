@@ -69,8 +69,8 @@ def machine_line(facts: dict[str, object]) -> str:
 
 
 def clock_table(job: Job) -> pl.DataFrame:
-    """Return how the clock of each host was corrected: host, method, offset_ns, drift_ppm, bound_ns
-    (null where it is not known). Empty where there is one clock, or none was to be corrected.
+    """Return how the clock of each host was corrected: host, method, offset_ns, drift_ppm,
+    error_bound_ns (null where it is not known). Empty where there is one clock, or none was to be corrected.
     """
     hosts = job.placed.record.hosts if job.placed.record else {}
     return pl.DataFrame(
@@ -83,8 +83,8 @@ def clock_table(job: Job) -> pl.DataFrame:
             "method": pl.String,
             "offset_ns": pl.Int64,
             "drift_ppm": pl.Float64,
-            "bound_ns": pl.Int64,
+            "error_bound_ns": pl.Int64,
             "comparable": pl.Boolean,
         },
         orient="row",
-    ).sort(pl.col("bound_ns"), descending=True, nulls_last=False, maintain_order=True)
+    ).sort(pl.col("error_bound_ns"), descending=True, nulls_last=False, maintain_order=True)

@@ -1,4 +1,4 @@
-"""Idle devices, what their hosts do meanwhile, launches, API calls, and memory operations.
+"""Idle devices, what their hosts do then, launches, API calls, and memory operations.
 
 A gap is a stretch in which a device executes nothing, those before its first and after its last
 operation among them. Its time is split by what the threads that drive the device do.
@@ -161,14 +161,14 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     nothing = pl.DataFrame()
     if found.get("latencies", nothing).height:
         tables["latencies"] = Table(
-            "Launch latency: begin of the call to begin of the kernel or graph",
+            "Launch latency: from the begin of the call to the begin of the kernel or graph",
             context.with_task(
                 statistics(found["latencies"], ["task"]).drop("time_ns").sort("task")
             ),
         )
         if found["queued"].height:
             tables["queued"] = Table(
-                "Kernels and graphs that begin after their call has returned, and how much later",
+                "Queue time: from the end of the call to the begin of the kernel or graph",
                 context.with_task(
                     statistics(found["queued"], ["task"]).drop("time_ns").sort("task")
                 ),
@@ -192,7 +192,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
                 "median_ns",
                 "min_ns",
                 "max_ns",
-                "deviation_ns",
+                "std_dev_ns",
             ),
         )
     else:
@@ -203,7 +203,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     else:
         missing.append(f"memory operations: {context.absent(('memory_operation',))}")
     rules = _rules(found, tables, context)
-    tables["rules"] = Table("What Nsight's expert rules look for", rules)
+    tables["rules"] = Table("Expert rules, as in Nsight Systems", rules)
     return Result("idle", ANALYSIS.title, tables, [], missing)
 
 
@@ -226,12 +226,12 @@ def _gap_tables(found: Mapping[str, pl.DataFrame], context: Context) -> dict[str
     of_all = (pl.col("time_ns") / (context.duration * devices)).alias("elapsed_share")
     tables = {
         "gaps": Table(
-            "Idle time of devices by length of the gap, and what the host did",
+            "Idle time of devices by gap length, and what the host did",
             whole.select(names, "count", "time_ns", of_all, *states, unknown),
             __doc__ or "",
         ),
         "gaps_of_devices": Table(
-            "The same by device",
+            "Idle time of each device by gap length, and what the host did",
             context.with_device(
                 by_device.select("device", names, "count", "time_ns", share, *states, unknown)
             ),
@@ -244,7 +244,7 @@ def _gap_tables(found: Mapping[str, pl.DataFrame], context: Context) -> dict[str
             .select("device", "begin", "time_ns", *states, unknown)
         )
         tables["long_gaps"] = Table(
-            f"Longest gaps (of 1 ms or more, up to {MOST_LONG} of a device)",
+            f"Longest gaps (1 ms or more; up to {MOST_LONG} per device)",
             context.with_device(long.rename({"begin": "begin_ns"})),
         )
     return tables

@@ -71,15 +71,15 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         ANALYSIS.title,
         {
             "summary": Table(
-                "An iteration of the steady state: time of a GPU", _summary(each), about
+                "Iterations of the steady state: how a GPU spends its time", _summary(each), about
             ),
-            "each": Table("Iterations of the steady state", each),
+            "each": Table("Each iteration of the steady state", each),
         },
     )
 
 
 def _summary(each: pl.DataFrame) -> pl.DataFrame:
-    """Return the median, the least and the greatest of each part, and the iterations that have
+    """Return the median, minimum and maximum of each part, and the iterations that have
     these.
     """
     rows = [
@@ -91,17 +91,17 @@ def _summary(each: pl.DataFrame) -> pl.DataFrame:
             each[column].max(),
             each["iteration"][each[column].arg_max()],
         )
-        for column, name in {"time_ns": "all of it", **PARTS}.items()
+        for column, name in {"time_ns": "whole iteration", **PARTS}.items()
     ]
     return pl.DataFrame(
         rows,
         schema={
             "part": pl.String,
             "median_ns": pl.Float64,
-            "least_ns": pl.Int64,
-            "least_in_iteration": pl.Int64,
-            "greatest_ns": pl.Int64,
-            "greatest_in_iteration": pl.Int64,
+            "min_ns": pl.Int64,
+            "min_in_iteration": pl.Int64,
+            "max_ns": pl.Int64,
+            "max_in_iteration": pl.Int64,
         },
         orient="row",
     )

@@ -1,10 +1,10 @@
 """Kernels and their classes by time, and how much of the matrix products runs on tensor cores.
 
 Figures are those of `nsys stats` (cuda_gpu_kern_sum): durations of single executions, the deviation
-that of a sample. Imbalance: of the time that ranks spend in a kernel, the greatest divided by the
+that of a sample. Imbalance: the maximum of the times that ranks spend in a kernel, divided by their
 mean over all ranks with kernels, less 1. Tensor cores by the kernel's name; where GPU metrics were
-sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs beside
-it.
+sampled, `tensor_active` is their measured activity while the kernel runs, whatever else runs at
+that time.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         "median_ns",
         "min_ns",
         "max_ns",
-        "deviation_ns",
+        "std_dev_ns",
         "imbalance",
     ]
     extra = [name for name in METRICS if name in rows.columns]
@@ -148,18 +148,18 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             __doc__ or "",
         ),
         "classes": Table(
-            "Classes of kernels",
+            "Kernel classes",
             _labelled(by_class.with_columns(what=pl.lit(0))).select("class", *figures, *extra),
         ),
         "tensor_cores": Table(
-            "Matrix products (GEMM) by tensor cores, told from the kernels' names",
+            "GEMM time with and without tensor cores (told by the kernels' names)",
             _tensor_cores(groups),
         ),
     }
     if named.height:
         about = f"row: of the kernel in the table of kernels, from 0. {histograms.__doc__}"
         tables["durations"] = Table(
-            f"Durations of the {MOST_DISTRIBUTIONS} kernels of greatest time",
+            f"Durations of the {MOST_DISTRIBUTIONS} kernels that take the most time",
             _durations(groups, rows, named["kernel"]),
             about,
         )
@@ -175,14 +175,14 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             .filter(pl.col("time_ns") > 0)
         )
         tables["classes_by_iteration"] = Table(
-            "Classes of kernels by iteration (kernels' time in it, of all devices)",
+            "Kernel classes by iteration (time of all devices)",
             sums.select("region", "iteration", "class", "time_ns"),
         )
     # Those of NCCL last as long as ranks wait for each other: no mode of theirs.
     two = named.filter(pl.col("two_modes") & (pl.col("what") != NCCL))
     if two.height:
         tables["two_modes"] = Table(
-            "Kernels whose durations have two modes",
+            "Kernels with bimodal durations",
             two.select("kernel", "count", "time_ns", "low_ns", "high_ns", "high_share"),
             RULE,
         )

@@ -122,8 +122,8 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                 "samples": pl.Int64,
                 "integral": pl.Float64,
                 "known": pl.Int64,
-                "least": pl.Float64,
-                "greatest": pl.Float64,
+                "min": pl.Float64,
+                "max": pl.Float64,
             },
             orient="row",
         ),
@@ -154,18 +154,18 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
                 "metric",
                 "samples",
                 ratio("integral", "known").alias("mean"),
-                "least",
-                "greatest",
+                "min",
+                "max",
             ),
             __doc__ or "",
         )
         by_metric = means.group_by("layout", "metric", maintain_order=True).agg(
             devices=pl.len().cast(pl.Int64),
             mean=pl.col("integral").sum() / pl.col("known").sum(),
-            least_mean=(pl.col("integral") / pl.col("known")).min(),
-            greatest_mean=(pl.col("integral") / pl.col("known")).max(),
+            min_mean=(pl.col("integral") / pl.col("known")).min(),
+            max_mean=(pl.col("integral") / pl.col("known")).max(),
         )
-        tables["metrics"] = Table("Sampled metrics", by_metric.drop("layout"))
+        tables["metrics"] = Table("Sampled metrics over all devices", by_metric.drop("layout"))
         maps = (
             found["maps"]
             .join(rows, on="thread", how="left", maintain_order="left")

@@ -154,7 +154,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         "operations": Table(
             "Operations (NVTX ranges)", _figures(whole, ["operation", "ranks"]), __doc__ or ""
         ),
-        "tree": Table("Operations within each other", _nested(found["tree"], texts)),
+        "tree": Table("Operations as a tree", _nested(found["tree"], texts)),
         "by_rank": Table(
             "Operations by rank", context.with_task(_figures(per_rank, ["task", "operation"]))
         ),
@@ -180,7 +180,7 @@ def _figures(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         "memory_ns",
         "gemm_ns",
         ratio("gemm_tensor_ns", "gemm_ns").alias("tensor_core_share"),
-        pl.col("gemm_without_ns").alias("without_tensor_cores_ns"),
+        pl.col("gemm_without_ns").alias("gemm_without_tensor_cores_ns"),
     )
 
 

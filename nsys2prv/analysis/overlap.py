@@ -1,4 +1,4 @@
-"""Communication behind and beside computation.
+"""Communication that overlaps computation, and that does not.
 
 Communication is NCCL kernels and memory operations, as in BSC's view; it is exposed where its
 device computes nothing (no other kernel, no graph) and overlapped where it does. Times of
@@ -95,7 +95,7 @@ def _in_flight(unit: Unit) -> pl.DataFrame:
             "task": pl.Int64,
             "launched": pl.Int64,
             "mean_in_flight": pl.Float64,
-            "most_in_flight": pl.Int64,
+            "max_in_flight": pl.Int64,
         },
         orient="row",
     )
@@ -118,13 +118,13 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         "communication_ns",
         exposed.alias("exposed_ns"),
         "overlapped_ns",
-        ratio(exposed, pl.col("communication_ns")).alias("exposed_of_communication_share"),
-        ratio("overlapped_ns", "communication_ns").alias("overlapped_of_communication_share"),
-        (exposed / pl.col("elapsed")).alias("exposed_of_elapsed_share"),
-        (pl.col("overlapped_ns") / pl.col("elapsed")).alias("overlapped_of_elapsed_share"),
+        ratio(exposed, pl.col("communication_ns")).alias("exposed_share_of_communication"),
+        ratio("overlapped_ns", "communication_ns").alias("overlapped_share_of_communication"),
+        (exposed / pl.col("elapsed")).alias("exposed_share_of_elapsed"),
+        (pl.col("overlapped_ns") / pl.col("elapsed")).alias("overlapped_share_of_elapsed"),
         "nccl_ns",
         nccl_exposed.alias("nccl_exposed_ns"),
-        ratio(nccl_exposed, pl.col("nccl_ns")).alias("exposed_of_nccl_share"),
+        ratio(nccl_exposed, pl.col("nccl_ns")).alias("exposed_share_of_nccl"),
     )
     devices = (
         context.with_device(devices)
@@ -133,7 +133,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     )
     tables = {
         "devices": Table(
-            "Communication alone (exposed) and beside computation (overlapped)",
+            "Communication: exposed, and overlapped with computation",
             devices,
             __doc__ or "",
         )
@@ -156,16 +156,17 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     )
     if concurrent.height:
         tables["concurrency"] = Table(
-            "Kernels at a time during NCCL kernels (1: NCCL alone)",
+            "Concurrent kernels while NCCL kernels run (1: NCCL alone)",
             concurrent.with_columns(
-                of_nccl_share=pl.col("time_ns") / pl.col("time_ns").sum(),
-                of_elapsed_share=pl.col("time_ns") / (context.duration * count),
+                share_of_nccl=pl.col("time_ns") / pl.col("time_ns").sum(),
+                share_of_elapsed=pl.col("time_ns") / (context.duration * count),
             ),
         )
     missing = []
     if found["flight"].height:
         tables["in_flight"] = Table(
-            "Kernels launched and not begun yet", context.with_task(found["flight"].sort("task"))
+            "Kernels in flight: launched, but not begun yet",
+            context.with_task(found["flight"].sort("task")),
         )
     else:
         missing.append(f"kernels in flight: {context.absent(('cuda_api',))}")
@@ -231,16 +232,14 @@ def _by_class(kernels: pl.DataFrame) -> dict[str, Table]:
         .agg(
             pl.col("count").sum(),
             pl.col("time_ns").sum(),
-            beside_communication_ns=pl.col("beside_ns").sum(),
+            overlapped_ns=pl.col("beside_ns").sum(),
         )
     )
     rows = rows.sort("time_ns", descending=True, maintain_order=True)
     return {
         "classes": Table(
-            "Computation by class of kernels, and how much of it runs beside communication",
-            rows.with_columns(
-                beside_communication_share=ratio("beside_communication_ns", "time_ns")
-            ),
+            "Computation by kernel class, and how much of it overlaps communication",
+            rows.with_columns(overlapped_share=ratio("overlapped_ns", "time_ns")),
         )
     }
 

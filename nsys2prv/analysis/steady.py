@@ -41,7 +41,7 @@ SCHEMA = {
     "time_ns": pl.Int64,
     "time_share": pl.Float64,
     "iterations": pl.Int64,
-    "doing": pl.String,
+    "activity": pl.String,
 }
 
 
@@ -104,7 +104,7 @@ def find_steady_state(book: EventReader, labels: pl.DataFrame) -> Steady | None:
 
 def phases(book: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
     """The job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`, `time_share`
-    of the job, `iterations` (of the steady state), and `doing`: by what these were found, else the
+    of the job, `iterations` (of the steady state), and `activity`: by what these were found, else the
     NVTX ranges of the first task that took most of it.
     """
     unit = int(book.rows.units[0]) if len(book.rows.units) else 0
@@ -119,7 +119,7 @@ def phases(book: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFr
     ):
         if end > begin:
             repeats = name == "steady state"
-            doing = steady.found_by if repeats else _most_time_in(ranges, names, begin, end)
+            activity = steady.found_by if repeats else _most_time_in(ranges, names, begin, end)
             rows.append(
                 (
                     name,
@@ -127,7 +127,7 @@ def phases(book: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFr
                     end - begin,
                     (end - begin) / max(book.duration, 1),
                     steady.count if repeats else None,
-                    doing,
+                    activity,
                 )
             )
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")

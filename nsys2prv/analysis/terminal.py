@@ -70,7 +70,7 @@ def printed(results: Iterable[Result], head: Iterable[str] = (), style: Style | 
             room -= len(block) + 1
     left = len(blocks) - len(kept)
     more = (
-        [[f"{left} more tables and notes: --full for all, --only NAME for those of one analysis"]]
+        [[f"{left} more tables and notes: --full shows all, --only NAME those of one analysis"]]
         if left
         else []
     )

@@ -107,12 +107,21 @@ def cell(name: str, value: object) -> str:
         return scaled(float(value), 1000, ("B", "kB", "MB", "GB", "TB"))
     if name.endswith("_gb_s"):
         return f"{value:.1f} GB/s"
-    if name.endswith(("share", "efficiency", "scalability", "_active")) or name == "imbalance":
+    if (
+        is_share(name)
+        or name.endswith(("efficiency", "scalability", "_active"))
+        or name == "imbalance"
+    ):
         return f"{100 * float(value):.2f} %"
     if isinstance(value, int):
         return f"{value:,}"
     number = float(str(value))
     return f"{number:,.2f}" if abs(number) >= 100 else f"{number:.4g}"
+
+
+def is_share(name: str) -> bool:
+    """Return whether a column holds shares: fractions of 1, shown in percent."""
+    return name.endswith("share") or "share_of_" in name
 
 
 def duration(value: float) -> str:

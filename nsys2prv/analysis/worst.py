@@ -1,19 +1,19 @@
-"""Tables with a row for each rank, device or host, where there are many: the least, the mean and the greatest
-of all, then the worst.
+"""Tables with a row for each rank, device or host, where there are many: the minimum, the mean and the
+maximum of all, then the worst.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-#: What tells which rank or device is the worst, and whether the greatest value is. Of a table's
+#: What tells which rank or device is the worst, and whether the highest value is. Of a table's
 #: columns the first of these counts.
 WORST = {
     "parallel_efficiency": False,
     "idle_share": True,
-    "exposed_of_elapsed_share": True,
-    "made_wait_ns": True,
-    "late_ns": True,
+    "exposed_share_of_elapsed": True,
+    "others_waited_ns": True,
+    "total_late_ns": True,
     "median_ns": True,
     "outside_mpi_share": False,
     "mean_in_flight": False,
@@ -43,7 +43,7 @@ def worst_first(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:
     of_each = frame.with_columns(pl.col(place).cast(pl.String)).filter(pl.col(place) != ALL)
     numbers = [name for name, kind in frame.schema.items() if kind.is_numeric()]
     parts = []
-    for label, of in (("least", "min"), ("mean", "mean"), ("greatest", "max")):
+    for label, of in (("min", "min"), ("mean", "mean"), ("max", "max")):
         values = of_each.select(
             getattr(pl.col(name), of)().round().cast(kind)
             if kind.is_integer()

@@ -88,7 +88,7 @@ def close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
     )
 
 
-FIGURES = ("count", "time_ns", "mean_ns", "median_ns", "min_ns", "max_ns", "deviation_ns")
+FIGURES = ("count", "time_ns", "mean_ns", "median_ns", "min_ns", "max_ns", "std_dev_ns")
 
 
 def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:

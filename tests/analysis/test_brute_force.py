@@ -161,7 +161,12 @@ def test_stragglers(job: OpenJob) -> None:
     ranks = {f"rank {rank}": task for task, rank in job.rows.select("task", "rank").unique().rows()}
     for row in tables["stragglers"].frame.rows(named=True):
         task = ranks[row["rank"]]
-        assert [row["last"], row["late_ns"], row["made_wait_ns"], row["own_wait_ns"]] == [
+        assert [
+            row["times_last"],
+            row["total_late_ns"],
+            row["others_waited_ns"],
+            row["waited_ns"],
+        ] == [
             last[task],
             late[task],
             made[task],
@@ -245,7 +250,7 @@ def test_launches(job: OpenJob) -> None:
             count += step
             most = max(most, count)
         assert flight[task]["launched"] == rows.height == latencies[task]["count"]
-        assert flight[task]["most_in_flight"] == most
+        assert flight[task]["max_in_flight"] == most
         assert flight[task]["mean_in_flight"] == pytest.approx(
             sum(begin - sent for sent, begin in waiting) / job.duration, rel=1e-9
         )

@@ -98,11 +98,11 @@ def test_overlap(sample: str, answers: Answers) -> None:
     for view, columns in (
         (
             "extra/analysis/overlap-of-communication-2dh.cfg",
-            ("exposed_of_communication_share", "overlapped_of_communication_share"),
+            ("exposed_share_of_communication", "overlapped_share_of_communication"),
         ),
         (
             "analysis/overlap-communication-compute-2dh-timeline.cfg",
-            ("exposed_of_elapsed_share", "overlapped_of_elapsed_share"),
+            ("exposed_share_of_elapsed", "overlapped_share_of_elapsed"),
         ),
     ):
         said = [cells + [0.0] * (2 - len(cells)) for cells in answers.rows(view)]

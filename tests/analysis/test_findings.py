@@ -337,7 +337,7 @@ def test_findings_as_text() -> None:
         "         do: look",
         "         views: nccl_wait",
     ]
-    assert finding_lines([finding] * 7)[-1] == "  and 2 that cost less: --full"
+    assert finding_lines([finding] * 7)[-1] == "  and 2 smaller ones: --full"
     assert all(
         len(line) <= 40
         for line in finding_lines([replace(finding, title="word " * 40, advice="word " * 40)], 40)

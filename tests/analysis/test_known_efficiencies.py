@@ -229,10 +229,10 @@ def test_iterations(tmp_path: Path) -> None:
     }
     shares = (130 / 200, 70 / 400)
     parallel = over["parallel efficiency"]
-    assert [parallel[name] for name in ("mean", "least", "greatest")] == pytest.approx(
+    assert [parallel[name] for name in ("mean", "min", "max")] == pytest.approx(
         [sum(shares) / 2, shares[1], shares[0]], rel=EXACT
     )
-    assert (parallel["least_in_iteration"], parallel["greatest_in_iteration"]) == (2, 1)
+    assert (parallel["min_in_iteration"], parallel["max_in_iteration"]) == (2, 1)
     whole = only(results, "efficiencies", "device")
     assert whole["parallel_efficiency"] == pytest.approx((100 + 200) / 1000, rel=EXACT)
 
@@ -281,7 +281,7 @@ def test_operations(tmp_path: Path) -> None:
             "nccl_ns",
             "memory_ns",
             "gemm_ns",
-            "without_tensor_cores_ns",
+            "gemm_without_tensor_cores_ns",
         )
     ] == [1, 90, 80, 160, 130, 3, 70, 10, 80, 30]
     assert [
@@ -294,7 +294,7 @@ def test_operations(tmp_path: Path) -> None:
             "gpu_exclusive_ns",
             "kernels",
             "gemm_ns",
-            "without_tensor_cores_ns",
+            "gemm_without_tensor_cores_ns",
         )
     ] == [1, 10, 10, 30, 30, 1, 30, 30]
     assert step["tensor_core_share"] == pytest.approx(50 / 80, rel=EXACT)

@@ -121,7 +121,7 @@ def test_figures_of_spilled_durations(tmp_path: Path) -> None:
         )
         assert row["mean_ns"] == pytest.approx(python_statistics.fmean(found), rel=1e-12)
         assert row["median_ns"] == python_statistics.median(found)
-        assert row["deviation_ns"] == (
+        assert row["std_dev_ns"] == (
             pytest.approx(python_statistics.stdev(found), rel=1e-12) if len(found) > 1 else None
         )
 

@@ -25,7 +25,7 @@ def devices(count: int) -> pl.DataFrame:
 def test_the_worst_come_first() -> None:
     shown, left = worst_first(devices(64), 5)
     assert shown["device"].to_list() == [
-        *("least of 64", "mean of 64", "greatest of 64"),
+        *("min of 64", "mean of 64", "max of 64"),
         *("n1 GPU41", "n1 GPU63", "n1 GPU62"),
     ]
     assert left == 61
@@ -53,7 +53,7 @@ def test_hosts_of_least_efficiency_come_first() -> None:
         }
     )
     shown, left = worst_first(hosts, 5)
-    assert shown["node"].to_list()[:4] == ["least of 32", "mean of 32", "greatest of 32", "node17"]
+    assert shown["node"].to_list()[:4] == ["min of 32", "mean of 32", "max of 32", "node17"]
     assert left == 29
 
 
@@ -74,6 +74,6 @@ def test_a_terminal_says_how_many_are_left() -> None:
     lines = printed([result], (), Style()).splitlines()
     assert lines[-1] == "  ... 61 more"
     assert [line.split("  ")[1] for line in lines[4:8]] == [
-        *("least of 64", "mean of 64", "greatest of 64"),
+        *("min of 64", "mean of 64", "max of 64"),
         "n1 GPU41",
     ]

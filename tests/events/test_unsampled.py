@@ -161,5 +161,5 @@ def test_analyses_take_no_zero_for_a_sample(tmp_path: Path) -> None:
             .rows(named=True)
         )
         (samples,) = job.samples("gpu_metric")
-    assert row["mean"] == row["least_mean"] == 50
+    assert row["mean"] == row["min_mean"] == 50
     assert samples.time.tolist() == list(TIMES)

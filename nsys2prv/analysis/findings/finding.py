@@ -13,17 +13,17 @@ KINDS = {
     "slow_host": "all ranks of one host are usually last: what they share is slow",
     "slow_link": "a group of ranks takes longer than its peers to move the same data",
     "hiccup": "a rank that was held up once, or a few times, for much longer than usual",
-    "imbalance": "ranks wait for each other, now for one and now for another",
-    "exposed_communication": "devices move data between ranks and compute nothing meanwhile",
-    "exposed_copies": "devices copy or set memory and do nothing else meanwhile",
+    "imbalance": "ranks wait for each other, and not always for the same one",
+    "exposed_communication": "devices move data between ranks without computing",
+    "exposed_copies": "devices copy or set memory and do nothing else",
     "blocked_by_call": "devices are idle while their hosts wait in a call that synchronises",
-    "launch_bound": "devices are idle while their hosts are in other calls of the CUDA API",
+    "launch_bound": "devices are idle while their hosts are in other CUDA API calls",
     "host_mpi": "devices are idle while their hosts are in MPI",
-    "host_nccl": "devices are idle while their hosts are in calls of NCCL",
+    "host_nccl": "devices are idle while their hosts are in NCCL calls",
     "host_io": "devices are idle while their hosts read or write files, or the network",
-    "host_work": "devices are idle while their hosts are in no call that was recorded: they compute",
+    "host_work": "devices are idle while their hosts are in no recorded call: they compute",
     "no_tensor_cores": "matrix products run without tensor cores",
-    "critical_path": "what the critical path consists of, and for how much of it no device works",
+    "critical_path": "what the critical path consists of, and how much of it no device works (only with `--only critical_path`)",
 }
 
 
@@ -34,8 +34,8 @@ class Finding(Struct, frozen=True):
     kind: str
     # one sentence: who and what
     title: str
-    # of the job's time (its steady state, where one was found), at most gained if the cause
-    # vanished
+    # share of the job's time (of its steady state, where one was found) that would be gained at
+    # most if the cause were removed
     share: float
     # whose fault it is, the culprit first; empty where it is nobody's
     ranks: tuple[int, ...] = ()

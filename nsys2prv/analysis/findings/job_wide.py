@@ -17,10 +17,10 @@ from nsys2prv.events.names.calls import COPYING
 
 #: What hosts do while devices are idle, for people, and what helps.
 HOSTS = {
-    "host_mpi": ("in MPI", "look at who is late in MPI, or overlap MPI with work of the GPU"),
+    "host_mpi": ("in MPI", "find which rank is late in MPI, or overlap MPI with GPU work"),
     "host_nccl": (
-        "in calls of NCCL",
-        "create communicators before the loop, and let calls of NCCL return at once",
+        "in NCCL calls",
+        "create communicators before the loop, and use non-blocking NCCL calls",
     ),
     "host_io": ("in file or network I/O", "load data ahead, in other threads or processes"),
     "blocked_by_call": (
@@ -32,13 +32,13 @@ HOSTS = {
         "launch less often: CUDA graphs, fused kernels, larger batches",
     ),
     "host_work": (
-        "in no call that was recorded, so that {they} must be computing",
+        "in no recorded call, so {they} must be computing",
         "profile the host's CPU (nsys --sample), and move its work out of the loop or ahead of it",
     ),
 }
 #: Calls, by what their names contain -> what helps.
 CALLS = {
-    "Malloc": "allocate once, or by a caching allocator",
+    "Malloc": "allocate once, or use a caching allocator",
     "Free": "free outside of the loop, or use a caching allocator",
     "Module": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
     "HostAlloc": "allocate pinned memory once",
@@ -57,17 +57,17 @@ def job_wide(people: People, calls: pl.DataFrame, context: Context) -> Iterator[
 
 
 def _not_counted(people: People) -> Iterator[str]:
-    """Say whose time is told of in other findings."""
+    """Say whose time other findings report."""
     if people.levelled:
         many = len(people.levelled) > 1
         yield (
-            f"not counted: what rank{'s' if many else ''} {numbered(list(people.levelled))} "
-            f"{'have' if many else 'has'} beyond the others, which is told of above or below"
+            f"not counted: the extra time of rank{'s' if many else ''} {numbered(list(people.levelled))} "
+            "that other findings report"
         )
 
 
 def _of_each(people: People, part: str) -> str:
-    """Return how much time a part takes: of a GPU in the mean, and of which most."""
+    """Return how much time a part takes: per GPU on average, and on the GPU with most of it."""
     values = people.devices.sort(part, descending=True)
     most = f"{duration(float(values[part][0]))} on {values['label'][0]}"
     if values.height == 1:
@@ -79,7 +79,7 @@ def _exposed(people: People) -> Iterator[Finding]:
     share = people.share("transfer")
     if share < LEAST["exposed_communication"]:
         return
-    evidence = [f"{_of_each(people, 'transfer')}; waits for late ranks are not counted"]
+    evidence = [f"{_of_each(people, 'transfer')}; waiting for late ranks is not counted"]
     if people.records.height:
         labels = labels_of("nccl_operation")
         groups = (
@@ -95,14 +95,14 @@ def _exposed(people: People) -> Iterator[Finding]:
         total = max(float(people.devices["transfer"].sum()), 1.0)
         for row in groups.head(2).iter_rows(named=True):
             size = f" of {cell('bytes', row['bytes'])}" if row["bytes"] >= 0 else ""
-            speed = f", {row['speed'] / 1e9:.1f} GB/s on the bus" if row["speed"] else ""
+            speed = f", {row['speed'] / 1e9:.1f} GB/s bus bandwidth" if row["speed"] else ""
             evidence.append(
-                f"{row['exposed_transfer'] / total:.0%} of it: {labels.get(row['operation'], 'NCCL')}{size}, {row['count']:,} "
+                f"{row['exposed_transfer'] / total:.0%} of it in {labels.get(row['operation'], 'NCCL')}{size}, {row['count']:,} "
                 f"times, median transfer {duration(row['transfer'])}{speed}"
             )
     yield Finding(
         "exposed_communication",
-        f"GPUs only communicate for {share:.1%} of the time, and compute nothing meanwhile.",
+        f"GPUs communicate without computing for {share:.1%} of the time.",
         share,
         (),
         (),
@@ -122,7 +122,7 @@ def _copies(people: People) -> Iterator[Finding]:
             (),
             (),
             (_of_each(people, "memory"),),
-            "copy asynchronously from pinned memory on a stream of its own, beside kernels",
+            "copy asynchronously from pinned memory on a separate stream, at the same time as kernels",
             ("memory_bandwidth_2dh", "memory-overlap-2dh"),
         )
 

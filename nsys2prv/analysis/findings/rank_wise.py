@@ -39,8 +39,8 @@ ADVICE = {
     "idle_launch": "look at its CUDA calls: allocation, module loading, many small launches",
     "idle_synchronisation": "find the call that synchronises, and wait later or not at all",
     "idle_io": "look at its file system and network, and load data ahead",
-    "idle_mpi": "look at whom it waits for in MPI",
-    "idle_nccl": "look at why its calls of NCCL take long",
+    "idle_mpi": "find which rank it waits for in MPI",
+    "idle_nccl": "find out why its NCCL calls take long",
 }
 
 
@@ -70,13 +70,11 @@ def of_culprits(people: People, segments: Segments, culprits: Culprits) -> Findi
     ]
     if differences:
         mine, usual = people.middle(tasks, part)
-        evidence.append(
-            f"{PARTS[part]}: {duration(mine)}, the median of the others {duration(usual)}"
-        )
+        evidence.append(f"{PARTS[part]}: {duration(mine)}; median of the others: {duration(usual)}")
     if host:
         title = f"All ranks of host {host} are late: {who}; the others wait for them"
     else:
-        title = f"{who[:1].upper()}{who[1:]} {'is' if len(tasks) == 1 else 'are'} usually the last; the others wait"
+        title = f"{who[:1].upper()}{who[1:]} {'is' if len(tasks) == 1 else 'are'} usually last at collectives; the others wait"
     if differences:
         title += (
             f", because {PARTS[part]}"
@@ -186,7 +184,7 @@ def _meanwhile(people: People, event: Event) -> Iterator[str]:
 
 
 def imbalance(people: People, segments: Segments, told: int) -> list[Finding]:
-    """Waits beyond those that other findings tell of. told: ns."""
+    """Waits that no other finding reports. told: ns."""
     rest = float(segments.waits.sum(axis=0).mean()) - told if len(segments.tasks) else 0.0
     share = rest / people.length
     if share < LEAST_IMBALANCE:
@@ -200,12 +198,12 @@ def imbalance(people: People, segments: Segments, told: int) -> list[Finding]:
     return [
         Finding(
             "imbalance",
-            "Ranks wait for each other at collectives, now for one and now for another.",
+            "Ranks wait for each other at collectives, and not always for the same one.",
             share,
             (),
             (),
             evidence,
-            "even out what ranks do between collectives: sizes of batches, data loading, noise of the operating system",
+            "even out what ranks do between collectives: sizes of batches, data loading, operating-system noise",
             VIEWS,
         )
     ]

@@ -11,7 +11,7 @@ from nsys2prv.analysis.findings.finding import Finding
 WIDEST = 110
 #: Findings that are printed where not all are asked for.
 MOST_SHORT = 5
-NOTHING = "Nothing that costs enough to be named: no rank is persistently last, and GPUs are busy."
+NOTHING = "Nothing found: no rank is persistently late, and the GPUs are busy."
 
 
 def finding_lines(
@@ -34,7 +34,7 @@ def finding_lines(
         if full and finding.views:
             lines += _wrapped(f"         views: {', '.join(finding.views)}", width, 16)
     if len(findings) > len(shown):
-        lines.append(f"  and {len(findings) - len(shown)} that cost less: --full")
+        lines.append(f"  and {len(findings) - len(shown)} smaller ones: --full")
     return lines
 
 

@@ -21,7 +21,7 @@ from nsys2prv.analysis.page.drawing import draw_all
 from nsys2prv.analysis.page.parts import FAIR, FIGURES, GOOD, MOST_RANKS, Block, Material, Section
 from nsys2prv.analysis.page.sections import sections
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.text import cell, duration, heading
+from nsys2prv.analysis.text import cell, duration, heading, is_share
 
 #: Kind of finding -> the section with its details; idle for those that are not here.
 SECTION_OF = defaultdict(
@@ -223,7 +223,7 @@ def _cell(column: Column, value: object) -> Cell:
     classes, style = "n", ""
     if name.endswith("efficiency"):
         classes += f" {level(figure)}"
-    if name.endswith("share"):
+    if is_share(name):
         classes += " b"
         style = f' style="--p:{100 * min(max(figure, 0), 1):.1f}%"'
     return Cell(Markup(f' data-v={value!r} class="{classes}"{style}'), cell(name, value))

@@ -13,7 +13,7 @@ MOST_SHOWN, MOST_WORST = 40, 24
 
 def condensed(block: Block) -> Block:
     """Return a figure of few rows: the figure itself, or the mean of its rows (of a heat map the
-    greatest and the least values too) and the rows that are farthest from it, farthest first.
+    maximum and the minimum too) and the rows that are farthest from it, farthest first.
     """
     if not isinstance(block, HeatMap | Stacked) or len(block.labels) <= MOST_SHOWN:
         return block
@@ -41,12 +41,12 @@ def condensed(block: Block) -> Block:
         np.where(counts, sums / np.maximum(counts, 1), np.nan),
         np.where(counts, np.where(known, block.values, np.inf).min(axis=0), np.nan),
     ]
-    labels = [f"{what} of {count:,}" for what in ("greatest", "mean", "least")]
+    labels = [f"{what} of {count:,}" for what in ("max", "mean", "min")]
     return replace(
         block,
         labels=[*labels, *(block.labels[at] for at in order)],
         values=np.concatenate([first, block.values[order]]),
-        note=note.replace("The mean", "The greatest value, the mean and the least"),
+        note=note.replace("The mean", "The maximum, the mean and the minimum"),
     )
 
 

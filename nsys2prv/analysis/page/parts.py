@@ -66,7 +66,7 @@ class Stacked(Struct, frozen=True):
 
 class HeatMap(Struct, frozen=True):
     """values: (rows, columns), NaN for unknown. extent: of the columns, in `across`, which counts
-    things where it is `whole`. high: what the brightest colour means, None for the greatest value.
+    things where it is `whole`. high: what the brightest colour means, None for the maximum.
     """
 
     title: str

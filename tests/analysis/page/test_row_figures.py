@@ -71,7 +71,7 @@ def test_of_very_many_rows_the_odd_ones_are_shown() -> None:
     values[131], values[17] = 90, 20
     values[40, :3] = np.nan
     shown = condensed(_map(values))
-    assert shown.labels[:5] == ["greatest of 256", "mean of 256", "least of 256", "GPU131", "GPU17"]
+    assert shown.labels[:5] == ["max of 256", "mean of 256", "min of 256", "GPU131", "GPU17"]
     assert len(shown.labels) == 3 + MOST_WORST
     assert np.array_equal(shown.values[3], values[131])
     assert shown.values[1] == pytest.approx(np.nanmean(values, axis=0))

@@ -99,7 +99,7 @@ def _use_over_time(material: Material) -> list[Block]:
     for column, what in (
         ("compute_share", "computing"),
         ("nccl_share", "in NCCL"),
-        ("active_share", "doing anything"),
+        ("active_share", "doing any work"),
     ):
         if use[column].max():
             labels, values = grid_of(use, column)
@@ -164,7 +164,7 @@ def _gaps(material: Material) -> list[Block]:
     }
     return [
         Stacked(
-            "Idle time by length of the gap, and what the host did",
+            "Idle time by gap length, and what the host did",
             gaps["length"].to_list(),
             parts,
             "% of the elapsed time of all devices",
@@ -222,7 +222,7 @@ def _duration_spread(material: Material) -> list[Block]:
     labels = shown["kernel"].to_list()
     return [
         Spread(
-            "How the durations of the kernels of greatest time are distributed",
+            "Durations of the kernels that take the most time",
             labels,
             edges,
             counts,
@@ -287,7 +287,7 @@ def _metric_maps(material: Material, maps: pl.DataFrame) -> list[Block]:
     silent = [name for name, most in greatest.items() if not most]
     said = [f"0 all the time: {', '.join(silent)}"] if silent else []
     said += (
-        [f"not drawn, for there are more than {MOST_MAPS}: {', '.join(order[MOST_MAPS:])}"]
+        [f"not drawn, as there are more than {MOST_MAPS}: {', '.join(order[MOST_MAPS:])}"]
         if order[MOST_MAPS:]
         else []
     )

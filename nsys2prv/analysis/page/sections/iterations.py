@@ -129,7 +129,7 @@ def iterations_section(material: Material) -> Section:
     if rows is None:
         told = Items(
             [
-                "efficiencies of iterations: no NVTX range was named; give --iterations PATTERN, as in "
+                "efficiencies of iterations: give the name of an NVTX range, as in "
                 '--iterations "step*"'
             ],
             "missing",
@@ -215,7 +215,7 @@ def _classes(material: Material, iterations: int) -> list[Block]:
     values[at, times["iteration"].to_numpy() - 1] = times["time_ns"].to_numpy()
     return [
         HeatMap(
-            "Classes of kernels by iteration, most time first",
+            "Kernel classes by iteration, most time first",
             order,
             100 * values / values.mean(axis=1, keepdims=True),
             (0.5, iterations + 0.5),
@@ -250,8 +250,8 @@ def _tree(material: Material) -> list[Block]:
         return []
     frame, depths = nested(tree, MOST_ROWS)
     left = tree.height - frame.height
-    note = f"{left:,} paths of least time are left out." if left else ""
-    return [Tree("Operations within each other", frame, depths, "operations.tree", note)]
+    note = f"{left:,} paths that take the least time are left out." if left else ""
+    return [Tree("Operations as a tree", frame, depths, "operations.tree", note)]
 
 
 def _by_rank(material: Material) -> list[Block]:

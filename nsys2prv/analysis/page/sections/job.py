@@ -79,12 +79,12 @@ def _device_efficiencies(material: Material) -> Factor | None:
             Factor(
                 "Communication efficiency",
                 row["communication_efficiency"],
-                "greatest useful time / greatest active time",
+                "maximum useful time / maximum active time",
             ),
             Factor(
                 "Orchestration efficiency",
                 row["orchestration_efficiency"],
-                "greatest active time / elapsed time: devices wait for hosts",
+                "maximum active time / elapsed time; low where devices wait for hosts",
             ),
         ),
     )
@@ -106,7 +106,7 @@ def _host_efficiencies(material: Material) -> Factor | None:
             Factor(
                 "Communication efficiency",
                 row.get("mpi_communication_efficiency"),
-                "greatest time outside MPI / elapsed time",
+                "maximum time outside MPI / elapsed time",
             ),
         ),
     )
@@ -129,7 +129,7 @@ def _host_efficiencies(material: Material) -> Factor | None:
             "Parallel efficiency of hosts",
             row["host_parallel_efficiency"],
             "time outside MPI and the CUDA API / (tasks x "
-            "elapsed time); low is as it should be where GPUs do the work and hosts wait for them",
+            "elapsed time); a low value is fine where GPUs do the work and hosts wait for them",
             parts,
         )
     return parts[0] if parts else None
@@ -150,7 +150,7 @@ def communication_section(material: Material) -> Section:
     )
 
 
-#: Ranks in the picture of what the last did.
+#: Ranks in the picture of what the last rank did.
 MOST_STRAGGLERS = 30
 #: As in the picture of devices; what the device was in, each on its own (they may be at the same
 #: time).
@@ -182,15 +182,15 @@ def collectives_section(material: Material) -> Section:
 
 def _stragglers(material: Material) -> list[Block]:
     ranking = material.frame("collectives", "stragglers")
-    if ranking is None or not ranking["made_wait_ns"].sum():
+    if ranking is None or not ranking["others_waited_ns"].sum():
         return []
     first = ranking.head(MOST_STRAGGLERS)
-    share = first["made_wait_ns"].to_numpy() / ranking["made_wait_ns"].sum()
+    share = first["others_waited_ns"].to_numpy() / ranking["others_waited_ns"].sum()
     return [
         Stacked(
-            "Whom the others wait for",
+            "Which rank the others wait for",
             first["rank"].to_list(),
-            {"waits that the rank causes": ("#D55E00", share)},
+            {"time that others waited for this rank": ("#D55E00", share)},
             "% of all waits in matched collectives",
             ""
             if first.height == ranking.height
@@ -201,10 +201,12 @@ def _stragglers(material: Material) -> list[Block]:
 
 def _meanwhile(material: Material) -> list[Block]:
     doing = material.frame("collectives", "meanwhile")
-    doing = None if doing is None else doing.filter(doing["late_ns"] > 0).head(MOST_STRAGGLERS)
+    doing = (
+        None if doing is None else doing.filter(doing["total_late_ns"] > 0).head(MOST_STRAGGLERS)
+    )
     if doing is None or not doing.height:
         return []
-    late = doing["late_ns"].to_numpy()
+    late = doing["total_late_ns"].to_numpy()
     parts = {
         name: (colour, doing[column].to_numpy() / late)
         for column, (colour, name) in HOSTS.items()
@@ -225,8 +227,8 @@ def _meanwhile(material: Material) -> list[Block]:
 
 
 CLOCKS_NOTE = (
-    "Times of two hosts can be compared to within the sum of their bounds; shorter waits and lateness "
-    "between them tell nothing."
+    "Times of two hosts can be compared to within the sum of their error bounds; a shorter wait or "
+    "delay between them means nothing."
 )
 
 
