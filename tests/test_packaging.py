@@ -30,9 +30,9 @@ def recipe(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple, dict]]:
     """Return the directives of Spack's recipe."""
     recorder = _Recorder()
     package = ModuleType("spack.package")
-    for name in ("license", "version", "variant", "depends_on", "resource"):
+    for name in ("license", "version", "variant", "depends_on"):
         setattr(package, name, recorder.directive(name))
-    package.find = lambda *_: []
+    package.find, package.InstallError = lambda *_: [], RuntimeError
     package.run_after = lambda _: lambda function: function
     python = ModuleType("spack_repo.builtin.build_systems.python")
     python.PythonPackage = object
@@ -61,14 +61,21 @@ def test_spack_asks_for_what_the_package_needs(recipe: list[tuple[str, tuple, di
     )
     needed = _dependencies()
     assert len(needed) > 5
-    driver = needed.pop("adbc-driver-sqlite")
+    del needed["adbc-driver-sqlite"]
     assert {name: asked[name] for name in needed} == needed
-    resources = [more for name, _, more in recipe if name == "resource"]
-    assert len({more["placement"] for more in resources}) == len(resources) == 8
-    for more in resources:
-        (version,) = re.findall(r"adbc_driver_\w+-([\d.]+)-", more["url"])
-        assert tuple(map(int, driver.split("."))) <= tuple(map(int, version.split("."))) < (1, 9)
-        assert re.fullmatch("[0-9a-f]{64}", more["sha256"])
+
+
+def test_the_driver_for_spack_is_the_one_that_the_package_needs() -> None:
+    (driver,) = re.findall(
+        r'"(adbc-driver-sqlite[^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )
+    assert f'"{driver}"' in (ROOT / "docs" / "installing.md").read_text(encoding="utf-8")
+
+
+def test_recipes_name_no_registry() -> None:
+    for path in PACKAGING.rglob("*"):
+        if path.is_file() and path.suffix != ".pyc":
+            assert not re.search(r"https?://|[\w-]+\.(io|org|com)/", path.read_text()), path
 
 
 def test_the_container_is_built_from_the_checkout() -> None:

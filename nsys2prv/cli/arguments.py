@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NVIDIA Nsight Systems reports, one per rank.
 
 examples:
-  nsys2prv rank*.sqlite job.prv                   convert all reports of a job: job.prv, with job.pcf and job.row beside it
+  nsys2prv rank*.sqlite job.prv                   convert the reports of a job to job.prv, job.pcf and job.row
   nsys2prv -t kernels,nvtx --time 10s:20s reports/ small.prv
-                                                  kernels and NVTX ranges of ten seconds, of all reports in a folder
-  nsys2prv report rank*.sqlite --html job.html    no trace, but efficiencies, late ranks, kernels and idle time, as tables and a page
+                                                  convert only kernels and NVTX ranges, and ten seconds, of the reports in a folder
+  nsys2prv report rank*.sqlite --html job.html    write no trace, but show what holds the job back, as tables and a web page
 
 commands (`nsys2prv help COMMAND` lists its options):
-  nsys2prv REPORT... OUTPUT     convert
-  nsys2prv --list REPORT...     what the reports hold, in one table
-  nsys2prv report REPORT...     what holds the job back, and by whom; then tables; --full, --json FILE, --html FILE
-  nsys2prv diff A B             two jobs side by side; --fail-above 5% for scripts
-  nsys2prv cfgs [DIR]           list the Paraver views that come with nsys2prv, or write them; --for TRACE: those that show something of it
-  nsys2prv check TRACE...       whether anything in a trace, whoever wrote it, would crash or mislead Paraver
-  nsys2prv clock FILE           how the clocks of the hosts were aligned
-  nsys2prv extract, merge       the two halves of a conversion, where reports should not leave their nodes
+  nsys2prv REPORT... OUTPUT     convert reports to a trace
+  nsys2prv --list REPORT...     show what the reports hold, in one table
+  nsys2prv report REPORT...     show what holds the job back, and tables; --html FILE and --json FILE write all of it
+  nsys2prv cfgs [DIR]           list the Paraver views, or write them to DIR; --for TRACE lists those to begin with
+  nsys2prv diff A B             compare two jobs; --fail-above 5% for scripts
+  nsys2prv clock FILE           show how the hosts' clocks were aligned
+  nsys2prv check TRACE...       find what would crash or mislead Paraver in any trace
+  nsys2prv extract, merge       convert in two steps, so that reports can stay on their nodes
 """
 
 
-EPILOG = """A report is a .sqlite file or a folder of Parquet files, as `nsys export` writes them, or a .nsys-rep file, where nsys is
-installed. A folder stands for all reports in it, and a quoted pattern ('run/rank*.sqlite') for all that match.
+EPILOG = """A report is a .sqlite file or a folder of Parquet files written by `nsys export`, or a .nsys-rep file if nsys is installed.
+A folder means all reports in it; a quoted pattern ('run/rank*.sqlite') means all that match.
 
-Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 the reports hold nothing to write,
+Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 nothing to write in the reports,
 4 the second job is slower (diff --fail-above), 130 interrupted, 128 + n ended by signal n."""
 
 
@@ -67,163 +67,194 @@ def parser() -> argparse.ArgumentParser:
         "paths",
         nargs="*",
         metavar="REPORT... OUTPUT",
-        help="the reports (files, folders of reports, quoted patterns) or stores, then the trace to write: out, out.prv or "
-        "out.prv.gz",
+        help="the reports or stores (files, folders, quoted patterns), then the trace to write: out, out.prv or out.prv.gz",
     )
-    what = main.add_argument_group("what to translate")
-    what.add_argument(
+    _add_information(main)
+    _add_events(main)
+    add_cut(main)
+    _add_clocks(main)
+    _add_names(main)
+    _add_output(main)
+    _add_running(main)
+    add_habits(main)
+    return main
+
+
+def _add_information(main: Parser) -> None:
+    group = main.add_argument_group("what to print")
+    group.add_argument(
+        "--list", action="store_true", help="print what each report holds, and convert nothing"
+    )
+    group.add_argument(
+        "--kinds", action="store_true", help="print the kinds of events that -t accepts"
+    )
+    group.add_argument(
+        "--report",
+        action="store_true",
+        help="also analyse the job: print what `nsys2prv report` prints, and write OUTPUT.report.json and OUTPUT.report.html",
+    )
+    group.add_argument("-q", "--quiet", action="store_true", help="print only warnings and errors")
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print notes that need no action, and the number of events of each kind",
+    )
+    group.add_argument(
+        "--version",
+        action=_Version,
+        nargs=0,
+        help="print the version and, in a checkout, its commit",
+    )
+
+
+def _add_events(main: Parser) -> None:
+    group = main.add_argument_group("which events to convert")
+    group.add_argument(
         "-t",
         "--trace",
         action="append",
         default=[],
         metavar="KINDS",
-        help="comma-separated kinds of events, `all`, or -KIND to leave one out; everything by default. Kinds: see --kinds",
+        help="convert these kinds of events, separated by commas, as in kernels,nccl,nvtx; -KIND leaves one out; default: "
+        "all that --kinds lists, except those that have to be asked for",
     )
-    what.add_argument(
+    group.add_argument(
         "--min-duration",
         action="append",
         default=[],
         metavar="[KIND=]NS",
         type=_min_duration,
-        help="drop ranges of this kind, or of all, that are shorter: nanoseconds, or with a unit (us, ms, s) as in "
-        "osrt=10us; repeatable",
+        help="leave out ranges shorter than this, of one kind or of all, in nanoseconds or with a unit, as in osrt=10us; "
+        "default: keep all; repeatable",
     )
-    what.add_argument(
-        "-m",
-        "--multi-report",
-        action="store_true",
-        help="accepted for compatibility: several reports are always merged",
-    )
-    what.add_argument(
-        "--kernel-names",
-        choices=("short", "full"),
-        default="short",
-        help="kernel labels: the short name made readable (default), or the full demangled name",
-    )
-    what.add_argument(
-        "--kernel-rules",
-        type=Path,
-        metavar="FILE",
-        help="rules that tell the class of kernels, put before nsys2prv's own (docs/kernel-classes.md)",
-    )
-    what.add_argument(
+    group.add_argument(
         "--callstack",
         type=int,
         default=1,
         metavar="N",
-        help="functions of each CPU sample: the innermost, and its callers (1 to 32; 1 by default)",
+        help="write N functions of each CPU sample, innermost first (1 to 32; default: 1)",
     )
-    what.add_argument(
-        "--nvtx-rules",
-        metavar="FILE",
-        help="rules that rename or drop NVTX ranges and marks, put before nsys2prv's own, or `none` to leave all names as "
-        "they are (docs/nvtx.md)",
-    )
-    what.add_argument(
-        "--base-pcf",
-        action="append",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="the .pcf of an earlier trace: names that it has keep their values, others get new ones; repeatable, earlier "
-        "ones first",
-    )
-    what.add_argument(
+    group.add_argument(
         "--project-nvtx",
         action="append_const",
         dest="demanded",
         const="nvtx_on_gpu",
         default=[],
-        help="write NVTX push/pop ranges also on the GPU streams that they launched work on, around that work (docs/nvtx.md)",
+        help="also write NVTX push/pop ranges on the GPU streams, around the work launched in them (docs/nvtx.md)",
     )
-    what.add_argument(
-        "--align",
-        default="auto",
-        metavar="METHOD",
-        help="how to align the clocks of hosts: auto (default: by all that their processes did together), mpi or nccl (by "
-        "that alone), utc (by UTC alone), none (local times as they are), or a clock file as written beside a trace",
-    )
-    what.add_argument(
-        "--causal",
-        action="store_true",
-        help="then repair the remaining causality violations by moving ranks and stretching their times: changes durations",
-    )
-    what.add_argument(
+    group.add_argument(
         "--states",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="write state records (Running, Memory transfer, ...) of every thread and stream, in Extrae's "
-        "terms; without them POP's BasicAnalysis takes the trace for one of nsys2prv, with them for one of Extrae",
+        help="write states of threads and streams (Running, Memory transfer, ...) as Extrae does; default: no states; POP's "
+        "BasicAnalysis reads a trace with states as one of Extrae",
     )
-    add_cut(main)
-    how = main.add_argument_group("how to write")
-    how.add_argument("-z", "--compress", action="store_true", help="write .prv.gz")
-    how.add_argument(
-        "--no-metadata",
+
+
+def _add_clocks(main: Parser) -> None:
+    group = main.add_argument_group("clocks of several hosts (docs/clocks.md)")
+    group.add_argument(
+        "--align",
+        default="auto",
+        metavar="METHOD",
+        help="align the hosts' clocks by auto (default: NCCL and MPI), nccl, mpi, utc (recorded UTC), none (leave local "
+        "times), or by the clock file of an earlier trace",
+    )
+    group.add_argument(
+        "--causal",
         action="store_true",
-        help="do not write .nsys2prv.json: inputs, options, and what became of all rows",
+        help="after that, remove the remaining causality violations by shifting ranks; this changes durations",
     )
-    how.add_argument(
+
+
+def _add_names(main: Parser) -> None:
+    group = main.add_argument_group("names of kernels and ranges")
+    group.add_argument(
+        "--kernel-names",
+        choices=("short", "full"),
+        default="short",
+        help="label kernels by their short names (default) or their full demangled names",
+    )
+    group.add_argument(
+        "--kernel-rules",
+        type=Path,
+        metavar="FILE",
+        help="classify kernels by the rules in this file first, then by the built-in ones (docs/kernel-classes.md)",
+    )
+    group.add_argument(
+        "--nvtx-rules",
+        metavar="FILE",
+        help="rename or drop NVTX ranges by the rules in this file first, then by the built-in ones; `none` leaves all names "
+        "as they are (docs/nvtx.md)",
+    )
+    group.add_argument(
+        "--base-pcf",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="give names the values that they have in the .pcf of an earlier trace; repeatable, earlier ones first",
+    )
+
+
+def _add_output(main: Parser) -> None:
+    group = main.add_argument_group("what to write")
+    group.add_argument(
+        "-z", "--compress", action="store_true", help="write .prv.gz instead of .prv"
+    )
+    group.add_argument(
         "--no-paths",
         action="store_true",
         dest="without_paths",
-        help="write names of files without their folders: of inputs, and of the files that the program accessed",
+        help="write file names without folders: of the reports, and of files that the program accessed",
     )
-    how.add_argument(
-        "-j", "--jobs", type=int, default=0, metavar="N", help="workers; one per CPU by default"
+    group.add_argument(
+        "--no-metadata",
+        action="store_true",
+        help="do not write OUTPUT.nsys2prv.json (inputs, options, account of all rows)",
     )
-    how.add_argument(
-        "--engine",
-        default="local",
-        metavar="NAME",
-        help="who works: local (default: threads for up to 4 workers, processes for more), processes, threads, dask (a "
-        "cluster), mpi (the ranks of this MPI job)",
+
+
+def _add_running(main: Parser) -> None:
+    group = main.add_argument_group("how to run")
+    group.add_argument(
+        "-j",
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of workers; default: one per CPU",
     )
-    how.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="of a Dask cluster that is running; without it --engine dask starts its own",
-    )
-    how.add_argument(
+    group.add_argument(
         "--tmp",
         type=Path,
         metavar="DIR",
-        help="folder for temporary files; the output's by default",
+        help="folder for temporary files; default: the folder of the output",
     )
-    how.add_argument(
+    group.add_argument(
         "--keep-going",
         action="store_true",
-        help="leave out reports that cannot be read, and name them; exit status 1 if there was one",
+        help="leave out reports that cannot be read, name them, and exit with status 1",
     )
-    tell = main.add_argument_group("information")
-    tell.add_argument(
-        "--list", action="store_true", help="print what each report holds and convert nothing"
+    group.add_argument(
+        "--engine",
+        default="local",
+        metavar="NAME",
+        help="run the workers as local (default: threads up to 4 workers, else processes), threads, processes, dask (a "
+        "cluster) or mpi (the ranks of this MPI job)",
     )
-    tell.add_argument(
-        "--kinds", action="store_true", help="print the kinds of events that -t takes"
+    group.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="with --engine dask, use the cluster of this scheduler; default: start one",
     )
-    tell.add_argument(
-        "--report",
+    group.add_argument(
+        "-m",
+        "--multi-report",
         action="store_true",
-        help="analyse the job too: print tables as `nsys2prv report` does, and write OUTPUT.report.json and .html",
+        help="no effect, accepted for compatibility: several reports always make one trace",
     )
-    tell.add_argument(
-        "-q",
-        "--quiet",
-        action="store_true",
-        help="no progress and no summary; warnings and errors only",
-    )
-    tell.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="tell everything that was noticed, and all events by kind",
-    )
-    tell.add_argument(
-        "--version", action=_Version, nargs=0, help="the version and, in a checkout, its commit"
-    )
-    add_habits(main)
-    return main
 
 
 def _min_duration(text: str) -> tuple[str, int, str]:

@@ -28,29 +28,29 @@ def copy_views(arguments: list[str]) -> int:
     cfgs = Parser(
         "nsys2prv cfgs",
         allow_abbrev=False,
-        description="List the Paraver views that come with nsys2prv, or write them to DIR.",
+        description="List the Paraver views that come with nsys2prv, or write them to a folder.",
     )
     cfgs.add_argument(
         "folder",
         nargs="?",
         type=Path,
         metavar="DIR",
-        help="where to write them, with workspaces by which Paraver offers them",
+        help="folder to write all views to, with workspaces for Paraver's menu Hints; default: list them",
     )
     cfgs.add_argument(
         "--for",
         dest="trace",
         type=Path,
         metavar="TRACE",
-        help="list those that show something of a .prv or .prv.gz; with DIR: write them for this trace, so that views of "
-        "all NVTX domains open faster",
+        help="list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it, so that "
+        "views of all NVTX domains open faster",
     )
     cfgs.add_argument(
-        "--all", action="store_true", help="list every view, not the most important ones alone"
+        "--all", action="store_true", help="list every view; default: the most important ones"
     )
     options = cfgs.parse_args(arguments)
     if options.all and options.folder:
-        raise UsageError("--all is for lists; DIR gets all views anyway")
+        raise UsageError("--all is for listing; DIR always gets all views")
     if options.folder:
         check_folder_of_views(options.folder)
     if options.trace:
@@ -80,14 +80,16 @@ def show_clocks(arguments: list[str]) -> int:
     clock = Parser(
         "nsys2prv clock",
         allow_abbrev=False,
-        description="How the clocks of hosts were aligned, from a trace's clock file.",
+        description="Show how the hosts' clocks were aligned, from the clock file of a trace (docs/clocks.md).",
     )
-    clock.add_argument("file", type=Path, metavar="FILE.clock.yaml")
+    clock.add_argument(
+        "file", type=Path, metavar="FILE.clock.yaml", help="the clock file beside a trace"
+    )
     clock.add_argument(
         "--plot",
         type=Path,
         metavar="FILE.png",
-        help="draw what was observed, before and after (needs matplotlib)",
+        help="also draw the clocks before and after the alignment to this file (needs matplotlib)",
     )
     options = clock.parse_args(arguments)
     if is_trace(str(options.file)):
@@ -115,17 +117,19 @@ def check_traces_given(arguments: list[str]) -> int:
     asked = Parser(
         "nsys2prv check",
         allow_abbrev=False,
-        description="Tell what in Paraver traces, whoever wrote them, would crash, hang or mislead Paraver (docs/checks.md).",
+        description="Find what would crash, hang or mislead Paraver in any trace, whichever program wrote it (docs/checks.md).",
     )
     asked.add_argument(
         "traces",
         nargs="+",
         metavar="TRACE",
-        help="a .prv or .prv.gz; its .pcf and .row are taken from beside it",
+        help="a .prv or .prv.gz, with its .pcf and .row beside it",
     )
-    asked.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
+    asked.add_argument("--strict", action="store_true", help="exit with status 1 on warnings, too")
     asked.add_argument(
-        "--json", action="store_true", help="print a JSON list with an object for each trace"
+        "--json",
+        action="store_true",
+        help="print a JSON list with an object for each trace; default: text",
     )
     options = asked.parse_args(arguments)
     check_traces("check", options.traces)
@@ -146,8 +150,8 @@ def report_job(arguments: list[str]) -> int:
         "nsys2prv report",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="What holds a job back, and by whom; then efficiencies, overlap, late ranks, kernels, operations, idle time and "
-        "metrics, in tables.\n\n"
+        description="Show what holds a job back, then tables: efficiencies, overlap, late ranks, kernels, operations, idle time, "
+        "metrics (docs/analysis.md).\n\n"
         "examples:\n  nsys2prv report rank*.sqlite\n  nsys2prv report run/ --html run.html\n"
         "  nsys2prv report run/ --only efficiencies,overlap --json run.json",
     )
@@ -165,7 +169,7 @@ def compare_jobs(arguments: list[str]) -> int:
         "nsys2prv diff",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Two jobs side by side: what got faster and slower.\n\nexamples:\n  nsys2prv diff before/ after/\n"
+        description="Compare two jobs: what got faster and what slower.\n\nexamples:\n  nsys2prv diff before/ after/\n"
         "  nsys2prv diff before.json after.json     (as `nsys2prv report --json` writes them)",
     )
     _check_reports(options, arguments)

@@ -1,4 +1,4 @@
-"""The arguments of the command line that say what of a job is wanted."""
+"""The arguments of the command line that select a part of a job."""
 
 from __future__ import annotations
 
@@ -12,43 +12,45 @@ from nsys2prv.conversion.cut.asked import CutOptions
 
 def add_cut(parser: argparse.ArgumentParser) -> None:
     """Add the group of arguments."""
-    less = parser.add_argument_group("to cut a job to size (docs/cutting.md)")
+    less = parser.add_argument_group("a part of the job (docs/cutting.md)")
     less.add_argument(
         "--time",
         default="",
         metavar="FROM:TO",
-        help="keep this span of the trace only: seconds, or with a unit (ns, us, ms, s), or in %%; either end may be omitted",
+        help="convert only this time of the trace, in seconds, with a unit (ns, us, ms, s) or in %%; one end may be left out, as in 10:",
     )
     less.add_argument(
         "--region",
         default="",
         metavar="NVTX[:N]",
-        help="from the first begin to the last end of the NVTX ranges of this name (a glob pattern), or of the N-th, or the "
-        "N-th to M-th (name:N-M), on each thread, from 1",
+        help="convert only from the first begin to the last end of the NVTX ranges with this name (a glob pattern); NAME:N takes "
+        "the N-th on each thread, NAME:N-M the N-th to M-th, counted from 1",
     )
     less.add_argument(
-        "--keep-time", action="store_true", help="the cut keeps its times; it begins at 0 otherwise"
+        "--keep-time",
+        action="store_true",
+        help="keep the times of the whole trace; default: the part begins at 0",
     )
     less.add_argument(
         "--ranks",
         action="append",
         default=[],
         metavar="LIST",
-        help="keep these ranks only, as in 0-7,64",
+        help="convert only these ranks, as in 0-7,64",
     )
     less.add_argument(
         "--hosts",
         action="append",
         default=[],
         metavar="LIST",
-        help="keep reports of these hosts only (glob patterns)",
+        help="convert only reports of these hosts, as in node01,'gpu*'",
     )
     less.add_argument(
         "--devices",
         action="append",
         default=[],
         metavar="LIST",
-        help="keep these GPUs only: numbers as in the names of rows, or beginnings of UUIDs",
+        help="convert only these GPUs: their numbers, or the first 6 or more characters of their UUIDs",
     )
     less.add_argument(
         "--no-args", action="store_true", help="write events without their attributes"
@@ -59,22 +61,22 @@ def add_cut(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KIND=NAMES",
         type=_fields,
-        help="keep only these attributes of this kind, as in kernels=class,registers; repeatable",
+        help="keep only these attributes of this kind, as in kernels=class,registers; default: all; repeatable",
     )
-    less.add_argument("--no-lines", action="store_true", help="no communication lines")
+    less.add_argument("--no-lines", action="store_true", help="write no communication lines")
     less.add_argument(
         "--sample",
         action="append",
         default=[],
         metavar="KIND=N",
         type=_rate,
-        help="keep at most N samples per second of each metric of this kind; repeatable",
+        help="keep at most N samples per second of each metric of this kind; default: all; repeatable",
     )
     less.add_argument(
         "--max-size",
         metavar="SIZE",
         type=_size,
-        help="limit the .prv to this size (500MB, 2GB; before compression); the summary lists what is left out for it",
+        help="leave out less important events until the .prv (before compression) has at most this size, as in 500MB or 2GB",
     )
 
 

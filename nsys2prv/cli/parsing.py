@@ -27,8 +27,6 @@ ELSEWHERE = {
         "-o": "the trace to write is the last argument",
     },
     "nsys2prv report": {
-        "--trace": "report reads all that it needs",
-        "--time": "`nsys2prv --time A:B REPORT... OUTPUT` cuts a trace",
         "--output": "--json FILE and --html FILE write what is found",
         "-o": "--json FILE and --html FILE write what is found",
     },

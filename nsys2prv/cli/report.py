@@ -37,50 +37,64 @@ def add_analysis_options(parser: argparse.ArgumentParser) -> None:
         "--useful",
         choices=("compute", "all-kernels"),
         default="compute",
-        help="which kernels are useful: compute (NCCL is communication, as BSC; default) or all-kernels (as TALP)",
+        help="count as useful the kernels other than NCCL's (compute, default, as BSC's tools do) or all (all-kernels, as TALP does)",
     )
     parser.add_argument(
         "--iterations",
         default="",
         metavar="PATTERN",
-        help='NVTX ranges that are iterations, as in "step*"',
+        help='take each execution of these NVTX ranges as an iteration, as in "step*"; default: find iterations automatically',
     )
     # As it was called before.
     parser.add_argument("--region", dest="iterations", help=argparse.SUPPRESS)
     parser.add_argument(
-        "--bins", type=int, default=200, metavar="N", help="bins of maps over time (200)"
+        "--bins",
+        type=int,
+        default=200,
+        metavar="N",
+        help="number of intervals in maps over time (default: 200)",
     )
     parser.add_argument(
         "--full",
         action="store_true",
-        help="print all findings and tables, not only what fits in 60 lines",
+        help="print all findings and tables; default: at most 60 lines",
     )
     parser.add_argument(
         "--rows",
         type=int,
         metavar="N",
-        help=f"rows of a table that are printed (5, or {MOST_ROWS} with --full)",
+        help=f"print at most N rows of each table (default: 5, or {MOST_ROWS} with --full)",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write everything to this file too"
+        "--json", type=Path, metavar="FILE", help="also write everything to this file as JSON"
     )
-    parser.add_argument("--align", default="auto", metavar="METHOD", help="as for conversions")
-    parser.add_argument("--kernel-rules", type=Path, metavar="FILE", help="as for conversions")
+    parser.add_argument(
+        "--align",
+        default="auto",
+        metavar="METHOD",
+        help="align clocks as a conversion does: auto (default), nccl, mpi, utc, none or a clock file",
+    )
+    parser.add_argument(
+        "--kernel-rules",
+        type=Path,
+        metavar="FILE",
+        help="classify kernels by the rules in this file first",
+    )
     parser.add_argument(
         "-j",
         "--jobs",
         type=int,
         default=0,
         metavar="N",
-        help="worker processes; one per CPU by default",
+        help="number of workers; default: one per CPU",
     )
     parser.add_argument(
         "--tmp",
         type=Path,
         metavar="DIR",
-        help="folder for temporary files; the system's by default",
+        help="folder for temporary files; default: the system's",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
 
 
 def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -89,39 +103,39 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
         "reports",
         nargs="+",
         metavar="REPORT",
-        help="the reports of one job, or a file that --json wrote of it",
+        help="the reports of one job (files, folders, quoted patterns), or the JSON file of an earlier report",
     )
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="NAMES",
-        help="comma-separated analyses; all by default, but critical_path, which is made where it is named",
+        help="show only these analyses, separated by commas; default: all except critical_path",
     )
     parser.add_argument(
         "--compare",
         nargs="+",
         default=[],
         metavar="RUN",
-        help="further jobs for scalability: folders of reports, or files that --json wrote",
+        help="also show how the job scales, with these further jobs: reports, folders, or JSON files of earlier reports",
     )
     parser.add_argument(
         "--scaling",
         choices=("strong", "weak"),
         default="strong",
-        help="how the problem grew over the runs (strong: not)",
+        help="with --compare: strong (default, same problem size) or weak (size grows with the GPUs)",
     )
     parser.add_argument(
         "--html",
         type=Path,
         metavar="FILE",
-        help="write everything as one page for a browser too (needs matplotlib)",
+        help="also write everything to this file as a web page (needs matplotlib)",
     )
     parser.add_argument(
         "--title",
         default="",
         metavar="TEXT",
-        help="what the report is called; its files by default",
+        help="title of the report; default: its files' names",
     )
     add_analysis_options(parser)
     _add_cut(parser)
@@ -150,23 +164,26 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
 
 def _add_cut(parser: argparse.ArgumentParser) -> None:
     """Add the cut options of a conversion; --region is called --cut-region here."""
-    less = parser.add_argument_group("to look at a part of the job (docs/cutting.md)")
+    less = parser.add_argument_group("a part of the job (docs/cutting.md)")
     less.add_argument(
         "-t",
         "--trace",
         action="append",
         default=[],
         metavar="KINDS",
-        help="kinds of events, as for conversions",
+        help="use only these kinds of events, as in kernels,nccl,nvtx; default: all",
     )
     less.add_argument(
-        "--time", default="", metavar="FROM:TO", help="this time alone, as for conversions"
+        "--time",
+        default="",
+        metavar="FROM:TO",
+        help="use only this time of the job, in seconds, with a unit (ns, us, ms, s) or in %%",
     )
     less.add_argument(
         "--cut-region",
         default="",
         metavar="NVTX[:N]",
-        help="the time of these NVTX ranges, as --region of conversions",
+        help="use only the time of these NVTX ranges, as --region of a conversion does",
     )
     for name, what in (("ranks", "ranks"), ("hosts", "hosts"), ("devices", "GPUs")):
         less.add_argument(
@@ -174,7 +191,7 @@ def _add_cut(parser: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             metavar="LIST",
-            help=f"these {what} alone, as for conversions",
+            help=f"use only these {what}",
         )
 
 
@@ -210,7 +227,7 @@ def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, 
         or _cut(options) != {"kinds": (), "cut": CutOptions()}
     ):
         raise UsageError(
-            f"{first}: its figures are made already: give it alone, without --iterations, --useful and what cuts a job"
+            f"{first}: is the result of a finished report: give it alone, without --iterations, --useful and the options for a part of the job"
         )
     described, found = _one_job(first)
     if unknown := set(names) - set(found):
@@ -241,20 +258,20 @@ def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str
         "--fail-above",
         type=_percent,
         metavar="SHARE",
-        help=f"exit status {SLOWER} where B takes longer than A by more than this, as in 5%%: an iteration where those "
-        "are found, else the job",
+        help=f"exit with status {SLOWER} if an iteration of B (without iterations: job B) takes longer than that of A by more than "
+        "this, as in 5%%; default: never",
     )
     parser.add_argument(
         "--html",
         type=Path,
         metavar="FILE",
-        help="write what is printed as one page for a browser too, with all tables",
+        help="also write all tables to this file as a web page",
     )
     parser.add_argument(
         "runs",
         nargs=2,
         metavar="RUN",
-        help="two jobs: a report, a folder of reports, or a file that report --json wrote",
+        help="a job: a report, a folder, a quoted pattern, or the JSON file of an earlier report",
     )
     add_analysis_options(parser)
     options = _checked(parser.parse_args(arguments), ("json", "html"))

@@ -56,7 +56,7 @@ def _options(
     for action in options._actions:
         if action.dest == "paths":
             action.metavar, action.help = (
-                ("REPORT", "the reports to read")
+                ("REPORT", "the reports to read (files, folders, quoted patterns)")
                 if command == "extract"
                 else (
                     "STORE... OUTPUT",
@@ -83,14 +83,16 @@ def _options(
             if command == "extract"
             else "extract"
         )
-        raise UsageError(f"{name} is not of nsys2prv {command}: give it to nsys2prv {other}")
+        raise UsageError(
+            f"{name} is not an option of nsys2prv {command}: give it to nsys2prv {other}"
+        )
     return given
 
 
 def extract(arguments: Sequence[str]) -> int:
     given = _options(
         "extract",
-        "Read reports into a store, from which `nsys2prv merge` writes the trace.",
+        "Read reports into a store, one file, from which `nsys2prv merge` writes the trace (docs/scaling.md).",
         "nsys2prv extract [options] REPORT... -o STORE",
         arguments,
     )
@@ -115,7 +117,7 @@ def extract(arguments: Sequence[str]) -> int:
 def merge(arguments: Sequence[str]) -> int:
     given = _options(
         "merge",
-        "Write one trace of stores that `nsys2prv extract` made. What they were read with holds.",
+        "Write one trace from stores that `nsys2prv extract` made, with the reading options given there.",
         "nsys2prv merge [options] STORE... OUTPUT",
         arguments,
     )
@@ -125,6 +127,6 @@ def merge(arguments: Sequence[str]) -> int:
     for path in reports_meant(given.paths[:-1]):
         if path.exists() and not is_archive(path):
             raise UsageError(
-                f"{path}: is not a store; give stores of nsys2prv extract here, or everything to nsys2prv itself"
+                f"{path}: is not a store; merge takes stores of nsys2prv extract; nsys2prv itself takes reports and stores together"
             )
     return run(given)
