@@ -50,7 +50,7 @@ def copy_views(arguments: list[str]) -> int:
     )
     options = cfgs.parse_args(arguments)
     if options.all and options.folder:
-        raise UsageError("--all is for listing; DIR always gets all views")
+        raise UsageError("use --all without DIR: it is for listing, and DIR always gets all views")
     if options.folder:
         check_folder_of_views(options.folder)
     if options.trace:

@@ -15,6 +15,17 @@ from nsys2prv._util.version import __version__
 
 #: What argparse says of an option that has no value behind it.
 NO_VALUE = re.compile(r"argument (\S+): expected one argument$")
+#: What it says of a value that is no number, and of what is missing.
+NO_NUMBER = re.compile(r"argument (\S+): invalid int value: '(.*)'$", re.S)
+MISSING = re.compile(r"the following arguments are required: (.*)")
+#: How commands are written that lack an argument.
+EXAMPLES = {
+    "nsys2prv report": "`nsys2prv report REPORT...`",
+    "nsys2prv diff": "`nsys2prv diff A B`, where A and B are reports, folders or JSON files of earlier reports",
+    "nsys2prv check": "`nsys2prv check TRACE...`",
+    "nsys2prv clock": "`nsys2prv clock FILE.clock.yaml`",
+    "nsys2prv extract": "`nsys2prv extract REPORT... -o STORE`",
+}
 #: Options that people give to a command that has none of that name, and what to do instead.
 ELSEWHERE = {
     "nsys2prv": {
@@ -42,6 +53,10 @@ class Parser(argparse.ArgumentParser):
             option = self._option_string_actions.get(wanted[1].rpartition("/")[2])
             value = option.metavar if option is not None and option.metavar else "VALUE"
             message = f"{wanted[1]} takes a value; write {wanted[1].rpartition('/')[2]} {value}"
+        elif wanted := NO_NUMBER.match(message):
+            message = f"{wanted[1].rpartition('/')[2]} {wanted[2]}: give a whole number"
+        elif wanted := MISSING.match(message):
+            message = f"{wanted[1]} is missing; write {EXAMPLES.get(self.prog, self.prog)}"
         raise UsageError(f"{message}; {self.help_hint}")
 
     @property

@@ -140,16 +140,23 @@ def _one_after_the_other(infos: Sequence[ReportInfo]) -> list[str]:
 
 def _ranks(infos: Sequence[ReportInfo]) -> list[str]:
     """Return the MPI ranks that two processes claim."""
-    seen: dict[int, tuple[tuple[str, int], str]] = {}
+    seen: dict[int, tuple[tuple[str, int], ReportInfo]] = {}
     for info in infos:
         for process, rank in info.ranks.items():
             who = (info.host, process)
-            known = seen.setdefault(rank, (who, info.name))
+            known = seen.setdefault(rank, (who, info))
             if known[0] != who:
                 return [
-                    f"MPI rank {rank} is in {known[1]} and in {info.name}, as different processes: are they of one job?"
+                    f"MPI rank {rank} is in {_both(known[1], info)}, as different processes: are they of one job?"
                 ]
     return []
+
+
+def _both(first: ReportInfo, second: ReportInfo) -> str:
+    """Name two reports: by their paths where they have the same name."""
+    if first.name == second.name:
+        return f"{first.given} and in {second.given}"
+    return f"{first.name} and in {second.name}"
 
 
 def _launched(infos: Sequence[ReportInfo]) -> list[str]:
@@ -172,7 +179,7 @@ def _launched(infos: Sequence[ReportInfo]) -> list[str]:
             first = seen.setdefault(info.launcher_ranks[name], info)
             if first is not info and info.given not in copies:
                 return [
-                    f"rank {info.launcher_ranks[name]} ({name}) is in {first.name} and in {info.name}: are they of one job?"
+                    f"rank {info.launcher_ranks[name]} ({name}) is in {_both(first, info)}: are they of one job?"
                 ]
     return []
 

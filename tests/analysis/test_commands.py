@@ -181,10 +181,11 @@ def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["report"], 2, "the following arguments are required: REPORT"),
+        (["report"], 2, "REPORT is missing; write `nsys2prv report REPORT...`"),
         (["report", "no-such.sqlite"], 1, "no-such.sqlite: "),
         (["report", *GRAPHS, "--only", "speed"], 2, "speed: no such analysis"),
         (["report", *GRAPHS, "--region", "nowhere*"], 2, "no NVTX range has such a name"),
+        (["report", *GRAPHS, "--bins", "x"], 2, "--bins x: give a whole number"),
         (["report", *GRAPHS, "--bins", "0"], 2, "--bins takes a number from 1 on"),
         (["report", *GRAPHS, "--useful", "all"], 2, "invalid choice"),
         (
@@ -196,7 +197,7 @@ def test_a_report_beside_a_conversion(tmp_path: Path, capsys: pytest.CaptureFixt
         (["report", "--json", *GRAPHS], 2, "rank0.sqlite: is a report"),
         (["report", *GRAPHS, "--html", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
         (["diff", *GRAPHS, "--json", GRAPHS[1]], 2, "rank1.sqlite: is a report"),
-        (["diff", GRAPHS[0]], 2, "the following arguments are required: RUN"),
+        (["diff", GRAPHS[0]], 2, "RUN is missing; write `nsys2prv diff A B`"),
         (["diff", "a.json", "b.json"], 1, "a.json: No such file"),
         (["diff", "pyproject.toml", "b.json"], 1, "pyproject.toml: "),
     ],

@@ -560,6 +560,7 @@ def test_sizes_are_kept(sample: Sample, tmp_path: Path) -> None:
         ({"ranks": ("3-1",)}, "range is empty"),
         ({"fields": {"kernels": ("nonsense",)}}, "no such attribute; there are: "),
         ({"fields": {"nonsense": ("bytes",)}}, "no such kind"),
+        ({"time": "5s:1s"}, "--time 5s:1s: ends before it begins"),
         ({"rates": {"kernels": 5}}, "no such kind of sampled numbers"),
         ({"rates": {"gpu_metrics": 0}}, "how many samples"),
         ({"max_size": 0}, "--max-size"),

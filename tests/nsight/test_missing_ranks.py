@@ -70,13 +70,10 @@ def test_two_reports_of_one_rank(
     reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     generate(tmp_path / "other", ranks=2, hosts=1, steps=1, layers=1, seed=9)
-    assert (
-        main([reports[0], str(tmp_path / "other" / "rank0.sqlite"), str(tmp_path / "x.prv"), "-q"])
-        == 0
-    )
-    assert "rank 0 (RANK) is in rank0.sqlite and in rank0.sqlite: are they of one job?" in _warned(
-        capsys
-    )
+    other = str(tmp_path / "other" / "rank0.sqlite")
+    assert main([reports[0], other, str(tmp_path / "x.prv"), "-q"]) == 0
+    said = f"rank 0 (RANK) is in {reports[0]} and in {other}: are they of one job?"
+    assert said in _warned(capsys), "reports of the same name are told apart by their paths"
 
 
 def _info(

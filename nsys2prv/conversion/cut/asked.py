@@ -76,6 +76,9 @@ def span(text: str) -> tuple[Moment | None, Moment | None]:
     ends = tuple(_moment(end.strip(), text) if end.strip() else None for end in (first, last))
     if not colon or ends == (None, None):
         raise _no_span(text)
+    begin, end = ends
+    if begin and end and begin.ratio == end.ratio and end.number < begin.number:
+        raise UsageError(f"--time {text}: ends before it begins; give FROM:TO, as in 1s:5s")
     return ends
 
 
