@@ -3,7 +3,7 @@ aligning, and the bound told.
 
     python benchmarks/few_calls.py [--seeds N]
 
-prints the table of docs/clocks.md. Every job has four hosts with one member each in one
+prints the table of which docs/clocks.md has some rows. Every job has four hosts with one member each in one
 communicator, recorded from its beginning; their clocks are wrong by up to 50 ms and drift by up to
 50 ppm. Calls follow each other at random intervals, half to one and a half of the usual one. Ends
 jitter by up to 20 us, and the last to come ends 10 us later, as was measured. Last come the same
