@@ -94,6 +94,20 @@ def test_links_of_documents_lead_to_files() -> None:
             assert (page.parent / link).exists(), (page.name, link)
 
 
+def test_links_of_the_site_stay_on_it_and_lead_to_headings() -> None:
+    def anchors(page: Path) -> set[str]:
+        titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+        return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title.lower())) for title in titles}
+
+    for page in DOCS.glob("*.md"):
+        for link, anchor in re.findall(
+            r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")
+        ):
+            target = (page.parent / link if link else page).resolve()
+            assert target.is_relative_to(DOCS), (page.name, link)
+            assert not anchor or anchor in anchors(target), (page.name, link, anchor)
+
+
 def test_the_tutorial_names_entries_of_menus() -> None:
     entries = re.findall(
         r"^Hints > nsys2prv (.+) > \*\*(.+)\*\*$",
