@@ -24,7 +24,7 @@ def conclude(_: Mapping[str, pl.DataFrame], context: Context) -> Result:
         return Result(
             "clocks",
             ANALYSIS.title,
-            missing=["clocks of hosts: none was corrected against another"],
+            missing=["clocks of hosts: all reports have the same clock, or none was corrected"],
         )
     table = Table(
         "Corrections of the hosts' clocks, least certain first", context.clocks, __doc__ or ""

@@ -213,13 +213,13 @@ def _communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.Da
     joined = rows.join(
         labels, left_on="communicator", right_on="value", how="left", maintain_order="left"
     )
-    return joined.with_columns(communicator=pl.coalesce("label", pl.lit("not told"))).drop("label")
+    return joined.with_columns(communicator=pl.coalesce("label", pl.lit("unknown"))).drop("label")
 
 
 def _operations() -> pl.Expr:
     return (
         pl.col("operation")
-        .replace_strict(labels_of("nccl_operation"), default="not told", return_dtype=pl.String)
+        .replace_strict(labels_of("nccl_operation"), default="unknown", return_dtype=pl.String)
         .alias("operation")
     )
 

@@ -128,7 +128,7 @@ def _changes(first: Run, second: Run) -> list[tuple[str, float]]:
     if None not in classes:
         joined = _joined(classes[0].frame, classes[1].frame, ("class",), "count", "time_ns")
         rows = joined.filter(pl.col("class") != "Communication").select("class", "change_ns").rows()
-        found += [(f"kernels of class {name}", float(change)) for name, change in rows]
+        found += [(f"{name} kernels", float(change)) for name, change in rows]
     return found
 
 
@@ -255,7 +255,11 @@ def _jobs(first: Run, second: Run) -> pl.DataFrame:
         if None not in pair:
             figures = [found.frame.row(0, named=True) for found in pair]
             rows += [
-                (f"{table}: {name.replace('_', ' ')}", figures[0][name], figures[1].get(name))
+                (
+                    f"{table}s: {name.removeprefix('host_').replace('_', ' ')}",
+                    figures[0][name],
+                    figures[1].get(name),
+                )
                 for name in figures[0]
                 if name.endswith("efficiency")
             ]

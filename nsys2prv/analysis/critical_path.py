@@ -102,7 +102,7 @@ def _shares(pieces: pl.DataFrame, whole: int, key: str) -> pl.DataFrame:
 
 def _labelled(pieces: pl.DataFrame, whole: int, key: str, values: str) -> pl.DataFrame:
     """The same, with labels in the place of the values of a closed set."""
-    text = pl.col(key).replace_strict(labels_of(values), default="not told", return_dtype=pl.String)
+    text = pl.col(key).replace_strict(labels_of(values), default="unknown", return_dtype=pl.String)
     return _shares(pieces, whole, key).with_columns(text)
 
 

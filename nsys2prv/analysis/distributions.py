@@ -22,7 +22,7 @@ LEAST_FACTOR = 1.2
 #: (one uniform mode has 3.5, a normal 2.7).
 LEAST_D = 4.0
 RULE = (
-    f"two modes: the logarithms of the durations divided in two (Otsu) with at least {LEAST_SHARE:.0%} and {LEAST_COUNT} executions on "
+    f"bimodal: the logarithms of the durations divided in two (Otsu) with at least {LEAST_SHARE:.0%} and {LEAST_COUNT} executions on "
     f"either side, means that differ by a factor of {LEAST_FACTOR} or more, and Ashman's D of {LEAST_D:g} or more"
 )
 

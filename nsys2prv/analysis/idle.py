@@ -317,7 +317,7 @@ def _rules(
                 "API calls that wait for the device and leave it idle",
                 int(blocking["count"].sum()),
                 int(blocking["time_ns"].sum()),
-                "wait for events or streams rather than the device, and as late as can be",
+                "wait for events or streams rather than the device, and as late as possible",
             )
         )
     if found["gaps"].height:
@@ -333,10 +333,10 @@ def _rules(
         low = found["chunks"].filter(pl.col("busy_share") < LOW)
         rows.append(
             (
-                f"{CHUNKS}ths of the job in which a device is busy less than {LOW:.0%}",
+                f"parts of the job (1/{CHUNKS} each) in which a device is busy less than {LOW:.0%}",
                 low.height,
                 int(((low["end"] - low["begin"]) * (1 - low["busy_share"])).sum()),
-                "more work at a time, or overlap with the host",
+                "launch more work at a time, or overlap it with the host",
             )
         )
     return pl.DataFrame(

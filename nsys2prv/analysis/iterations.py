@@ -51,7 +51,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     steady, parts = context.question.steady, found["iterations"]
     if steady is None or not parts.height:
-        missing = ["iterations: none were found, for the job does not repeat itself"]
+        missing = ["iterations: none found; the job does not repeat itself"]
         return Result("iterations", ANALYSIS.title, missing=missing)
     begin = np.array(steady.begins, np.int64)
     times = pl.DataFrame(

@@ -305,8 +305,9 @@ class OpenJob:
         if not selected:
             return f"not read: {', '.join(kind.name for kind in kinds)} left out"
         there = [table for table in tables if table in held]
-        many = " or ".join(dict.fromkeys(there or tables))
-        return f"no usable rows in {many}" if there else f"no report has a table {many}"
+        named = list(dict.fromkeys(there or tables))
+        many = f"{'any of the tables' if len(named) > 1 else 'the table'} {', '.join(named)}"
+        return f"no usable rows in {many}" if there else f"not recorded: no report has {many}"
 
     def analyse(
         self, *names: str, useful: str = "compute", region: str = "", bins: int = 200

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from nsys2prv.analysis.book import UNKNOWN, Samples
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
+from nsys2prv.analysis.text import duration
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, Unit
 
 #: Layouts whose samples tell of the time since the sample before; those of the others, of the time
@@ -188,7 +189,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         "metrics",
         ANALYSIS.title,
         tables,
-        [f"{bins} bins of {context.duration / bins:,.0f} ns"],
+        [f"maps over time have {bins} bins of {duration(context.duration / bins)}"],
         missing,
     )
 

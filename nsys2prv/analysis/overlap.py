@@ -181,7 +181,7 @@ def _by_operation(kernels: pl.DataFrame) -> dict[str, Table]:
     of_nccl = (
         pl.col("operation")
         .cast(pl.Int64)
-        .replace_strict(nccl, default="operation not told", return_dtype=pl.String)
+        .replace_strict(nccl, default="operation unknown", return_dtype=pl.String)
     )
     of_memory = (
         pl.col("name")

@@ -99,7 +99,7 @@ def _blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         line
         for lack in result.missing
         for line in textwrap.wrap(
-            f"not given - {lack}", width, subsequent_indent="      ", break_on_hyphens=False
+            f"not available: {lack}", width, subsequent_indent="      ", break_on_hyphens=False
         )
     ]
     tables = [

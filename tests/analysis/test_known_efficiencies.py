@@ -178,7 +178,7 @@ def test_overlap(two: dict[str, dict[str, Result]]) -> None:
     assert tables["operations"].frame.select(
         "operation", "count", "time_ns", "exposed_ns"
     ).rows() == [
-        ("NCCL operation not told", 2, 400, 300),
+        ("NCCL operation unknown", 2, 400, 300),
         ("CUDA memcpy Host-to-Device", 1, 50, 50),
     ]
     assert tables["concurrency"].frame.select("kernels", "time_ns").rows() == [(1, 300), (2, 100)]

@@ -133,7 +133,7 @@ class Factors(Struct, frozen=True):
 
 
 class Items(Struct, frozen=True):
-    """Sentences. kind: `note`, or `missing` for what is not given."""
+    """Sentences. kind: `note`, or `missing` for what is not available."""
 
     items: list[str]
     kind: str = "note"
