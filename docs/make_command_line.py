@@ -16,22 +16,22 @@ from nsys2prv.cli.parsing import Parser
 
 HEAD = """# Command line
 
-Made from the parsers by `python docs/make_command_line.py`. `nsys2prv help COMMAND` prints the same, and `man nsys2prv` where the folder
-`share/man` of the installation is on the `MANPATH`. Completion for bash and zsh: `source completions/nsys2prv` in a checkout; installed it
-is `share/bash-completion/completions/nsys2prv`.
+`nsys2prv help COMMAND` and `man nsys2prv` show the same. For completion in bash and zsh: `. completions/nsys2prv` in the checkout. This page is made
+by `python docs/make_command_line.py`.
 """
 STATUS = """## Exit status
 
 | status | meaning |
 |---|---|
 | 0 | done |
-| 1 | an error, told in one line; with `--keep-going`, some report was left out; `check`: the trace has errors |
-| 2 | the command line asks for something that cannot be |
-| 3 | the reports can be read, and hold nothing to write |
+| 1 | an error, in one line; with `--keep-going`, some report was left out; `check`: the trace has errors |
+| 2 | wrong command line |
+| 3 | the reports hold nothing to write |
+| 4 | `diff --fail-above`: the second job is slower |
 | 130 | interrupted (Ctrl-C) |
 | 128 + n | ended by signal n |
 
-Warnings do not change it. [faults.md](faults.md) tells what happens on full disks and the like.
+Warnings do not change it. [faults.md](faults.md) says what happens on full disks and the like.
 """
 
 
@@ -68,6 +68,14 @@ def options(parser: Parser) -> Iterator[tuple[str, str]]:
         yield f"{names} {value}".strip(), " ".join((action.help or "").replace("%%", "%").split())
 
 
+def written(action: argparse.Action) -> str:
+    """How a positional argument is written in a usage line."""
+    name = str(action.metavar)
+    if isinstance(action.nargs, int):
+        return " ".join([name] * action.nargs)
+    return {"+": f"{name}...", "?": f"[{name}]"}.get(action.nargs or "", name)
+
+
 def usage(parser: Parser) -> str:
     """How the command is written, in one line."""
     if parser.usage:
@@ -76,7 +84,7 @@ def usage(parser: Parser) -> str:
         [
             parser.prog,
             "[options]",
-            *(str(action.metavar) for action in parser._actions if not action.option_strings),
+            *(written(action) for action in parser._actions if not action.option_strings),
         ]
     )
 

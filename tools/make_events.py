@@ -77,13 +77,13 @@ def page() -> str:
 def _kinds() -> Iterator[str]:
     for kind in sorted(all_kinds(), key=lambda kind: kind.title):
         yield f"## {kind.title}\n"
-        groups = ", ".join(f"`{group}`" for group in kind.groups)
-        along = ", ".join(f"`{name}`" for name in kind.selection.implied_by)
-        included = (f"; included in {groups}" if groups else "") + (
-            f"; comes along with {along}" if along else ""
-        )
+        including = (*kind.groups, *kind.selection.implied_by)
+        groups = ", ".join(f"`{name}`" for name in dict.fromkeys(including))
+        included = f"; included in {groups}" if groups else ""
         included += (
-            f"; only by that name or `{kind.selection.opt_in}`" if kind.selection.opt_in else ""
+            f"; not by default: name it, or use `{kind.selection.opt_in}`"
+            if kind.selection.opt_in
+            else ""
         )
         yield f"`-t {kind.name}`{included}. Row: {kind.row}. {_tables((*kind.tables, *kind.reads.lookup_tables))}.\n"
         yield from _layouts(kind.layouts)

@@ -99,14 +99,14 @@ def _kinds() -> int:
     from nsys2prv.events import all_kinds
 
     for kind in all_kinds():
+        including = (*kind.groups, *kind.selection.implied_by)
         print(
             f"{kind.name:<22} {kind.title}"
-            + (f"; also: {', '.join(kind.groups)}" if kind.groups else "")
+            + (f" (included in {', '.join(dict.fromkeys(including))})" if including else "")
             + (
-                f"; comes along with: {', '.join(kind.selection.implied_by)}"
-                if kind.selection.implied_by
+                f" (not by default: name it, or use {kind.selection.opt_in})"
+                if kind.selection.opt_in
                 else ""
             )
-            + (f"; only by its name or {kind.selection.opt_in}" if kind.selection.opt_in else "")
         )
     return 0

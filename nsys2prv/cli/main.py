@@ -104,11 +104,11 @@ def _help(arguments: list[str]) -> int:
 
 #: What stands before everything else on the command line.
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "cfgs": copy_views,
-    "check": check_traces_given,
-    "clock": show_clocks,
     "report": report_job,
+    "cfgs": copy_views,
     "diff": compare_jobs,
+    "clock": show_clocks,
+    "check": check_traces_given,
     "extract": stores.extract,
     "merge": stores.merge,
     "help": _help,

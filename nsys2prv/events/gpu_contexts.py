@@ -159,7 +159,7 @@ KINDS = (
     ),
     EventKind(
         NAME,
-        "States of GPUs that tasks share, or of which a task has several; by this name, of all",
+        "States of GPUs that tasks share, or of which a task has several; of all GPUs if named",
         "physical GPU",
         (),
         (LAYOUT,),

@@ -42,7 +42,7 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["--list", "out.prv"], ["is a trace"]),
         (["reprot", REPORT], ["did you mean `nsys2prv report`?"]),
         (["help", "dif"], ["did you mean `nsys2prv help diff`?"]),
-        (["help", "zzzz"], ["there are cfgs, check, clock"]),
+        (["help", "zzzz"], ["there are report, cfgs, diff"]),
         (["diff", "a"], ["nsys2prv help diff"]),
         (["diff", "--html"], ["--html takes a value; write --html FILE; `nsys2prv help diff`"]),
         (["diff", REPORT, REPORT, "--html"], ["--html takes a value; write --html FILE"]),
