@@ -304,10 +304,14 @@ def test_views_of_lines_need_lines_of_their_tag() -> None:
     assert _why("extra/analysis/nccl_traffic_2dh.cfg", {NCCL}) == "no communication of tag 55010"
 
 
-def test_views_of_states_need_states() -> None:
-    assert _why("views/states.cfg", {KERNEL}) == "no states"
+@pytest.mark.parametrize(
+    "view",
+    ["views/states.cfg", "analysis/state_time_2dh.cfg", "extra/analysis/state_share_2dh.cfg"],
+)
+def test_views_of_states_need_states(view: str) -> None:
+    assert _why(view, {KERNEL}) == "no states"
     with_states = Contents(frozenset({KERNEL}), frozenset({KERNEL}), frozenset(), frozenset({0, 1}))
-    assert why_empty(VIEWS["views/states.cfg"].cfg, with_states, {}) == ""
+    assert why_empty(VIEWS[view].cfg, with_states, {}) == ""
 
 
 # -------------------------------------------------------------------------------------------------------- as Paraver does

@@ -86,8 +86,9 @@ def why_empty(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
 
     A timeline shows something where one of its open windows is not 0 throughout, a table where none
     is of the windows that it takes its columns, planes and values from: what else Paraver writes
-    there is all of the time, in a column of 0. It opens neither on a trace without any event type
-    that the view names.
+    there is all of the time, in a column of 0. One that has a column for 0 shows something where
+    one of its windows finds records. It opens neither on a trace without any event type that the
+    view names.
     """
     windows = _Windows(cfg.windows, trace, names)
     reasons = windows.lacking_all() or (
@@ -125,12 +126,22 @@ class _Windows(Struct, frozen=True):
     def of_table(self, histogram: Histogram) -> list[str]:
         if histogram.statistic in COMMUNICATION_STATISTICS:
             return self._of_tags(self.windows[histogram.data - 1])
+        if histogram.zero and all(told := self._of_records()):
+            return [reason for reasons in told for reason in reasons]
         numbers = [
             histogram.control,
             *([histogram.planes] if histogram.planes is not None else []),
             *([] if histogram.statistic in OF_THE_COLUMNS else [histogram.data]),
         ]
         return [reason for number in numbers for reason in self.of_window(number)]
+
+    def _of_records(self) -> list[list[str]]:
+        """Return the results for the windows that read records, whatever is made of them."""
+        return [
+            self._of_single(window)
+            for window in self.windows
+            if isinstance(window, Single) and _function(window) not in OF_ROWS
+        ]
 
     def of_window(self, number: int) -> list[str]:
         """Return the result for a window by its number, from 1."""
