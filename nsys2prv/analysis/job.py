@@ -41,8 +41,7 @@ from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.conversion.archive import blame_stores
 from nsys2prv.conversion.cut.plan import CutPlan
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.options import DEFAULTS, Options
-from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, catalogue

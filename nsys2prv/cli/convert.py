@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nsys2prv._util import signals
 from nsys2prv._util.archive import is_archive
@@ -23,9 +22,6 @@ from nsys2prv.cli.mistakes import (
 )
 from nsys2prv.conversion.startup import start_workers
 from nsys2prv.nsight.report_files import reports_meant
-
-if TYPE_CHECKING:
-    pass
 
 
 def run(options: argparse.Namespace) -> int:

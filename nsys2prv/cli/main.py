@@ -6,28 +6,23 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 from nsys2prv._util import signals
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.memory import check_address_space, keep_freed_memory
-from nsys2prv.cli import stores
 from nsys2prv.cli.arguments import parser
 from nsys2prv.cli.commands import (
     check_traces_given,
     compare_jobs,
     copy_views,
+    extract_reports,
+    merge_stores,
     report_job,
     show_clocks,
 )
 from nsys2prv.cli.convert import complain, run
 from nsys2prv.cli.cut_arguments import joined_kinds
-from nsys2prv.cli.mistakes import (
-    check_command,
-)
-
-if TYPE_CHECKING:
-    pass
+from nsys2prv.cli.mistakes import check_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,7 +104,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "diff": compare_jobs,
     "clock": show_clocks,
     "check": check_traces_given,
-    "extract": stores.extract,
-    "merge": stores.merge,
+    "extract": extract_reports,
+    "merge": merge_stores,
     "help": _help,
 }

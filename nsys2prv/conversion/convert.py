@@ -22,14 +22,12 @@ from nsys2prv._util.files import (
     working_folder,
 )
 from nsys2prv.clock.maps import UNPLACED
-from nsys2prv.conversion import metadata, paraver_memory
+from nsys2prv.conversion import metadata
 from nsys2prv.conversion.archive import blame_stores
 from nsys2prv.conversion.clock_text import comments
 from nsys2prv.conversion.cut.plan import CutPlan
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.options import DEFAULTS, Options
-from nsys2prv.conversion.paraver_memory import MemoryEstimate
-from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.summary import Summary, Written
 from nsys2prv.conversion.timeline import Timeline
@@ -37,7 +35,7 @@ from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.counters import Metric, counter_codes
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.report_files import reports_meant
-from nsys2prv.paraver import records
+from nsys2prv.paraver import memory, records
 from nsys2prv.paraver.event_types import codes_of, counter_types, event_types
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
@@ -175,7 +173,7 @@ def write_job(
                 codes_of(catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
                 | sampled
             ),
-            MemoryEstimate.of(
+            memory.MemoryEstimate.of(
                 job.runs, sum(len(codes) for _, codes in manifest.closings) - sum(repeated.values())
             ),
             sizes,
@@ -193,7 +191,7 @@ def write_job(
 
 def _smaller(job: Job) -> str:
     """Return what options would make of a trace that takes Paraver long to open, for people."""
-    if MemoryEstimate.of(job.runs).memory < paraver_memory.WORTH_TELLING:
+    if memory.MemoryEstimate.of(job.runs).memory < memory.WORTH_TELLING:
         return ""
     from nsys2prv.conversion.cut.size import smaller_sizes
 

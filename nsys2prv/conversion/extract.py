@@ -19,8 +19,7 @@ from nsys2prv._util.files import (
 )
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.archive import MANIFEST, ArchivedReport, ArchiveManifest, manifest
-from nsys2prv.conversion.options import DEFAULTS, Options
-from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import OpenedReports, find_spans, opened, read_all
 from nsys2prv.conversion.summary import far_rows
 from nsys2prv.nsight.report_files import unchanged

@@ -21,12 +21,11 @@ from nsys2prv._util.errors import Detail, NothingToWrite, Nsys2prvError, Unreada
 from nsys2prv._util.progress import Progress
 from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord
-from nsys2prv.conversion import archive, derive, device_states, inspection
+from nsys2prv.conversion import archive, derive, device_states
 from nsys2prv.conversion import reading as extract
 from nsys2prv.conversion.cut.selection import wanted_reports
 from nsys2prv.conversion.job import Job, Workers, threads_of, trace_duration
-from nsys2prv.conversion.options import DEFAULTS
-from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.options import DEFAULTS, Plan
 from nsys2prv.conversion.spans import Span, all_spans, find_span, plan_span_tasks
 from nsys2prv.conversion.startup import should_parallelize
 from nsys2prv.conversion.summary import far_rows
@@ -239,8 +238,8 @@ def opened(
     lookers = Workers(
         pool if len(exports) > 1 and should_parallelize(exports, pool.jobs) else alone(), progress
     )
-    looked = inspection.inspect_reports(
-        exports, folder, plan.keep_going, partial(lookers.run, what=inspection.names)
+    looked = extract.inspect_reports(
+        exports, folder, plan.keep_going, partial(lookers.run, what=extract.first_report_name)
     )
     for found in progress.over(looked, "opening reports", len(exports)):
         if isinstance(found, ReportInfo):
@@ -471,15 +470,15 @@ def _span(reading: _Reading, placements: Sequence[Placement]) -> tuple[int, int]
 
 def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) -> Timeline:
     """Return the timeline with ranks moved so that no event contradicts another's."""
-    from nsys2prv.conversion import causality
+    from nsys2prv.conversion import align
 
     reports = range(len(reading.infos))
     book = _facts(reading, model, [placement.map for placement in placed.placements], reports)
-    order = causality.restored_order(book, len(reports), reading.folder / "order", reading.run)
+    order = align.restore_order(book, len(reports), reading.folder / "order", reading.run)
     clocks, hosts = host_clocks(reading.infos, reading.placements)
-    names = causality.report_names(reading.infos, model.processes)
+    names = align.distinct_report_names(reading.infos, model.processes)
     return start_at_first_event(
-        causality.moved(placed, order, names, [hosts[clock] for clock in clocks]), reading.spans
+        align.move_reports(placed, order, names, [hosts[clock] for clock in clocks]), reading.spans
     )
 
 

@@ -1,28 +1,97 @@
-"""Read exports into sorted runs. Each task reads part of one report, on its own, in bounded memory.
+"""Read exports: the metadata of all of them first, then their tables into sorted runs. Each task
+reads part of one report, on its own, in bounded memory.
 
 Kinds of events that take rows of the same table share one reading of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import FrameWriter, StoredFrame
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.conversion.startup import bytes_of
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Extraction, Settings
 from nsys2prv.events.kind import Account, EventKind, Index
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.events.nccl_regions import RegionIndex, save_regions
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.opening import open_source
+from nsys2prv.nsight.info import ReportInfo, inspect
+from nsys2prv.nsight.opening import open_source, prepared
 from nsys2prv.nsight.source import Part, Shared
 from nsys2prv.store.runs import SpillWriter
 from nsys2prv.store.task_result import TaskResult
+
+#: Reports that a worker inspects in one task: up to so many, or so many bytes.
+INSPECTED_REPORTS, INSPECTED_BYTES = 16, 50_000_000
+
+#: An export, and the report as it was given.
+Export = tuple[Path, Path]
+
+
+def inspect_reports(
+    paths: Sequence[Path],
+    folder: Path,
+    keep_going: bool,
+    run: Callable[[Callable, Iterable], Iterator],
+) -> Iterator[ReportInfo | Nsys2prvError]:
+    """Read the metadata of the reports, in their order; for one that cannot be read, the error.
+
+    folder: where exports are made of reports that are none, by this process. keep_going: also after
+    one that none can be made of. run: maps over tasks, in order.
+    """
+    for found in run(inspect_task, _inspection_tasks(paths, folder, keep_going)):
+        yield from found
+
+
+def inspect_task(task: Sequence[Export | Nsys2prvError]) -> list[ReportInfo | Nsys2prvError]:
+    """Read the metadata of some reports."""
+    return [export if isinstance(export, Nsys2prvError) else _inspect(*export) for export in task]
+
+
+def first_report_name(task: Sequence[Export | Nsys2prvError]) -> str:
+    """Return the first report of a task, for users."""
+    return next(
+        (str(export[1]) for export in task if not isinstance(export, Nsys2prvError)), "nsys2prv"
+    )
+
+
+def _inspect(path: Path, source: Path) -> ReportInfo | Nsys2prvError:
+    try:
+        return inspect(path, source)
+    except Nsys2prvError as error:
+        return error
+
+
+def _inspection_tasks(
+    paths: Sequence[Path], folder: Path, keep_going: bool
+) -> Iterator[list[Export | Nsys2prvError]]:
+    """Divide the reports into portions inspected together. None waits behind an export that had to
+    be made.
+    """
+    portion: list[Export | Nsys2prvError] = []
+    size = 0
+    for number, path in enumerate(paths):
+        try:
+            export = prepared(path, folder / f"export-{number}")
+            portion.append(export)
+            size += bytes_of(export[0])
+            made = export[0] != path
+        except Nsys2prvError as error:
+            portion.append(error)
+            made = False
+            if not keep_going:
+                break
+        if len(portion) >= INSPECTED_REPORTS or size >= INSPECTED_BYTES or made:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
 
 
 def group_by_table(kinds: Iterable[EventKind]) -> list[tuple[EventKind, ...]]:
@@ -63,7 +132,6 @@ PART_ROWS = 200_000
 #: Rows of one task: small enough to share the work out, large enough that opening the report again
 #: costs nothing.
 TASK_ROWS = 400_000
-#: In the account of rows: those that a kind only takes note of while reading.
 
 
 class Task(Struct, frozen=True):

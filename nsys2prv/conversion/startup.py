@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from nsys2prv._util import engines
-from nsys2prv._util.engines.cpus import available_cpus
+from nsys2prv._util.engines.local import available_cpus
 from nsys2prv._util.engines.pool import MOST_THREADS, worth_parallelizing
 from nsys2prv._util.memory import importing
 from nsys2prv.nsight.report_files import signature
@@ -44,6 +44,5 @@ def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None
 def _get_ready() -> None:
     """Import what the first tasks need."""
     with importing():
-        for name in ("conversion.inspection", "conversion.archive"):
-            import_module(f"nsys2prv.{name}")
+        import_module("nsys2prv.conversion.archive")
         import_module("nsys2prv.events").all_kinds()

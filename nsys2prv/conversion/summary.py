@@ -18,7 +18,6 @@ from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.clock_text import MOST, causal_lines, table
 from nsys2prv.conversion.closing import clock_lines, closing_html, closing_text
 from nsys2prv.conversion.ledger import Ledger, accounts, ledger
-from nsys2prv.conversion.paraver_memory import MemoryEstimate
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.kind import EventKind
@@ -27,6 +26,7 @@ from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.capture import ERROR, INFO, Message
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.opening import open_source
+from nsys2prv.paraver.memory import MemoryEstimate
 from nsys2prv.store.task_result import TaskResult
 
 if TYPE_CHECKING:

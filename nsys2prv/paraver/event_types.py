@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
 from nsys2prv.events.catalogue.counters import Metric
-from nsys2prv.paraver.pcf import EventType
-from nsys2prv.paraver.text import LONGEST, clean
+from nsys2prv.paraver.pcf import LONGEST, EventType, clean
 from nsys2prv.paraver.values import NameValues
 
 DEFAULT_DOMAIN = "default domain"

@@ -14,8 +14,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from nsys2prv.events.catalogue import DomainCode, Field, catalogue
-from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text
-from nsys2prv.paraver.merging import merged
+from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text, merge_lines
 from nsys2prv.paraver.output import Output
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, fields_present
 from nsys2prv.store.samples import SampleTable, joined, numbers, without_holes
@@ -53,7 +52,7 @@ def write_window(manifest_path: Path, output: Output, number: int) -> tuple[int,
 
     def pieces() -> Iterator[np.ndarray]:
         batches.extend(formatter.batches(number))
-        yield from merged(batches)
+        yield from merge_lines(batches)
 
     output.put(number, pieces())
     return sum(len(batch.times) for batch in batches), formatter.repeated.copy()

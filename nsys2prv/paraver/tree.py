@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from nsys2prv.paraver.text import clean
+from nsys2prv.paraver.pcf import clean
 
 
 class Node(Struct, frozen=True):

@@ -23,8 +23,7 @@ from tools.commands import ENVIRONMENT, wait_for
 
 from nsys2prv import Options, convert
 from nsys2prv._util import engines
-from nsys2prv._util.engines import cpus
-from nsys2prv._util.engines.local import SerialExecutor
+from nsys2prv._util.engines.local import SerialExecutor, available_cpus
 from nsys2prv._util.engines.pool import MOST_THREADS, Pool
 from nsys2prv._util.engines.processes import ProcessExecutor, Worker, WorkerLost
 from nsys2prv._util.engines.worker import receive, send
@@ -413,4 +412,4 @@ def test_processors_of_a_control_group(
         (tmp_path / "groups" / name).write_text(text)
     (tmp_path / "self").write_text(membership)
     expected = min(len(os.sched_getaffinity(0)), most)
-    assert cpus.available_cpus(tmp_path / "self", tmp_path / "groups") == expected
+    assert available_cpus(tmp_path / "self", tmp_path / "groups") == expected

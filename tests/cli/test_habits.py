@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsys2prv import Options, convert
-from nsys2prv.cli.arguments import parser
-from nsys2prv.cli.legacy import HABITS, LegacyOption
+from nsys2prv.cli.arguments import LEGACY_OPTIONS, LegacyOption, parser
 from nsys2prv.cli.main import main
 from nsys2prv.conversion.cut.asked import CutOptions, in_ns
 from nsys2prv.events.catalogue.counters import counter_tables
@@ -27,7 +26,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("option", "habit"), [(option, habit) for habit in HABITS for option in habit.options]
+    ("option", "habit"), [(option, habit) for habit in LEGACY_OPTIONS for option in habit.options]
 )
 def test_options_of_bscs_tool_are_answered(
     option: str, habit: LegacyOption, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -71,7 +70,7 @@ def test_what_the_answers_name_is_there() -> None:
 
 def test_the_page_tells_all_of_them() -> None:
     page = (DOCS / "from-bsc.md").read_text()
-    assert all(f"`{option}" in page for habit in HABITS for option in habit.options)
+    assert all(f"`{option}" in page for habit in LEGACY_OPTIONS for option in habit.options)
     assert "docs/from-bsc.md" in (DOCS.parent / "README.md").read_text()
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from nsys2prv._util.engines import alone
 from nsys2prv.conversion.convert import plan_windows
-from nsys2prv.conversion.options import Options
-from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.store.runs import BEGIN

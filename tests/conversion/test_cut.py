@@ -35,7 +35,7 @@ from nsys2prv.conversion.convert import write_job
 from nsys2prv.conversion.cut.asked import CutOptions
 from nsys2prv.conversion.cut.stage import cut
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.plan import Plan
+from nsys2prv.conversion.options import Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.events.reasons import Reason
 

@@ -14,7 +14,7 @@ from tools.conversions import written
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion import startup
-from nsys2prv.conversion.inspection import TOGETHER, inspect_reports
+from nsys2prv.conversion.reading import INSPECTED_REPORTS, inspect_reports
 from nsys2prv.conversion.startup import should_parallelize
 from nsys2prv.nsight.info import ReportInfo
 
@@ -35,7 +35,7 @@ def cut_short(report: Path, copy: Path) -> Path:
 def test_in_order_whatever_is_looked_at_together(tmp_path: Path) -> None:
     paths = [
         Path(shutil.copy(TRAINING[number % 2], tmp_path / f"r{number}.sqlite"))
-        for number in range(TOGETHER + 3)
+        for number in range(INSPECTED_REPORTS + 3)
     ]
     paths[5].write_bytes(b"")
     found = list(inspect_reports(paths, tmp_path, True, one_by_one))
@@ -73,7 +73,7 @@ def test_workers_tell_what_is_wrong_with_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(startup, "SMALL_JOB_BYTES", 0)
-    monkeypatch.setattr("nsys2prv.conversion.inspection.TOGETHER", 1)
+    monkeypatch.setattr("nsys2prv.conversion.reading.INSPECTED_REPORTS", 1)
     damaged = cut_short(TRAINING[1], tmp_path / "damaged.sqlite")
     with pytest.raises(
         Nsys2prvError, match=f"^{damaged}: cannot be read as an SQLite export"

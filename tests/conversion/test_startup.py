@@ -39,7 +39,6 @@ HEAVY = {
 #: For jobs of several hosts, for more workers than threads do, for --states, for cuts, and for all views that there are.
 NOT_ASKED_FOR = {
     "nsys2prv.conversion.align",
-    "nsys2prv.conversion.causality",
     "nsys2prv.clock.solve",
     "nsys2prv.clock.causal",
     "nsys2prv.clock.gathering",

@@ -11,10 +11,16 @@ import numpy as np
 import pytest
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver import compiled
-from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Text
-from nsys2prv.paraver.merging import merged
-from nsys2prv.paraver.plain import WINDOW
+from nsys2prv.paraver import lines as line_writer
+from nsys2prv.paraver.lines import (
+    LINES_AT_ONCE,
+    Batch,
+    Choice,
+    LineShape,
+    Number,
+    Text,
+    merge_lines,
+)
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 LIMITS = [
@@ -42,15 +48,15 @@ Write = Callable[[list[Batch]], str]
 
 
 def _text(batches: list[Batch]) -> str:
-    return b"".join(bytes(piece) for piece in merged(batches)).decode()
+    return b"".join(bytes(piece) for piece in merge_lines(batches)).decode()
 
 
 @pytest.fixture(params=["compiled", "plain"])
 def text_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Write:
     """The text of batches by each of the two writers."""
     if request.param == "plain":
-        monkeypatch.setattr(compiled, "AVAILABLE", False)
-    elif not compiled.AVAILABLE:
+        monkeypatch.setattr(line_writer, "core", None)
+    elif line_writer.core is None:
         pytest.skip("installed without a compiler")
     return _text
 
@@ -62,7 +68,7 @@ def test_where_there_is_a_compiler_the_writer_is_compiled() -> None:
         or not Path(sysconfig.get_path("include"), "Python.h").exists()
     ):
         pytest.skip("no compiler here")
-    assert compiled.AVAILABLE
+    assert line_writer.core is not None
 
 
 @pytest.mark.parametrize("largest", LIMITS)
@@ -172,7 +178,7 @@ def test_a_shape_takes_however_many_lines_at_once(text_of: Write) -> None:
     names = (b"a:", b"bcdef:")
     shape = LineShape([Choice(names), Number(), Text(b":end\n")])
     random = np.random.default_rng(5)
-    for count in (3, 1, 40, 8191, WINDOW + 7, 5):
+    for count in (3, 1, 40, 8191, LINES_AT_ONCE + 7, 5):
         chosen, numbers = random.integers(0, 2, count), random.integers(0, 10**8, count)
         expected = "".join(
             f"{names[which].decode()}{number}:end\n"
@@ -185,12 +191,12 @@ def test_a_shape_takes_however_many_lines_at_once(text_of: Write) -> None:
 def test_text_that_does_not_fit_at_once_comes_in_pieces(
     monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    if not compiled.AVAILABLE:
+    if line_writer.core is None:
         pytest.skip("installed without a compiler")
-    monkeypatch.setattr(compiled, "ROOM", room)
+    monkeypatch.setattr(line_writer, "TEXT_BYTES", room)
     values = np.arange(995, 1300)
     shape = LineShape([Text(b"line "), Number(), Text(b"\n")])
-    pieces = [bytes(piece) for piece in merged([Batch(shape, values, [values])])]
+    pieces = [bytes(piece) for piece in merge_lines([Batch(shape, values, [values])])]
     assert b"".join(pieces).decode() == "".join(f"line {value}\n" for value in values)
     assert all(len(piece) <= room and piece.endswith(b"\n") for piece in pieces)
 
@@ -222,20 +228,20 @@ def test_what_does_not_fit_is_refused(
     monkeypatch: pytest.MonkeyPatch, pieces: list, columns: list
 ) -> None:
     """The compiled writer looks at nothing but what it was given."""
-    if not compiled.AVAILABLE:
+    if line_writer.core is None:
         pytest.skip("installed without a compiler")
-    monkeypatch.setattr(compiled, "ROOM", 1000)
+    monkeypatch.setattr(line_writer, "TEXT_BYTES", 1000)
     with pytest.raises(ValueError):  # noqa: PT011
         _text([Batch(LineShape(pieces), np.arange(2), columns)])
 
 
 def test_orders_and_owners_out_of_bounds_are_refused() -> None:
-    if not compiled.AVAILABLE:
+    if line_writer.core is None:
         pytest.skip("installed without a compiler")
     batch = (LineShape([Number(), Text(b"\n")]).program, (np.arange(3),), 3)
     out = np.empty(1000, np.uint8)
     owners, order = np.zeros(3, np.uint16), np.arange(3)
-    assert compiled.core.write([batch], owners, order, out) == (3, 6)
+    assert line_writer.core.write([batch], owners, order, out) == (3, 6)
     for wrong in (
         ([batch], owners, order + 1),
         ([batch], owners, order - 1),
@@ -244,23 +250,24 @@ def test_orders_and_owners_out_of_bounds_are_refused() -> None:
         ([batch, batch], owners + np.uint16(1), order),
     ):
         with pytest.raises(ValueError, match="out of its bounds"):
-            compiled.core.write(*wrong, out)
+            line_writer.core.write(*wrong, out)
     with pytest.raises(TypeError):
-        compiled.core.write(None, owners, order, out)
+        line_writer.core.write(None, owners, order, out)
     with pytest.raises((TypeError, BufferError)):
-        compiled.core.write([batch], owners, order, b"not to be written to")
+        line_writer.core.write([batch], owners, order, b"not to be written to")
 
 
 @pytest.mark.parametrize("sample", ["training", "graphs"])
 def test_both_write_the_same_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: str
 ) -> None:
-    if not compiled.AVAILABLE:
+    if line_writer.core is None:
         pytest.skip("installed without a compiler")
     reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
     traces = []
     for available in (True, False):
-        monkeypatch.setattr(compiled, "AVAILABLE", available)
+        if not available:
+            monkeypatch.setattr(line_writer, "core", None)
         convert(reports, tmp_path / f"{available}.prv", Options(jobs=1, quiet=True, states=True))
         traces.append((tmp_path / f"{available}.prv").read_bytes())
     assert traces[0] == traces[1]

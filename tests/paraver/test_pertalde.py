@@ -15,8 +15,7 @@ from tools.pertalde import complaints, counts, needs_pertalde, run_ptd
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv.paraver.pcf import read_pcf
-from nsys2prv.paraver.text import from_ascii, to_ascii
+from nsys2prv.paraver.pcf import from_ascii, read_pcf, to_ascii
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 KERNELS = 63000006

@@ -1,6 +1,7 @@
 """Engines that run pure functions over files on any :class:`concurrent.futures.Executor`.
 
-An engine is a module here with ``workers(jobs, scheduler)``, a context that gives a :class:`Pool`.
+An engine is a function of a module here, ``workers(jobs, scheduler)``, whose context gives a
+:class:`Pool`.
 Those of other packages (Dask, mpi4py) are imported when they are asked for. All workers read the
 reports and the temporary folder by the same paths: on several machines both are on a file system
 that they share.
@@ -11,17 +12,17 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from importlib import import_module
 
-from nsys2prv._util.engines.cpus import available_cpus
+from nsys2prv._util.engines.local import available_cpus
 from nsys2prv._util.engines.pool import Pool
 from nsys2prv._util.errors import UsageError
 
-#: Engine -> its module here, and what it needs to be installed.
+#: Engine -> its module here, the function, and the package that it needs.
 ENGINES = {
-    "local": ("local", ""),
-    "processes": ("processes", ""),
-    "threads": ("threads", ""),
-    "dask": ("dask", "distributed"),
-    "mpi": ("mpi", "mpi4py"),
+    "local": ("local", "workers", ""),
+    "processes": ("processes", "workers", ""),
+    "threads": ("local", "threads", ""),
+    "dask": ("dask", "workers", "distributed"),
+    "mpi": ("mpi", "workers", "mpi4py"),
 }
 DEFAULT = "local"
 
@@ -39,14 +40,14 @@ def check(engine: str, scheduler: str | None) -> None:
 def workers(engine: str, jobs: int, scheduler: str | None = None) -> AbstractContextManager[Pool]:
     """Return the workers of an engine. Raises UsageError where its packages are not installed."""
     check(engine, scheduler)
-    name, package = ENGINES[engine]
+    name, function, package = ENGINES[engine]
     try:
         module = import_module(f"{__name__}.{name}")
     except ImportError as error:
         raise UsageError(
             f"--engine {engine} needs the package {error.name}: pip install {package}"
         ) from None
-    return module.workers(jobs or available_cpus(), scheduler)
+    return getattr(module, function)(jobs or available_cpus(), scheduler)
 
 
 def alone() -> Pool:

@@ -12,10 +12,9 @@ from nsys2prv._util.errors import NothingToWrite
 from nsys2prv._util.text import seconds_text
 from nsys2prv.conversion.cut import runs as cut_runs
 from nsys2prv.conversion.cut.asked import Moment, in_ns, span
-from nsys2prv.conversion.cut.plan import CutPlan
+from nsys2prv.conversion.cut.plan import CutPlan, CutRuns, CutSpec, CutTask, Window
 from nsys2prv.conversion.cut.selection import KeptRows, kept_rows, span_of
 from nsys2prv.conversion.cut.size import Fitting
-from nsys2prv.conversion.cut.spec import CutRuns, CutSpec, CutTask, Window
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.reasons import reason_text
 from nsys2prv.store.runs import Run
@@ -31,7 +30,7 @@ def cut(job: Job, plan: CutPlan) -> Job:
     if rows is None and not plan.changes_runs and plan.cut.max_size is None:
         return job
     window = _window(job, plan)
-    orders = plan.orders(window)
+    orders = plan.spec(window)
     threads = job.threads if rows is None else [rows.place[of_source] for of_source in job.threads]
     parts: list[CutRuns] = []
     smaller, told = job, []

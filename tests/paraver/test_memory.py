@@ -16,9 +16,9 @@ from tools.exports import make_large
 from tools.paramedir import PARAMEDIR, TIMELINE, need_paramedir
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv.conversion import paraver_memory
 from nsys2prv.conversion.cut.asked import CutOptions
-from nsys2prv.conversion.paraver_memory import MemoryEstimate
+from nsys2prv.paraver import memory
+from nsys2prv.paraver.memory import MemoryEstimate
 
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
 
@@ -97,7 +97,7 @@ def test_the_memory_that_paraver_takes(tmp_path: Path) -> None:
 def test_what_would_make_a_large_trace_smaller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paraver_memory, "WORTH_TELLING", 0)
+    monkeypatch.setattr(memory, "WORTH_TELLING", 0)
     reports = sorted((SAMPLES / "training").glob("*.sqlite"))
     told = convert(reports, tmp_path / "all.prv", Options(quiet=True)).smaller
     for option, cut in {
