@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsys2prv.analysis.findings.finding import Finding
-    from nsys2prv.analysis.job import OpenJob
-    from nsys2prv.analysis.job import open_job as open  # noqa: F401  what __getattr__ gives; not for `import *`
+    from nsys2prv.analysis.job import OpenJob, open_job
     from nsys2prv.conversion.options import Options
     from nsys2prv.conversion.summary import Summary
+
+    # Not in __all__: `import *` would hide Python's own.
+    open = open_job
 
 
 def convert(
@@ -49,13 +51,12 @@ def convert(
     from nsys2prv.conversion.convert import convert
     from nsys2prv.conversion.options import DEFAULTS
 
-    return convert(reports, output, options or DEFAULTS, _write_report)
-
-
-def _write_report(*given: object, **more: object) -> str:
+    options = options or DEFAULTS
+    if not options.report:
+        return convert(reports, output, options)
     from nsys2prv.cli.report import write_report_files
 
-    return write_report_files(*given, **more)
+    return convert(reports, output, options, write_report_files)
 
 
 def __dir__() -> list[str]:

@@ -44,7 +44,7 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.catalogue import NameSet, ValueSet, catalogue
 from nsys2prv.events.names.calls import io_calls, synchronising_calls
 from nsys2prv.nsight.report_files import reports_meant
 from nsys2prv.relations import all_relations
@@ -89,7 +89,7 @@ class OpenJob:
         self.book = EventReader.of(job)
         self._saved = job.folder / "book"
         self.book.save(self._saved)
-        self._results: dict[tuple, Result] = {}
+        self._results: dict[tuple[object, ...], Result] = {}
 
     def __enter__(self) -> OpenJob:
         return self
@@ -195,17 +195,16 @@ class OpenJob:
                 f"{', '.join(sorted(unknown))}: no field of {layout}; it has {', '.join(declared)}"
             )
         events = self.book.begins(layout, wanted)
-        columns = []
+        series = []
         for name in wanted:
             column = pl.Series(events[name].to_numpy())
             column = column.set(column < 0, None)
-            named = labels and (name == "domain" or declared[name].values is not None)
-            columns.append(
-                (self._text(column, declared[name]) if named else column).alias(
-                    f"event_{name}" if name in PLACE else name
-                )
-            )
-        return self._placed(events).with_columns(columns)
+            of_field = declared[name]
+            values = None if of_field is None else of_field.values
+            if labels and (of_field is None or values is not None):
+                column = self._text(column, values)
+            series.append(column.alias(f"event_{name}" if name in PLACE else name))
+        return self._placed(events).with_columns(series)
 
     def lines(self, kind: str) -> pl.DataFrame:
         """Return the communication lines of a kind (`launch`, `memory`, `nccl_message`,
@@ -239,9 +238,9 @@ class OpenJob:
             of_rows.append(column.gather(threads) if len(threads) else column.clear())
         return frame.select("begin", "end", *of_rows)
 
-    def _text(self, column: pl.Series, declared: object) -> pl.Series:
-        """Values as texts."""
-        if declared is None:
+    def _text(self, column: pl.Series, values: NameSet | ValueSet | None) -> pl.Series:
+        """Return values as texts. values: what they stand for; None for NVTX domains."""
+        if values is None:
             names = [name for name, _ in self._job.domain_codes]
             return (
                 pl.Series(names, dtype=pl.String)
@@ -249,7 +248,6 @@ class OpenJob:
                 .gather(column)
                 .alias(column.name)
             )
-        values = declared.values
         if isinstance(values, NameSet):
             labels = self.labels[values.name].sort("value")
         else:

@@ -51,7 +51,8 @@ class Result(Struct, frozen=True):
     def _repr_html_(self) -> str:
         """Return the findings and tables, then the notes, for notebooks."""
         lines = (f"<p>{escape(line)}</p>" for line in (*self.notes, *self.missing))
-        parts = (part._repr_html_() for part in (*self.findings, *self.tables.values()))
+        shown: tuple[Finding | Table, ...] = (*self.findings, *self.tables.values())
+        parts = (part._repr_html_() for part in shown)
         return f"<h4>{escape(self.title)}</h4>{''.join(parts)}{''.join(lines)}"
 
 

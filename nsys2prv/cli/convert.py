@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nsys2prv._util import signals
@@ -49,10 +49,14 @@ def run(options: argparse.Namespace) -> int:
         )
     reports = reports_meant(given)
     start_workers(reports, options.engine, options.jobs)
+    write_report: Callable[..., str] | None = None
     with importing():
         from nsys2prv.conversion.convert import convert
 
-    summary = convert(reports, output, as_options(options), _write_report)
+        if options.report:
+            from nsys2prv.cli.report import write_report_files as write_report
+
+    summary = convert(reports, output, as_options(options), write_report)
     warn(summary.warnings)
     if not options.quiet:
         print(printable(summary.text(options.verbose)))
@@ -61,12 +65,6 @@ def run(options: argparse.Namespace) -> int:
     for line in summary.unread:
         complain("error", f"left out: {line}")
     return int(bool(summary.unread))
-
-
-def _write_report(*given: object, **more: object) -> str:
-    from nsys2prv.cli.report import write_report_files
-
-    return write_report_files(*given, **more)
 
 
 def warn(warnings: Sequence[str]) -> None:

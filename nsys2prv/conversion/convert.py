@@ -33,6 +33,7 @@ from nsys2prv.conversion.summary import Summary, Written
 from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.counters import Metric, counter_codes
+from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.report_files import reports_meant
 from nsys2prv.paraver import memory, records
@@ -40,6 +41,7 @@ from nsys2prv.paraver.event_types import codes_of, counter_types, event_types
 from nsys2prv.paraver.output import Parts, Placed, trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.relations import all_relations
+from nsys2prv.relations.kind import Relation
 from nsys2prv.store import joining
 from nsys2prv.store.release import Release, remove_others
 from nsys2prv.store.runs import COUNTER, STATE, Run
@@ -72,10 +74,11 @@ def convert(
     prv = outputs[0]
     further = [
         *(outputs[1].with_suffix(ending) for ending in (REPORT, PAGE)),
-        *filter(Path.is_file, [_other_form(prv)]),
+        *(path for path in (_other_form(prv),) if path.is_file()),
     ]
     check_not_read(
-        [*outputs, *further], [*reports, *filter(None, (options.kernel_rules, options.nvtx_rules))]
+        [*outputs, *further],
+        [*reports, *(path for path in (options.kernel_rules, options.nvtx_rules) if path)],
     )
     # A clock file that is given, of an earlier trace of the same name, stays as it is.
     everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
@@ -139,9 +142,8 @@ def write_job(
     if not again:
         job.workers.pool.end()
     present = {run.shape.name for run in job.runs}
-    kinds = [
-        kind for kind in (*job.selection.kinds, *all_relations()) if present & set(kind.layouts)
-    ]
+    sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
+    kinds = [source for source in sources if present & set(source.layouts)]
     types = event_types(
         [layout for kind in kinds for layout in kind.layouts if layout in present],
         job.values,

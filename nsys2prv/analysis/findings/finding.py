@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
@@ -65,11 +66,10 @@ class Finding(Struct, frozen=True):
         }
 
     @classmethod
-    def of(cls, found: dict[str, object]) -> Finding:
+    def of(cls, found: dict[str, Any]) -> Finding:
         """Return the finding that :meth:`as_dict` wrote."""
-        return cls(
-            **{
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in found.items()
-            }
-        )
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in found.items()
+        }
+        return cls(**values)

@@ -73,13 +73,12 @@ def span(text: str) -> tuple[Moment | None, Moment | None]:
     if not text:
         return None, None
     first, colon, last = text.partition(":")
-    ends = tuple(_moment(end.strip(), text) if end.strip() else None for end in (first, last))
-    if not colon or ends == (None, None):
+    begin, end = (_moment(end.strip(), text) if end.strip() else None for end in (first, last))
+    if not colon or (begin is None and end is None):
         raise _no_span(text)
-    begin, end = ends
     if begin and end and begin.ratio == end.ratio and end.number < begin.number:
         raise UsageError(f"--time {text}: ends before it begins; give FROM:TO, as in 1s:5s")
-    return ends
+    return begin, end
 
 
 def _moment(text: str, whole: str) -> Moment:
