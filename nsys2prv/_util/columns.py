@@ -54,7 +54,7 @@ def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarr
     return values, codes
 
 
-def narrowed(values: np.ndarray) -> np.ndarray:
+def narrow_integers(values: np.ndarray) -> np.ndarray:
     """Return integers of 64 bits as unsigned ones of as few bytes as hold all of them; negative
     ones keep all their bits.
     """

@@ -26,7 +26,7 @@ def data_texts(package: str, suffix: str) -> list[str]:
     return [file.read_text(encoding="utf-8") for file in sorted(found, key=lambda file: file.name)]
 
 
-def shipped(text: str) -> Any:
+def load_shipped(text: str) -> Any:
     """Return the data of the text of a YAML file of the package.
 
     ``hatch_build.py`` parses these files while the package is built. A file that is another since
@@ -35,12 +35,12 @@ def shipped(text: str) -> Any:
     try:
         from nsys2prv._util.shipped_data import PARSED
     except ImportError:
-        return parsed(text)
+        return parse_yaml(text)
     make = PARSED.get(sha256(text.encode()).hexdigest())
-    return parsed(text) if make is None else make()
+    return parse_yaml(text) if make is None else make()
 
 
-def parsed(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """Parse YAML text. Raises yaml.YAMLError for what is none, or is nested too deeply.
 
     libyaml, where PyYAML has it, is several times as fast; it would overflow the stack by nesting.
@@ -74,7 +74,7 @@ def parse_rule_file(text: str, source: str, what: str, more: Sequence[str] = ())
     import yaml
 
     try:
-        data = parsed(text)
+        data = parse_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""

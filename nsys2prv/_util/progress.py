@@ -66,15 +66,13 @@ class _NoBar:
 T, R = TypeVar("T"), TypeVar("R")
 #: Tells this process from all others, on whichever machine.
 _HERE = uuid.uuid4()
-#: What people call the work of a module.
+#: What people call the work of a module, or of a function.
 _STAGES = {
-    "inspection": "opening",
+    "inspect_task": "opening",
     "archive": "reading",
     "reading": "reading",
     "derive": "reading",
     "align": "clocks",
-    "causality": "clocks",
-    "run": "relations",
     "thread_states": "states",
     "device_states": "device states",
     "records": "writing",
@@ -106,7 +104,7 @@ class Spent(Struct):
             self.add(name, time.process_time() - begun, True)
 
     def over(self, function: Callable[[T], R], results: Iterator[Timed]) -> Iterator[R]:
-        """Yield the results of a function wrapped by :func:`timed`, whose time is noted."""
+        """Yield the results of a function wrapped by :func:`run_timed`, whose time is noted."""
         for result in results:
             self.add(_stage_of(function), result.seconds, result.process == _HERE)
             if result.process not in self.known:
@@ -136,7 +134,7 @@ class Timed(Struct, frozen=True):
     before: float
 
 
-def timed(function: Callable[[T], R], task: T) -> Timed:
+def run_timed(function: Callable[[T], R], task: T) -> Timed:
     """Do a task and take its time: of the process, as libraries have threads of their own; of the
     thread where others work beside.
     """
@@ -161,4 +159,4 @@ def _stage_of(function: Callable) -> str:
     while isinstance(function, partial):
         function = function.func
     module = function.__module__.rpartition(".")[2]
-    return _STAGES.get(module, module)
+    return _STAGES.get(function.__name__) or _STAGES.get(module, module)

@@ -458,9 +458,9 @@ def open_job(
         job = prepare(given, plan, folder, pool, options.quiet)
         with blame_stores(job.stores):
             if plan.cut != CutPlan():
-                from nsys2prv.conversion.cut.stage import cut
+                from nsys2prv.conversion.cut.stage import cut_job
 
-                job = cut(job, plan.cut)
+                job = cut_job(job, plan.cut)
             return OpenJob(job, stack)
     except OSError as error:
         stack.close()

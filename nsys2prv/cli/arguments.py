@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from nsys2prv._util import signals
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import parse_duration
-from nsys2prv.cli.cut_arguments import add_cut, cut_of
+from nsys2prv.cli.cut_arguments import add_cut, make_cut_options
 from nsys2prv.cli.parsing import Parser
 
 
@@ -377,7 +377,7 @@ def as_options(arguments: argparse.Namespace) -> Options:
         "min_duration": {kind: least for kind, least, _ in durations},
         "demanded": tuple(arguments.demanded),
         "base_pcf": tuple(arguments.base_pcf),
-        "cut": cut_of(arguments),
+        "cut": make_cut_options(arguments),
         "metadata": not arguments.no_metadata,
     }
     return Options(**given)

@@ -77,7 +77,12 @@ def copy_views(arguments: list[str]) -> int:
 
 def show_clocks(arguments: list[str]) -> int:
     from nsys2prv._util.files import check_not_read, named_as_report
-    from nsys2prv.conversion.clock_text import causal_lines, load, plot, table
+    from nsys2prv.conversion.clock_text import (
+        causal_lines,
+        describe_hosts,
+        load_clock_file,
+        plot_clocks,
+    )
 
     clock = Parser(
         "nsys2prv clock",
@@ -104,10 +109,14 @@ def show_clocks(arguments: list[str]) -> int:
         )
     if options.plot:
         check_not_read([options.plot], [options.file])
-    record = load(options.file)
-    print(printable("\n".join([*table(record), *causal_lines(record.causal), *record.warnings])))
+    record = load_clock_file(options.file)
+    print(
+        printable(
+            "\n".join([*describe_hosts(record), *causal_lines(record.causal), *record.warnings])
+        )
+    )
     if options.plot:
-        plot(record, options.plot)
+        plot_clocks(record, options.plot)
         print(options.plot)
     return 0
 
@@ -210,7 +219,7 @@ def _half_options(
 ) -> argparse.Namespace:
     """Return the options of a conversion that are this half's; any other that is given is refused."""
     from nsys2prv.cli.arguments import parser
-    from nsys2prv.cli.cut_arguments import joined_kinds
+    from nsys2prv.cli.cut_arguments import join_kind_options
 
     options = parser()
     every = {action.dest for action in options._actions}
@@ -237,7 +246,7 @@ def _half_options(
             )
         if action.dest in left_out:
             action.help = argparse.SUPPRESS
-    given = options.parse_intermixed_args(joined_kinds(list(arguments)))
+    given = options.parse_intermixed_args(join_kind_options(list(arguments)))
     refused = [
         action
         for action in options._actions

@@ -79,11 +79,11 @@ def complain(severity: str, text: str) -> None:
 def _list(paths: list[str]) -> int:
     if not paths:
         raise UsageError("--list takes reports")
-    from nsys2prv.cli.listing import described
+    from nsys2prv.cli.listing import describe_reports
 
     signals.raise_ended()
     check_reports("--list", paths)
-    text, warnings = described(reports_meant(paths))
+    text, warnings = describe_reports(reports_meant(paths))
     print(printable(text))
     warn(warnings)
     return 0

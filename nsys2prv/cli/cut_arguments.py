@@ -80,7 +80,7 @@ def add_cut(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def cut_of(options: argparse.Namespace) -> CutOptions:
+def make_cut_options(options: argparse.Namespace) -> CutOptions:
     """Return the cut options that the arguments ask for."""
     return CutOptions(
         time=options.time,
@@ -97,7 +97,7 @@ def cut_of(options: argparse.Namespace) -> CutOptions:
     )
 
 
-def joined_kinds(arguments: list[str]) -> list[str]:
+def join_kind_options(arguments: list[str]) -> list[str]:
     """Join `-t -nvtx` to one word: argparse would take `-nvtx` for an option."""
     joined: list[str] = []
     waiting = iter(arguments)

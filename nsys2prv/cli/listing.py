@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.text import plural, some
+from nsys2prv._util.text import list_some, plural
 from nsys2prv.events import all_kinds
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo, inspect, pid_of, rank_of_reason, why_not_read
@@ -41,7 +41,7 @@ class _Held(Struct, frozen=True):
     kinds: dict[str, tuple[int, tuple[str, ...]]]
 
 
-def described(paths: Sequence[Path]) -> tuple[str, list[str]]:
+def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
     """Return the reports, for people, and warnings of ranks that are missing or there twice. Raises
     Nsys2prvError for what is no report.
     """
@@ -142,7 +142,7 @@ def _differing_reports(held: Sequence[_Held]) -> list[str]:
         _seconds(info) if (info.duration_ns or 0) < ALIKE * middle else "" for info in infos
     ]
     differing["has none of"] = [
-        some([name for name in often if name not in one.kinds], 4) for one in held
+        list_some([name for name in often if name not in one.kinds], 4) for one in held
     ]
     odd = [place for place in range(len(held)) if any(cells[place] for cells in differing.values())]
     hosts = {info.host or "unknown" for info in infos}
@@ -231,8 +231,8 @@ def _each(rows: Sequence[int], names: Sequence[str]) -> str:
         least = min(filter(None, rows))
         if 2 * len(lacking) > len(names):
             having = [name for name, count in zip(names, rows, strict=True) if count]
-            return f"{MARK} {f'{least:,} to ' if least < most else ''}{most:,}, only in {some(having, 2)}"
-        return f"{MARK} none in {some(lacking, 2)}; {f'{least:,} to ' if least < most else ''}{most:,} elsewhere"
+            return f"{MARK} {f'{least:,} to ' if least < most else ''}{most:,}, only in {list_some(having, 2)}"
+        return f"{MARK} none in {list_some(lacking, 2)}; {f'{least:,} to ' if least < most else ''}{most:,} elsewhere"
     mark = f"{MARK} " if least < ALIKE * most else ""
     return f"{mark}{least:,} ({names[rows.index(least)]}) to {most:,} ({names[rows.index(most)]})"
 
@@ -284,7 +284,7 @@ def _processes(info: ReportInfo) -> str:
         for pid, name in info.processes.items()
         if not own or pid_of(pid) in own
     ]
-    return some(named, 2) if named else "unknown"
+    return list_some(named, 2) if named else "unknown"
 
 
 def _gpus(info: ReportInfo) -> str:
@@ -302,6 +302,8 @@ def _of_how_many(info: ReportInfo) -> str:
 
 def _rank(info: ReportInfo) -> str:
     if info.ranks:
-        return f"{some(list(map(str, sorted(info.ranks.values()))), 4)} (MPI){_of_how_many(info)}"
+        return (
+            f"{list_some(list(map(str, sorted(info.ranks.values()))), 4)} (MPI){_of_how_many(info)}"
+        )
     name, rank = next(iter(info.launcher_ranks.items()), ("", "unknown"))
     return f"{rank} ({name}){_of_how_many(info)}" if name else rank

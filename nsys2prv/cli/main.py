@@ -21,7 +21,7 @@ from nsys2prv.cli.commands import (
     show_clocks,
 )
 from nsys2prv.cli.convert import complain, run
-from nsys2prv.cli.cut_arguments import joined_kinds
+from nsys2prv.cli.cut_arguments import join_kind_options
 from nsys2prv.cli.mistakes import check_command
 
 
@@ -76,7 +76,7 @@ def _status(arguments: Sequence[str] | None) -> int:
 
 def _convert(given: list[str]) -> int:
     options = parser()
-    return run(options.parse_intermixed_args(joined_kinds(given)))
+    return run(options.parse_intermixed_args(join_kind_options(given)))
 
 
 def _help(arguments: list[str]) -> int:

@@ -21,7 +21,7 @@ from nsys2prv.analysis.rows import SAMPLED
 from nsys2prv.analysis.scaling import scaling
 from nsys2prv.analysis.terminal import Style, printed
 from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json
-from nsys2prv.cli.cut_arguments import joined_kinds, words
+from nsys2prv.cli.cut_arguments import join_kind_options, words
 from nsys2prv.conversion.cut.asked import CutOptions
 from nsys2prv.conversion.job import Job
 from nsys2prv.nsight.opening import is_report
@@ -139,7 +139,7 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
     )
     add_analysis_options(parser)
     _add_cut(parser)
-    options = _checked(parser.parse_args(joined_kinds(arguments)), ("json", "html"))
+    options = _checked(parser.parse_args(join_kind_options(arguments)), ("json", "html"))
     if options.html:
         from nsys2prv.analysis.page.drawing import need_matplotlib
 

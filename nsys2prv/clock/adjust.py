@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv.clock.gathering import Precedences
-from nsys2prv.clock.hull import Bounds, middle, nearest, region
+from nsys2prv.clock.hull import Bounds, feasible_region, middle, nearest
 from nsys2prv.clock.network import SECOND, Network
 from nsys2prv.clock.observations import NOISE, Finding
 
@@ -87,7 +87,7 @@ def connect(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     road of the smallest error to a reference.
     """
     part = np.array([estimate.reference for estimate in estimates])
-    begin, end = corrected(estimates, orders)
+    begin, end = correct_precedences(estimates, orders)
     before, after = part[orders.before], part[orders.after]
     across = np.flatnonzero(before != after)
     if not len(across):
@@ -241,7 +241,7 @@ def project(estimates: list[Estimate], orders: Precedences) -> tuple[list[Estima
     allowed = errors[orders.before] + errors[orders.after]
     beyond = np.zeros(len(orders), bool)
     for _ in range(SWEEPS):
-        begin, end = corrected(estimates, orders)
+        begin, end = correct_precedences(estimates, orders)
         excess = begin - end
         beyond = same & (excess > allowed + slack)
         wrong = same & (excess > slack) & ~beyond
@@ -268,10 +268,10 @@ def _moved(
 ) -> Estimate:
     estimate = estimates[host]
     rows = np.flatnonzero(heeded & ((orders.before == host) | (orders.after == host)))
-    begin, end = corrected(estimates, orders.of(rows))
+    begin, end = correct_precedences(estimates, orders.of(rows))
     bounds = _own_bounds(begin, end, orders.before[rows] == host, slack[rows])
     # Within the error of the drift, for a short span tells none.
-    corners = region(
+    corners = feasible_region(
         bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last, estimate.rate
     )
     if not len(corners):
@@ -291,7 +291,7 @@ def tighten(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     """Return bounds no wider than what the hosts' own precedences with their reference leave."""
     reference = np.array([estimate.reference for estimate in estimates])
     slack = _slack(orders)
-    begin, end = corrected(estimates, orders)
+    begin, end = correct_precedences(estimates, orders)
     leaving = np.flatnonzero(orders.after == reference[orders.before])
     coming = np.flatnonzero(orders.before == reference[orders.after])
     rows = np.concatenate([leaving, coming])
@@ -312,7 +312,7 @@ def tighten(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
             continue
         at = rows[some]
         bounds = _own_bounds(begin[at], end[at], is_leaving[some], slack[at])
-        corners = region(
+        corners = feasible_region(
             bounds.thinned(estimate.first, estimate.last),
             estimate.first,
             estimate.last,
@@ -335,7 +335,9 @@ def _own_bounds(
     return Bounds(begin[leaving], room[leaving], end[~leaving], -room[~leaving])
 
 
-def corrected(estimates: list[Estimate], orders: Precedences) -> tuple[np.ndarray, np.ndarray]:
+def correct_precedences(
+    estimates: list[Estimate], orders: Precedences
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the begins and the ends of the precedences, by the estimates."""
     return orders.corrected(
         np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
@@ -366,7 +368,7 @@ def one_way(
     left_out: hosts whose clocks are not to be believed.
     """
     part = np.array([estimate.reference for estimate in estimates])
-    begin, end = corrected(estimates, orders)
+    begin, end = correct_precedences(estimates, orders)
     early = begin - end
     before, after = part[orders.before], part[orders.after]
     met, counts = np.unique(np.stack([before, after], axis=1), axis=0, return_counts=True)
@@ -412,7 +414,7 @@ CONFIRMED = "UTC, confirmed"
 LARGEST_UNMOVED = 10_000.0
 
 
-def unmoved(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
+def drop_needless_corrections(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     """Return the estimates, with 0 for hosts whose correction is within its own error and whose
     placed times violate no causality.
     """

@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv.clock import Role
-from nsys2prv.clock.gathering import drop_unrelated_members, in_turn
+from nsys2prv.clock.gathering import drop_unrelated_members, order_findings
 from nsys2prv.clock.observations import Calls, Finding, Messages, call_frame
 from nsys2prv.clock.sequences import number_calls
 from nsys2prv.clock.verdict import Violations
@@ -124,7 +124,7 @@ class Bound(Struct, frozen=True):
     torn: int
 
 
-def bound(calls: Calls, pivot: int) -> Bound:
+def bind_calls(calls: Calls, pivot: int) -> Bound:
     """Return the bindings of calls; whole groups, whose clocks are their reports."""
     table, findings = call_frame(calls, pivot)
     table, found = number_calls(table)
@@ -151,7 +151,9 @@ def bindings_of(
         )
         for side in ("begins", "ends")
     )
-    findings = in_turn([part.recognising for part in parts], [part.members for part in parts])
+    findings = order_findings(
+        [part.recognising for part in parts], [part.members for part in parts]
+    )
     torn = sum(part.torn for part in parts)
     if torn:
         findings.append(

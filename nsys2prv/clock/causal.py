@@ -66,7 +66,9 @@ class CausalOrder(Struct, frozen=True):
     complete: bool = True
 
 
-def restored(reports: int, parts: Sequence[Bound], messages: Messages, pivot: int) -> CausalOrder:
+def restore_causal_order(
+    reports: int, parts: Sequence[Bound], messages: Messages, pivot: int
+) -> CausalOrder:
     """Return shifts that restore the order of what was observed on `reports` reports, whose indices
     are the clocks of the observations.
 

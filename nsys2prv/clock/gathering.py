@@ -312,7 +312,7 @@ class Gathered(Struct, frozen=True):
     hosts: frozenset[int]
 
 
-def gathered(calls: Calls, pivot: int) -> Gathered:
+def gather_calls(calls: Calls, pivot: int) -> Gathered:
     """Return some groups' calls. pivot: an instant amid all times."""
     everything, findings = call_frame(calls, pivot)
     groups = dict(everything.select("key", "group").unique().iter_rows())
@@ -378,11 +378,11 @@ class Participant(Struct, frozen=True):
     began: bool = False
 
 
-def gathered_by_member(members: Sequence[Participant], source: int, group: int) -> Gathered:
+def gather_by_member(members: Sequence[Participant], source: int, group: int) -> Gathered:
     """Return a group's calls, of which the trace does not number all and none ends before it
     begins; a member's at a time. `members` ascend.
     """
-    nothing = gathered(Calls.none(), 0)
+    nothing = gather_calls(Calls.none(), 0)
     if len({member.clock for member in members}) < 2:
         return nothing
     fits, findings = number_group(
@@ -496,14 +496,14 @@ def merge_groups(parts: Sequence[Gathered]) -> Gathered:
     return Gathered(
         pl.concat(rows),
         groups,
-        in_turn([part.recognising for part in parts], [part.members for part in parts]),
+        order_findings([part.recognising for part in parts], [part.members for part in parts]),
         [],
         pl.concat([part.unsettled for part in parts]),
         frozenset().union(*(part.hosts for part in parts)),
     )
 
 
-def in_turn(
+def order_findings(
     recognising: Sequence[list[Finding]], members: Sequence[list[Finding]]
 ) -> list[Finding]:
     """Return the findings of all parts, as if there had been one: of recognising collectives, then

@@ -63,7 +63,7 @@ def _tightest(times: np.ndarray, values: np.ndarray, begin: float, end: float) -
     return order[np.flatnonzero(np.diff(part[order], prepend=-1))]
 
 
-def region(
+def feasible_region(
     bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT
 ) -> np.ndarray:
     """Return corners (value at `begin`, value at `end`) of the region that the bounds leave to
@@ -138,9 +138,9 @@ def middle(bounds: Bounds, begin: float, end: float) -> Middle | None:
                 for name in Bounds.__struct_fields__
             )
         )
-        corners = region(kept, begin, end, STEEP)
+        corners = feasible_region(kept, begin, end, STEEP)
         if not len(corners):
-            corners = region(kept, begin, end)
+            corners = feasible_region(kept, begin, end)
         if not len(corners) or np.abs(corners).max() >= ANYWHERE / 2:
             return None
         first, last = _centre(corners, length)

@@ -52,7 +52,7 @@ class Shifts(Struct, frozen=True, eq=False, dict=True):
         return Shifts(self.times + by, self.shifts)
 
 
-def _moved(
+def _apply_drift(
     local: np.ndarray,
     offset: np.ndarray | np.int64,
     drift: np.ndarray | float | None,
@@ -82,7 +82,7 @@ class ClockMap(Struct, frozen=True):
         """Return global times (int64 ns) of local ones, which must lie well inside the range of
         int64.
         """
-        moved = _moved(local, np.int64(self.offset), self.drift or None, self.pivot)
+        moved = _apply_drift(local, np.int64(self.offset), self.drift or None, self.pivot)
         return moved if self.shifts is None else self.shifts.to_global(moved)
 
     def to_local(self, time: int) -> int:
@@ -126,7 +126,7 @@ class RowClocks:
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
         """Return global times (int64 ns) of the rows' local ones."""
-        moved = _moved(local, self._offset, self._drift, self._pivot)
+        moved = _apply_drift(local, self._offset, self._drift, self._pivot)
         for rows, shifts in self._shifts:
             moved[rows] = shifts.to_global(moved[rows])
         return moved

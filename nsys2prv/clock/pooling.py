@@ -195,7 +195,7 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
             if fits and certainty >= SURE:
                 return _Pair(a, b, True, 0.0)
     if len(shared) > 1:
-        sides = [_together(calls, side) for side in (mine, theirs)]
+        sides = [_concat_groups(calls, side) for side in (mine, theirs)]
         numbers, _ = pair_calls(sides[1][1], sides[0][1], noise, False, error)
         if numbers is not None:
             kept = numbers >= 0
@@ -207,14 +207,14 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
     if (
         certainty == 0.0
         and max(len(mine[at]) for at in even) >= FEWEST
-        and not _told(calls, a, b, len(even), noise)
+        and not _has_evidence(calls, a, b, len(even), noise)
     ):
         return None
     reach = max(float(np.ptp(np.concatenate([calls.end[mine[at]]]))) for at in even)
     return _Pair(a, b, False, reach)
 
 
-def _told(calls: _Calls, a: np.ndarray, b: np.ndarray, groups: int, noise: Noise) -> bool:
+def _has_evidence(calls: _Calls, a: np.ndarray, b: np.ndarray, groups: int, noise: Noise) -> bool:
     """True if there is evidence for the order of one group's calls, taking that of others as none."""
     ends, others = calls.end[a], calls.end[b]
     return groups == 1 and (
@@ -223,7 +223,7 @@ def _told(calls: _Calls, a: np.ndarray, b: np.ndarray, groups: int, noise: Noise
     )
 
 
-def _together(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray, CallSequence]:
+def _concat_groups(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray, CallSequence]:
     """Return the rows of all groups by their ends, and their sequence."""
     rows = np.concatenate(groups)
     kind = (

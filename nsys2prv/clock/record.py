@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import asdict
 
-from nsys2prv._util.data import parsed
+from nsys2prv._util.data import parse_yaml
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.clock.maps import ClockMap
 
@@ -140,7 +140,7 @@ def read_record(text: str, source: str) -> ClockRecord:
     import yaml
 
     try:
-        content = parsed(text)
+        content = parse_yaml(text)
     except yaml.YAMLError as error:
         raise Nsys2prvError(f"{source}: not YAML: {str(error).splitlines()[0]}") from None
     hosts = content.get("hosts") if isinstance(content, dict) else None

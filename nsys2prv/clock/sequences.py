@@ -125,7 +125,9 @@ def number_calls(
     return pl.concat([numbered, rest]), findings
 
 
-def recognised(calls: Calls, error: float = UTC_ERROR) -> tuple[np.ndarray, list[Finding]]:
+def recognise_collectives(
+    calls: Calls, error: float = UTC_ERROR
+) -> tuple[np.ndarray, list[Finding]]:
     """Return each call's ordinal among the collectives of its (source, group), equal on all
     members; -1 for calls of no known collective.
 
@@ -199,7 +201,7 @@ def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     )
     findings = []
     if repeated.height:
-        findings = _told(
+        findings = _to_findings(
             table.join(repeated, on=["key", "ordinal"], how="semi"),
             "repeated",
             "calls whose number occurs more often than there are members are left out",
@@ -217,7 +219,7 @@ def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
         wrong = some.join(usual, on=["key", "ordinal"]).filter(
             (pl.col("signature") != 0) & pl.col("signature").ne_missing(pl.col("usual"))
         )
-        findings += _told(
+        findings += _to_findings(
             wrong,
             "unlike",
             "calls of another operation or size than the other members' of that number are left out",
@@ -228,7 +230,7 @@ def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     return table, findings
 
 
-def _told(wrong: pl.DataFrame, kind: str, reason: str) -> list[Finding]:
+def _to_findings(wrong: pl.DataFrame, kind: str, reason: str) -> list[Finding]:
     counts = wrong.group_by("source", "group", "member").len().sort("source", "group", "member")
     return [
         Finding(kind, reason, count, source, group, member)

@@ -18,14 +18,14 @@ from nsys2prv.clock.adjust import (
     UTC,
     Estimate,
     connect,
+    drop_needless_corrections,
     estimates_of,
     one_way,
     project,
     tighten,
-    unmoved,
 )
 from nsys2prv.clock.blocks import blocks_of, links_of
-from nsys2prv.clock.gathering import OPEN, Gathered, gathered, merge_groups, precedences
+from nsys2prv.clock.gathering import OPEN, Gathered, gather_calls, merge_groups, precedences
 from nsys2prv.clock.observations import (
     NOISE,
     PLAUSIBLE_DRIFT,
@@ -119,16 +119,16 @@ def align(
     """
     calls, messages = calls or Calls.none(), messages or Messages.none()
     pivot = pivot_of(calls, messages)
-    return solved(
+    return solve_clocks(
         hosts,
-        [gathered(calls, pivot)],
+        [gather_calls(calls, pivot)],
         messages,
         pivot,
         span or span_of(calls, messages) or (pivot, pivot),
     )
 
 
-def solved(
+def solve_clocks(
     hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int, span: tuple[int, int]
 ) -> Alignment:
     """Return the same from calls that are gathered per host already, in parts of whole groups,
@@ -157,7 +157,7 @@ def solved(
         finding.clock for finding in findings if finding.kind in ("steep", "unfit")
     )
     doubtful = pooled.doubt > 0
-    estimates = unmoved(
+    estimates = drop_needless_corrections(
         one_way(
             tighten(estimates, used.of(~(doubtful[used.before] | doubtful[used.after]))),
             used,
@@ -195,7 +195,7 @@ def solved(
         else judge(*split_by_component(rows, sent, part), offset, drift)
     )
     met = told.hosts | frozenset(np.concatenate([messages.sender, messages.receiver]).tolist())
-    findings += _apart(estimates, met, pooled)
+    findings += _unconnected_hosts(estimates, met, pooled)
     if own.worse:
         after, before = own.used_after + own.held_after, own.used_before + own.held_before
         findings.append(
@@ -286,7 +286,9 @@ def _correction(
     )
 
 
-def _apart(estimates: list[Estimate], met: frozenset[int], pooled: Pool) -> list[Finding]:
+def _unconnected_hosts(
+    estimates: list[Estimate], met: frozenset[int], pooled: Pool
+) -> list[Finding]:
     """Return the hosts not connected to the first one, and those connected by the order of calls
     alone. met: hosts that share anything.
     """

@@ -13,11 +13,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock.bindings import bound
-from nsys2prv.clock.causal import CausalOrder, restored
+from nsys2prv.clock.bindings import bind_calls
+from nsys2prv.clock.causal import CausalOrder, restore_causal_order
 from nsys2prv.clock.observations import Finding, Messages
 from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, RankMove
-from nsys2prv.clock.solve import Alignment, solved
+from nsys2prv.clock.solve import Alignment, solve_clocks
 from nsys2prv.conversion.timeline import AUTO, Timeline
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import NO_PROCESS, RankedProcess
@@ -120,7 +120,7 @@ class SolveStep(Struct, frozen=True):
 
     def run(self) -> Alignment:
         parts = [pickle.loads(part.read_bytes()) for part in self.parts]
-        return solved(
+        return solve_clocks(
             self.hosts,
             [calls for calls, _ in parts],
             concat_observations(Messages, [messages for _, messages in parts]),
@@ -177,14 +177,19 @@ def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str])
         [finding for finding in alignment.findings if (finding.kind in LOUD) == wanted]
         for wanted in (True, False)
     )
-    return ClockRecord(hosts, causality, _told(quiet, names, owners), _told(loud, names, owners))
+    return ClockRecord(
+        hosts,
+        causality,
+        _describe_findings(quiet, names, owners),
+        _describe_findings(loud, names, owners),
+    )
 
 
 def _whole(value: float | None) -> int | None:
     return round(value) if value is not None and np.isfinite(value) else None
 
 
-def _told(
+def _describe_findings(
     findings: Sequence[Finding], names: Sequence[str], owners: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the findings for people: one line for each reason."""
@@ -235,9 +240,11 @@ class OrderStep(Struct, frozen=True):
         parts, messages = [], []
         for portion in self.portions:
             seen = portion.observed()
-            parts.append(bound(seen.calls, self.pivot))
+            parts.append(bind_calls(seen.calls, self.pivot))
             messages.append(seen.messages)
-        return restored(self.reports, parts, concat_observations(Messages, messages), self.pivot)
+        return restore_causal_order(
+            self.reports, parts, concat_observations(Messages, messages), self.pivot
+        )
 
 
 def move_reports(

@@ -162,7 +162,7 @@ def _opened(path: Path) -> Store:
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
     except _DAMAGE as error:
-        raise damaged(path, error) from None
+        raise damaged_store_error(path, error) from None
     return Store(path, contents)
 
 
@@ -174,11 +174,11 @@ def blame_stores(paths: Sequence[Path]) -> Iterator[None]:
     if not paths:
         yield
         return
-    with blame_data(partial(damaged, paths[0])):
+    with blame_data(partial(damaged_store_error, paths[0])):
         yield
 
 
-def damaged(path: Path, error: BaseException) -> Nsys2prvError:
+def damaged_store_error(path: Path, error: BaseException) -> Nsys2prvError:
     what = next(iter(str(error).splitlines()), "") or type(error).__name__
     return Nsys2prvError(
         f"{path}: this store is damaged or cut short ({what[:120]}); extract it again"
@@ -249,11 +249,11 @@ def replace_with_archived_tasks(
         path = held[task.report][0]
         folder = next(folders[task.report], None)
         if folder is None:
-            raise damaged(path, ValueError(f"results of {task.info.name} are missing"))
+            raise damaged_store_error(path, ValueError(f"results of {task.info.name} are missing"))
         result.append(StoredTask(task, path, folder))
     for report, left in folders.items():
         if next(left, None) is not None:
-            raise damaged(
+            raise damaged_store_error(
                 held[report][0],
                 ValueError(f"more results of {held[report][1].info.name} than tasks"),
             )
@@ -274,9 +274,11 @@ def run_reading_task(task: reading.Task | StoredTask) -> TaskResult:
             )
     except OSError as error:
         # Places before the begin of the file, which damage may name.
-        raise damaged(task.store, error) if error.errno == errno.EINVAL else error from None
+        raise (
+            damaged_store_error(task.store, error) if error.errno == errno.EINVAL else error
+        ) from None
     except _DAMAGE as error:
-        raise damaged(task.store, error) from None
+        raise damaged_store_error(task.store, error) from None
 
 
 def _member(archive: zipfile.ZipFile, folder: str, name: str) -> BinaryIO:

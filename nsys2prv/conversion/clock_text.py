@@ -18,7 +18,7 @@ NOTICED, LONG = 1.2, 10_000_000
 BEFORE, AFTER = "#D55E00", "#0072B2"
 
 
-def load(path: Path) -> ClockRecord:
+def load_clock_file(path: Path) -> ClockRecord:
     """Return a clock file. Raises Nsys2prvError, with one line, for what is none."""
     try:
         return read_record(read_given(path).decode("utf-8"), str(path))
@@ -28,7 +28,7 @@ def load(path: Path) -> ClockRecord:
         ) from None
 
 
-def table(record: ClockRecord, most: int | None = None) -> list[str]:
+def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
     """Return a line for each host (for the `most` worst known, where there are more), then
     causality and what else is to be said.
     """
@@ -105,7 +105,7 @@ def _violated(counts: dict[str, int]) -> str:
     return f"{counts.get('violated', 0):,} violated{far}"
 
 
-def comments(record: ClockRecord | None) -> str:
+def comment_lines(record: ClockRecord | None) -> str:
     """Comment lines of the .prv, or nothing."""
     if record is None:
         return ""
@@ -121,7 +121,7 @@ def _harmless(text: str) -> str:
     )
 
 
-def plot(record: ClockRecord, path: Path) -> None:
+def plot_clocks(record: ClockRecord, path: Path) -> None:
     """Draw how far each host's ends of collectives lie from the usual ones, before and after. Needs
     matplotlib.
     """

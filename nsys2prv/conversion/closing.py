@@ -10,7 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from nsys2prv._util.errors import ClockNote, Detail
-from nsys2prv._util.text import plural, size_text, some
+from nsys2prv._util.text import list_some, plural, size_text
 from nsys2prv.clock.maps import Placement
 from nsys2prv.clock.record import ClockRecord, HostClock
 from nsys2prv.conversion.timeline import AS_THEY_ARE
@@ -74,7 +74,7 @@ def _aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
 def _not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
     if names:
         yield (
-            f"{plural(len(names), 'host')} {'not aligned with the others' if others else 'not aligned'} ({some(names)}): placed by UTC, "
+            f"{plural(len(names), 'host')} {'not aligned with the others' if others else 'not aligned'} ({list_some(names)}): placed by UTC, "
             "which may be wrong by milliseconds"
         )
 

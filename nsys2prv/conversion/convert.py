@@ -24,7 +24,7 @@ from nsys2prv._util.files import (
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion import metadata
 from nsys2prv.conversion.archive import blame_stores
-from nsys2prv.conversion.clock_text import comments
+from nsys2prv.conversion.clock_text import comment_lines
 from nsys2prv.conversion.cut.plan import CutPlan
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
@@ -93,7 +93,7 @@ def convert(
             ):
                 job = prepare(reports, plan, folder, pool, options.quiet)
                 with blame_stores(job.stores):
-                    job = _as_wanted(job, plan.cut)
+                    job = _cut_as_planned(job, plan.cut)
                     summary = write_job(job, staging / prv.name, options, again=options.report)
                     if options.report and write_report:
                         told = staging / outputs[1].with_suffix(REPORT).name
@@ -114,13 +114,13 @@ def convert(
         ) from error
 
 
-def _as_wanted(job: Job, plan: CutPlan) -> Job:
+def _cut_as_planned(job: Job, plan: CutPlan) -> Job:
     """Return the job cut as asked for."""
     if plan == CutPlan():
         return job
-    from nsys2prv.conversion.cut.stage import cut
+    from nsys2prv.conversion.cut.stage import cut_job
 
-    return cut(job, plan)
+    return cut_job(job, plan)
 
 
 def write_job(
@@ -135,7 +135,7 @@ def write_job(
     manifest = _manifest(job, metrics)
     placed, model = job.placed, job.model
 
-    head = model.tree.header(_date(placed), job.duration) + comments(placed.record)
+    head = model.tree.header(_date(placed), job.duration) + comment_lines(placed.record)
     inputs = metadata.inputs_of(job) if options.metadata else []
     smaller = _smaller(job)
     lines, repeated = _write(job, manifest, head, prv, again)

@@ -20,7 +20,7 @@ from nsys2prv._util.files import (
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.archive import MANIFEST, ArchivedReport, ArchiveManifest, manifest
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
-from nsys2prv.conversion.prepare import OpenedReports, find_spans, opened, read_all
+from nsys2prv.conversion.prepare import OpenedReports, find_spans, open_reports, read_all
 from nsys2prv.conversion.summary import far_rows
 from nsys2prv.nsight.report_files import unchanged
 from nsys2prv.nsight.sqlite import has_log
@@ -47,7 +47,7 @@ def extract_to(
             pool.ended(),
         ):
             with unchanged([Path(report) for report in reports if not has_log(Path(report))]):
-                found = opened(reports, plan, folder, pool, options.quiet)
+                found = open_reports(reports, plan, folder, pool, options.quiet)
                 if found.stored:
                     raise UsageError(
                         f"{next(iter(found.stored.values()))[0]}: is a store already; give it to nsys2prv merge"

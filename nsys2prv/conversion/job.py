@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.engines.pool import Pool
-from nsys2prv._util.progress import Progress, Spent, timed
+from nsys2prv._util.progress import Progress, Spent, run_timed
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.spans import Span
 from nsys2prv.conversion.timeline import Timeline
@@ -47,7 +47,7 @@ class Workers(Struct, frozen=True):
         """
         ahead = 2 * self.pool.jobs if ahead is None else ahead
         return self.spent.over(
-            function, self.pool.in_order(partial(timed, function), tasks, ahead, what)
+            function, self.pool.in_order(partial(run_timed, function), tasks, ahead, what)
         )
 
 

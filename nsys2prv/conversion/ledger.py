@@ -54,7 +54,7 @@ class Ledger(Struct):
         }
 
 
-def accounts(results: Iterable[TaskResult]) -> dict[str, Account]:
+def sum_accounts(results: Iterable[TaskResult]) -> dict[str, Account]:
     """Return the accounts of all results together, by kind of event, or relation."""
     found: dict[str, Account] = {}
     for result in results:
@@ -63,13 +63,13 @@ def accounts(results: Iterable[TaskResult]) -> dict[str, Account]:
     return dict(sorted(found.items()))
 
 
-def ledger(
+def make_ledger(
     kinds: Mapping[str, Account],
     results: Sequence[TaskResult],
     written: Mapping[str, int],
     left_out: Mapping[tuple[str, str], int],
 ) -> Ledger:
-    """Return the account. kinds: the :func:`accounts` of the results. written: records by layout
+    """Return the account. kinds: the :func:`sum_accounts` of the results. written: records by layout
     and lines by kind; left_out: those that are not, by (layout or kind of line, reason).
     """
     reasons = _by_kind(left_out)

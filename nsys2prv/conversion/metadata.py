@@ -78,7 +78,7 @@ def text(
             "rows": summary.threads,
             "tasks_ordered_by": summary.order,
         },
-        "options": told(options),
+        "options": describe_options(options),
         "checksum": CHECKSUM,
         "inputs": [
             {
@@ -105,13 +105,13 @@ def text(
         },
         "repaired": _nested(summary.repaired),
         "reasons": _reasons(summary),
-        "notes": _told_of(job, summary.notes, options),
-        "warnings": _told_of(job, summary.warnings, options),
+        "notes": _describe_notes(job, summary.notes, options),
+        "warnings": _describe_notes(job, summary.warnings, options),
     }
     return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
 
 
-def told(options: Options) -> dict[str, Any]:
+def describe_options(options: Options) -> dict[str, Any]:
     """Return the options that are not what they are by default; of files the names."""
     return {
         name: _plain(getattr(options, name))
@@ -120,7 +120,7 @@ def told(options: Options) -> dict[str, Any]:
     }
 
 
-def _told_of(job: Job, lines: Sequence[str], options: Options) -> list[str]:
+def _describe_notes(job: Job, lines: Sequence[str], options: Options) -> list[str]:
     """Return the notes and warnings, without the folders of the reports if these are not wanted."""
     folders = (
         sorted({f"{info.given.parent}/" for info in job.infos}, key=len, reverse=True)

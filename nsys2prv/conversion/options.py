@@ -14,7 +14,7 @@ from nsys2prv.clock.record import ClockRecord
 from nsys2prv.conversion import timeline
 from nsys2prv.conversion.cut.asked import CutOptions
 from nsys2prv.conversion.cut.plan import CutPlan, with_regions
-from nsys2prv.events.cpu import checked
+from nsys2prv.events.cpu import check_callstack
 from nsys2prv.events.extraction import Settings
 from nsys2prv.events.names.classes import load_rules
 from nsys2prv.events.names.nvtx import load_rules as load_nvtx_rules
@@ -103,7 +103,7 @@ class Plan(Struct, frozen=True):
             least=least_durations(options.min_duration),
             rules=load_rules(options.kernel_rules),
             nvtx_rules=load_nvtx_rules(options.nvtx_rules),
-            callstack=checked(options.callstack),
+            callstack=check_callstack(options.callstack),
         )
         method = timeline.parse_method(options.align)
         kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds

@@ -23,7 +23,7 @@ from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord
 from nsys2prv.conversion import archive, derive, device_states
 from nsys2prv.conversion import reading as extract
-from nsys2prv.conversion.cut.selection import wanted_reports
+from nsys2prv.conversion.cut.selection import reports_to_read
 from nsys2prv.conversion.job import Job, Workers, threads_of, trace_duration
 from nsys2prv.conversion.options import DEFAULTS, Plan
 from nsys2prv.conversion.spans import Span, all_spans, find_span, plan_span_tasks
@@ -33,11 +33,11 @@ from nsys2prv.conversion.timeline import (
     NONE,
     UTC,
     Timeline,
-    comparable,
+    comparable_reports,
     host_clocks,
+    make_timeline,
     place_unclocked,
     start_at_first_event,
-    timeline,
 )
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue, domain_numbers
@@ -124,7 +124,7 @@ def _prepare(
     """Return the same. Raises Unreadable where reading fails at one report of several."""
     paths = [Path(report) for report in reports]
     with unchanged([path for path in paths if not has_log(path)]):
-        found = opened(reports, plan, folder, pool, quiet)
+        found = open_reports(reports, plan, folder, pool, quiet)
         results = [result for _, result in read_all(found, folder, archive.run_reading_task)]
         spans = find_spans(found, results, folder)
     stores = list(dict.fromkeys(path for path, _ in found.stored.values()))
@@ -147,7 +147,7 @@ def _prepare(
             derive.plan_derive_tasks(results, found.plan.selection.kinds, folder),
             found.workers.pool.jobs,
         )
-        job = _prepared(reading)
+        job = _make_job(reading)
     job.stores = stores
     job.warnings, job.unread = (
         [*found.missing, *found.warnings, *far_rows(found.infos, results), *job.warnings],
@@ -220,7 +220,7 @@ class OpenedReports(Struct):
     missing: list[str] = field(default_factory=list)
 
 
-def opened(
+def open_reports(
     reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
 ) -> OpenedReports:
     """Return the reports, or stores of them, looked at; the plan as the stores have it."""
@@ -264,7 +264,7 @@ def opened(
         missing = job_checks.missing_ranks(infos)
         # What is not wanted is read all the same: clocks are aligned and ranks related before
         # anything is cut.
-        wanted_reports(infos, plan.cut.cut)
+        reports_to_read(infos, plan.cut.cut)
         rows = sum(
             part.last - part.first + 1
             for info in infos
@@ -340,7 +340,7 @@ def find_spans(
     return all_spans(results, {**told, **measured})
 
 
-def _prepared(reading: _Reading) -> Job:
+def _make_job(reading: _Reading) -> Job:
     reading.results = clip_profiler_events(reading.results, reading.spans, reading.folder)
     if not any(result.runs for result in reading.results):
         raise NothingToWrite(_nothing(reading))
@@ -367,7 +367,7 @@ def _prepared(reading: _Reading) -> Job:
         placed = _move(reading, model, placed)
     reading.results = mark_unsampled(reading.results, reading.spans, reading.folder, placed.clocks)
     hosts = [placement.machine for placement in placed.placements]
-    book = _facts(reading, model, placed.clocks, hosts, comparable(placed, reading.infos))
+    book = _facts(reading, model, placed.clocks, hosts, comparable_reports(placed, reading.infos))
     related = run_relations(book, reading.folder, reading.run)
     # One warning is enough where the launcher's environment tells it.
     if not job_checks.missing_ranks(reading.infos):
@@ -457,7 +457,7 @@ def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
                 for process in model.processes
             ]
             record = align.to_record(found, names, owners)
-    return timeline(placements, reading.infos, reading.spans, record)
+    return make_timeline(placements, reading.infos, reading.spans, record)
 
 
 def _span(reading: _Reading, placements: Sequence[Placement]) -> tuple[int, int]:

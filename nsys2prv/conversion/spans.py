@@ -61,7 +61,7 @@ def known_spans(results: Sequence[TaskResult], extending: bool = True) -> dict[i
     for run in (run for result in results for run in result.runs):
         if run.first != OPEN and not (extending and run.shape.name in others):
             span = run.first, run.last
-            spans[run.report] = _together(spans.get(run.report, span), span)
+            spans[run.report] = _union(spans.get(run.report, span), span)
     return spans
 
 
@@ -136,7 +136,7 @@ def _widened(
                 scanned[table] = list(_pieces(database, task.info, task.info.parts[table]))
             pieces += scanned[table]
     timed = [piece[1:] for piece in pieces if piece[1:] != UNKNOWN]
-    bounds = _together(*timed) if timed else UNKNOWN
+    bounds = _union(*timed) if timed else UNKNOWN
     if kind.name in ENDS_ELSEWHERE:
         pieces = [(part, *bounds) for part, _, _ in pieces]
     # Pieces without times of their own lie where the others of the kind do.
@@ -194,9 +194,9 @@ def _read(task: SpanTask, database: Source, kind: EventKind, part: Part) -> Span
     return known_spans([result], extending=False).get(task.report)
 
 
-def _together(*spans: Span) -> Span:
+def _union(*spans: Span) -> Span:
     return min(first for first, _ in spans), max(last for _, last in spans)
 
 
 def _joined(one: Span | None, other: Span | None) -> Span | None:
-    return _together(one, other) if one and other else one or other
+    return _union(one, other) if one and other else one or other

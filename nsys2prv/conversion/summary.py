@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from nsys2prv._util.errors import Detail, Nsys2prvError
-from nsys2prv._util.text import plural, some
+from nsys2prv._util.text import list_some, plural
 from nsys2prv.clock.maps import UNPLACED
-from nsys2prv.conversion.clock_text import MOST, causal_lines, table
+from nsys2prv.conversion.clock_text import MOST, causal_lines, describe_hosts
 from nsys2prv.conversion.closing import clock_lines, closing_html, closing_text
-from nsys2prv.conversion.ledger import Ledger, accounts, ledger
+from nsys2prv.conversion.ledger import Ledger, make_ledger, sum_accounts
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.kind import EventKind
@@ -283,8 +283,8 @@ class Summary(Struct, dict=True):
     @classmethod
     def of(cls, job: Job, written: Written) -> Summary:
         infos, placed, results, model = job.infos, job.placed, job.results, job.model
-        kinds = accounts(results)
-        balance = ledger(kinds, results, written.events, written.left_out)
+        kinds = sum_accounts(results)
+        balance = make_ledger(kinds, results, written.events, written.left_out)
         dropped, repaired = (
             {
                 (kind, reason): count
@@ -327,7 +327,7 @@ class Summary(Struct, dict=True):
                 *job.notes,
             ],
             placed=_placed(infos, placements),
-            clocks=table(placed.record, MOST) if placed.record else [],
+            clocks=describe_hosts(placed.record, MOST) if placed.record else [],
             warnings=[
                 *job.warnings,
                 *loss_warnings(infos),
@@ -383,7 +383,7 @@ def _warnings(
     ]
     if unplaced and len(infos) > 1:
         warnings.append(
-            f"{some(unplaced)}: no clock in the report; placed at the start of the others"
+            f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
         )
     placed = [
         placement.map.offset
@@ -397,11 +397,11 @@ def _warnings(
     hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
     if hidden:
         warnings.append(
-            f"{some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
+            f"{list_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
             "them are not in the report; profile with --cuda-graph-trace=node to see them"
         )
     if idle := idle_reports(infos, selection):
-        warnings.append(f"{some(idle)}: no work on any GPU")
+        warnings.append(f"{list_some(idle)}: no work on any GPU")
     return warnings
 
 

@@ -67,7 +67,7 @@ def host_clocks(
     return numbers, names
 
 
-def corrected(
+def correct_placements(
     placements: Sequence[Placement],
     clocks: Sequence[int],
     names: Sequence[str],
@@ -120,7 +120,7 @@ def place_unclocked(
     ]
 
 
-def timeline(
+def make_timeline(
     placements: Sequence[Placement],
     infos: Sequence[ReportInfo],
     spans: Mapping[int, Span],
@@ -139,7 +139,7 @@ def timeline(
                 "not in the clock file, placed by UTC"
             )
         warnings += [f"clocks: {line}" for line in record.warnings]
-        placements = corrected(placements, numbers, names, record)
+        placements = correct_placements(placements, numbers, names, record)
         record = (
             replace(
                 record, hosts={name: record.hosts[name] for name in names if name in record.hosts}
@@ -150,7 +150,7 @@ def timeline(
     return start_at_first_event(Timeline(list(placements), record, [], 0, tuple(warnings)), spans)
 
 
-def comparable(placed: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
+def comparable_reports(placed: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
     """Return a number for each report; times of reports of one number can be compared with each
     other. All can where nobody looked.
     """

@@ -24,7 +24,7 @@ from nsys2prv.nsight.source import NULL, Columns, Part
 MOST_NAMED = 8
 
 
-def of_profiled(extraction: Extraction, columns: Columns) -> Columns:
+def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
     """Return the rows on threads of the processes that the report profiles; all where it does not
     tell which these are.
     """
@@ -73,7 +73,7 @@ LOOKED_AT = 100_000
 
 
 def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = of_profiled(
+    columns = keep_profiled(
         extraction,
         extraction.read(
             part, ("start", "cpu", "isSchedIn", "globalTid", "threadState", "threadBlock")
@@ -92,7 +92,7 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
     fields = {"state": state, "cpu": np.where(runs, np.maximum(columns["cpu"], -1) + 1, 0)}
     with_reason = _reasons_recorded(extraction) or bool((reason != NULL).any())
     if with_reason:
-        fields["reason"] = np.where(runs, 0, _known(reason, "thread_block", OTHER_REASON))
+        fields["reason"] = np.where(runs, 0, _enum_value(reason, "thread_block", OTHER_REASON))
     start, thread = columns["start"], extraction.threads(columns["globalTid"])
     ended = np.flatnonzero((state == TERMINATED) & (start != NULL))
     extraction.account.synthesized[Reason.THREAD_END] += len(ended)
@@ -105,10 +105,10 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 def known_states(states: np.ndarray) -> np.ndarray:
     """Return values of the catalogue's set of Nsight's thread states; 0 for NULL."""
-    return _known(states, "thread_state", OTHER_STATE)
+    return _enum_value(states, "thread_state", OTHER_STATE)
 
 
-def _known(values: np.ndarray, value_set: str, other: int) -> np.ndarray:
+def _enum_value(values: np.ndarray, value_set: str, other: int) -> np.ndarray:
     """Return Nsight's values + 1, `other` for one that the set lacks, 0 for NULL."""
     labels = [value for value, _ in catalogue().value_sets[value_set].labels if value != other]
     numbers = np.where(values == NULL, -1, np.clip(values, -2, other)) + 1
@@ -157,7 +157,7 @@ class Frames(Struct, frozen=True):
         )
 
 
-def checked(frames: int) -> int:
+def check_callstack(frames: int) -> int:
     """Return a number of frames that can be asked for. Raises UsageError for one that cannot."""
     if not 1 <= frames <= MOST_FRAMES:
         raise UsageError(
@@ -167,7 +167,7 @@ def checked(frames: int) -> int:
 
 
 def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = of_profiled(
+    columns = keep_profiled(
         extraction, extraction.read(part, ("id", "start", "globalTid", "threadState"))
     )
     if not columns.rows:

@@ -205,7 +205,7 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
 
 
-def by_node(source: Source) -> str:
+def traced_by_node(source: Source) -> str:
     """True if graphs were traced node by node."""
     if source.has(KERNEL_TABLE, "graphNodeId") and source.count(KERNEL_TABLE, "{graphNodeId} > 0"):
         return "graphs were traced node by node, and their nodes are rows of `kernels`"
@@ -304,7 +304,7 @@ KINDS = (
         groups=("cuda",),
         rows=RowRules(overlap_group="stream"),
         indexes=Indexes(needs=(Index.LAUNCHES,)),
-        gpu_work=GpuWork(hint_when_missing=by_node),
+        gpu_work=GpuWork(hint_when_missing=traced_by_node),
     ),
     EventKind(
         "memory",

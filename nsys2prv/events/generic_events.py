@@ -20,7 +20,7 @@ from nsys2prv.events.attributes import groups, not_negative, pivot
 from nsys2prv.events.catalogue.counters import Metric, known_label, labels_of
 from nsys2prv.events.extraction import GPU, SOURCE, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, Counters, EventKind
-from nsys2prv.events.metrics import FLOAT_DECIMALS, FLOATING, scaled, unsigned
+from nsys2prv.events.metrics import FLOAT_DECIMALS, FLOATING, scale_fraction, to_unsigned
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.source import NULL, Part, Source, decoded
 
@@ -90,7 +90,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
         as_gpu = part.table != DATA and sum(
             known_label(gpu_metrics.GPU_LAYOUT, name) is not None for name, _ in names
         ) * 2 > len(names)
-        value = np.where(real[rows], scaled(fraction[rows]), whole[rows])
+        value = np.where(real[rows], scale_fraction(fraction[rows]), whole[rows])
         if as_gpu:
             yield _gpu_records(
                 extraction,
@@ -102,7 +102,9 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
             )
             continue
         floating = np.array([in_fractions for _, in_fractions in names])[codes]
-        value = np.where(floating & ~real[rows], scaled(whole[rows].astype(np.float64)), value)
+        value = np.where(
+            floating & ~real[rows], scale_fraction(whole[rows].astype(np.float64)), value
+        )
         value = np.where(~floating & real[rows], value // 10**FLOAT_DECIMALS, value)
         labels = labels_of(LAYOUT, (f"{source.source}: {name}" for name, _ in names))
         metrics = tuple(
@@ -130,7 +132,7 @@ def _gpu_records(
     for code, label in enumerate(labels):
         if label.endswith("[Hz]"):
             rows = np.flatnonzero(codes == code)
-            value[rows] = unsigned(value[rows], "Hz")
+            value[rows] = to_unsigned(value[rows], "Hz")
     object_ = extraction.device(DeviceKey(GPU, number=number & 0xFF))
     metrics = tuple(Metric(label) for label in labels)
     return pivot(

@@ -172,7 +172,7 @@ CPU_FAULTS, GPU_FAULTS = "CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_UM_GPU_PAGE_FAUL
 UNKNOWN_ACCESS, LAST_ACCESS = 1, 5
 
 
-def of_cpus(extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part, ("start", "globalPid", "CpuInstruction", "module", "sourceFile", "sourceLine")
     )
@@ -209,7 +209,7 @@ def _sources(extraction: Extraction, columns: Columns) -> np.ndarray:
     return result
 
 
-def of_gpus(extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part, ("start", "end", "globalPid", "deviceId", "numberOfPageFaults", "faultAccessType")
     )
@@ -256,7 +256,7 @@ KINDS = (
         "main thread of the process",
         (CPU_FAULTS,),
         ("cpu_page_fault",),
-        of_cpus,
+        extract_cpu_faults,
         groups=("page_faults",),
         rows=POINTS,
     ),
@@ -266,7 +266,7 @@ KINDS = (
         "physical GPU",
         (GPU_FAULTS,),
         ("gpu_page_fault",),
-        of_gpus,
+        extract_gpu_faults,
         groups=("page_faults",),
         rows=RowRules(device_wide=False),
     ),

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv._util.columns import factorize, is_sorted, narrowed
+from nsys2prv._util.columns import factorize, is_sorted, narrow_integers
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL
 
@@ -199,10 +199,10 @@ class LaunchWriter:
         ids, begin = launches.correlation[rows], launches.begin[rows]
         # Where differences do not fit 64 bits they wrap round, and back when they are added again.
         columns = (
-            narrowed(ids - ids[0]),
+            narrow_integers(ids - ids[0]),
             begin,
-            narrowed(launches.end[rows] - begin),
-            narrowed(launches.code[rows]),
+            narrow_integers(launches.end[rows] - begin),
+            narrow_integers(launches.code[rows]),
         )
         if self._file is None:
             self._file = self.path.open("wb")

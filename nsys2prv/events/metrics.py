@@ -73,9 +73,9 @@ def _records(
         if sizes[place] or unit in COUNTED:
             rows = np.flatnonzero(codes == code)
             value[rows] = (
-                decoded_float(value[rows], sizes[place])
+                decode_float(value[rows], sizes[place])
                 if sizes[place]
-                else unsigned(value[rows], unit)
+                else to_unsigned(value[rows], unit)
             )
     object_ = extraction.device(DeviceKey(GPU, number=0 if source == NULL else source & 0xFF))
     return pivot(
@@ -89,7 +89,7 @@ def _records(
     )
 
 
-def unsigned(value: np.ndarray, unit: str) -> np.ndarray:
+def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
     """Return counts with the 32 bits they had; clocks in Hz."""
     value = np.where((value < 0) & (value >= -(1 << 31)), value + (1 << 32), value)
     return (
@@ -99,7 +99,7 @@ def unsigned(value: np.ndarray, unit: str) -> np.ndarray:
     )
 
 
-def decoded_float(value: np.ndarray, size: int) -> np.ndarray:
+def decode_float(value: np.ndarray, size: int) -> np.ndarray:
     """Return numbers whose bits are those of floating point of so many bytes, as integers with
     FLOAT_DECIMALS decimals.
     """
@@ -108,10 +108,10 @@ def decoded_float(value: np.ndarray, size: int) -> np.ndarray:
         if size == 4
         else value.view(np.float64)
     )
-    return scaled(number)
+    return scale_fraction(number)
 
 
-def scaled(number: np.ndarray) -> np.ndarray:
+def scale_fraction(number: np.ndarray) -> np.ndarray:
     """Return fractions as integers with FLOAT_DECIMALS decimals; what is no number is 0."""
     greatest = 2.0**53 / 10**FLOAT_DECIMALS
     return np.rint(np.clip(np.nan_to_num(number), -greatest, greatest) * 10**FLOAT_DECIMALS).astype(
@@ -293,7 +293,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     if not len(start):
         return
     end = np.where(end == NULL, start, end)
-    value = not_negative(extraction, scaled(value) if computed else value)
+    value = not_negative(extraction, scale_fraction(value) if computed else value)
     distinct, codes = factorize(number)
     layout = "cpu_metric" if computed else "cpu_counter"
     names = _names(extraction.database)

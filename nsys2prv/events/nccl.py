@@ -21,7 +21,7 @@ from nsys2prv.events.names.calls import (
 )
 from nsys2prv.events.nccl_payloads import payloads
 from nsys2prv.events.nccl_regions import SAID, Tied
-from nsys2prv.events.nvtx import PUSHPOP, STARTEND, TABLE, named, of_nccl, texts_of
+from nsys2prv.events.nvtx import PUSHPOP, STARTEND, TABLE, nccl_condition, range_names, texts_of
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Part
 
@@ -65,7 +65,7 @@ def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
         )
         if not columns.rows:
             return
-        ranges = named(extraction, columns, "range")
+        ranges = range_names(extraction, columns, "range")
         said = payloads(extraction, columns)
         texts, text_codes = texts_of(extraction, columns)
         operation = operations(texts)[text_codes]
@@ -276,7 +276,7 @@ KINDS = (
         ("nccl_call",),
         reader("nccl_call"),
         groups=("nvtx", "nvtx_pushpop_trace"),
-        where=of_nccl(PUSHPOP),
+        where=nccl_condition(PUSHPOP),
         rows=RowRules(open_ended=True),
         indexes=Indexes(provides=(Index.NCCL_CALLS,)),
     ),
@@ -288,7 +288,7 @@ KINDS = (
         ("nccl_operation",),
         reader("nccl_operation"),
         groups=("nccl", "nvtx", "nvtx_startend_trace"),
-        where=of_nccl(STARTEND),
+        where=nccl_condition(STARTEND),
         rows=RowRules(open_ended=True, overlap_group="startend"),
     ),
 )

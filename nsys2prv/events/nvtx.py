@@ -12,7 +12,7 @@ from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import POINTS, EventKind, Reading, RowRules, Rows
-from nsys2prv.events.names.nvtx import Renamed, Rule, renamed, renamed_by_template
+from nsys2prv.events.names.nvtx import Renamed, Rule, rename_by_template, rename_ranges
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
 from nsys2prv.nsight.source import NULL, Columns, Part, decoded
@@ -30,12 +30,12 @@ MARK, PUSHPOP, STARTEND = (
 )
 
 
-def of_nccl(where: str) -> Callable[[ReportInfo], str]:
+def nccl_condition(where: str) -> Callable[[ReportInfo], str]:
     """Return the condition for rows of NCCL's domain that `where` selects."""
     return lambda info: f"{where} AND {_in_nccl(info)}"
 
 
-def of_others(where: str) -> Callable[[ReportInfo], str]:
+def others_condition(where: str) -> Callable[[ReportInfo], str]:
     """Return the condition for rows that `where` selects and that no other kind translates: NCCL's
     ranges have kinds of their own.
     """
@@ -66,7 +66,7 @@ class Named(Struct):
     wanted: np.ndarray
 
 
-def named(extraction: Extraction, columns: Columns, field: str) -> Named:
+def range_names(extraction: Extraction, columns: Columns, field: str) -> Named:
     """Return the names of rows read with globalTid, domainId, category, textId and text. field: the
     layout's first.
     """
@@ -75,7 +75,7 @@ def named(extraction: Extraction, columns: Columns, field: str) -> Named:
     if any(rule.domain for rule in rules):
         texts, text_of = texts_of(extraction, columns)
         (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
-        found = renamed(
+        found = rename_ranges(
             texts.gather(text_codes),
             pl.Series(domains, dtype=pl.String).gather(domain_codes),
             rules,
@@ -111,16 +111,16 @@ def _renamed(
 ) -> tuple[Renamed, np.ndarray]:
     """Return what rules that ask for no domain make of the texts, and each row's index into it."""
     codes, inline = columns.texts["text"]
-    found = renamed_by_template(inline, rules)
+    found = rename_by_template(inline, rules)
     if found is None:
         texts, codes = texts_of(extraction, columns)
-        return renamed(texts, None, rules), codes
+        return rename_ranges(texts, None, rules), codes
     empty = (found.texts == "").to_numpy()[found.codes][codes]
     if not empty.any():
         return found, codes
     # There is no text inline, or the rules have left nothing of it.
     texts, of_rows = texts_of(extraction, columns.where(empty))
-    single = renamed(texts, None, rules)
+    single = rename_ranges(texts, None, rules)
     codes = codes.copy()
     codes[empty] = len(found.codes) + of_rows
     return (
@@ -141,7 +141,7 @@ def reader(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Row
         columns = extraction.read(part, COLUMNS, TEXTS)
         if not columns.rows:
             return
-        ranges = named(extraction, columns, field)
+        ranges = range_names(extraction, columns, field)
         if layout == "nvtx_startend":
             ranges.fields["any_domain"] = ranges.fields[field]
         end = columns["start"] + 1 if layout == "nvtx_mark" else columns["end"]
@@ -225,7 +225,7 @@ KINDS = (
         ("nvtx_pushpop",),
         reader("nvtx_pushpop", "range"),
         groups=("nvtx",),
-        where=of_others(PUSHPOP),
+        where=others_condition(PUSHPOP),
         rows=RowRules(open_ended=True),
         reads=Reading(COLUMNS, TEXTS),
     ),
@@ -237,7 +237,7 @@ KINDS = (
         ("nvtx_startend",),
         reader("nvtx_startend", "range"),
         groups=("nvtx",),
-        where=of_others(STARTEND),
+        where=others_condition(STARTEND),
         rows=RowRules(open_ended=True, overlap_group="startend"),
         reads=Reading(COLUMNS, TEXTS),
     ),

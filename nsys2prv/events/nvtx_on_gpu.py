@@ -22,7 +22,7 @@ from nsys2prv.events import cuda_work
 from nsys2prv.events.attributes import groups
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Derived, EventKind, Index, Indexes, Reading, Rows, SelectionRules
-from nsys2prv.events.nvtx import PUSHPOP, TABLE, named
+from nsys2prv.events.nvtx import PUSHPOP, TABLE, range_names
 from nsys2prv.nsight.source import NULL, Part, usable
 
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
@@ -46,7 +46,7 @@ def _ranges(extraction: Extraction, part: Part) -> None:
     columns = columns.where(usable(columns["start"]) & (columns["globalTid"] != NULL))
     if not columns.rows:
         return
-    ranges = named(extraction, columns, "range")
+    ranges = range_names(extraction, columns, "range")
     begin, end = columns["start"], columns["end"]
     facts = {
         "thread": columns["globalTid"],

@@ -12,7 +12,7 @@ from nsys2prv.events.attributes import groups, not_negative, pivot
 from nsys2prv.events.catalogue.counters import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, EventKind, Reading
-from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, of_others
+from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, others_condition
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL, Part, decoded
@@ -37,7 +37,7 @@ PLACE = ", ".join(
 
 def condition(info: ReportInfo) -> str:
     """Return rows with a payload: ranges of other domains than NCCL's, and marks of all."""
-    ranges = " OR ".join(f"({of_others(where)(info)})" for where in (PUSHPOP, STARTEND))
+    ranges = " OR ".join(f"({others_condition(where)(info)})" for where in (PUSHPOP, STARTEND))
     return f"({{jsonText}} IS NOT NULL OR {{jsonTextId}} IS NOT NULL) AND ({MARK} OR {ranges})"
 
 

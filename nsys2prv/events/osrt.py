@@ -21,12 +21,12 @@ CALLS = "coalesce({eventClass}, 27) = 27"
 OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
 
 
-def of_pthread(info: ReportInfo) -> str:
+def pthread_condition(info: ReportInfo) -> str:
     """Return the condition for pthread calls."""
     return f"{CALLS} AND {OF_PTHREAD}" if "StringIds" in info.parts else "0"
 
 
-def of_others(info: ReportInfo) -> str:
+def others_condition(info: ReportInfo) -> str:
     """Return the condition for OS runtime calls; those without a name are such."""
     return f"{CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else CALLS
 
@@ -143,7 +143,7 @@ KINDS = (
         (OSRT_TABLE,),
         ("osrt",),
         reader("osrt"),
-        where=of_others,
+        where=others_condition,
         reads=Reading(COLUMNS),
     ),
     EventKind(
@@ -153,7 +153,7 @@ KINDS = (
         (OSRT_TABLE,),
         ("pthread",),
         reader("pthread"),
-        where=of_pthread,
+        where=pthread_condition,
         reads=Reading(COLUMNS),
     ),
     EventKind(

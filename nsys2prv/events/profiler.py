@@ -43,8 +43,8 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
         np.where(known, begin + 1, NULL),
         extraction.threads(threads),
         {
-            "severity": _known(columns["severity"], SEVERITIES),
-            "source": _known(columns["source"], SOURCES),
+            "severity": _known_or_other(columns["severity"], SEVERITIES),
+            "source": _known_or_other(columns["source"], SOURCES),
             "text": extraction.name(
                 "diagnostics", codes, text=[shortened(text) for text in decoded(texts.series)]
             ),
@@ -52,7 +52,7 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
 
 
-def _known(column: np.ndarray, values: range) -> np.ndarray:
+def _known_or_other(column: np.ndarray, values: range) -> np.ndarray:
     return np.where(np.isin(column, values), column, UNKNOWN)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from nsys2prv._util.data import data_text, shipped
+from nsys2prv._util.data import data_text, load_shipped
 from nsys2prv.nsight.capture import Capture, Message, capture_of, messages
 from nsys2prv.nsight.opening import open_source
 from nsys2prv.nsight.source import TIME_LIMIT, Part, Source
@@ -378,7 +378,7 @@ def _reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
     """Return name -> reason, and the beginning of a name -> reason, the longest first."""
     names: dict[str, str] = {}
     beginnings: dict[str, str] = {}
-    for reason, tables in shipped(data_text(__package__, "tables.yaml")).items():
+    for reason, tables in load_shipped(data_text(__package__, "tables.yaml")).items():
         for table in tables:
             known = beginnings if table.endswith("*") else names
             if table.rstrip("*") in known:
@@ -399,5 +399,5 @@ def rank_of_reason(text: str) -> int:
     """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
     end, where those with events are.
     """
-    known = list(shipped(data_text(__package__, "tables.yaml")))
+    known = list(load_shipped(data_text(__package__, "tables.yaml")))
     return -known.index(text) if text in known else -len(known)

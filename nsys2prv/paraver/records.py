@@ -17,7 +17,7 @@ from nsys2prv.events.catalogue import DomainCode, Field, catalogue
 from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text, merge_lines
 from nsys2prv.paraver.output import Output
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, fields_present
-from nsys2prv.store.samples import SampleTable, joined, numbers, without_holes
+from nsys2prv.store.samples import SampleTable, count_samples, join_samples, without_holes
 from nsys2prv.store.window_records import GlobalIds, WindowReader, WindowRecords
 
 
@@ -191,11 +191,11 @@ class Formatter:
     def _sample_batches(self, found: dict[Shape, WindowRecords]) -> list[Batch]:
         """Return lines of samples: one for each instant of an object, with all its numbers."""
         tables = [self._samples(shape, pieces) for shape, pieces in found.items()]
-        made = joined(tables) if tables else []
+        made = join_samples(tables) if tables else []
         if len(made) != len(tables) or any(
             table is not before for table, before in zip(made, tables, strict=True)
         ):
-            self.repeated += numbers(tables) - numbers(made)
+            self.repeated += count_samples(tables) - count_samples(made)
         return [self._sample_batch(part) for table in made for part in without_holes(table)]
 
     def _samples(self, shape: Shape, pieces: WindowRecords) -> SampleTable:

@@ -84,7 +84,7 @@ def buckets_of(communicators: np.ndarray, ranks: np.ndarray, count: int) -> np.n
     return ((mixed >> np.uint64(32)) % np.uint64(count)).astype(np.int64)
 
 
-def by_group(blocks: Iterable[Block]) -> list[tuple[Block, ...]]:
+def group_blocks(blocks: Iterable[Block]) -> list[tuple[Block, ...]]:
     """Return the blocks of each group, ascending by group."""
     groups: dict[int, list[Block]] = {}
     for block in blocks:
@@ -151,7 +151,7 @@ class LinesStep(Struct, frozen=True):
         return write_result(RelationResult(lines=[lines]), self.name, self.number, self.folder)
 
 
-def stored_lines(
+def store_lines(
     context: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block], most: int
 ) -> list[TaskResult]:
     """Return the lines of all pairs, about `most` a step; one result without any where there are

@@ -101,7 +101,7 @@ class CallBlocks(Struct, frozen=True):
     last: int | None = None
 
 
-def sorted_calls(calls: pl.DataFrame, path: Path) -> CallBlocks:
+def sort_calls(calls: pl.DataFrame, path: Path) -> CallBlocks:
     """Return the calls of some reports (`communicator` and COLUMNS) in a file of blocks."""
     if not calls.height:
         return CallBlocks()
@@ -170,7 +170,7 @@ class CallPortion(Struct, frozen=True):
         return Observations(self._calls())
 
     def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
-        from nsys2prv.clock.gathering import gathered
+        from nsys2prv.clock.gathering import gather_calls
         from nsys2prv.clock.observations import Messages
 
         one = len({block.block.group for block in self.blocks}) == 1
@@ -178,7 +178,7 @@ class CallPortion(Struct, frozen=True):
             block.numbered for block in self.blocks
         )
         large = sum(block.block.rows for block in self.blocks) > PORTION_ROWS
-        return self._by_member(pivot) if one and usual and large else gathered(
+        return self._by_member(pivot) if one and usual and large else gather_calls(
             self._calls(), pivot
         ), Messages.none()
 
@@ -213,13 +213,13 @@ class CallPortion(Struct, frozen=True):
         """Return the calls of one large communicator that the report does not number, a member at a
         time.
         """
-        from nsys2prv.clock.gathering import Participant, gathered_by_member
+        from nsys2prv.clock.gathering import Participant, gather_by_member
 
         members: dict[int, list[MemberBlock]] = {}
         for block in self.blocks:
             members.setdefault(block.member, []).append(block)
         kinds = Kinds.of(list(block.block.read()[:, -len(KIND) :].T) for block in self.blocks)
-        return gathered_by_member(
+        return gather_by_member(
             [
                 Participant(
                     member,

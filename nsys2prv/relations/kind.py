@@ -171,10 +171,10 @@ class ObservationFile(Struct, frozen=True):
         return pickle.loads(self.path.read_bytes())
 
     def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
-        from nsys2prv.clock.gathering import gathered
+        from nsys2prv.clock.gathering import gather_calls
 
         observed = self.observed()
-        return gathered(observed.calls, pivot), observed.messages
+        return gather_calls(observed.calls, pivot), observed.messages
 
 
 def save_observations(observed: Observations, path: Path) -> ObservationFile:

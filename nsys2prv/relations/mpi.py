@@ -17,8 +17,8 @@ from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv.clock import MPI as SOURCE
 from nsys2prv.events.mpi import EITHER, MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations.blocks import Block, by_group, stored_lines, write_blocks
-from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of, sorted_calls
+from nsys2prv.relations.blocks import Block, group_blocks, store_lines, write_blocks
+from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of, sort_calls
 from nsys2prv.relations.kind import (
     DEVICES,
     MPI,
@@ -60,8 +60,8 @@ class MeetingsStep(Struct, frozen=True):
 
     def run(self) -> CallBlocks:
         nothing = pl.lit(0, pl.Int64)
-        return sorted_calls(
-            _known(read_fact(self.files, self.tasks)).select(
+        return sort_calls(
+            _with_times(read_fact(self.files, self.tasks)).select(
                 "communicator",
                 "host",
                 "members",
@@ -81,7 +81,7 @@ class MeetingsStep(Struct, frozen=True):
         )
 
 
-def _known(calls: pl.DataFrame) -> pl.DataFrame:
+def _with_times(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the calls with both times."""
     known = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
     return calls.filter((pl.col("task") >= 0) & known)
@@ -112,7 +112,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
             ]
         )
     )
-    results = stored_lines(
+    results = store_lines(
         context, NAME, KIND, True, [block for part in found for block in part.pairs], STEP_ROWS
     )
     results[0].notes = _notes(
@@ -173,7 +173,7 @@ def _sides(context: RelationContext, name: str) -> tuple[list[Sides], tuple[Proc
 
 def _buckets(sides: Sequence[Sides]) -> list[tuple[Block, ...]]:
     """Return the bucket of each row; a bucket is matched at once."""
-    return by_group(block for part in sides for block in part.blocks)
+    return group_blocks(block for part in sides for block in part.blocks)
 
 
 class Matched(Struct, frozen=True):

@@ -20,7 +20,7 @@ from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, SEND_RECEIV
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations.blocks import Block, write_blocks
-from nsys2prv.relations.call_blocks import CallBlocks, Kinds, portions_of, sorted_calls
+from nsys2prv.relations.call_blocks import CallBlocks, Kinds, portions_of, sort_calls
 from nsys2prv.relations.kind import (
     DEVICES,
     ObservationChunk,
@@ -203,7 +203,9 @@ def observe_at_once(facts: Mapping[str, pl.DataFrame]) -> Observations:
     kernels = _of_communicators(everything)
     if not kernels.height:
         return Observations(_calls(_observed_by_order(everything, facts[COMMUNICATORS]), "host"))
-    return Observations(_calls(_grouped(_telling(_begun(kernels, facts[COMMUNICATORS]))), "host"))
+    return Observations(
+        _calls(_grouped(_usable_for_clocks(_begun(kernels, facts[COMMUNICATORS]))), "host")
+    )
 
 
 class ClockStep(Struct, frozen=True):
@@ -220,7 +222,7 @@ class ClockStep(Struct, frozen=True):
             _of_communicators(_timed(read_fact(self.files, self.tasks, READ))),
             read_fact(self.communicators, self.tasks),
         )
-        calls = _telling(kernels).select(
+        calls = _usable_for_clocks(kernels).select(
             "communicator",
             "host",
             "operation",
@@ -236,7 +238,7 @@ class ClockStep(Struct, frozen=True):
             size="bytes",
             began=pl.col("began").cast(pl.Int64),
         )
-        return sorted_calls(calls, self.path), kernels.height > 0
+        return sort_calls(calls, self.path), kernels.height > 0
 
 
 def _timed(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -269,7 +271,7 @@ def _of_communicators(kernels: pl.DataFrame) -> pl.DataFrame:
     return kernels.filter((pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages")))
 
 
-def _telling(kernels: pl.DataFrame) -> pl.DataFrame:
+def _usable_for_clocks(kernels: pl.DataFrame) -> pl.DataFrame:
     """Without those of several operations, some with a root: they bind in a way that their sum does
     not tell.
     """

@@ -69,12 +69,12 @@ def relate(context: RelationContext) -> list[TaskResult]:
         return []
     known = any(found.blocks for found in surveys)
     found, notes = (_by_communicator if known else _by_order)(context, surveys)
-    results = _stored(context, [part for part in found if part.records])
-    results[0].notes = [*notes, *_unused(surveys, known), *_apart(found)]
+    results = _store_records(context, [part for part in found if part.records])
+    results[0].notes = [*notes, *_unused(surveys, known), *_describe_unplaced(found)]
     return results
 
 
-def _stored(context: RelationContext, found: Sequence[Found]) -> list[TaskResult]:
+def _store_records(context: RelationContext, found: Sequence[Found]) -> list[TaskResult]:
     """Return the records, of all collectives numbered through, stored by time as if one step had
     found them.
     """
@@ -145,7 +145,10 @@ def _by_communicator(
     found += _matched(
         context, [*(pieces[group] for group in sorted(again)), *settled], True, len(first)
     )
-    return found, [*_told(found), *_alone(lone, "belong to no collective of the other ranks")]
+    return found, [
+        *_describe_methods(found),
+        *_alone(lone, "belong to no collective of the other ranks"),
+    ]
 
 
 def _communicators(surveys: Sequence[Survey]) -> pl.DataFrame:
@@ -272,7 +275,7 @@ def _several(communicators: pl.DataFrame, members: int) -> str:
     return "there are several, or one with ranks that have no report"
 
 
-def _told(found: Sequence[Found]) -> list[str]:
+def _describe_methods(found: Sequence[Found]) -> list[str]:
     """Describe how many collectives were found by each method, and how many were not."""
     met: Counter[int] = sum((part.met for part in found), Counter())
     whole: Counter[int] = sum((part.whole for part in found), Counter())
@@ -307,7 +310,7 @@ def _alone(count: int, why: str) -> list[str]:
     )
 
 
-def _apart(found: Sequence[Found]) -> list[str]:
+def _describe_unplaced(found: Sequence[Found]) -> list[str]:
     """Describe collectives on hosts that could not be placed; warn where a rank is done before
     another begins, which clocks that agree would not show.
     """
@@ -318,7 +321,7 @@ def _apart(found: Sequence[Found]) -> list[str]:
                 f"NCCL: {plural(unplaced, 'collective')} on hosts whose clocks could not be aligned: the trace has no late "
                 "arrivals, waits, transfers and bandwidths for them"
             ),
-            *_apart([replace(part, unplaced=0) for part in found]),
+            *_describe_unplaced([replace(part, unplaced=0) for part in found]),
         ]
     apart = sum(part.apart for part in found)
     if not apart:

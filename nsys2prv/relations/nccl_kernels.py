@@ -160,7 +160,7 @@ class SurveyStep(Struct, frozen=True):
             .to_numpy()
         )
         ordinal = np.where(np.isin(own[2], by_number), sequence, before)
-        blocks = _stored(self.path, kernels, rows, own[2], ordinal, before)
+        blocks = _write_blocks(self.path, kernels, rows, own[2], ordinal, before)
         numbered = frozenset(by_number.tolist())
         return tuple(replace(block, by_number=block.group in numbered) for block in blocks), told
 
@@ -181,7 +181,7 @@ class SurveyStep(Struct, frozen=True):
         count = np.cumsum(new)
         owners = np.flatnonzero(other)
         row = count - np.repeat(count[owners] - 1, np.diff(np.append(owners, len(rows))))
-        return _stored(self.path.with_suffix(".rest"), kernels, rows, row, place, place)
+        return _write_blocks(self.path.with_suffix(".rest"), kernels, rows, row, place, place)
 
 
 def survey(context: RelationContext, name: str) -> list[Survey]:
@@ -238,7 +238,7 @@ def _ordered(kernels: pl.DataFrame, rows: np.ndarray, names: Sequence[str]) -> n
     return rows[np.lexsort([kernels[name].to_numpy()[rows] for name in reversed(names)])]
 
 
-def _stored(
+def _write_blocks(
     path: Path,
     kernels: pl.DataFrame,
     rows: np.ndarray,

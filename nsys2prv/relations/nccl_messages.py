@@ -23,7 +23,7 @@ from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.names.calls import SEND
 from nsys2prv.events.nccl import MESSAGES
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations.blocks import Block, buckets_of, by_group, stored_lines, write_blocks
+from nsys2prv.relations.blocks import Block, buckets_of, group_blocks, store_lines, write_blocks
 from nsys2prv.relations.kind import (
     NCCL,
     ObservationFile,
@@ -97,14 +97,14 @@ def relate(context: RelationContext) -> list[TaskResult]:
         )
     )
     records = [block for part in found for block in part.records]
-    results = stored_lines(context, NAME, KIND, False, records, STEP_ROWS)
+    results = store_lines(context, NAME, KIND, False, records, STEP_ROWS)
     pairs, left = sum(block.rows for block in records), sum(part.left for part in found)
     results[0].notes = [Detail(f"NCCL sends matched with their receives: {pairs:,}")]
     if left:
         results[0].notes.append(
             f"NCCL: {left:,} sends and receives without their other side in the reports: no line is written"
         )
-    sides = by_group(block for part in found for block in part.sides)
+    sides = group_blocks(block for part in found for block in part.sides)
     number = context.number + len(results)
     steps = [KernelStep(number + place, part, context.folder) for place, part in enumerate(sides)]
     return [*results, *context.run(steps)]
@@ -130,7 +130,7 @@ def _buckets(context: RelationContext, name: str) -> list[tuple[Block, ...]]:
         SendersStep(part, context.tasks, count, context.folder / f"{name}-{number}.blocks")
         for number, part in enumerate(batches(files))
     ]
-    return by_group(block for blocks in context.run(steps) for block in blocks)
+    return group_blocks(block for blocks in context.run(steps) for block in blocks)
 
 
 class SendersStep(Struct, frozen=True):
@@ -295,12 +295,12 @@ def _by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     and the order is not possible.
     """
     from nsys2prv.clock.observations import Calls
-    from nsys2prv.clock.sequences import recognised
+    from nsys2prv.clock.sequences import recognise_collectives
 
     messages = messages.with_columns(group=pl.struct(_STREAM).rank("dense").cast(pl.Int64))
     member = messages["sends"].cast(pl.Int64).to_numpy()
     count = messages.height
-    ordinals, findings = recognised(
+    ordinals, findings = recognise_collectives(
         Calls(
             np.full(count, SOURCE),
             messages["group"].to_numpy(),

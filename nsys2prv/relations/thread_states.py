@@ -130,7 +130,9 @@ def plan(
             StateTask(
                 first + len(tasks),
                 tuple(
-                    replace(result, names={}, objects=[], launches=[], runs=_telling(result.runs))
+                    replace(
+                        result, names={}, objects=[], launches=[], runs=_state_runs(result.runs)
+                    )
                     for result in own
                 ),
                 {result.task: result.names for result in own},
@@ -146,7 +148,7 @@ def plan(
     return tasks
 
 
-def _telling(runs: Sequence[Run]) -> list[Run]:
+def _state_runs(runs: Sequence[Run]) -> list[Run]:
     """Return begins of layouts that imply states."""
     return [
         run

@@ -46,12 +46,14 @@ def clip_profiler_events(
         for layout in kind.layouts
     }
     return [
-        _cut(result, kinds, spans[result.report], folder) if result.report in spans else result
+        _clip_result(result, kinds, spans[result.report], folder)
+        if result.report in spans
+        else result
         for result in results
     ]
 
 
-def _cut(
+def _clip_result(
     result: TaskResult, kinds: dict[str, EventKind], span: tuple[int, int], folder: Path
 ) -> TaskResult:
     outside = {

@@ -28,7 +28,7 @@ def nesting_lanes(
     )
     stretch = _stretches(begin, end, object_, owner, layers)
     crowded += sum(
-        _placed(rows, begin, end, stretch, lanes) for rows in _groups(begin, end, object_)
+        _assign_nested(rows, begin, end, stretch, lanes) for rows in _groups(begin, end, object_)
     )
     return lanes, crowded
 
@@ -81,7 +81,7 @@ def _stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndar
     return stretch
 
 
-def _placed(
+def _assign_nested(
     rows: np.ndarray, begin: np.ndarray, end: np.ndarray, stretch: np.ndarray, lanes: np.ndarray
 ) -> int:
     """Fill in the lanes of an object's rows, stretch by stretch; returns how many find none."""
@@ -91,7 +91,7 @@ def _placed(
         stays = np.ones(int(unit.max()) + 1, bool)
         stays[unit[_crossing(begin[rows], end[rows])]] = False
         if not stays[unit].any():
-            return _apart(rows, begin, end, unit, lanes, lane)
+            return _assign_free(rows, begin, end, unit, lanes, lane)
         lanes[rows] = lane
         rows, unit = rows[~stays[unit]], unit[~stays[unit]]
         if not len(rows):
@@ -99,7 +99,7 @@ def _placed(
     return len(rows)
 
 
-def _apart(
+def _assign_free(
     rows: np.ndarray,
     begin: np.ndarray,
     end: np.ndarray,

@@ -34,7 +34,7 @@ class SampleTable(Struct):
         return SampleTable(self.codes, self.time[chosen], self.object[chosen], self.stored[chosen])
 
 
-def joined(tables: Sequence[SampleTable]) -> list[SampleTable]:
+def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:
     """Return the tables with the instants of equal time and object made one; of two numbers of one
     type the greater stays.
 
@@ -73,7 +73,7 @@ def joined(tables: Sequence[SampleTable]) -> list[SampleTable]:
     return [table for table in kept if len(table.time)]
 
 
-def numbers(tables: Sequence[SampleTable]) -> Counter[int]:
+def count_samples(tables: Sequence[SampleTable]) -> Counter[int]:
     """Return the number of samples of each event type in the tables."""
     found: Counter[int] = Counter()
     for table in tables:
@@ -129,7 +129,7 @@ def deduplicate_device_samples(
     for result in results:
         away = [
             (run, thread)
-            for run, thread in _of_devices(result, rows)
+            for run, thread in _device_runs(result, rows)
             if result.report not in written[thread, run.shape.name]
         ]
         if away:
@@ -176,7 +176,7 @@ def _written(
     """
     spans: dict[tuple[int, str], dict[int, tuple[int, int]]] = {}
     for result in results:
-        for run, thread in _of_devices(result, rows):
+        for run, thread in _device_runs(result, rows):
             found = spans.setdefault((thread, run.shape.name), {})
             first, last = found.get(result.report, (run.first, run.last))
             found[result.report] = min(first, run.first), max(last, run.last)
@@ -191,7 +191,7 @@ def _written(
     return written
 
 
-def _of_devices(result: TaskResult, rows: Mapping[tuple[int, object], int]):
+def _device_runs(result: TaskResult, rows: Mapping[tuple[int, object], int]):
     """Return the runs of devices that tell of the device itself, each with its thread."""
     own = {layout for kind in all_kinds() if not kind.rows.device_wide for layout in kind.layouts}
     threads = {

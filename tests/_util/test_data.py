@@ -12,7 +12,7 @@ import yaml
 
 from hatch_build import PACKAGE, parsed
 from nsys2prv._util import data
-from nsys2prv._util.data import shipped
+from nsys2prv._util.data import load_shipped
 
 ROOT = Path(__file__).parents[2]
 MODULE = "nsys2prv._util.shipped_data"
@@ -35,26 +35,26 @@ def test_built_data_is_what_the_files_say(
     expected = [yaml.safe_load(text) for text in texts]
     with monkeypatch.context() as without_yaml:
         without_yaml.setitem(sys.modules, "yaml", None)
-        assert [shipped(text) for text in texts] == expected
+        assert [load_shipped(text) for text in texts] == expected
     assert len(made.PARSED) == len(texts)
 
 
 def test_a_changed_file_is_parsed(made: ModuleType) -> None:
-    assert shipped("a: {1: yes}") == {"a": {1: True}}
+    assert load_shipped("a: {1: yes}") == {"a": {1: True}}
 
 
 def test_data_is_parsed_where_none_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, MODULE, None)
-    assert shipped("a: [1, 2]") == {"a": [1, 2]}
+    assert load_shipped("a: [1, 2]") == {"a": [1, 2]}
 
 
 def test_data_is_made_anew_each_time(made: ModuleType) -> None:
     text = (ROOT / "nsys2prv/nsight/tables.yaml").read_text(encoding="utf-8")
-    shipped(text).clear()
-    assert shipped(text) == yaml.safe_load(text)
+    load_shipped(text).clear()
+    assert load_shipped(text) == yaml.safe_load(text)
 
 
 def test_deep_nesting_is_an_error_and_no_crash() -> None:
     for text in ("[" * 100_000, "- " * 100_000 + "x", "{a: " * 100_000):
         with pytest.raises(yaml.YAMLError):
-            data.parsed(text)
+            data.parse_yaml(text)

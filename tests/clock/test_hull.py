@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nsys2prv.clock.hull import ANYWHERE, Bounds, middle, nearest, region
+from nsys2prv.clock.hull import ANYWHERE, Bounds, feasible_region, middle, nearest
 
 
 def bounds(seed: int, count: int = 30, slope: float = 2e-4) -> Bounds:
@@ -36,7 +36,7 @@ def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
         axis.ravel() for axis in np.meshgrid(np.arange(-200, 400, 1.5), np.arange(0, 600, 1.5))
     )
     good = allowed(some, first, last)
-    corners = region(some, 0.0, 1e6)
+    corners = feasible_region(some, 0.0, 1e6)
     assert np.abs(corners).max() < ANYWHERE / 2
     low, high = corners.min(axis=0), corners.max(axis=0)
     for values, a, b in ((first[good], low[0], high[0]), (last[good], low[1], high[1])):
@@ -95,7 +95,7 @@ def test_one_side_alone_bounds_nothing() -> None:
 
 def test_contradictions_leave_nothing() -> None:
     at = np.array([5e5])
-    assert not len(region(Bounds(at, at * 0 - 1, at, at * 0 + 1), 0.0, 1e6))
+    assert not len(feasible_region(Bounds(at, at * 0 - 1, at, at * 0 + 1), 0.0, 1e6))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from nsys2prv._util.errors import NothingToWrite, Nsys2prvError, UsageError
 from nsys2prv.cli.main import main
 from nsys2prv.conversion.convert import write_job
 from nsys2prv.conversion.cut.asked import CutOptions
-from nsys2prv.conversion.cut.stage import cut
+from nsys2prv.conversion.cut.stage import cut_job
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import Plan
 from nsys2prv.conversion.prepare import prepare
@@ -55,7 +55,7 @@ class Sample:
 
     def cut(self, prv: Path, **asked: object) -> Summary:
         """Write the trace of the job with a cut, without reading the reports again."""
-        return write_job(cut(self.job, Plan.of(Options(cut=CutOptions(**asked))).cut), prv)
+        return write_job(cut_job(self.job, Plan.of(Options(cut=CutOptions(**asked))).cut), prv)
 
 
 @pytest.fixture(scope="module", params=SETS)

@@ -20,7 +20,7 @@ from tools.view_answers import SAMPLES
 import nsys2prv
 from nsys2prv._util.columns import read_frame
 from nsys2prv.clock import NCCL, gathering
-from nsys2prv.clock.gathering import MemberCalls, Participant, gathered, gathered_by_member
+from nsys2prv.clock.gathering import MemberCalls, Participant, gather_by_member, gather_calls
 from nsys2prv.clock.observations import Calls
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
@@ -200,7 +200,7 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
     parts = [load(member) for member in rows]
     owner = np.repeat(list(rows), [len(kept) for kept in rows.values()])
     zero = np.zeros(len(owner), np.int64)
-    together = gathered(
+    together = gather_calls(
         Calls(
             zero + NCCL,
             zero + 7,
@@ -216,7 +216,7 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
         ),
         0,
     )
-    alone = gathered_by_member(
+    alone = gather_by_member(
         [
             Participant(member, member // 2, len(kept), lambda member=member: load(member))
             for member, kept in rows.items()

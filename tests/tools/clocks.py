@@ -10,8 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from nsys2prv.clock import NCCL, Role
-from nsys2prv.clock.bindings import bound
-from nsys2prv.clock.causal import CausalOrder, restored
+from nsys2prv.clock.bindings import bind_calls
+from nsys2prv.clock.causal import CausalOrder, restore_causal_order
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.observations import Calls, Messages, pivot_of
 from nsys2prv.clock.record import HostClock
@@ -159,7 +159,7 @@ def restore(
     """The order of what was observed on so many reports, all calls in one part."""
     calls, messages = calls or Calls.none(), messages or Messages.none()
     pivot = pivot_of(calls, messages)
-    return restored(reports, [bound(calls, pivot)], messages, pivot)
+    return restore_causal_order(reports, [bind_calls(calls, pivot)], messages, pivot)
 
 
 def mapped(

@@ -68,7 +68,7 @@ class Region(Struct, frozen=True):
     last: int | None = None
 
 
-def span(text: str) -> tuple[Moment | None, Moment | None]:
+def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
     """Return the two ends of FROM:TO; None for one that is not given. Raises UsageError."""
     if not text:
         return None, None
@@ -96,7 +96,7 @@ def _moment(text: str, whole: str) -> Moment:
     return Moment(ns)
 
 
-def in_ns(text: str) -> str:
+def with_units(text: str) -> str:
     """Return FROM:TO with ns added to the numbers without a unit, which mean seconds; "" where all
     have one.
     """
@@ -114,7 +114,7 @@ def _no_span(text: str) -> UsageError:
     )
 
 
-def region(text: str) -> Region | None:
+def parse_region(text: str) -> Region | None:
     """Return the ranges that are meant; None for an empty text. Raises UsageError."""
     if not text:
         return None
@@ -131,7 +131,7 @@ def region(text: str) -> Region | None:
     return Region(match[1], first, last)
 
 
-def numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
+def parse_numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
     """Return numbers and ranges of them, as (first, last). Raises UsageError."""
     found = []
     for word in words:

@@ -15,7 +15,14 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import duration_text
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.conversion.cut.asked import CutOptions, Moment, Region, numbers, region, span
+from nsys2prv.conversion.cut.asked import (
+    CutOptions,
+    Moment,
+    Region,
+    parse_numbers,
+    parse_region,
+    parse_span,
+)
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.reasons import Reason
@@ -24,12 +31,12 @@ from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import Run
 
 
-def shorter(least: int) -> str:
+def too_short_reason(least: int) -> str:
     """Return the reason of ranges shorter than so many ns."""
     return Reason.TOO_SHORT.of(duration_text(least))
 
 
-def thinned(rate: int) -> str:
+def sample_rate_reason(rate: int) -> str:
     """Return the reason of samples beyond so many a second."""
     return Reason.ABOVE_SAMPLE_RATE.of(f"{rate:,}")
 
@@ -121,13 +128,13 @@ class CutPlan(Struct, frozen=True):
     @classmethod
     def of(cls, cut: CutOptions) -> CutPlan:
         """Check the options and make a plan of them. Raises UsageError for invalid ones."""
-        numbers("--ranks", cut.ranks)
+        parse_numbers("--ranks", cut.ranks)
         if cut.max_size is not None and cut.max_size <= 0:
             raise UsageError("--max-size takes a size such as 500MB")
         return cls(
             cut,
-            *span(cut.time),
-            region(cut.region),
+            *parse_span(cut.time),
+            parse_region(cut.region),
             frozenset() if cut.lines else frozenset(catalogue().lines),
             _present(cut),
             _rates(cut.rates),
@@ -163,7 +170,7 @@ def with_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPla
     return replace(selection, kinds=kinds), replace(plan, away=plan.away | layouts)
 
 
-def layouts_called(name: str) -> list[str]:
+def layouts_by_name(name: str) -> list[str]:
     """Return the layouts of the kinds of events, and of relations between ranks, that a name means;
     none for a name that is none.
     """
@@ -191,7 +198,7 @@ def _present(cut: CutOptions) -> dict[str, int]:
         else {name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
     )
     for kind, names in cut.fields.items():
-        found = [layouts[name] for name in layouts_called(kind) if layouts[name].fields]
+        found = [layouts[name] for name in layouts_by_name(kind) if layouts[name].fields]
         if not found:
             raise UsageError(
                 f"--args {kind}={','.join(names)}: no such kind of event with attributes; see --kinds"
@@ -219,7 +226,7 @@ def _present(cut: CutOptions) -> dict[str, int]:
 def _rates(asked: Mapping[str, int]) -> dict[str, int]:
     rates: dict[str, int] = {}
     for kind, rate in asked.items():
-        found = sampled(layouts_called(kind))
+        found = sampled_layouts(layouts_by_name(kind))
         if not found:
             raise UsageError(
                 f"--sample {kind}={rate}: no such kind of sampled numbers; there are: {', '.join(_sampled_kinds())}"
@@ -232,10 +239,10 @@ def _rates(asked: Mapping[str, int]) -> dict[str, int]:
     return rates
 
 
-def sampled(layouts: Iterable[str]) -> list[str]:
+def sampled_layouts(layouts: Iterable[str]) -> list[str]:
     """Return those of the layouts that hold sampled numbers."""
     return [name for name in layouts if not catalogue().layouts[name].fields]
 
 
 def _sampled_kinds() -> list[str]:
-    return [item.name for item in (*all_kinds(), *all_relations()) if sampled(item.layouts)]
+    return [item.name for item in (*all_kinds(), *all_relations()) if sampled_layouts(item.layouts)]

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, is_sorted
-from nsys2prv.conversion.cut.plan import CutRuns, CutTask, shorter
+from nsys2prv.conversion.cut.plan import CutRuns, CutTask, too_short_reason
 from nsys2prv.conversion.cut.samples import Samples
 from nsys2prv.events.catalogue import Layout, catalogue
 from nsys2prv.events.reasons import Reason
@@ -143,7 +143,7 @@ class _Cutter(Struct, dict=True):
         chosen = chosen[kept]
         if least := self.orders.least.get(name, 0):
             long = (end[chosen] - begin[chosen] >= least) | (records["end"][chosen] == OPEN)
-            self.out.leave_out(name, shorter(least), len(chosen) - np.count_nonzero(long))
+            self.out.leave_out(name, too_short_reason(least), len(chosen) - np.count_nonzero(long))
             chosen = chosen[long]
         if not len(chosen):
             return

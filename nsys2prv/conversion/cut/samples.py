@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv.conversion.cut.plan import CutRuns, CutTask, thinned
+from nsys2prv.conversion.cut.plan import CutRuns, CutTask, sample_rate_reason
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store.normal import sample_shape
@@ -58,7 +58,7 @@ class Samples:
             series.metrics.append(run.shape.metrics)
             self._out.leave_out(
                 name,
-                thinned(self._task.orders.rates[name]),
+                sample_rate_reason(self._task.orders.rates[name]),
                 np.count_nonzero(records["values"][inside]) - np.count_nonzero(values),
             )
         else:
@@ -101,7 +101,9 @@ class Samples:
         order = np.argsort(time, kind="stable")
         rate, origin = self._task.orders.rates[name], self._task.orders.window.origin
         time, values = _thinned(time[order] + origin, wide[order], _width(rate))
-        self._out.leave_out(name, thinned(rate), np.count_nonzero(wide) - np.count_nonzero(values))
+        self._out.leave_out(
+            name, sample_rate_reason(rate), np.count_nonzero(wide) - np.count_nonzero(values)
+        )
         self._write(series.run, metrics, time - origin, values)
 
     def _write(

@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion.cut.asked import CutOptions, Region, numbers
+from nsys2prv.conversion.cut.asked import CutOptions, Region, parse_numbers
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
-from nsys2prv.events.names.nvtx import load_rules, renamed
+from nsys2prv.events.names.nvtx import load_rules, rename_ranges
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, distinguishing
 from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build
 from nsys2prv.store import windows
@@ -41,18 +41,18 @@ def is_among(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
     return rank is not None and any(first <= rank <= last for first, last in wanted)
 
 
-def wanted_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
+def reports_to_read(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
     """Return the numbers (in rank order) of the reports that may hold something wanted. Raises
     Nsys2prvError where that is none, or a rank or host asked for is in none.
     """
     if cut.ranks:
-        wanted = numbers("--ranks", cut.ranks)
+        wanted = parse_numbers("--ranks", cut.ranks)
         ranks = ranks_of(infos)
         known = set().union(*ranks)
         for word, pair in zip(cut.ranks, wanted, strict=True):
             if not any(is_among(rank, [pair]) for rank in known):
                 raise Nsys2prvError(
-                    f"--ranks {word}: no report is of such a rank; there are: {_told(map(str, sorted(known)))}"
+                    f"--ranks {word}: no report is of such a rank; there are: {_list_names(map(str, sorted(known)))}"
                 )
         chosen = [
             index for index, own in enumerate(ranks) if any(is_among(rank, wanted) for rank in own)
@@ -64,7 +64,7 @@ def wanted_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
         for pattern in cut.hosts:
             if not any(fnmatchcase(host, pattern) for host in hosts):
                 raise Nsys2prvError(
-                    f"--hosts {pattern}: no report is of such a host; there are: {_told(hosts)}"
+                    f"--hosts {pattern}: no report is of such a host; there are: {_list_names(hosts)}"
                 )
         chosen = [
             index
@@ -80,7 +80,7 @@ def wanted_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
     return chosen
 
 
-def _told(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     names = list(names)
     return ", ".join(names[:MOST_TOLD]) + (
         f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
@@ -106,11 +106,11 @@ def kept_rows(
     """Return the rows that stay; None where these are all. Raises Nsys2prvError where none does."""
     if not (cut.ranks or cut.hosts or cut.devices):
         return None
-    keys = _of_reports(list(model.rows), set(wanted_reports(infos, cut)), machines)
+    keys = _keep_reports(list(model.rows), set(reports_to_read(infos, cut)), machines)
     if cut.ranks:
-        keys = _of_ranks(keys, infos, model, numbers("--ranks", cut.ranks))
+        keys = _keep_ranks(keys, infos, model, parse_numbers("--ranks", cut.ranks))
     if cut.devices:
-        keys = _of_devices(keys, infos, machines, cut.devices)
+        keys = _keep_devices(keys, infos, machines, cut.devices)
     if len(keys) == len(model.rows):
         return None
     if not keys:
@@ -124,7 +124,7 @@ def kept_rows(
     return KeptRows(smaller, place)
 
 
-def _of_reports(
+def _keep_reports(
     keys: list[tuple[int, ObjectKey]], wanted: set[int], machines: list[int]
 ) -> list[tuple[int, ObjectKey]]:
     """Return the selection without the rows of other reports. What is sampled of a machine may be
@@ -138,7 +138,7 @@ def _of_reports(
     ]
 
 
-def _of_ranks(
+def _keep_ranks(
     keys: list[tuple[int, ObjectKey]],
     infos: list[ReportInfo],
     model: ObjectModel,
@@ -164,7 +164,7 @@ def _pid(key: ObjectKey) -> int:
     return key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
 
 
-def _of_devices(
+def _keep_devices(
     keys: list[tuple[int, ObjectKey]],
     infos: list[ReportInfo],
     machines: list[int],
@@ -235,7 +235,7 @@ def span_of(region: Region, job: Job) -> tuple[int, int]:
     found = list(_ranges(job, _values(labels, region.pattern)))
     if not found:
         # "iteration 3" is the range "iteration" of number 3.
-        folded = renamed(pl.Series([region.pattern]), None, load_rules())
+        folded = rename_ranges(pl.Series([region.pattern]), None, load_rules())
         if folded.numbers[0] != ABSENT:
             values = _values(labels, folded.texts[0])
             found = list(_ranges(job, values, int(folded.numbers[0])))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import duration_text, size_text
-from nsys2prv.conversion.cut.plan import CutSpec, Window, layouts_called, sampled
+from nsys2prv.conversion.cut.plan import CutSpec, Window, layouts_by_name, sampled_layouts
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import DomainCode, NameSet, catalogue
 from nsys2prv.events.catalogue.counters import counter_codes
@@ -168,7 +168,7 @@ class Step(Struct, frozen=True):
 
 
 def _without(what: str, *kinds: str) -> Step:
-    names = frozenset(layout for kind in kinds for layout in layouts_called(kind))
+    names = frozenset(layout for kind in kinds for layout in layouts_by_name(kind))
     return Step(what, what, lambda orders: replace(orders, away=orders.away | names))
 
 
@@ -176,7 +176,7 @@ def _long(what: str, least: int, *kinds: str) -> Step:
     names = [
         layout
         for kind in kinds
-        for layout in layouts_called(kind)
+        for layout in layouts_by_name(kind)
         if not catalogue().layouts[layout].is_state
     ]
     return Step(
@@ -193,7 +193,7 @@ def _long(what: str, least: int, *kinds: str) -> Step:
 
 
 def _thinned(rate: int) -> Step:
-    names = sampled(catalogue().layouts)
+    names = sampled_layouts(catalogue().layouts)
     return Step(
         NUMBERS,
         f"{NUMBERS} beyond {rate:,} a second",
@@ -213,7 +213,7 @@ def steps() -> list[Step]:
     """
     layouts, lines = catalogue().layouts, frozenset(catalogue().lines)
     bare = {name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
-    counters = frozenset(sampled(layouts))
+    counters = frozenset(sampled_layouts(layouts))
     calls = ("osrt", "pthread", "file_accesses")
     return [
         _without("CPU samples", "cpu_samples"),

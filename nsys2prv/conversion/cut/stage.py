@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv._util.text import seconds_text
 from nsys2prv.conversion.cut import runs as cut_runs
-from nsys2prv.conversion.cut.asked import Moment, in_ns, span
+from nsys2prv.conversion.cut.asked import Moment, parse_span, with_units
 from nsys2prv.conversion.cut.plan import CutPlan, CutRuns, CutSpec, CutTask, Window
 from nsys2prv.conversion.cut.selection import KeptRows, kept_rows, span_of
 from nsys2prv.conversion.cut.size import Fitting
@@ -20,7 +20,7 @@ from nsys2prv.events.reasons import reason_text
 from nsys2prv.store.runs import Run
 
 
-def cut(job: Job, plan: CutPlan) -> Job:
+def cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job with what is wanted of it. Raises NothingToWrite where that is nothing,
     Nsys2prvError where it cannot be told what it is.
     """
@@ -35,13 +35,13 @@ def cut(job: Job, plan: CutPlan) -> Job:
     parts: list[CutRuns] = []
     smaller, told = job, []
     if rows is not None or plan.changes_runs:
-        parts = _cut(job, orders, threads, "cut")
+        parts = _cut_runs(job, orders, threads, "cut")
         smaller = _with(job, window, rows, threads, parts)
     if (window.first, window.last) != (0, job.duration):
         told.append(
             f"{seconds_text(window.first)} to {seconds_text(window.last)} of {seconds_text(job.duration)}"
         )
-    elif in_ns(plan.cut.time):
+    elif with_units(plan.cut.time):
         told.append(
             f"--time {plan.cut.time} is all of the trace; numbers without a unit are seconds"
         )
@@ -49,7 +49,7 @@ def cut(job: Job, plan: CutPlan) -> Job:
         fitting = Fitting.of(smaller, orders, plan.cut.max_size)
         while not fitting.fits:
             # What was weighed before may be a little less than what comes out.
-            parts = _cut(job, fitting.further(), threads, f"fit-{len(fitting.done)}")
+            parts = _cut_runs(job, fitting.further(), threads, f"fit-{len(fitting.done)}")
             smaller = _with(job, window, rows, threads, parts)
             fitting = fitting.again(smaller)
         told += fitting.notes()
@@ -88,10 +88,10 @@ def _common(
 
 def _seconds_meant(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
     """Return a hint where numbers without a unit would be within if they were ns."""
-    told = in_ns(plan.cut.time)
+    told = with_units(plan.cut.time)
     if not told:
         return ""
-    first, last = _common(whole, *span(told), duration)
+    first, last = _common(whole, *parse_span(told), duration)
     return (
         f"; numbers without a unit are seconds; for nanoseconds write --time {told}"
         if first < last
@@ -99,7 +99,7 @@ def _seconds_meant(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
     )
 
 
-def _cut(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -> list[CutRuns]:
+def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -> list[CutRuns]:
     by_report: dict[int, list[Run]] = {}
     for run in job.runs:
         by_report.setdefault(run.report, []).append(run)

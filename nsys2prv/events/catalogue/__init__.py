@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from nsys2prv._util.data import data_text, data_texts, shipped
+from nsys2prv._util.data import data_text, data_texts, load_shipped
 from nsys2prv.events.catalogue import sections
 from nsys2prv.events.catalogue.sections import CallTable, State, StateRule
 
@@ -308,7 +308,7 @@ def _sections() -> dict[str, Any]:
     """Return section -> its entries of all files; a name twice in a section is refused."""
     found: dict[str, Any] = {}
     for topic in data_texts(f"{__package__}.events", ".yaml"):
-        for section, entries in shipped(topic).items():
+        for section, entries in load_shipped(topic).items():
             if isinstance(entries, list):
                 found.setdefault(section, []).extend(entries)
                 continue

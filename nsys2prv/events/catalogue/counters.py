@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from nsys2prv._util.data import data_text, shipped
+from nsys2prv._util.data import data_text, load_shipped
 from nsys2prv.events.catalogue import DomainCode, catalogue, claims_of, hashed_numbers
 
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
@@ -63,7 +63,7 @@ def counter_tables() -> dict[str, CounterTable]:
         for name, layout in catalogue().layouts.items()
         if not layout.fields
     }
-    listed = shipped(data_text(__package__, "counters.yaml")) | catalogue().counters
+    listed = load_shipped(data_text(__package__, "counters.yaml")) | catalogue().counters
     for layout, entries in listed.items():
         known: dict[tuple[str, str], str] = {}
         for code, names in entries.items():

@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.data import check_rule_keys, data_text, parse_rule_file, read_rule_file, shipped
+from nsys2prv._util.data import (
+    check_rule_keys,
+    data_text,
+    load_shipped,
+    parse_rule_file,
+    read_rule_file,
+)
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.counters import values_of
@@ -85,7 +91,7 @@ class Classifier:
         )
 
     def _classify(self, name: str) -> KernelClass:
-        full, own = prepared(name)
+        full, own = normalize_name(name)
         for rule in self._rules:
             if (not rule.name or _search(rule.name)(own)) and (
                 not rule.full or _search(rule.full)(full)
@@ -98,7 +104,7 @@ class Classifier:
         return self._unknown
 
 
-def prepared(name: str) -> tuple[str, str]:
+def normalize_name(name: str) -> tuple[str, str]:
     """Return the lower-case texts that rules match: the demangled name without return type and
     unnamed namespaces, and the kernel's own name in it.
     """
@@ -150,7 +156,7 @@ def load_rules(path: Path | None = None) -> tuple[Rule, ...]:
 @cache
 def _shipped() -> tuple[Rule, ...]:
     """Not checked, which takes as long as to compile all patterns; a test does that."""
-    return tuple(_rule(spec) for spec in shipped(data_text(__package__, SHIPPED))["rules"])
+    return tuple(_rule(spec) for spec in load_shipped(data_text(__package__, SHIPPED))["rules"])
 
 
 def read_rules(text: str, source: str) -> tuple[Rule, ...]:

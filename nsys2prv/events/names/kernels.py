@@ -258,11 +258,11 @@ def _clean(text: str) -> str:
     return text
 
 
-def _cut(text: str, length: int) -> str:
+def _shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
-def _prepared(name: str) -> str:
+def _normalize(name: str) -> str:
     name = name[:_PARSED_LENGTH].removeprefix("typeinfo name for ")
     if "<unnamed>" in name:
         name = name.replace("<unnamed>::", "").replace("<unnamed>", "unnamed")
@@ -275,8 +275,8 @@ def readable_kernel_name(demangled: str, short: str) -> str:
     """Return a label for a kernel: at most 120 characters, never empty, of one line."""
     name = _clean(demangled[:_PARSED_LENGTH]) or _clean(short[:_PARSED_LENGTH]) or "unnamed kernel"
     if not _STRUCTURE.search(name):
-        return _cut(name, _LABEL_LENGTH)
-    tree = parse(_prepared(name))
+        return _shorten(name, _LABEL_LENGTH)
+    tree = parse(_normalize(name))
     label = deeper = ""
     # CUTLASS tells tile, types and schedule first: there the beginning is worth more than an
     # outline.
@@ -286,7 +286,7 @@ def readable_kernel_name(demangled: str, short: str) -> str:
             break
     if len(label) < _LABEL_LENGTH // 2 and deeper:
         label = deeper
-    return _cut(label or _clean(short) or name, _LABEL_LENGTH)
+    return _shorten(label or _clean(short) or name, _LABEL_LENGTH)
 
 
 # ---- telling apart ------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def disambiguate(labels: Sequence[str], full: Sequence[str]) -> list[str]:
 
 def _differences(names: list[str]) -> list[str]:
     """Return, for each name, its distinctive part, in as few words as tell most of them apart."""
-    texts = [_prepared(name) for name in names]
+    texts = [_normalize(name) for name in names]
     chosen, distinct = [""] * len(names), 1
     for column in _columns([(text, parse(text, parameters=True)) for text in texts]):
         tried = [f"{old},{new}" if old else new for old, new in zip(chosen, column, strict=True)]
@@ -334,7 +334,7 @@ def _differences(names: list[str]) -> list[str]:
         pairs = enumerate(zip(min(chosen), max(chosen), strict=False))
         common = next((at for at, (one, other) in pairs if one != other), 0)
         chosen = ["..." + text[common:] if common > 1 else text for text in chosen]
-    chosen = [_cut(_clean(text), _SUFFIX_LENGTH) for text in chosen]
+    chosen = [_shorten(_clean(text), _SUFFIX_LENGTH) for text in chosen]
     return [text if not text or text.startswith("(") else f"<{text}>" for text in chosen]
 
 

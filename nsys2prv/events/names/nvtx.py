@@ -19,7 +19,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, factorize
-from nsys2prv._util.data import check_rule_keys, data_text, parse_rule_file, read_rule_file, shipped
+from nsys2prv._util.data import (
+    check_rule_keys,
+    data_text,
+    load_shipped,
+    parse_rule_file,
+    read_rule_file,
+)
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.nsight.source import DistinctTexts, decoded
 
@@ -41,7 +47,7 @@ class Rule(Struct, frozen=True):
     """One rule, checked. match, domain: patterns searched in the name and in its domain's name, ""
     for any domain. replace: what takes the place of every match; None where names that match are
     dropped. keeps: whether the pattern has a group `number`. any_digits: whether numbers of any
-    digits match alike (:func:`renamed_by_template`).
+    digits match alike (:func:`rename_by_template`).
     """
 
     match: str
@@ -63,7 +69,7 @@ class Renamed(Struct):
     numbers: np.ndarray
 
 
-def renamed(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) -> Renamed:
+def rename_ranges(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) -> Renamed:
     """Apply the rules to names, each with the name of its domain ("" for the default one; None if
     no rule asks for domains).
 
@@ -129,8 +135,8 @@ class _Template(Struct, frozen=True):
     apart: bool = False
 
 
-def renamed_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> Renamed | None:
-    """Apply the rules as :func:`renamed` does, but once for all texts that differ by nothing but
+def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> Renamed | None:
+    """Apply the rules as :func:`rename_ranges` does, but once for all texts that differ by nothing but
     numbers ("aten::mm, seq = 7" and "aten::mm, seq = 8"); None where that is not worth it, or where
     a rule may tell such texts apart.
     """
@@ -162,7 +168,7 @@ def _one_by_one(texts: pl.Series, rules: tuple[Rule, ...]) -> Renamed:
     """Apply the rules to each text, of which few may be distinct and known from earlier parts."""
     distinct, codes = _distinct(texts)
     if len(distinct) > FEW_TEXTS:
-        found = renamed(distinct, None, rules)
+        found = rename_ranges(distinct, None, rules)
         return Renamed(found.texts, found.codes[codes], found.wanted[codes], found.numbers[codes])
     known, met = _known_texts(rules), distinct.to_list()
     new = [text for text in met if text not in known]
@@ -170,7 +176,7 @@ def _one_by_one(texts: pl.Series, rules: tuple[Rule, ...]) -> Renamed:
         if len(known) > MOST_KNOWN:
             known.clear()
             new = met
-        found = renamed(pl.Series(new, dtype=pl.String), None, rules)
+        found = rename_ranges(pl.Series(new, dtype=pl.String), None, rules)
         made = zip(
             found.texts.gather(found.codes).to_list(),
             found.wanted.tolist(),
@@ -192,14 +198,14 @@ def _known_texts(rules: tuple[Rule, ...]) -> dict[str, tuple[str, bool, int]]:
 
 def _of_templates(firsts: list[str], rules: tuple[Rule, ...]) -> list[_Template]:
     """Return what the rules make of templates, by a text of each."""
-    known = _known(rules)
+    known = _known_templates(rules)
     keys = [_NUMBERS.sub(_MARK, text) for text in firsts]
     new = {key: text for key, text in zip(keys, firsts, strict=True) if key not in known}
     if new:
         if len(known) > MOST_KNOWN:
             known.clear()
             new = dict(zip(keys, firsts, strict=True))
-        found = renamed(pl.Series([*new.values()], dtype=pl.String), None, rules)
+        found = rename_ranges(pl.Series([*new.values()], dtype=pl.String), None, rules)
         made = zip(
             new.items(),
             found.texts.gather(found.codes).to_list(),
@@ -213,7 +219,7 @@ def _of_templates(firsts: list[str], rules: tuple[Rule, ...]) -> list[_Template]
 
 
 @cache
-def _known(rules: tuple[Rule, ...]) -> dict[str, _Template]:
+def _known_templates(rules: tuple[Rule, ...]) -> dict[str, _Template]:
     """Return the templates that are known of these rules."""
     return {}
 
@@ -314,7 +320,7 @@ def load_rules(source: str | Path | None = None) -> tuple[Rule, ...]:
 
 @cache
 def _shipped() -> tuple[Rule, ...]:
-    rules = _rules(shipped(data_text(__package__, SHIPPED))["rules"], SHIPPED)
+    rules = _rules(load_shipped(data_text(__package__, SHIPPED))["rules"], SHIPPED)
     return tuple(replace(rule, any_digits=True) for rule in rules)
 
 

@@ -15,7 +15,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.data import parsed
+from nsys2prv._util.data import parse_yaml
 from nsys2prv.events.catalogue.counters import code_of
 from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.declared import declared_types, declared_views
@@ -165,7 +165,7 @@ def _places(path: Path) -> dict[str, tuple[str, ...]]:
     Empty: all views are of the core.
     """
     file = path / MENUS
-    spec = parsed(file.read_text(encoding="utf-8")) if file.exists() else {}
+    spec = parse_yaml(file.read_text(encoding="utf-8")) if file.exists() else {}
     places = {**spec.get("menus", {}), "": spec.get("others", [])} if spec else {}
     return {title: tuple(names) for title, names in places.items()}
 
@@ -203,7 +203,7 @@ def _topics(path: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for file in files:
         try:
-            found[file.name] = parsed(f"{before}\n{file.read_text(encoding='utf-8')}")
+            found[file.name] = parse_yaml(f"{before}\n{file.read_text(encoding='utf-8')}")
         except yaml.YAMLError as error:
             raise CfgError(f"{file}: {error}") from error
     return found

@@ -9,7 +9,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-from nsys2prv._util.data import data_text, shipped
+from nsys2prv._util.data import data_text, load_shipped
 
 
 class Severity(Enum):
@@ -36,7 +36,7 @@ class Rule(Struct, frozen=True):
     effect: str
 
 
-_DECLARED = shipped(data_text("nsys2prv.paraver.check", "rules.yaml"))
+_DECLARED = load_shipped(data_text("nsys2prv.paraver.check", "rules.yaml"))
 
 PARTS: dict[str, str] = {part: declared["title"] for part, declared in _DECLARED.items()}
 """Part of a trace -> title."""

@@ -21,7 +21,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.names.calls import is_nccl_kernel
-from nsys2prv.events.names.classes import Classifier, load_rules, prepared, read_rules
+from nsys2prv.events.names.classes import Classifier, load_rules, normalize_name, read_rules
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 KERNEL_TYPES, CLASS, TENSOR, SHAPE = (63000006, 63000007), 63000060, 63000061, 63000062
@@ -547,7 +547,7 @@ def test_the_own_name_of_a_kernel() -> None:
         "nvjet_TNN": "nvjet_tnn",
         "f(int)": "f",
     }.items():
-        assert prepared(name)[1] == own
+        assert normalize_name(name)[1] == own
 
 
 # ---- names that mean harm --------------------------------------------------------------------------------------------------------------
@@ -853,14 +853,14 @@ def test_every_kernel_of_the_corpus_has_a_class(corpus: dict[str, int]) -> None:
 
 def test_no_kernel_of_a_library_is_left_over(corpus: dict[str, int]) -> None:
     """Of the libraries whose names mean something. There is no class of pooling."""
-    others = [prepared(name)[0] for name in corpus if classified(name)[0] == OTHER]
+    others = [normalize_name(name)[0] for name in corpus if classified(name)[0] == OTHER]
     assert [name for name in others if name.startswith(OF_LIBRARIES) and "pool" not in name] == []
 
 
 def test_nothing_that_looks_like_a_gemm_is_left_over(corpus: dict[str, int]) -> None:
     for name in corpus:
         if any(
-            word in prepared(name)[1]
+            word in normalize_name(name)[1]
             for word in ("gemm", "gemv", "matmul", "nvjet", "cutlass", "cublas", "tensorop")
         ):
             assert classified(name)[0] != OTHER, name
@@ -874,6 +874,6 @@ def test_few_kernels_are_left_over_but_those_of_applications(corpus: dict[str, i
     and of all runs of kernels (22 %):
     """
     others = {name for name in corpus if classified(name)[0] == OTHER}
-    rest = {name for name in corpus if not prepared(name)[0].startswith("clover::")}
+    rest = {name for name in corpus if not normalize_name(name)[0].startswith("clover::")}
     assert len(others & rest) < 0.2 * len(rest)
     assert sum(corpus[name] for name in others) < 0.25 * sum(corpus.values())

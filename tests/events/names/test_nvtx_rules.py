@@ -26,8 +26,8 @@ from nsys2prv.cli.main import main
 from nsys2prv.events.names.nvtx import (
     load_rules,
     read_rules,
-    renamed,
-    renamed_by_template,
+    rename_by_template,
+    rename_ranges,
     to_the_end,
 )
 from nsys2prv.events.reasons import Reason
@@ -89,7 +89,7 @@ COUNTED = {
 
 def apply(text: str, *names: str, domain: str = "") -> list[tuple[str | None, int]]:
     """What rules make of names, and the numbers kept; None for a name that is dropped."""
-    result = renamed(
+    result = rename_ranges(
         pl.Series(names, dtype=pl.String),
         pl.Series([domain] * len(names), dtype=pl.String),
         read_rules(text, "rules"),
@@ -366,7 +366,7 @@ def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Pa
     rules = load_rules()
     known = decoded(distinct.series).gather(codes)
     assert known.to_list() == texts
-    found, alone = renamed_by_template(distinct, rules), renamed(known, None, rules)
+    found, alone = rename_by_template(distinct, rules), rename_ranges(known, None, rules)
     assert len(distinct.templates().firsts) < len(texts) / 4
     assert (
         found.texts.gather(found.codes[codes]).to_list()
@@ -377,7 +377,7 @@ def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Pa
     assert alone.wanted.all()
     # What is left of some of the texts, and again, as everything is known now.
     half = distinct.only(np.arange(len(distinct)) % 2 == 0)
-    part = renamed_by_template(half, rules)
+    part = rename_by_template(half, rules)
     assert part.texts.gather(part.codes).to_list() == found.texts.gather(found.codes[::2]).to_list()
     assert part.numbers.tolist() == found.numbers[::2].tolist()
 
