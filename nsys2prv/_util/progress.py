@@ -113,8 +113,8 @@ class Spent(Struct):
             yield result.value
 
     def text(self) -> str:
-        """One line; what no stage explains is this process's handing work out and bringing it
-        together, and its imports.
+        """Return one line; what no stage explains is this process's handing work out and bringing
+        it together, and its imports.
         """
         beside = max(0.0, time.process_time() - self.own)
         parts = [f"{seconds:.2f} {stage}" for stage, seconds in self.seconds.items()]

@@ -385,7 +385,7 @@ def load_run(given: str, options: argparse.Namespace) -> Run:
 
 
 def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:
-    """What a job is, for JSON. Notes that ask nobody to do anything are left out."""
+    """Describe a job, for JSON. Notes that ask nobody to do anything are left out."""
     tasks = job.rows.filter(job.rows["kind"] != SAMPLED)["task"].n_unique()
     return {
         "name": name

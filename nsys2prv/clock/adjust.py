@@ -151,7 +151,9 @@ class _Road(Struct, frozen=True):
 def _between(
     begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, rows: np.ndarray
 ) -> _Road | None:
-    """To the part that `leaving` precedences do not start in, from the other's."""
+    """Return the road to the part that `leaving` precedences do not start in, from the other; None
+    where precedences lead one way alone.
+    """
     up, down = rows[leaving[rows]], rows[~leaving[rows]]
     if not len(up) or not len(down):
         return None

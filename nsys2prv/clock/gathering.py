@@ -142,7 +142,7 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Find
 
 
 def _interval_spreads(ends: np.ndarray) -> np.ndarray:
-    """Spread of each column's intervals about the usual ones, without a drift."""
+    """Return the spread of each column's intervals about the usual ones, without a drift."""
     intervals = np.diff(ends, axis=0)
     with np.errstate(all="ignore"):
         usual = _median(intervals, 1)[:, None]

@@ -296,7 +296,7 @@ def _hops(blocks: list[Block], reference: np.ndarray) -> np.ndarray:
 def _observed(
     blocks: list[Block], residuals: list[np.ndarray], hosts: int
 ) -> tuple[np.ndarray, ...]:
-    """Spread of residuals, observations, first and last of each host."""
+    """Return the spread of residuals, observations, first and last of each host."""
     values: list[list[np.ndarray]] = [[] for _ in range(hosts)]
     count = np.zeros(hosts, np.int64)
     first, last = np.full(hosts, np.inf), np.full(hosts, -np.inf)

@@ -67,8 +67,8 @@ class Verdict(Struct, frozen=True):
 def judge(
     hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray
 ) -> Verdict:
-    """`hosts` of per_host, `messages` of messages alone; corrections per host as corrected = time +
-    offset + drift * time.
+    """Return what corrections violate, before and after. hosts: of per_host. messages: of messages
+    alone. offset, drift: per host, corrected = time + offset + drift * time.
     """
     nothing = np.zeros_like(offset)
     before, after = (

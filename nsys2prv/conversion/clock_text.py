@@ -106,7 +106,7 @@ def _violated(counts: dict[str, int]) -> str:
 
 
 def comment_lines(record: ClockRecord | None) -> str:
-    """Comment lines of the .prv, or nothing."""
+    """Return comment lines of the .prv, or nothing."""
     if record is None:
         return ""
     hosts = (f"clock of {name}  {_line(clock)}" for name, clock in record.hosts.items())
@@ -115,7 +115,7 @@ def comment_lines(record: ClockRecord | None) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Text that is a comment to Paraver: it looks for its own marks between colons."""
+    """Return text that is a comment to Paraver: it looks for its own marks between colons."""
     return "".join(
         character if character.isprintable() and character != ":" else " " for character in text
     )

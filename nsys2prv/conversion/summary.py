@@ -129,7 +129,7 @@ def loss_warnings(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 def notes(infos: Sequence[ReportInfo]) -> list[str]:
-    """Notes: its other warnings, but those about libraries that a program does not use."""
+    """Return the other warnings, but those about libraries that a program does not use."""
     return list(
         map(
             Detail,

@@ -147,7 +147,7 @@ class Frames(Struct, frozen=True):
     module: np.ndarray
 
     def of(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Function and module of samples, NULL where there is no frame."""
+        """Return function and module of samples, NULL where there is no frame."""
         if not len(self.sample):
             return np.full(len(samples), NULL), np.full(len(samples), NULL)
         place = np.minimum(np.searchsorted(self.sample, samples), len(self.sample) - 1)

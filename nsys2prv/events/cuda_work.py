@@ -154,8 +154,8 @@ def _named(
 
 
 def _classes(extraction: Extraction, names: np.ndarray, codes: np.ndarray) -> dict[str, np.ndarray]:
-    """Class, tensor cores and (name index of) layout and tile of kernels whose names are those at
-    `codes`.
+    """Return class, tensor cores and (name index of) layout and tile of kernels whose names are
+    those at `codes`.
     """
     kinds, tensor_cores, shapes = extraction.classifier.columns(names)
     known = sorted(set(shapes) - {""})

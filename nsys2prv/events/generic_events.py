@@ -195,7 +195,7 @@ def _from_json(database: Source, part: Part) -> pl.DataFrame:
 
 
 def _sources(database: Source) -> dict[int, EventSource]:
-    """typeId -> what its events are."""
+    """Return typeId -> what its events are."""
     origins = {
         number: (_name(database, name, data), group)
         for number, name, group, data in database.small(

@@ -226,7 +226,7 @@ def _metrics(extraction: Extraction, lists: np.ndarray, indices: np.ndarray) -> 
 
 
 def _device_names(extraction: Extraction, kind: str) -> dict[int, str]:
-    """globalId -> name of the interface or the switch, where the report has one."""
+    """Return globalId -> name of the interface or the switch, where the report has one."""
     database = extraction.database
     if kind == SWITCH:
         return {
@@ -317,8 +317,8 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
 
 
 def _rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
-    """start, end, component, number and value of a part's rows; NULL where a row lacks one, in
-    values null.
+    """Return start, end, component, number and value of a part's rows; NULL where a row lacks one,
+    in values null.
     """
     have = database.tables[part.table].columns
     columns = {

@@ -51,7 +51,7 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
 
 
 def counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]:
-    """Counters of numbers on their threads: begin, end, thread, label, and where it is real,
+    """Yield counters of numbers on their threads: begin, end, thread, label, and where it is real,
     fraction, else whole.
     """
     if not leaves.height:

@@ -106,7 +106,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _files(extraction: Extraction, first: int, last: int) -> dict[int, tuple[int, str]]:
-    """File access id -> process id and path, of ids from `first` to `last`."""
+    """Return file access id -> process id and path, of ids from `first` to `last`."""
     rows = extraction.database.small(
         FILES,
         "fileAccessId",

@@ -61,7 +61,7 @@ KNOWN, OTHER = range(1, 9), 99
 
 
 def extract_overhead(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """overheadType, in exports since schema 3.24, is 0 where the name says all."""
+    """Yield overhead; overheadType, in exports since schema 3.24, is 0 where the name says all."""
     columns = extraction.read(part, ("start", "end", "globalTid", "nameId", "overheadType"))
     if not columns.rows:
         return

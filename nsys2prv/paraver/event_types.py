@@ -83,7 +83,7 @@ def _with_unique_labels(types: list[EventType]) -> list[EventType]:
 
 
 def _scale(decimals: int) -> str:
-    """The end of a label that tells what its numbers are multiplied by."""
+    """Return the end of a label that tells what its numbers are multiplied by."""
     if not decimals:
         return ""
     return f" (x {10**decimals})" if decimals <= MOST_ZEROS else f" (x 10^{decimals})"

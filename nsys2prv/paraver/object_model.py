@@ -407,8 +407,8 @@ def _stream_name(key: StreamKey, device: int) -> str:
 
 
 def _thread_name(key: ObjectKey, info: ReportInfo, task: int, thread: int, device: int) -> str:
-    """The name of a row; those of streams are what POP's BasicAnalysis parses. Further rows of a
-    thread, for ranges that overlap, are numbered: `+1`, `+2`.
+    """Return the name of a row; those of streams are what POP's BasicAnalysis parses. Further rows
+    of a thread, for ranges that overlap, are numbered: `+1`, `+2`.
     """
     if isinstance(key, StreamKey):
         return _stream_name(key, device)

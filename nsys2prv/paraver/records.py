@@ -238,7 +238,7 @@ class Formatter:
         ]
 
     def _code(self, code: int | DomainCode, behind: bytes) -> Piece:
-        """`:code` and what follows it."""
+        """Return `:code` and what follows it."""
         if isinstance(code, DomainCode):
             return Choice(
                 tuple(

@@ -140,8 +140,8 @@ def to_begin_with(found: Collection[Fit]) -> dict[str, list[Fit]]:
 
 
 def first_views(types: Collection[int]) -> list[str]:
-    """Up to five views worth opening first on a trace with these event types, and with lines of any
-    kind; where the catalogue names none for them, timelines of the types themselves.
+    """Return up to five views worth opening first on a trace with these event types, and with lines
+    of any kind; where the catalogue names none for them, timelines of the types themselves.
     """
     from nsys2prv.events.catalogue import catalogue
     from nsys2prv.paraver.cfg import FIRST

@@ -353,10 +353,10 @@ def _counted_from_the_end(sides: pl.DataFrame, streams: pl.DataFrame) -> pl.Data
 def _streams(
     sends: pl.DataFrame, receives: pl.DataFrame, either: pl.DataFrame, processes: Sequence[Process]
 ) -> pl.DataFrame:
-    """Streams with both sends and receives: how many of each, whether both ranks were recorded from
-    the beginning, and to the end, when the first receive was posted that might take from it though
-    it does not say so, and when the first call was made that either sends or receives in it (null:
-    none); and whether their ends alone tell their order.
+    """Return the streams with both sends and receives: how many of each, whether both ranks were
+    recorded from the beginning, and to the end, when the first receive was posted that might take
+    from it though it does not say so, and when the first call was made that either sends or
+    receives in it (null: none); and whether their ends alone tell their order.
     """
     count = {"sent": sends, "received": receives}
     counted = [

@@ -200,7 +200,7 @@ def _transferred(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame
 
 
 def _completed(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """When receives through requests were `completed`, in trace time, by `place`: those that
+    """Return when receives through requests were `completed`, in trace time, by `place`: those that
     another call completed; NULL or OPEN where that did not end.
     """
     through = messages.filter((pl.col("role") == RECEIVE) & (pl.col("request") != NULL)).select(

@@ -217,7 +217,7 @@ class ClockStep(Struct, frozen=True):
     path: Path
 
     def run(self) -> tuple[CallBlocks, bool]:
-        """Their blocks, and whether any communicator is known."""
+        """Return their blocks, and whether any communicator is known."""
         kernels = _begun(
             _of_communicators(_timed(read_fact(self.files, self.tasks, READ))),
             read_fact(self.communicators, self.tasks),
@@ -272,8 +272,8 @@ def _of_communicators(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _usable_for_clocks(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Without those of several operations, some with a root: they bind in a way that their sum does
-    not tell.
+    """Return the kernels without those of several operations, some with a root: they bind in a way
+    that their sum does not tell.
     """
     plain = (pl.col("operation") != GROUP) | (_waits() == Role.ALL)
     return kernels.filter(plain & ((_waits() == Role.ALL) | (pl.col("rank") >= 0)))

@@ -259,7 +259,7 @@ def _by_order(context: RelationContext, surveys: Sequence[Survey]) -> tuple[list
 
 
 def _several(communicators: pl.DataFrame, members: int) -> str:
-    """Why order cannot tell, by the communicators that are known of."""
+    """Describe why order cannot tell, by the communicators that are known of."""
     communicators = (
         communicators.filter(pl.col("communicator") != 0) if communicators.height else communicators
     )

@@ -195,8 +195,8 @@ def _blocks(path: Path, rows: np.ndarray) -> tuple[Block, ...]:
 def _records(
     kernels: _Kernels, met: _Collectives, chosen: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """RECORD of each kernel of the collectives chosen, by begin, TRANSFER_RECORD of those whose
-    bytes are known, by their own begins, and the collectives' first begins and keys. They are
+    """Return RECORD of each kernel of the collectives chosen, by begin, TRANSFER_RECORD of those
+    whose bytes are known, by their own begins, and the collectives' first begins and keys. They are
     numbered from 1 by their first begin.
     """
     at = np.flatnonzero(chosen)

@@ -171,8 +171,8 @@ def _written(
     rows: Mapping[tuple[int, object], int],
     clocks: Sequence[ClockMap],
 ) -> dict[tuple[int, str], set[int]]:
-    """By thread and layout the reports that are written: each that has nothing at a time of which
-    one before it tells.
+    """Return, by thread and layout, the reports that are written: each that has nothing at a time
+    of which one before it tells.
     """
     spans: dict[tuple[int, str], dict[int, tuple[int, int]]] = {}
     for result in results:

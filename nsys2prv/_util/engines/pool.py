@@ -58,8 +58,8 @@ class Pool:
 
     @contextmanager
     def ended(self) -> Iterator[None]:
-        """After this no task is under way, whatever happens, and workers that can go are gone:
-        nobody uses the temporary folder any more, which could not be removed then.
+        """Ensure that after this no task is under way, whatever happens, and workers that can go
+        are gone: nobody uses the temporary folder any more, which could not be removed then.
         """
         try:
             yield

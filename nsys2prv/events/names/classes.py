@@ -128,7 +128,7 @@ def _lower(pattern: str) -> str:
 
 
 def _shape(groups: dict[str, str | None]) -> str:
-    """`layout mxnxk`, or as much of it as there is."""
+    """Return `layout mxnxk`, or as much of it as there is."""
     tile = "x".join(size for size in (groups.get("m"), groups.get("n"), groups.get("k")) if size)
     return " ".join(part for part in (groups.get("layout") or "", tile) if part)
 
@@ -155,7 +155,9 @@ def load_rules(path: Path | None = None) -> tuple[Rule, ...]:
 
 @cache
 def _shipped() -> tuple[Rule, ...]:
-    """Not checked, which takes as long as to compile all patterns; a test does that."""
+    """Return the shipped rules, not checked, which takes as long as to compile all patterns; a test
+    does that.
+    """
     return tuple(_rule(spec) for spec in load_shipped(data_text(__package__, SHIPPED))["rules"])
 
 

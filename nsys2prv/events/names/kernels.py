@@ -225,7 +225,9 @@ def _closure(function: list[Part], lambdas: list[Part], depth: int) -> str:
 
 
 def _nvcc_closure(args: list[Expr], depth: int) -> str:
-    """``__nv_dl_wrapper_t<__nv_dl_tag<type of f, &f, ordinal>, captures...>``, and its relatives."""
+    """Read ``__nv_dl_wrapper_t<__nv_dl_tag<type of f, &f, ordinal>, captures...>``, and its
+    relatives.
+    """
     for arg in args:
         tag = arg.path[-1] if arg.path else None
         if tag and tag.text.startswith("__nv_") and tag.args and len(tag.args) > 2:
@@ -249,7 +251,7 @@ def _with(name: str, texts: list[str]) -> str:
 
 
 def _clean(text: str) -> str:
-    """One line of printable characters, not in brackets as Paraver's own labels are."""
+    """Return one line of printable characters, not in brackets as Paraver's own labels are."""
     if not text.isprintable():
         text = "".join(char if char.isprintable() else " " for char in text)
     text = " ".join(text.split())

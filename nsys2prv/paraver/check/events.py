@@ -105,7 +105,7 @@ class Events:
         self._tables: list[np.ndarray | None] = []
 
     def add(self, place: Place, lines: np.ndarray, rows: np.ndarray, times: np.ndarray) -> None:
-        """Records of a block (line, row and time of each), in the order of the file."""
+        """Check the events of a block (line, row and time of each), in the order of the file."""
         numbers = place.lines.numbers
         counts = (place.lines.fields[lines] - EVENT_FIELDS) // 2
         before = np.cumsum(counts) - counts

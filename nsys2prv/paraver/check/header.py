@@ -56,7 +56,7 @@ class Header(Struct, frozen=True, dict=True):
         return sum(self.nodes)
 
     def sizes(self) -> dict[str, int]:
-        """Level of the .row file -> its objects."""
+        """Return level of the .row file -> its objects."""
         return {
             "WORKLOAD": 1,
             "APPL": len(self.applications),

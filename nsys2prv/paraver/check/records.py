@@ -29,7 +29,7 @@ class Times:
         self._late = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def order(self, place: Place, lines: np.ndarray, times: np.ndarray) -> None:
-        """Times by which the file must be sorted, in the order of the file's records."""
+        """Return the times by which the file must be sorted, in the order of the file's records."""
         if not len(times):
             return
         reached = np.maximum.accumulate(np.concatenate(([self._reached], times)))
@@ -72,7 +72,9 @@ class Times:
         self._late = np.append(times, largest[late]), np.append(places, place.base + lines[late])
 
     def close(self, name: str, findings: Findings) -> None:
-        """Once all records are read: communications behind the end that states and events made."""
+        """Report, once all records are read, communications behind the end that states and events
+        made.
+        """
         times, places = self._late
         late = places[times > self.end]
         if len(late):

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.check.findings import PARTS, RULES, Finding, Findings, Rule, Severity
+from nsys2prv.paraver.check.findings import Finding, Findings, Severity
 from nsys2prv.paraver.check.header import Header, read_header
 from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
 from nsys2prv.paraver.check.lines import blocks
@@ -274,33 +274,3 @@ def _contents_text(held: Contents) -> Iterator[str]:
 def _finding(found: Finding) -> str:
     where = f"{found.file}:{found.line}" if found.line else found.file
     return f"{found.severity.value:<7} {found.rule} {where}{f' ({found.count} places)' if found.count > 1 else ''}: {found.message}"
-
-
-def rules_page() -> str:
-    """Return the text of docs/checks.md."""
-    head = """# What `nsys2prv check` checks
-
-Made from the declarations in `nsys2prv/paraver/check/rules.yaml` by `python tools/make_checks.py`.
-
-    nsys2prv check trace.prv [more.prv.gz ...] [--strict] [--json]
-
-reads a Paraver trace, whoever wrote it, with the .pcf and .row beside it, and tells what in it would crash, hang or mislead Paraver. An
-*error* makes Paraver or one of its tools crash, hang, refuse, lose something or show it wrongly; a *warning* misleads; a *remark* is good
-to know. Of each rule the first line is named at which it is broken, and how many are. What Paraver does was seen by running
-paramedir (Paraver 4.11), or read in its source.
-
-Records need no order among kinds at the same time: Paraver sorts states, events and communications of a thread itself, by rules of its
-own. Within events (and within states) of the same thread and time it keeps the order of the file.
-
-Exit status: 0 no error, 1 errors (with `--strict` warnings too, and what cannot be read), 2 usage.
-"""
-    sections = (
-        f"\n## {title}\n\n| rule | | what is wrong | what it does |\n|---|---|---|---|\n"
-        + "".join(_row(rule) for rule in RULES.values() if rule.part == part)
-        for part, title in PARTS.items()
-    )
-    return head + "".join(sections)
-
-
-def _row(rule: Rule) -> str:
-    return f"| `{rule.name}` | {rule.severity.value} | {rule.wrong.replace('|', chr(92) + '|')} | {rule.effect} |\n"
