@@ -12,6 +12,7 @@ from tools.paramedir import need_paramedir, run_paramedir
 
 from nsys2prv import Options, convert
 from nsys2prv.cli.main import main
+from nsys2prv.events.catalogue import catalogue, claims_of
 from nsys2prv.paraver.cfg.catalogue import FILE, menus
 from nsys2prv.paraver.views import folder
 
@@ -58,6 +59,26 @@ def test_every_room_is_in_the_tour() -> None:
     text = (DOCS / "development.md").read_text()
     for part in (DOCS.parent / "nsys2prv").glob("*/__init__.py"):
         assert f"\n  {part.parent.name}/ " in text
+
+
+def test_the_tour_names_files_that_there_are() -> None:
+    text = (DOCS / "development.md").read_text()
+    root = DOCS.parent
+    named = set(re.findall(r"`(?!out\.)([\w./]+\.(?:py|c|yaml))[`:]", text))
+    assert len(named) > 40
+    for name in named:
+        places = (root / name, root / "nsys2prv" / name, root / "tools" / name)
+        in_room = [*(root / "nsys2prv").rglob(name)] if "/" not in name else []
+        assert any(place.is_file() for place in (*places, *in_room)), name
+
+
+def test_the_event_types_that_the_tour_offers_are_free() -> None:
+    text = (DOCS / "development.md").read_text()
+    first, last = map(
+        int, re.search(r"taken from (\d+) to (\d+), which nothing uses", text).groups()
+    )
+    claims = claims_of(catalogue())
+    claims.add("a new kind", range(first, last + 1), "a new kind")
 
 
 def test_the_readme_is_short_and_has_two_commands() -> None:

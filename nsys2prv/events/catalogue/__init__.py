@@ -8,10 +8,10 @@ Everything that gives a Paraver number a meaning is read from here: the writer o
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable, Iterable, Set
+from collections.abc import Callable, Hashable, Iterable, Set
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ from nsys2prv._util.data import data_text, data_texts, load_shipped
 from nsys2prv.events.catalogue import sections
 from nsys2prv.events.catalogue.sections import CallTable, State, StateRule
 
+T = TypeVar("T")
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see
 #: :func:`domain_numbers`.
@@ -58,7 +59,7 @@ class NameSet(Struct, frozen=True):
     #: Values of name sets of one space do not overlap.
     space: str
     #: Value of the first name that has none of its own.
-    first: int
+    first: int = 1
     #: File of the package with names whose values are fixed, None for none.
     known: str | None = None
 
@@ -146,7 +147,9 @@ def catalogue() -> Catalogue:
         name: ValueSet(name, tuple(sorted(labels.items())))
         for name, labels in data["value_sets"].items()
     }
-    name_sets = {name: NameSet(name, **spec) for name, spec in data["name_sets"].items()}
+    name_sets = _declared(
+        "name_sets", data["name_sets"], lambda name, spec: NameSet(name, **{"space": name, **spec})
+    )
 
     def values(spec: dict[str, str] | None) -> ValueSet | NameSet | None:
         if spec is None:
@@ -178,12 +181,13 @@ def catalogue() -> Catalogue:
     def fields(spec: dict[str, Any]) -> tuple[Field, ...]:
         found = (
             data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}
-        ) | spec["fields"]
+        ) | (spec.get("fields") or {})
         return tuple(field(key, found[key]) for key in in_order(found))
 
     states = sections.parse_states(data["states"])
-    layouts = {
-        name: Layout(
+
+    def layout(name: str, spec: dict[str, Any]) -> Layout:
+        return Layout(
             name,
             spec["title"],
             fields(spec),
@@ -192,8 +196,8 @@ def catalogue() -> Catalogue:
             tuple(spec["hashed"]) if "hashed" in spec else None,
             sections.parse_state_rule(spec.get("state"), data["state_rules"], states),
         )
-        for name, spec in data["layouts"].items()
-    }
+
+    layouts = _declared("layouts", data["layouts"], layout)
     lines = {
         name: LineKind(name, spec.get("tag"), spec["label"]) for name, spec in data["lines"].items()
     }
@@ -302,6 +306,23 @@ def _domain_ranges(known: int) -> list[range]:
     edges = [FIRST_HASHED_DOMAIN, *sorted(FORBIDDEN_DOMAINS), LAST_HASHED_DOMAIN + 1]
     hashed = [range(first + (first in FORBIDDEN_DOMAINS), last) for first, last in pairwise(edges)]
     return [range(known), *hashed]
+
+
+def _declared(
+    section: str, specs: dict[str, dict[str, Any]], make: Callable[[str, dict[str, Any]], T]
+) -> dict[str, T]:
+    """Return what is made of the entries of a section, by name. Raises ValueError naming the entry
+    that lacks something or has a key that nobody knows.
+    """
+    made = {}
+    for name, spec in specs.items():
+        try:
+            made[name] = make(name, spec)
+        except KeyError as error:
+            raise ValueError(f"{section}: {name}: there is no {error}") from error
+        except TypeError as error:
+            raise ValueError(f"{section}: {name}: {error}") from error
+    return made
 
 
 def _sections() -> dict[str, Any]:

@@ -8,18 +8,18 @@ import pytest
 from msgspec.structs import asdict
 
 from nsys2prv.events import catalogue as module
-from nsys2prv.events.catalogue import Claims, counters
+from nsys2prv.events.catalogue import Catalogue, Claims, counters
 
 OSRT = "event type 66400000: .*field 'call' of layout 'osrt'.*"
 
 
-def build(monkeypatch: pytest.MonkeyPatch, **added: dict[str, Any]) -> None:
+def build(monkeypatch: pytest.MonkeyPatch, **added: dict[str, Any]) -> Catalogue:
     """The catalogue as its files are, with further entries of sections."""
     data = module._sections()
     for section, entries in added.items():
         module._add(data, section, entries)
     monkeypatch.setattr(module, "_sections", lambda: data)
-    module.catalogue.__wrapped__()
+    return module.catalogue.__wrapped__()
 
 
 def layout(code: Any, label: str = "New kind", **more: Any) -> dict[str, Any]:
@@ -35,6 +35,27 @@ def test_a_new_layout_with_the_type_of_another_is_refused(monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match=OSRT) as error:
         build(monkeypatch, layouts=layout(66400000))
     assert "field 'what' of layout 'new_kind'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ({"layouts": {"new": {"fields": {}}}}, "layouts: new: there is no 'title'"),
+        ({"name_sets": {"new": {"frist": 1}}}, "name_sets: new: .*'frist'"),
+    ],
+)
+def test_what_is_wrong_in_a_declaration_is_named(
+    monkeypatch: pytest.MonkeyPatch, added: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(monkeypatch, **added)
+
+
+def test_a_name_set_has_a_space_of_its_own_and_begins_at_1(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = build(monkeypatch, name_sets={"new_names": {}}).name_sets["new_names"]
+    assert (names.space, names.first) == ("new_names", 1)
 
 
 def test_a_new_line_of_calls_with_the_type_of_another_is_refused(
