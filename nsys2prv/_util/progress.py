@@ -79,7 +79,7 @@ _STAGES = {
 }
 
 
-class Spent(Struct):
+class CpuTimes(Struct):
     """CPU seconds by stage; own: those of them that this process spent. known: processes whose
     start is counted.
     """
@@ -103,7 +103,7 @@ class Spent(Struct):
         finally:
             self.add(name, time.process_time() - begun, True)
 
-    def over(self, function: Callable[[T], R], results: Iterator[Timed]) -> Iterator[R]:
+    def over(self, function: Callable[[T], R], results: Iterator[TimedResult]) -> Iterator[R]:
         """Yield the results of a function wrapped by :func:`run_timed`, whose time is noted."""
         for result in results:
             self.add(_stage_of(function), result.seconds, result.process == _HERE)
@@ -121,7 +121,7 @@ class Spent(Struct):
         return f"CPU seconds: {', '.join([*parts, f'{beside:.2f} beside'])}"
 
 
-class Timed(Struct, frozen=True):
+class TimedResult(Struct, frozen=True):
     """Result of a task with its cost."""
 
     #: Result of the task.
@@ -134,7 +134,7 @@ class Timed(Struct, frozen=True):
     before: float
 
 
-def run_timed(function: Callable[[T], R], task: T) -> Timed:
+def run_timed(function: Callable[[T], R], task: T) -> TimedResult:
     """Do a task and take its time: of the process, as libraries have threads of their own; of the
     thread where others work beside.
     """
@@ -146,7 +146,7 @@ def run_timed(function: Callable[[T], R], task: T) -> Timed:
     )
     begun = clock()
     value = function(task)
-    return Timed(value, clock() - begun, _HERE, before)
+    return TimedResult(value, clock() - begun, _HERE, before)
 
 
 @cache

@@ -1,8 +1,8 @@
 """Signals that ask this command to end: one line and an exit status, whenever they come.
 
 As long as there is nothing to tidy up the process ends at once: an exception that is raised
-anywhere among imports may get lost or be printed. Later :class:`Ended` is raised. All of this is
-the command's; in other programs signals stay theirs.
+anywhere among imports may get lost or be printed. Later :class:`EndedBySignal` is raised. All of
+this is the command's; in other programs signals stay theirs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _raised = -GRACE_SECONDS
 _lost = _in_hook = False
 
 
-class Ended(BaseException):
+class EndedBySignal(BaseException):
     """A signal asks to end; its number."""
 
     def __init__(self, number: int) -> None:
@@ -53,8 +53,8 @@ def end_at_once() -> None:
 
 
 def raise_ended() -> None:
-    """From now on, raise :class:`Ended` when interrupted; also under polars, whose own handler lets
-    a waiting program wait on.
+    """From now on, raise :class:`EndedBySignal` when interrupted; also under polars, whose own
+    handler lets a waiting program wait on.
     """
     _handle(_raise)
     if _handled:
@@ -80,13 +80,13 @@ def _raise(number: int, _: object) -> None:
     global _raised, _lost
     if not _in_hook and (_lost or time.monotonic() - _raised > GRACE_SECONDS):
         _raised, _lost = time.monotonic(), False
-        raise Ended(number)
+        raise EndedBySignal(number)
 
 
 def _unraisable(lost: object) -> None:
     """Raise the exception again later, when it was met where none can be raised (in a destructor)."""
     global _lost, _in_hook
-    if not isinstance(lost.exc_value, Ended):
+    if not isinstance(lost.exc_value, EndedBySignal):
         sys.__unraisablehook__(lost)
         return
     import threading

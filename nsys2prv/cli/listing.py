@@ -31,7 +31,7 @@ ALIKE = 0.9
 MOST_LINES = 32
 
 
-class _Held(Struct, frozen=True):
+class _ReportContents(Struct, frozen=True):
     """A report. counts: rows by table; kinds: rows that a kind of event would read, and their
     tables.
     """
@@ -65,7 +65,7 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
     ) > 1 else []
 
 
-def _looked_at(path: Path) -> _Held:
+def _looked_at(path: Path) -> _ReportContents:
     if is_archive(path):
         raise Nsys2prvError(f"{path}: is a store; list the reports that it was made of")
     with tempfile.TemporaryDirectory(prefix="nsys2prv-") as folder:
@@ -86,10 +86,10 @@ def _looked_at(path: Path) -> _Held:
                         *(table for table in kind.reads.lookup_tables if table in counts),
                     )
                     kinds[kind.name] = sum(tables.values()), read
-    return _Held(info, counts, kinds)
+    return _ReportContents(info, counts, kinds)
 
 
-def _reports(held: Sequence[_Held]) -> list[str]:
+def _reports(held: Sequence[_ReportContents]) -> list[str]:
     """Return a line for each report, in columns; of columns that must be the same everywhere what
     is not usual is marked.
     """
@@ -122,7 +122,7 @@ def _table(columns: dict[str, list[str]]) -> list[str]:
     ]
 
 
-def _differing_reports(held: Sequence[_Held]) -> list[str]:
+def _differing_reports(held: Sequence[_ReportContents]) -> list[str]:
     """Return what the reports have in common, then a table of those that differ from most, with
     nothing but their differences.
     """
@@ -187,7 +187,7 @@ def _marked(cells: list[str]) -> list[str]:
     return [cell if cell == usual else f"{cell} {MARK}" for cell in cells] if others else cells
 
 
-def _kinds(held: Sequence[_Held]) -> list[str]:
+def _kinds(held: Sequence[_ReportContents]) -> list[str]:
     """Return a line for each kind of event that some report holds: rows in all, and in each report."""
     found = []
     for kind in all_kinds():
@@ -237,7 +237,7 @@ def _each(rows: Sequence[int], names: Sequence[str]) -> str:
     return f"{mark}{least:,} ({names[rows.index(least)]}) to {most:,} ({names[rows.index(most)]})"
 
 
-def _untranslated(held: Sequence[_Held]) -> list[str]:
+def _untranslated(held: Sequence[_ReportContents]) -> list[str]:
     """Return the tables with rows that no kind of event reads, by the reason why."""
     translated = {
         table for kind in all_kinds() for table in (*kind.tables, *kind.reads.lookup_tables)

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     try:
         return _status(arguments)
-    except signals.Ended as ended:
+    except signals.EndedBySignal as ended:
         complain("error", str(ended))
         return ended.exit_code
     finally:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _status(arguments: Sequence[str] | None) -> int:
-    """Return the same. May raise :class:`nsys2prv._util.signals.Ended`."""
+    """Return the same. May raise :class:`nsys2prv._util.signals.EndedBySignal`."""
     keep_freed_memory()
     # Before numpy is imported: its matrices here are of a few rows, and it starts a thread for
     # every CPU.

@@ -20,7 +20,7 @@ from nsys2prv.clock.verdict import Violations
 FAR = 1 << 60
 
 
-class Side(Struct, frozen=True):
+class GroupTimes(Struct, frozen=True):
     """Begins or ends by group, ascending; arrays of one length. Each report has at most one in a
     group.
     """
@@ -31,12 +31,12 @@ class Side(Struct, frozen=True):
     #: Index of its time among the knots.
     knot: np.ndarray
 
-    def of(self, groups: np.ndarray) -> Side:
+    def of(self, groups: np.ndarray) -> GroupTimes:
         """Return the part of the groups that are True in the mask."""
         if groups.all():
             return self
         rows = np.flatnonzero(groups[self.group])
-        return Side(self.group[rows], self.report[rows], self.time[rows], self.knot[rows])
+        return GroupTimes(self.group[rows], self.report[rows], self.time[rows], self.knot[rows])
 
     def extreme(self, values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return, for each group, its greatest value, the report that has it, and the greatest
@@ -62,8 +62,8 @@ class Bindings(Struct, frozen=True):
     """Bindings of `groups` groups: in each, no end is before a begin of another report."""
 
     groups: int
-    begins: Side
-    ends: Side
+    begins: GroupTimes
+    ends: GroupTimes
     #: Times, int64 ns relative to the pivot; those of report r are knots[bounds[r]:bounds[r + 1]],
     #: ascending and distinct.
     knots: np.ndarray
@@ -110,7 +110,7 @@ class Bindings(Struct, frozen=True):
         return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
 
 
-class Bound(Struct, frozen=True):
+class BoundCalls(Struct, frozen=True):
     """Some groups' calls as begins and ends (group, report, time) of so many collectives, numbered
     from 0. findings: of recognising them, and of leaving members out. torn: collectives that are
     not heeded.
@@ -124,18 +124,18 @@ class Bound(Struct, frozen=True):
     torn: int
 
 
-def bind_calls(calls: Calls, pivot: int) -> Bound:
+def bind_calls(calls: Calls, pivot: int) -> BoundCalls:
     """Return the bindings of calls; whole groups, whose clocks are their reports."""
     table, findings = call_frame(calls, pivot)
     table, found = number_calls(table)
     findings += found
     table, members = drop_unrelated_members(table)
     begins, ends, collectives, torn = _collectives(table)
-    return Bound(begins, ends, collectives, findings, members, torn)
+    return BoundCalls(begins, ends, collectives, findings, members, torn)
 
 
 def bindings_of(
-    parts: Sequence[Bound], messages: Messages, reports: int, pivot: int
+    parts: Sequence[BoundCalls], messages: Messages, reports: int, pivot: int
 ) -> tuple[Bindings, list[Finding]]:
     """Return the bindings between reports, which are the messages' clocks. parts: ascending by
     source and group.
@@ -179,7 +179,11 @@ def bindings_of(
         )
     knots, places, bounds = _knots(sides, reports)
     return Bindings(
-        first + len(number), Side(*sides[0], places[0]), Side(*sides[1], places[1]), knots, bounds
+        first + len(number),
+        GroupTimes(*sides[0], places[0]),
+        GroupTimes(*sides[1], places[1]),
+        knots,
+        bounds,
     ), findings
 
 

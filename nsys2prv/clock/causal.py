@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv.clock.bindings import FAR, Bindings, Bound, bindings_of
+from nsys2prv.clock.bindings import FAR, Bindings, BoundCalls, bindings_of
 from nsys2prv.clock.maps import Shifts
 from nsys2prv.clock.observations import Finding, Messages
 from nsys2prv.clock.verdict import Violations
@@ -67,7 +67,7 @@ class CausalOrder(Struct, frozen=True):
 
 
 def restore_causal_order(
-    reports: int, parts: Sequence[Bound], messages: Messages, pivot: int
+    reports: int, parts: Sequence[BoundCalls], messages: Messages, pivot: int
 ) -> CausalOrder:
     """Return shifts that restore the order of what was observed on `reports` reports, whose indices
     are the clocks of the observations.

@@ -297,7 +297,7 @@ OPEN_COLUMNS = {
 }
 
 
-class Gathered(Struct, frozen=True):
+class GatheredCalls(Struct, frozen=True):
     """rows: of per_host. groups: communicator of each of their keys, which are numbers from 0.
     findings: of recognising collectives, and of leaving members out. unsettled: calls
     (OPEN_COLUMNS) of groups some of whose members could not be numbered, of one member of each
@@ -312,7 +312,7 @@ class Gathered(Struct, frozen=True):
     hosts: frozenset[int]
 
 
-def gather_calls(calls: Calls, pivot: int) -> Gathered:
+def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
     """Return some groups' calls. pivot: an instant amid all times."""
     everything, findings = call_frame(calls, pivot)
     groups = dict(everything.select("key", "group").unique().iter_rows())
@@ -331,7 +331,7 @@ def gather_calls(calls: Calls, pivot: int) -> Gathered:
         if keys
         else everything.clear()
     )
-    return Gathered(
+    return GatheredCalls(
         per_host(table),
         groups,
         findings,
@@ -378,7 +378,7 @@ class Participant(Struct, frozen=True):
     began: bool = False
 
 
-def gather_by_member(members: Sequence[Participant], source: int, group: int) -> Gathered:
+def gather_by_member(members: Sequence[Participant], source: int, group: int) -> GatheredCalls:
     """Return a group's calls, of which the trace does not number all and none ends before it
     begins; a member's at a time. `members` ascend.
     """
@@ -425,7 +425,7 @@ def gather_by_member(members: Sequence[Participant], source: int, group: int) ->
         unsettled = _one_of_each_host(
             pl.concat([_all(member, source, group) for member in first_of.values()])
         )
-    return Gathered(
+    return GatheredCalls(
         pl.concat(rows),
         {0: group},
         findings,
@@ -482,7 +482,7 @@ def _chosen(member: Participant, numbers: np.ndarray, ordinals: np.ndarray) -> p
     )
 
 
-def merge_groups(parts: Sequence[Gathered]) -> Gathered:
+def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
     """Return all parts, as if they had been gathered at once; all findings under `recognising`."""
     rows, groups = [], {}
     collectives = 0
@@ -493,7 +493,7 @@ def merge_groups(parts: Sequence[Gathered]) -> Gathered:
         )
         groups |= {key + first: group for key, group in part.groups.items()}
         collectives += part.rows["collective"].n_unique()
-    return Gathered(
+    return GatheredCalls(
         pl.concat(rows),
         groups,
         order_findings([part.recognising for part in parts], [part.members for part in parts]),

@@ -105,7 +105,7 @@ def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
     return np.array(kept).reshape(-1, 2)
 
 
-class Middle(Struct, frozen=True):
+class MiddleLine(Struct, frozen=True):
     """A line amid bounds: value at `begin`, value at `end`, and largest error of either;
     slope_error: how much steeper or less steep it may be, ns per ns.
     """
@@ -116,7 +116,7 @@ class Middle(Struct, frozen=True):
     slope_error: float
 
 
-def middle(bounds: Bounds, begin: float, end: float) -> Middle | None:
+def middle(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
     """Return the line amid the bounds; None if they contradict or leave a side open. What a short
     span leaves of the slope is drawn to 0.
     """
@@ -145,7 +145,7 @@ def middle(bounds: Bounds, begin: float, end: float) -> Middle | None:
             return None
         first, last = _centre(corners, length)
     slopes = (corners[:, 1] - corners[:, 0]) / length
-    return Middle(
+    return MiddleLine(
         first,
         last,
         float(np.abs(corners - [first, last]).max()),

@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv.clock import Role
-from nsys2prv.clock.gathering import Gathered, downsample, per_host
+from nsys2prv.clock.gathering import GatheredCalls, downsample, per_host
 from nsys2prv.clock.matching import (
     FEWEST,
     SURE,
@@ -81,7 +81,7 @@ class _Calls(Struct, dict=True):
         return sorted(self.places[one].keys() & self.places[other].keys())
 
 
-def pool(gathered: Gathered, hosts: int, error: float) -> Pool:
+def pool(gathered: GatheredCalls, hosts: int, error: float) -> Pool:
     """Return place hosts that no settled collectives connect. error: of the clocks as placed, ns."""
     part = settled = _parts(gathered.rows, hosts)
     part = part.copy()

@@ -25,7 +25,7 @@ from nsys2prv.clock.adjust import (
     tighten,
 )
 from nsys2prv.clock.blocks import blocks_of, links_of
-from nsys2prv.clock.gathering import OPEN, Gathered, gather_calls, merge_groups, precedences
+from nsys2prv.clock.gathering import OPEN, GatheredCalls, gather_calls, merge_groups, precedences
 from nsys2prv.clock.observations import (
     NOISE,
     PLAUSIBLE_DRIFT,
@@ -129,7 +129,11 @@ def align(
 
 
 def solve_clocks(
-    hosts: int, parts: Sequence[Gathered], messages: Messages, pivot: int, span: tuple[int, int]
+    hosts: int,
+    parts: Sequence[GatheredCalls],
+    messages: Messages,
+    pivot: int,
+    span: tuple[int, int],
 ) -> Alignment:
     """Return the same from calls that are gathered per host already, in parts of whole groups,
     ascending by source and group.
@@ -231,7 +235,7 @@ def solve_clocks(
     )
 
 
-def _with_pooled(told: Gathered, pooled: Pool) -> tuple[pl.DataFrame, dict[int, int]]:
+def _with_pooled(told: GatheredCalls, pooled: Pool) -> tuple[pl.DataFrame, dict[int, int]]:
     """Return all rows, and communicators by key."""
     first, collectives = len(told.groups), told.rows["collective"].n_unique()
     more = pooled.rows.with_columns(

@@ -29,7 +29,7 @@ from nsys2prv.conversion.cut.plan import CutPlan
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
-from nsys2prv.conversion.summary import Summary, Written
+from nsys2prv.conversion.summary import Summary, TraceContents
 from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.counters import Metric, counter_codes
@@ -38,7 +38,7 @@ from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.report_files import reports_meant
 from nsys2prv.paraver import memory, records
 from nsys2prv.paraver.event_types import codes_of, counter_types, event_types
-from nsys2prv.paraver.output import Parts, Placed, trace_paths
+from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput, trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.relations import all_relations
 from nsys2prv.relations.kind import Relation
@@ -164,7 +164,7 @@ def write_job(
     }
     summary = Summary.of(
         job,
-        Written(
+        TraceContents(
             lines,
             events,
             job.left_out
@@ -293,7 +293,7 @@ def _write(
     """
     saved = job.folder / "manifest"
     manifest.save(saved)
-    output = (Placed if job.workers.pool.one_machine else Parts)(
+    output = (SharedFileOutput if job.workers.pool.one_machine else PartFilesOutput)(
         prv, job.folder, prv.suffix == ".gz"
     )
     output.begin(head.encode(), len(manifest.bounds))

@@ -25,7 +25,7 @@ from nsys2prv.store.runs import SpillWriter
 from nsys2prv.store.task_result import TaskResult
 
 
-class Source(Struct, frozen=True):
+class TaskFacts(Struct, frozen=True):
     """Facts of one reading task, by name, and what the indices in them mean."""
 
     facts: dict[str, StoredFrame]
@@ -40,7 +40,7 @@ class DeriveTask(Struct, frozen=True):
     number: int
     report: int
     kind: str
-    sources: tuple[Source, ...]
+    sources: tuple[TaskFacts, ...]
     spill: Path
 
 
@@ -52,14 +52,16 @@ def plan_derive_tasks(
     number = max((result.task for result in results), default=-1) + 1
     ordered = sorted(results, key=lambda result: result.task)
     for kind in kinds:
-        sources: dict[int, list[Source]] = {}
+        sources: dict[int, list[TaskFacts]] = {}
         for result in ordered if kind.derived else ():
             facts = {
                 name: result.facts[name] for name in kind.derived.collects if name in result.facts
             }
             if facts:
                 sources.setdefault(result.report, []).append(
-                    Source(facts, tuple(result.objects), tuple(result.domains), dict(result.names))
+                    TaskFacts(
+                        facts, tuple(result.objects), tuple(result.domains), dict(result.names)
+                    )
                 )
         for report, found in sorted(sources.items()):
             tasks.append(
@@ -105,7 +107,7 @@ class _Common:
         self.domains = Interner()
         self.names: dict[str, Names] = {}
 
-    def frame(self, name: str, sources: Sequence[Source]) -> pl.DataFrame:
+    def frame(self, name: str, sources: Sequence[TaskFacts]) -> pl.DataFrame:
         """Return the facts of all tasks, with common numbers."""
         frames = [
             self._translated(read_frame(source.facts[name]), source)
@@ -128,7 +130,7 @@ class _Common:
             )
         return result
 
-    def _translated(self, frame: pl.DataFrame, source: Source) -> pl.DataFrame:
+    def _translated(self, frame: pl.DataFrame, source: TaskFacts) -> pl.DataFrame:
         columns = {}
         for name in frame.columns:
             if name.startswith(OBJECT):
@@ -153,7 +155,7 @@ class _Common:
     def _keys(numbering: Interner, known: Sequence[Hashable], used: np.ndarray) -> np.ndarray:
         return numbering.number(known[index] for index in used.tolist())
 
-    def _names(self, name_set: str, source: Source, used: np.ndarray) -> np.ndarray:
+    def _names(self, name_set: str, source: TaskFacts, used: np.ndarray) -> np.ndarray:
         names = read_frame(source.names[name_set])[used]
         columns = {column: names[column] for column in names.columns}
         if "domain" in columns:

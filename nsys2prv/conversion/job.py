@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.engines.pool import Pool
-from nsys2prv._util.progress import Progress, Spent, run_timed
+from nsys2prv._util.progress import CpuTimes, Progress, run_timed
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.spans import Span
 from nsys2prv.conversion.timeline import Timeline
@@ -33,7 +33,7 @@ class Workers(Struct, frozen=True):
     #: Display of progress on the terminal.
     progress: Progress
     #: CPU and wall time by stage.
-    spent: Spent = field(default_factory=Spent)
+    spent: CpuTimes = field(default_factory=CpuTimes)
 
     def run(
         self,

@@ -16,7 +16,7 @@ from nsys2prv.events.reasons import Reason
 from nsys2prv.store.task_result import TaskResult
 
 
-class Writing(Struct):
+class RecordBalance(Struct):
     """Records or sampled numbers of a layout, or lines of a kind. made = written + left_out."""
 
     made: int = 0
@@ -35,9 +35,9 @@ class Ledger(Struct):
     #: By kind of event, or relation.
     kinds: dict[str, Account] = field(default_factory=dict)
     #: By layout.
-    records: dict[str, Writing] = field(default_factory=dict)
+    records: dict[str, RecordBalance] = field(default_factory=dict)
     #: By kind of line.
-    lines: dict[str, Writing] = field(default_factory=dict)
+    lines: dict[str, RecordBalance] = field(default_factory=dict)
     #: For tables of which kinds take rows by conditions: their rows, and those that no kind took.
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -69,8 +69,8 @@ def make_ledger(
     written: Mapping[str, int],
     left_out: Mapping[tuple[str, str], int],
 ) -> Ledger:
-    """Return the account. kinds: the :func:`sum_accounts` of the results. written: records by layout
-    and lines by kind; left_out: those that are not, by (layout or kind of line, reason).
+    """Return the account. kinds: the :func:`sum_accounts` of the results. written: records by
+    layout and lines by kind; left_out: those that are not, by (layout or kind of line, reason).
     """
     reasons = _by_kind(left_out)
     events = _sum(result.events for result in results)
@@ -86,12 +86,12 @@ def make_ledger(
     return Ledger(
         {kind: account for kind, account in kinds.items() if account.rows or account.synthesized},
         {
-            name: Writing(events[name], written.get(name, 0), reasons.get(name, {}))
+            name: RecordBalance(events[name], written.get(name, 0), reasons.get(name, {}))
             for name in sorted(events)
             if events[name]
         },
         {
-            name: Writing(lines[name], written.get(name, 0), reasons.get(name, {}))
+            name: RecordBalance(lines[name], written.get(name, 0), reasons.get(name, {}))
             for name in sorted(lines)
         },
         {

@@ -203,7 +203,7 @@ FAR_APART = 86_400 * 1_000_000_000
 EXACT_TIMES = 2**53
 
 
-class Written(Struct, frozen=True):
+class TraceContents(Struct, frozen=True):
     """Contents of the files of a trace."""
 
     #: Lines of the .prv.
@@ -281,7 +281,7 @@ class Summary(Struct, dict=True):
         return list(filter(None, [self.load.text(), self.smaller]))
 
     @classmethod
-    def of(cls, job: Job, written: Written) -> Summary:
+    def of(cls, job: Job, written: TraceContents) -> Summary:
         infos, placed, results, model = job.infos, job.placed, job.results, job.model
         kinds = sum_accounts(results)
         balance = make_ledger(kinds, results, written.events, written.left_out)

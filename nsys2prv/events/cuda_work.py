@@ -21,7 +21,7 @@ from nsys2prv.events.kind import (
     Rows,
     SelectionRules,
 )
-from nsys2prv.events.launches import Found
+from nsys2prv.events.launches import FoundLaunches
 from nsys2prv.events.names.calls import is_nccl_kernel
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.nsight.source import NULL, Columns, Part, Source
@@ -33,7 +33,7 @@ def launch_lines(
     columns: Columns,
     objects: np.ndarray,
     size: np.ndarray,
-    found: Found | None = None,
+    found: FoundLaunches | None = None,
 ) -> Lines | None:
     """Return lines to operations with the columns start, end, globalPid and correlationId, on these
     objects, with these sizes (bytes).

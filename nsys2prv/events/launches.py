@@ -68,7 +68,7 @@ class Segment(Struct, frozen=True):
 _KEY, _BEGIN, _DURATION, _CODE = range(4)
 
 
-class Found(Struct):
+class FoundLaunches(Struct):
     """For each row asked for: whether a call was found (`hit`), and the call: begin, end (local ns)
     and code, its index into `kinds`.
 
@@ -93,23 +93,25 @@ class Found(Struct):
     def result(self) -> np.ndarray:
         return self.kinds["result"][self.code]
 
-    def placed(self, order: np.ndarray) -> Found:
+    def placed(self, order: np.ndarray) -> FoundLaunches:
         """Return the results for rows asked for in this order, in the rows' own order."""
         columns = []
         for column in (self.hit, self.begin, self.end, self.code):
             columns.append(np.empty_like(column))
             columns[-1][order] = column
-        return Found(*columns, self.kinds)
+        return FoundLaunches(*columns, self.kinds)
 
-    def of(self, rows: slice | np.ndarray) -> Found:
+    def of(self, rows: slice | np.ndarray) -> FoundLaunches:
         """Return the results for these rows."""
-        return Found(self.hit[rows], self.begin[rows], self.end[rows], self.code[rows], self.kinds)
+        return FoundLaunches(
+            self.hit[rows], self.begin[rows], self.end[rows], self.code[rows], self.kinds
+        )
 
 
 class LaunchIndex(Struct):
     segments: list[Segment] = field(default_factory=list)
 
-    def find(self, processes: np.ndarray, correlations: np.ndarray) -> Found:
+    def find(self, processes: np.ndarray, correlations: np.ndarray) -> FoundLaunches:
         """Return the calls of these (globalPid, correlationId) pairs. Id 0 and NULL find nothing."""
         distinct, codes = factorize(processes)
         order: slice | np.ndarray = slice(None)
@@ -118,7 +120,7 @@ class LaunchIndex(Struct):
         elif not is_sorted(correlations):
             order = np.argsort(correlations, kind="stable")
         wanted, rows = correlations[order], len(correlations)
-        found = Found(
+        found = FoundLaunches(
             np.zeros(rows, bool),
             *(np.zeros(rows, np.int64) for _ in range(3)),
             np.zeros(1, CALL_KIND),
@@ -131,7 +133,9 @@ class LaunchIndex(Struct):
         return found if isinstance(order, slice) else found.placed(order)
 
 
-def _probe(segment: Segment, wanted: np.ndarray, first: int, last: int, found: Found) -> None:
+def _probe(
+    segment: Segment, wanted: np.ndarray, first: int, last: int, found: FoundLaunches
+) -> None:
     """Look up the ids `first` to `last` (not included) of those wanted, which ascend, in one
     segment; of calls in several segments the earliest stays.
     """

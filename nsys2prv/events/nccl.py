@@ -10,7 +10,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, Index, Indexes, RowRules, Rows
-from nsys2prv.events.launches import Found
+from nsys2prv.events.launches import FoundLaunches
 from nsys2prv.events.names.calls import (
     FIRST_MAKING,
     LAST_MAKING,
@@ -20,7 +20,7 @@ from nsys2prv.events.names.calls import (
     operation_of,
 )
 from nsys2prv.events.nccl_payloads import payloads
-from nsys2prv.events.nccl_regions import SAID, Tied
+from nsys2prv.events.nccl_regions import SAID, KernelUnits
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, TABLE, nccl_condition, range_names, texts_of
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Part
@@ -193,7 +193,7 @@ FACTS = (
 def attach_payloads(
     extraction: Extraction,
     columns: Mapping[str, np.ndarray],
-    found: Found,
+    found: FoundLaunches,
     objects: np.ndarray,
     names: Sequence[str],
     codes: np.ndarray,
@@ -244,7 +244,7 @@ def attach_payloads(
     return {**said, "communicator": communicators(extraction, tied["communicator"])}
 
 
-def _messages(extraction: Extraction, tied: Tied, facts: dict[str, np.ndarray]) -> None:
+def _messages(extraction: Extraction, tied: KernelUnits, facts: dict[str, np.ndarray]) -> None:
     """Set MESSAGES aside."""
     alone = np.flatnonzero((tied["messages"] > 0) & (tied["parts"] == 1))
     if not len(alone):

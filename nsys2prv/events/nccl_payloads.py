@@ -144,7 +144,7 @@ def _lacking(field: str, values: np.ndarray) -> np.ndarray:
     return values == (0 if field == "communicator" else ABSENT)
 
 
-class _Found(Struct):
+class _Payloads(Struct):
     """Fields of distinct payloads, which of these are damaged, and each row's index into them."""
 
     fields: dict[str, np.ndarray]
@@ -152,7 +152,7 @@ class _Found(Struct):
     codes: np.ndarray
 
 
-def _json(extraction: Extraction, columns: Columns) -> _Found:
+def _json(extraction: Extraction, columns: Columns) -> _Payloads:
     """Return the form jsonText, inline or by the id of a registered string."""
     codes, found = columns.texts["jsonText"]
     inline = found.series
@@ -163,12 +163,12 @@ def _json(extraction: Extraction, columns: Columns) -> _Found:
     if not texts.str.len_bytes().sum():
         # As in most reports. Patterns are compiled at each use, which takes longer than a small
         # report's rows.
-        return _Found({}, np.zeros(len(texts), bool), row_codes)
+        return _Payloads({}, np.zeros(len(texts), bool), row_codes)
     whole = pl.col("json").str.contains(r"(?s)^\s*\{.*\}\s*$") | (pl.col("json") == "")
     values = texts.to_frame("json").select(
         whole.alias(_WHOLE), **{field: _json_value(field) for field in SPELLINGS}
     )
-    return _Found(_numbers(values, pl.col(_WHOLE)), ~values[_WHOLE].to_numpy(), row_codes)
+    return _Payloads(_numbers(values, pl.col(_WHOLE)), ~values[_WHOLE].to_numpy(), row_codes)
 
 
 def _json_value(field: str) -> pl.Expr:
@@ -232,7 +232,7 @@ def _hashes(field: str) -> pl.Expr:
     return unsigned.fill_null(_integer(field)).fill_null(hexadecimal.reinterpret(signed=True))
 
 
-class Entry(Struct, frozen=True):
+class PayloadField(Struct, frozen=True):
     """A field of a schema: where it stands (bytes) and how; names of an enumeration's values."""
 
     field: str
@@ -241,7 +241,7 @@ class Entry(Struct, frozen=True):
     names: tuple[tuple[int, str], ...] = ()
 
 
-def schemas(database: Source) -> dict[tuple[int, int], tuple[Entry, ...]]:
+def schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, ...]]:
     """Return the known fields of every schema by (domain id, schema id).
 
     Processes repeat schemas, and the tables do not tell which process a row is of: of a schema
@@ -259,7 +259,7 @@ def schemas(database: Source) -> dict[tuple[int, int], tuple[Entry, ...]]:
     ):
         if isinstance(value, int) and isinstance(name, str):
             enums.setdefault((domain, number), {})[value] = name
-    found: dict[tuple[int, int], dict[int, Entry | None]] = {}
+    found: dict[tuple[int, int], dict[int, PayloadField | None]] = {}
     clashing = set()
     for domain, number, index, kind, name, offset in database.small(
         "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"
@@ -273,7 +273,7 @@ def schemas(database: Source) -> dict[tuple[int, int], tuple[Entry, ...]]:
             width = {1: "i1", 2: "i2", 8: "i8"}.get(sizes.get((domain, kind)) or 4, "i4")
         field = _FIELD_OF.get(_plain(name)) if isinstance(name, str) else None
         entry = (
-            Entry(
+            PayloadField(
                 field,
                 offset or 0,
                 "<" + width,
@@ -291,7 +291,7 @@ def schemas(database: Source) -> dict[tuple[int, int], tuple[Entry, ...]]:
     }
 
 
-def _binary(database: Source, columns: Columns) -> _Found:
+def _binary(database: Source, columns: Columns) -> _Payloads:
     """Return the form binaryData."""
     codes, texts = columns.texts["binaryData"]
     distinct = texts.series
@@ -300,7 +300,7 @@ def _binary(database: Source, columns: Columns) -> _Found:
     damaged = sizes > 0
     headed = np.flatnonzero(sizes >= HEADER_BYTES)
     if not len(headed):
-        return _Found(fields, damaged, codes)
+        return _Payloads(fields, damaged, codes)
     known = schemas(database)
     heads = _matrix(distinct.gather(headed).bin.slice(0, HEADER_BYTES), HEADER_BYTES).view("<i8")
     (domains, numbers, offsets, lengths), shape = factorize_together(
@@ -334,7 +334,7 @@ def _binary(database: Source, columns: Columns) -> _Found:
             target[rows] = (
                 values if entry.field == "communicator" else np.where(values < 0, ABSENT, values)
             )
-    return _Found(
+    return _Payloads(
         {field: values for field, values in fields.items() if field in FIELDS}, damaged, codes
     )
 

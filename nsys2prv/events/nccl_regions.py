@@ -50,7 +50,7 @@ def save_regions(found: Sequence[pl.DataFrame], frames: FrameWriter) -> list[Sto
     return [frames.append(pl.concat(found))] if found else []
 
 
-class Tied(Struct):
+class KernelUnits(Struct):
     """For each kernel asked for, in the order asked, what its unit says
     (:meth:`RegionIndex.units`), and parts: of how many kernels that do the unit's work it is one.
     ABSENT, the communicator 0, where there is no unit.
@@ -232,7 +232,7 @@ class RegionIndex:
             columns,
         )
 
-    def tie(self, threads: np.ndarray, times: np.ndarray, devices: np.ndarray) -> Tied:
+    def tie(self, threads: np.ndarray, times: np.ndarray, devices: np.ndarray) -> KernelUnits:
         """Return the units in which kernels were launched: by thread (globalTid) and time (local
         ns) of the launching call.
 
@@ -252,7 +252,7 @@ class RegionIndex:
         for name, column in units.columns.items():
             values = column // parts if divided and name in _SUMS else column
             tied[name] = np.append(values, 0 if name == "communicator" else ABSENT)[place]
-        return Tied({**tied, "parts": np.append(parts, ABSENT)[place]})
+        return KernelUnits({**tied, "parts": np.append(parts, ABSENT)[place]})
 
 
 def _rows(columns: Mapping[str, np.ndarray], wanted: np.ndarray) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import POINTS, EventKind, Reading, RowRules, Rows
-from nsys2prv.events.names.nvtx import Renamed, Rule, rename_by_template, rename_ranges
+from nsys2prv.events.names.nvtx import RenamedRanges, Rule, rename_by_template, rename_ranges
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
 from nsys2prv.nsight.source import NULL, Columns, Part, decoded
@@ -56,7 +56,7 @@ def _in_nccl(info: ReportInfo) -> str:
     return f"({' OR '.join(found)})" if found else "0"
 
 
-class Named(Struct):
+class NamedRanges(Struct):
     """Ranges with their names and categories as fields, and their domains. wanted: whether no rule
     drops the row.
     """
@@ -66,7 +66,7 @@ class Named(Struct):
     wanted: np.ndarray
 
 
-def range_names(extraction: Extraction, columns: Columns, field: str) -> Named:
+def range_names(extraction: Extraction, columns: Columns, field: str) -> NamedRanges:
     """Return the names of rows read with globalTid, domainId, category, textId and text. field: the
     layout's first.
     """
@@ -103,12 +103,12 @@ def range_names(extraction: Extraction, columns: Columns, field: str) -> Named:
     wanted = found.wanted[codes]
     if not wanted.all():
         extraction.account.dropped[Reason.NVTX_RULE] += int(np.count_nonzero(~wanted))
-    return Named(fields, numbers[domain_of], wanted)
+    return NamedRanges(fields, numbers[domain_of], wanted)
 
 
 def _renamed(
     extraction: Extraction, columns: Columns, rules: tuple[Rule, ...]
-) -> tuple[Renamed, np.ndarray]:
+) -> tuple[RenamedRanges, np.ndarray]:
     """Return what rules that ask for no domain make of the texts, and each row's index into it."""
     codes, inline = columns.texts["text"]
     found = rename_by_template(inline, rules)
@@ -124,7 +124,7 @@ def _renamed(
     codes = codes.copy()
     codes[empty] = len(found.codes) + of_rows
     return (
-        Renamed(
+        RenamedRanges(
             pl.concat([found.texts, single.texts]),
             np.concatenate([found.codes, len(found.texts) + single.codes]),
             np.concatenate([found.wanted, single.wanted]),

@@ -50,7 +50,7 @@ class Output(Struct, frozen=True):
         """Give the file up: let no part wait for another."""
 
 
-class Placed(Output):
+class SharedFileOutput(Output):
     """Processes of one machine write each part where it belongs, one after the other: a file system
     lets but one write to a file at a time, and who waits for that would keep a processor busy.
     """
@@ -94,7 +94,7 @@ class Placed(Output):
             del places
 
 
-class Parts(Output):
+class PartFilesOutput(Output):
     """Each part is a file of its own until it is appended: for processes of several machines that
     share a file system.
     """

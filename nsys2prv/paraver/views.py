@@ -23,7 +23,7 @@ WORKSPACES = "workspaces"
 OTHERS = "In no menu"
 
 
-class Fit(Struct, frozen=True):
+class ViewFit(Struct, frozen=True):
     """A view and a trace."""
 
     path: str  #: of the view, below the folder of views
@@ -99,7 +99,7 @@ def workspaces() -> dict[str, str]:
     }
 
 
-def views_for_trace(trace: Path) -> list[Fit]:
+def views_for_trace(trace: Path) -> list[ViewFit]:
     """Return every view, with what the trace lacks for it, in the catalogue's order."""
     from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, load, menus
     from nsys2prv.paraver.cfg.fits import why_empty
@@ -110,7 +110,7 @@ def views_for_trace(trace: Path) -> list[Fit]:
     names = {code: name for name, codes in by_breadth for code in codes}
     places = {title: {view.path for view in group} for title, group in menus(catalogue).items()}
     return [
-        Fit(
+        ViewFit(
             view.path,
             view.title,
             tuple(title for title, paths in places.items() if view.path in paths),
@@ -120,7 +120,7 @@ def views_for_trace(trace: Path) -> list[Fit]:
     ]
 
 
-def to_begin_with(found: Collection[Fit]) -> dict[str, list[Fit]]:
+def to_begin_with(found: Collection[ViewFit]) -> dict[str, list[ViewFit]]:
     """Return title of a menu -> those of its views that a listing begins with: of all menus the
     first view that shows something of the trace, then of all the second, until there are enough.
     """
@@ -206,7 +206,7 @@ def _timelines(root: Path, named: bool) -> Iterator[tuple[str, Cfg]]:
     yield from sorted(found, key=lambda view: "basics/" not in view[0])
 
 
-def format_views(trace: Path, found: Collection[Fit], everything: bool = False) -> list[str]:
+def format_views(trace: Path, found: Collection[ViewFit], everything: bool = False) -> list[str]:
     """Format the result of :func:`fitting`: the views to begin with by menu, or all of them."""
     shown, empty = [fit for fit in found if not fit.lacking], [fit for fit in found if fit.lacking]
     groups = _by_menu(shown) if everything else to_begin_with(found)
@@ -235,13 +235,13 @@ def format_views(trace: Path, found: Collection[Fit], everything: bool = False) 
     ]
 
 
-def _by_menu(found: Iterable[Fit]) -> dict[str, list[Fit]]:
+def _by_menu(found: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
     """Return title of a menu -> its views, each in the first menu that has it, in their order
     there; behind them those that no menu has.
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, menus
 
-    groups: dict[str, list[Fit]] = {title: [] for title in (*menus(folder() / FILE), OTHERS)}
+    groups: dict[str, list[ViewFit]] = {title: [] for title in (*menus(folder() / FILE), OTHERS)}
     order = [view.path for group in menus(folder() / FILE).values() for view in group]
     for fit in sorted(found, key=lambda fit: order.index(fit.path) if fit.menus else len(order)):
         groups[fit.menus[0] if fit.menus else OTHERS].append(fit)

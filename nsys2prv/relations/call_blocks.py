@@ -19,7 +19,7 @@ from nsys2prv.relations.blocks import Block, write_blocks
 from nsys2prv.relations.kind import Observations
 
 if TYPE_CHECKING:
-    from nsys2prv.clock.gathering import Gathered, MemberCalls
+    from nsys2prv.clock.gathering import GatheredCalls, MemberCalls
     from nsys2prv.clock.observations import Calls, Messages
 
 #: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
@@ -169,7 +169,7 @@ class CallPortion(Struct, frozen=True):
     def observed(self) -> Observations:
         return Observations(self._calls())
 
-    def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
+    def gathered(self, pivot: int) -> tuple[GatheredCalls, Messages]:
         from nsys2prv.clock.gathering import gather_calls
         from nsys2prv.clock.observations import Messages
 
@@ -209,7 +209,7 @@ class CallPortion(Struct, frozen=True):
             column["began"] == 1,
         )
 
-    def _by_member(self, pivot: int) -> Gathered:
+    def _by_member(self, pivot: int) -> GatheredCalls:
         """Return the calls of one large communicator that the report does not number, a member at a
         time.
         """

@@ -14,7 +14,7 @@ from nsys2prv.store.runs import TRACE, SpillWriter
 from nsys2prv.store.task_result import TaskResult
 
 if TYPE_CHECKING:
-    from nsys2prv.clock.gathering import Gathered
+    from nsys2prv.clock.gathering import GatheredCalls
     from nsys2prv.clock.observations import Calls, Messages
     from nsys2prv.store.facts import FactFile
     from nsys2prv.store.task_result import TaskResult
@@ -90,7 +90,7 @@ class ObservationChunk(Protocol):
 
     def observed(self) -> Observations: ...
 
-    def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
+    def gathered(self, pivot: int) -> tuple[GatheredCalls, Messages]:
         """Return calls by host, and messages. pivot: an instant amid all times."""
 
 
@@ -170,7 +170,7 @@ class ObservationFile(Struct, frozen=True):
     def observed(self) -> Observations:
         return pickle.loads(self.path.read_bytes())
 
-    def gathered(self, pivot: int) -> tuple[Gathered, Messages]:
+    def gathered(self, pivot: int) -> tuple[GatheredCalls, Messages]:
         from nsys2prv.clock.gathering import gather_calls
 
         observed = self.observed()

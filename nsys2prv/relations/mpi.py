@@ -28,7 +28,7 @@ from nsys2prv.relations.kind import (
     RelationContext,
     save_observations,
 )
-from nsys2prv.relations.mpi_sides import ANY, KEPT, WHY, Process, Sides, SidesStep
+from nsys2prv.relations.mpi_sides import ANY, KEPT, WHY, MessageSides, Process, SidesStep
 from nsys2prv.store.facts import FactFile, batches, read_fact
 from nsys2prv.store.task_result import TaskResult
 
@@ -139,7 +139,7 @@ def observe_messages(context: RelationContext) -> list[ObservationFile]:
     )
 
 
-def _sides(context: RelationContext, name: str) -> tuple[list[Sides], tuple[Process, ...]]:
+def _sides(context: RelationContext, name: str) -> tuple[list[MessageSides], tuple[Process, ...]]:
     """Return the sides of messages, by report, and the processes of the job."""
     processes = (
         read_fact(context.files[PROCESSES], context.tasks)
@@ -171,12 +171,12 @@ def _sides(context: RelationContext, name: str) -> tuple[list[Sides], tuple[Proc
     return list(context.run(steps)), known
 
 
-def _buckets(sides: Sequence[Sides]) -> list[tuple[Block, ...]]:
+def _buckets(sides: Sequence[MessageSides]) -> list[tuple[Block, ...]]:
     """Return the bucket of each row; a bucket is matched at once."""
     return group_blocks(block for part in sides for block in part.blocks)
 
 
-class Matched(Struct, frozen=True):
+class MatchedMessages(Struct, frozen=True):
     """pairs: that are certain and complete, PAIR of each and then its report and place. fates: how
     many messages, by side and why they are of no pair, "" for those of one. unfinished: receives
     that were not complete in the end; early: those before their sends, by whether both are on one
@@ -196,7 +196,7 @@ class MatchStep(Struct, frozen=True):
     processes: tuple[Process, ...]
     path: Path
 
-    def run(self) -> Matched:
+    def run(self) -> MatchedMessages:
         pairs, fates = _pairs(_read(self.blocks), self.processes, in_time=True)
         taken = _complete(pairs)
         first, last = OUR_TAGS
@@ -212,7 +212,7 @@ class MatchStep(Struct, frozen=True):
             "report",
             "place",
         ).to_numpy()
-        return Matched(
+        return MatchedMessages(
             write_blocks(self.path, np.zeros(len(rows), np.int64), rows),
             fates,
             pairs.height - taken.height,
@@ -264,7 +264,7 @@ def _pairs(
     messages: pl.DataFrame, processes: Sequence[Process], in_time: bool
 ) -> tuple[pl.DataFrame, Counter[tuple[int, str]]]:
     """Return the pairs that are certain, by sends, and the fates of sends and receives, see
-    :class:`Matched`.
+    :class:`MatchedMessages`.
 
     in_time: whether the clocks agree, so that a receive before its send speaks against a pair.
     """

@@ -91,7 +91,7 @@ class Process(NamedTuple):
     ended: bool = False
 
 
-class Sides(Struct, frozen=True):
+class MessageSides(Struct, frozen=True):
     """Messages in blocks by bucket. either: how many may be sent or received."""
 
     blocks: tuple[Block, ...]
@@ -110,7 +110,7 @@ class SidesStep(Struct, frozen=True):
     buckets: int
     path: Path
 
-    def run(self) -> Sides:
+    def run(self) -> MessageSides:
         requests = read_fact(self.requests, self.tasks) if self.requests else _no_requests()
         messages = _sides(read_fact(self.messages, self.tasks, READ), requests, self.processes)
         communicator = messages["communicator"].to_numpy()
@@ -125,7 +125,7 @@ class SidesStep(Struct, frozen=True):
         rows = np.empty((len(order), len(KEPT)), np.int64)
         for number, name in enumerate(KEPT):
             rows[:, number] = messages[name].to_numpy()[place[order]]
-        return Sides(write_blocks(self.path, bucket[order], rows), int(either.sum()))
+        return MessageSides(write_blocks(self.path, bucket[order], rows), int(either.sum()))
 
 
 def _sides(

@@ -47,7 +47,7 @@ from nsys2prv.relations.nccl_matching import (
     LAYOUT,
     NAME,
     TRANSFER,
-    Found,
+    MatchedCollectives,
     MatchStep,
     NumberStep,
     RecordStep,
@@ -74,7 +74,9 @@ def relate(context: RelationContext) -> list[TaskResult]:
     return results
 
 
-def _store_records(context: RelationContext, found: Sequence[Found]) -> list[TaskResult]:
+def _store_records(
+    context: RelationContext, found: Sequence[MatchedCollectives]
+) -> list[TaskResult]:
     """Return the records, of all collectives numbered through, stored by time as if one step had
     found them.
     """
@@ -108,7 +110,7 @@ def _store_records(context: RelationContext, found: Sequence[Found]) -> list[Tas
 
 def _by_communicator(
     context: RelationContext, surveys: Sequence[Survey]
-) -> tuple[list[Found], list[str]]:
+) -> tuple[list[MatchedCollectives], list[str]]:
     """Group kernels by the communicator, and the sequence number where all of its kernels have one,
     else by order or by when they ended.
     """
@@ -210,7 +212,7 @@ def _by_ends(
 
 def _matched(
     context: RelationContext, pieces: Sequence[Piece], known: bool, first: int = 0
-) -> list[Found]:
+) -> list[MatchedCollectives]:
     """Return the results of matching the pieces. first: number of the first step."""
     return list(
         context.run(
@@ -222,7 +224,9 @@ def _matched(
     )
 
 
-def _by_order(context: RelationContext, surveys: Sequence[Survey]) -> tuple[list[Found], list[str]]:
+def _by_order(
+    context: RelationContext, surveys: Sequence[Survey]
+) -> tuple[list[MatchedCollectives], list[str]]:
     """Group kernels by their order on each stream, if all ranks have the same sequence and the
     kernels of equal order overlap in time.
     """
@@ -275,7 +279,7 @@ def _several(communicators: pl.DataFrame, members: int) -> str:
     return "there are several, or one with ranks that have no report"
 
 
-def _describe_methods(found: Sequence[Found]) -> list[str]:
+def _describe_methods(found: Sequence[MatchedCollectives]) -> list[str]:
     """Describe how many collectives were found by each method, and how many were not."""
     met: Counter[int] = sum((part.met for part in found), Counter())
     whole: Counter[int] = sum((part.whole for part in found), Counter())
@@ -310,7 +314,7 @@ def _alone(count: int, why: str) -> list[str]:
     )
 
 
-def _describe_unplaced(found: Sequence[Found]) -> list[str]:
+def _describe_unplaced(found: Sequence[MatchedCollectives]) -> list[str]:
     """Describe collectives on hosts that could not be placed; warn where a rank is done before
     another begins, which clocks that agree would not show.
     """

@@ -34,7 +34,7 @@ TRANSFER_RECORD = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
 SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
 
 
-class Found(Struct, frozen=True):
+class MatchedCollectives(Struct, frozen=True):
     """Collectives that a step matched in its pieces."""
 
     pieces: tuple[Piece, ...]
@@ -69,12 +69,12 @@ class MatchStep(Struct, frozen=True):
     known: bool
     path: Path
 
-    def run(self) -> Found:
+    def run(self) -> MatchedCollectives:
         kernels = _Kernels.of(self.pieces)
         firsts = self.path.with_suffix(".firsts")
         if not len(kernels.piece):
             np.empty(0, np.int64).tofile(firsts)
-            return Found(self.pieces, firsts)
+            return MatchedCollectives(self.pieces, firsts)
         met = kernels.collectives(SAME if self.known else SAME_UNKNOWN)
         one = met.order[met.starts]
         chosen = met.whole if self.known else met.whole & (kernels["by_name"][one] != SEND_RECEIVE)
@@ -86,7 +86,7 @@ class MatchStep(Struct, frozen=True):
         unsure = np.array([piece.way == BY_LAUNCH and not piece.settled for piece in self.pieces])[
             piece
         ]
-        return Found(
+        return MatchedCollectives(
             self.pieces,
             firsts,
             _blocks(self.path.with_suffix(".records"), records),

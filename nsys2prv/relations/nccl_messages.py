@@ -150,7 +150,7 @@ class SendersStep(Struct, frozen=True):
         return write_blocks(self.path, bucket[order], messages.to_numpy()[order])
 
 
-class Paired(Struct, frozen=True):
+class PairedMessages(Struct, frozen=True):
     """records: PAIR of each, without a tag; then whether it is doubtful, and ORDER. left: sends and
     receives of no pair. sides: SIDE of both kernels of each, by bucket of rows of the trace.
     """
@@ -167,7 +167,7 @@ class PairStep(Struct, frozen=True):
     buckets: int
     path: Path
 
-    def run(self) -> Paired:
+    def run(self) -> PairedMessages:
         messages = _read(self.blocks)
         pairs = _pairs(messages, ALIGNED_ERROR if messages["part"].n_unique() == 1 else UTC_ERROR)
         rows = pairs.sort("time_begin", maintain_order=True).select(
@@ -177,7 +177,7 @@ class PairStep(Struct, frozen=True):
             pl.lit(0, pl.Int64).alias("tag"),
             pl.col("doubtful", *ORDER).cast(pl.Int64),
         )
-        return Paired(
+        return PairedMessages(
             write_blocks(self.path, np.zeros(rows.height, np.int64), rows.to_numpy()),
             messages.height - 2 * pairs.height,
             sides_of(pairs, self.buckets, self.path.with_suffix(".sides")),

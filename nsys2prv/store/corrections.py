@@ -282,7 +282,7 @@ _LIMIT = np.nextafter(2.0**63, 0)
 _POWERS = 10.0 ** np.arange(MOST + 1)
 
 
-class _Met(Struct):
+class _ValueStatistics(Struct):
     """Statistics of the values met under one name."""
 
     #: Greatest finite value.
@@ -319,11 +319,11 @@ def scale_fractions(
     """Return the results with fractions as integers, stored in this folder, and warnings of those
     that are 0 though they were not.
     """
-    met: dict[tuple[str, str], _Met] = {}
+    met: dict[tuple[str, str], _ValueStatistics] = {}
     for run in (run for result in results for run in result.runs if _has_fractions(run)):
         values = _values(read_run(run))
         for place, metric in _unscaled(run):
-            met.setdefault((run.shape.name, metric.name), _Met()).add(values[:, place])
+            met.setdefault((run.shape.name, metric.name), _ValueStatistics()).add(values[:, place])
     scales = {key: found.scale() for key, found in met.items()}
     lost: Counter[str] = Counter()
     scaled = [

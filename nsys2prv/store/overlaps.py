@@ -38,7 +38,7 @@ class OverlapTask(Struct, frozen=True):
     results: tuple[TaskResult, ...]
 
 
-class _Moved(Struct):
+class _MovedRows(Struct):
     """Rows of one run that leave lane 0: their positions and their lanes."""
 
     rows: list[np.ndarray] = field(default_factory=list)
@@ -123,7 +123,7 @@ def find_overlaps_task(task: OverlapTask) -> list[_Change]:
         result.task: np.array([keys.setdefault(key, len(keys)) for key in result.objects], np.int64)
         for result in task.results
     }
-    moved: dict[int, _Moved] = {}
+    moved: dict[int, _MovedRows] = {}
     crowded = 0
     for group in sorted(set(groups.values())):
         members = [
@@ -140,7 +140,7 @@ def _find_overlaps(
     members: Sequence[int],
     runs: list[tuple[TaskResult, Run]],
     locals_of: dict[int, np.ndarray],
-    moved: dict[int, _Moved],
+    moved: dict[int, _MovedRows],
 ) -> int:
     """Note the rows of these runs that leave lane 0; returns how many found all lanes taken."""
     lane_ends: dict[int, list[int]] = {}
@@ -154,7 +154,7 @@ def _find_overlaps(
         away = np.flatnonzero(lanes)
         for index in np.unique(owner[away]):
             mine = away[owner[away] == index]
-            note = moved.setdefault(members[index], _Moved())
+            note = moved.setdefault(members[index], _MovedRows())
             note.rows.append(position[mine])
             note.lanes.append(lanes[mine])
     reader.close()
@@ -284,7 +284,7 @@ def _chain(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndarray:
 
 
 def _move(
-    results: Sequence[TaskResult], runs: list[tuple[TaskResult, Run]], moved: dict[int, _Moved]
+    results: Sequence[TaskResult], runs: list[tuple[TaskResult, Run]], moved: dict[int, _MovedRows]
 ) -> list[_Change]:
     """Rewrite the runs with rows in other lanes: begins, their ends, and the lines that lead to
     them.

@@ -29,7 +29,7 @@ from nsys2prv._util.engines.processes import ProcessExecutor, Worker, WorkerLost
 from nsys2prv._util.engines.worker import receive, send
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv.conversion import prepare
-from nsys2prv.paraver.output import Parts, Placed
+from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 
@@ -343,7 +343,7 @@ def test_an_executor_that_breaks_between_two_tasks_is_replaced() -> None:
     assert list(pool.in_order(abs, range(3), 0)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("kind", [Placed, Parts])
+@pytest.mark.parametrize("kind", [SharedFileOutput, PartFilesOutput])
 @pytest.mark.parametrize("compress", [False, True])
 def test_parts_follow_one_another(kind: type, compress: bool, tmp_path: Path) -> None:
     import gzip
@@ -360,7 +360,7 @@ def test_parts_follow_one_another(kind: type, compress: bool, tmp_path: Path) ->
 
 
 def test_a_part_after_one_that_failed_is_not_waited_for(tmp_path: Path) -> None:
-    output = Placed(tmp_path / "file", tmp_path, False)
+    output = SharedFileOutput(tmp_path / "file", tmp_path, False)
     output.begin(b"", 3)
     output._places.write_bytes(b"\x01" + bytes(31))  # the first place is known
 
@@ -375,7 +375,7 @@ def test_a_part_after_one_that_failed_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_file_that_is_not_wanted_any_more_do_not_wait(tmp_path: Path) -> None:
-    output = Placed(tmp_path / "file", tmp_path, False)
+    output = SharedFileOutput(tmp_path / "file", tmp_path, False)
     output.begin(b"", 3)
     output.abandon()
     with pytest.raises(OSError, match="a part before this one was not written"):

@@ -110,7 +110,7 @@ WRITERS = [
     (runs.SpillWriter, "close"),
     (conversion, "write_pcf"),
     (task_result, "spill"),
-    (output.Placed, "begin"),
+    (output.SharedFileOutput, "begin"),
     (records.Manifest, "save"),
 ]
 

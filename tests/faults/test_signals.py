@@ -94,7 +94,7 @@ class Interrupting:
 Interrupting()
 try:
     threading.Event().wait(60)
-except signals.Ended as ended:
+except signals.EndedBySignal as ended:
     print(ended.exit_code)
 """) == (0, "143\n", "")
 
@@ -107,12 +107,12 @@ signals.end_at_once()
 signals.raise_ended()
 try:
     signal.raise_signal(signal.SIGINT)
-except signals.Ended:
+except signals.EndedBySignal:
     signal.raise_signal(signal.SIGINT)
     signals._raised -= signals.GRACE_SECONDS
     try:
         signal.raise_signal(signal.SIGINT)
-    except signals.Ended:
+    except signals.EndedBySignal:
         print("it takes too long")
 """) == (0, "it takes too long\n", "")
 

@@ -29,7 +29,7 @@ class WorkerLost(BrokenExecutor):
     """A worker process ended, or could not be started."""
 
 
-class _Elsewhere(Exception):
+class _WorkerTraceback(Exception):
     """The traceback of an error in a worker, as its cause."""
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Worker:
             raise WorkerLost("a worker process ended") from None
         done, value, where = pickle.loads(outcome)
         if not done:
-            raise value from _Elsewhere(where)
+            raise value from _WorkerTraceback(where)
         return value
 
     def kill(self) -> None:

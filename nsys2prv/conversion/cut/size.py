@@ -157,7 +157,7 @@ BESIDE, MARGIN = 2_000, 1.01
 NUMBERS = "sampled numbers"
 
 
-class Step(Struct, frozen=True):
+class Reduction(Struct, frozen=True):
     """Something to leave out: what, for people, and what becomes of the orders. A later step of the
     same subject goes further.
     """
@@ -167,19 +167,19 @@ class Step(Struct, frozen=True):
     take: Callable[[CutSpec], CutSpec]
 
 
-def _without(what: str, *kinds: str) -> Step:
+def _without(what: str, *kinds: str) -> Reduction:
     names = frozenset(layout for kind in kinds for layout in layouts_by_name(kind))
-    return Step(what, what, lambda orders: replace(orders, away=orders.away | names))
+    return Reduction(what, what, lambda orders: replace(orders, away=orders.away | names))
 
 
-def _long(what: str, least: int, *kinds: str) -> Step:
+def _long(what: str, least: int, *kinds: str) -> Reduction:
     names = [
         layout
         for kind in kinds
         for layout in layouts_by_name(kind)
         if not catalogue().layouts[layout].is_state
     ]
-    return Step(
+    return Reduction(
         what,
         f"{what} shorter than {duration_text(least)}",
         lambda orders: replace(
@@ -192,9 +192,9 @@ def _long(what: str, least: int, *kinds: str) -> Step:
     )
 
 
-def _thinned(rate: int) -> Step:
+def _thinned(rate: int) -> Reduction:
     names = sampled_layouts(catalogue().layouts)
-    return Step(
+    return Reduction(
         NUMBERS,
         f"{NUMBERS} beyond {rate:,} a second",
         lambda orders: replace(
@@ -207,7 +207,7 @@ def _thinned(rate: int) -> Step:
     )
 
 
-def steps() -> list[Step]:
+def steps() -> list[Reduction]:
     """Return the reductions to apply one after the other until the trace fits, in the order of
     docs/cutting.md.
     """
@@ -219,7 +219,7 @@ def steps() -> list[Step]:
         _without("CPU samples", "cpu_samples"),
         _without("thread states", "sched"),
         *(_long("OS runtime calls", least, *calls) for least in (10 * US, 100 * US, MS)),
-        Step(
+        Reduction(
             "attributes",
             "attributes of events",
             lambda orders: replace(
@@ -227,7 +227,7 @@ def steps() -> list[Step]:
                 present={name: mask & orders.present.get(name, -1) for name, mask in bare.items()},
             ),
         ),
-        Step(
+        Reduction(
             "lines", "communication lines", lambda orders: replace(orders, away=orders.away | lines)
         ),
         *(_thinned(rate) for rate in (1_000, 100, 10)),
@@ -236,7 +236,7 @@ def steps() -> list[Step]:
             for least in (10 * US, 100 * US, MS)
         ),
         _without("OS runtime calls", *calls),
-        Step(NUMBERS, NUMBERS, lambda orders: replace(orders, away=orders.away | counters)),
+        Reduction(NUMBERS, NUMBERS, lambda orders: replace(orders, away=orders.away | counters)),
         *(_long("CUDA calls", least, "cuda_api_trace") for least in (10 * US, 100 * US)),
         *(_long("ranges", least, "all") for least in (10 * US, 100 * US, MS, 10 * MS)),
     ]
@@ -281,9 +281,9 @@ class Fitting(Struct, frozen=True):
     parts: tuple[Weight, ...]
     beside: int
     #: Steps that changed something.
-    done: tuple[Step, ...] = ()
+    done: tuple[Reduction, ...] = ()
     #: Steps not tried yet.
-    left: tuple[Step, ...] = ()
+    left: tuple[Reduction, ...] = ()
 
     @classmethod
     def of(cls, job: Job, orders: CutSpec, limit: int) -> Fitting:

@@ -179,9 +179,9 @@ def catalogue() -> Catalogue:
         )
 
     def fields(spec: dict[str, Any]) -> tuple[Field, ...]:
-        found = (
-            data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}
-        ) | (spec.get("fields") or {})
+        found = (data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}) | (
+            spec.get("fields") or {}
+        )
         return tuple(field(key, found[key]) for key in in_order(found))
 
     states = sections.parse_states(data["states"])

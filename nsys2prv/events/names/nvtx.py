@@ -57,7 +57,7 @@ class Rule(Struct, frozen=True):
     any_digits: bool = False
 
 
-class Renamed(Struct):
+class RenamedRanges(Struct):
     """texts: the names that rules make, "" where nothing is left; codes: of each name that was
     given the index of what became of it. wanted: of each, False where a rule drops it. numbers:
     kept of each, ABSENT where there is none.
@@ -69,7 +69,9 @@ class Renamed(Struct):
     numbers: np.ndarray
 
 
-def rename_ranges(texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]) -> Renamed:
+def rename_ranges(
+    texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]
+) -> RenamedRanges:
     """Apply the rules to names, each with the name of its domain ("" for the default one; None if
     no rule asks for domains).
 
@@ -111,7 +113,7 @@ def rename_ranges(texts: pl.Series, domains: pl.Series | None, rules: Sequence[R
             [texts.gather(used[:left]), made.gather(used[left:] - len(texts)).str.strip_chars()]
         )
     texts, merged = _distinct(texts)
-    return Renamed(texts, merged[codes], wanted, numbers)
+    return RenamedRanges(texts, merged[codes], wanted, numbers)
 
 
 #: The numbers of a template, as in native/texts.h, and what stands for each.
@@ -135,10 +137,10 @@ class _Template(Struct, frozen=True):
     apart: bool = False
 
 
-def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> Renamed | None:
-    """Apply the rules as :func:`rename_ranges` does, but once for all texts that differ by nothing but
-    numbers ("aten::mm, seq = 7" and "aten::mm, seq = 8"); None where that is not worth it, or where
-    a rule may tell such texts apart.
+def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> RenamedRanges | None:
+    """Apply the rules as :func:`rename_ranges` does, but once for all texts that differ by nothing
+    but numbers ("aten::mm, seq = 7" and "aten::mm, seq = 8"); None where that is not worth it, or
+    where a rule may tell such texts apart.
     """
     if not rules or not all(rule.any_digits for rule in rules):
         return None
@@ -154,7 +156,9 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> Renamed
             strict=True,
         )
     )
-    result = Renamed(pl.Series([*names], dtype=pl.String), of_names, wanted, texts.numbers(places))
+    result = RenamedRanges(
+        pl.Series([*names], dtype=pl.String), of_names, wanted, texts.numbers(places)
+    )
     alone = np.flatnonzero(apart)
     if len(alone):
         single = _one_by_one(decoded(texts.at(alone)), rules)
@@ -164,12 +168,14 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> Renamed
     return result
 
 
-def _one_by_one(texts: pl.Series, rules: tuple[Rule, ...]) -> Renamed:
+def _one_by_one(texts: pl.Series, rules: tuple[Rule, ...]) -> RenamedRanges:
     """Apply the rules to each text, of which few may be distinct and known from earlier parts."""
     distinct, codes = _distinct(texts)
     if len(distinct) > FEW_TEXTS:
         found = rename_ranges(distinct, None, rules)
-        return Renamed(found.texts, found.codes[codes], found.wanted[codes], found.numbers[codes])
+        return RenamedRanges(
+            found.texts, found.codes[codes], found.wanted[codes], found.numbers[codes]
+        )
     known, met = _known_texts(rules), distinct.to_list()
     new = [text for text in met if text not in known]
     if new:
@@ -185,7 +191,7 @@ def _one_by_one(texts: pl.Series, rules: tuple[Rule, ...]) -> Renamed:
         )
         known.update(zip(new, made, strict=True))
     names, wanted, numbers = zip(*(known[text] for text in met), strict=True)
-    return Renamed(
+    return RenamedRanges(
         pl.Series(names, dtype=pl.String), codes, np.array(wanted)[codes], np.array(numbers)[codes]
     )
 

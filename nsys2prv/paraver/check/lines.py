@@ -249,7 +249,7 @@ STATE_FIELDS, COMM_FIELDS, EVENT_FIELDS = 8, 15, 6
 CUTTER_FIELDS = 7
 
 
-class Sound(Struct, frozen=True):
+class ReadableLines(Struct, frozen=True):
     """Lines (indices in the block) of records that Paraver can read, by kind."""
 
     states: np.ndarray
@@ -257,7 +257,7 @@ class Sound(Struct, frozen=True):
     comms: np.ndarray
 
 
-def sound_lines(place: Place, communicators: int) -> Sound:
+def sound_lines(place: Place, communicators: int) -> ReadableLines:
     """Return the records of a block; `communicators` lines of them follow the header."""
     lines = place.lines
     kind = lines.kind
@@ -283,7 +283,9 @@ def sound_lines(place: Place, communicators: int) -> Sound:
     place.report("number-syntax", np.flatnonzero(record & broken))
     record &= single & ~broken
     _fields(place, record)
-    return Sound(*(np.flatnonzero(record & (kind == which)) for which in (STATE, EVENT, COMM)))
+    return ReadableLines(
+        *(np.flatnonzero(record & (kind == which)) for which in (STATE, EVENT, COMM))
+    )
 
 
 def _others(place: Place, other: np.ndarray, communicators: int) -> None:
