@@ -60,7 +60,7 @@ def of_culprits(people: People, segments: Segments, culprits: Culprits) -> Findi
     at = segments.tasks.tolist().index(tasks[0])
     chance = f"{culprits.chance:.0e}" if culprits.chance >= 1e-9 else "less than 1e-9"
     evidence = [
-        f"{'last to come' if len(tasks) == 1 else 'one of them comes last'} in {culprits.last:,} of {culprits.segments:,} stretches "
+        f"{'last to come' if len(tasks) == 1 else 'one of them comes last'} in {culprits.last:,} of {culprits.segments:,} intervals "
         f"between collectives (probability by chance: {chance}); the others wait {duration(culprits.lateness)} longer in the median one",
         *(
             [f"last at {segments.last[at]:,} of its {segments.collectives[at]:,} collectives"]
