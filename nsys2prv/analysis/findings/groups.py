@@ -15,7 +15,7 @@ import polars as pl
 #: (ns), or by less than this share of a kernel's time, from one kernel to the next in the median.
 STEADY, STEADY_SHARE = 20_000, 0.05
 #: So many kernels tell it, at least and at most.
-LEAST_KERNELS, MOST_KERNELS = 5, 1_000
+LEAST_KERNELS, MOST_KERNELS = 5, 200
 
 
 def groups_of_devices(kernels: pl.DataFrame) -> pl.DataFrame:
