@@ -15,13 +15,13 @@ Made from the declarations in `nsys2prv/paraver/check/rules.yaml` by `python too
 
     nsys2prv check trace.prv [more.prv.gz ...] [--strict] [--json]
 
-reads a Paraver trace, whoever wrote it, with the .pcf and .row beside it, and tells what in it would crash, hang or mislead Paraver. An
-*error* makes Paraver or one of its tools crash, hang, refuse, lose something or show it wrongly; a *warning* misleads; a *remark* is good
-to know. Of each rule the first line is named at which it is broken, and how many are. What Paraver does was seen by running
-paramedir (Paraver 4.11), or read in its source.
+finds what would crash, hang or mislead Paraver in any trace, whichever program wrote it. It also reads the .pcf and .row beside the trace.
+An *error* makes Paraver or one of its tools crash, hang, refuse, lose something or show it wrongly; a *warning* misleads; a *remark* is
+good to know. For each rule it prints the first line that breaks it, and how many do. What Paraver does was found by running paramedir
+(Paraver 4.11) or by reading its source.
 
-Records need no order among kinds at the same time: Paraver sorts states, events and communications of a thread itself, by rules of its
-own. Within events (and within states) of the same thread and time it keeps the order of the file.
+Records of different kinds at the same time may come in any order: Paraver sorts states, events and communications of a thread itself.
+Events of the same thread and time, and states likewise, keep the order of the file.
 
 Exit status: 0 no error, 1 errors (with `--strict` warnings too, and what cannot be read), 2 usage.
 """

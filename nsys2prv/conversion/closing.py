@@ -266,5 +266,5 @@ def _next(summary: Summary) -> list[str]:
         )
     return [
         *views,
-        "in tables: `nsys2prv report REPORT...` tells efficiencies, late ranks, kernels, idle time; --html FILE makes a page",
+        "in tables: `nsys2prv report REPORT...` shows what holds the job back; --html FILE writes a web page",
     ]
