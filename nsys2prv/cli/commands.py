@@ -302,6 +302,10 @@ def merge_stores(arguments: Sequence[str]) -> int:
         "nsys2prv merge [options] STORE... OUTPUT",
         arguments,
     )
+    if len(given.paths) < 2:
+        raise UsageError(
+            "give at least one store and the trace to write: nsys2prv merge STORE... OUTPUT (more with --help)"
+        )
     from nsys2prv._util.archive import is_archive
     from nsys2prv.cli.convert import run
 

@@ -63,6 +63,8 @@ REPORT = str(GRAPHS / "rank1.sqlite")
             ["-o", "out.prv", REPORT],
             ["-o is not an option of nsys2prv: the trace to write is the last argument"],
         ),
+        (["merge", "a.store"], ["give at least one store", "nsys2prv merge STORE... OUTPUT"]),
+        (["extract", REPORT], ["-o/--output is missing; write `nsys2prv extract"]),
         (["check", REPORT], ["is a report; nsys2prv check takes the trace"]),
         (["cfgs", "--for", REPORT], ["is a report"]),
         (["clock", "out.prv"], ["ends in .clock.yaml"]),
