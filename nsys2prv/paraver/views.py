@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -61,7 +62,8 @@ def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[st
     returns what was written.
 
     trace: the one that they are for. Long lists of event types then name those alone that it has,
-    for Paraver compares every event with each type of a list.
+    for Paraver compares every event with each type of a list, and windows open as high as its rows
+    need.
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, load
     from nsys2prv.paraver.cfg.model import narrowed
@@ -69,8 +71,9 @@ def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[st
     from nsys2prv.paraver.contents import contents
 
     held = contents(trace).types if trace else None
+    rows = _rows_by_level(trace) if trace else {}
     texts = {
-        view.path: view.text if held is None else cfg_text(narrowed(view.cfg, held))
+        view.path: view.text if held is None else cfg_text(narrowed(view.cfg, held), rows)
         for view in load(folder() / FILE)
     }
     spaces = {f"{WORKSPACES}/{name}": text for name, text in workspaces().items()}
@@ -83,6 +86,20 @@ def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[st
             f"{error.filename2 or error.filename or target}: {error.strerror or error}"
         ) from None
     return list(texts), list(spaces)
+
+
+def _rows_by_level(trace: Path) -> dict[str, int]:
+    """Return level -> number of its rows, as the file of names next to a trace tells; empty if
+    there is none.
+    """
+    names = trace.with_name(trace.name.removesuffix(".gz")).with_suffix(".row")
+    if not names.is_file():
+        return {}
+    text = names.read_text(encoding="utf-8", errors="replace")
+    return {
+        level.lower(): int(size)
+        for level, size in re.findall(r"^LEVEL (\w+) SIZE ([1-9]\d{0,8})\s*$", text, re.MULTILINE)
+    }
 
 
 def workspaces() -> dict[str, str]:

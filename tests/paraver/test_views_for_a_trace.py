@@ -472,6 +472,32 @@ def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) ->
         assert (tmp_path / "views" / unchanged).read_text() == VIEWS[unchanged].text
 
 
+@pytest.mark.parametrize(
+    ("tasks", "threads", "timeline", "by_task", "table"),
+    [(2, 30, 510, 250, 256), (16, 208, 860, 300, 578), (1000, 9000, 860, 860, 860)],
+)
+def test_views_written_for_a_trace_are_as_high_as_its_rows_need(
+    tasks: int, threads: int, timeline: int, by_task: int, table: int, tmp_path: Path
+) -> None:
+    path = _written(tmp_path, HEADER + f"2:1:1:1:1:5:{KERNEL}:1\n")
+    path.with_suffix(".row").write_text(f"LEVEL TASK SIZE {tasks}\n\nLEVEL THREAD SIZE {threads}\n")
+    assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 0
+    heights = {
+        view: [
+            int(height)
+            for height in re.findall(
+                r"^(?:window_height|Analyzer2D\.Height:) (\d+)$",
+                (tmp_path / "views" / view).read_text(),
+                re.MULTILINE,
+            )
+        ]
+        for view in ("views/kernel_duration.cfg", "views/idle_gaps.cfg", "model/GPU_LB.cfg")
+    }
+    assert set(heights["views/kernel_duration.cfg"]) == {timeline}
+    assert set(heights["views/idle_gaps.cfg"]) == {by_task}
+    assert heights["model/GPU_LB.cfg"][-1] == table
+
+
 #: Tables that Paraver opens without a question on some traces that they show nothing of: efficiencies
 #: of devices that never compute are 0 %, NCCL's types lie among those of NVTX ranges, and of NVLink's
 #: metrics a GPU has some or others.

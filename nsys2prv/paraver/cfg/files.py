@@ -19,7 +19,7 @@ HEAD = """# The Paraver views
 `Import workspaces`), Paraver offers the views in its menu Hints on every trace that has their events, by the questions that they answer.
 `nsys2prv cfgs --for out.prv` names ten views to begin with, of those that show something of a trace; with `--all` it lists them all, and
 what the trace lacks for the others. `nsys2prv cfgs --for out.prv DIR` writes the views for that trace: those of all NVTX domains then open
-as fast as others, for Paraver compares every event with each type that a view names.
+as fast as others, for Paraver compares every event with each type that a view names, and windows are as high as the trace's rows need.
 
 A view opens without questions on every trace that has the events it needs; `any of` a list of events means that one kind of them
 suffices. Views whose name ends in `2dh` or `3dh`, and a few others, are tables (histograms). Any table tells other things of the same

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from nsys2prv.paraver.cfg import grammar
@@ -13,12 +13,20 @@ VERSION = "3.4"
 #: screen with the title of each timeline.
 WIDTH, HEIGHT, LOW, TABLE_HEIGHT = 1000, 500, 250, 640
 SCREEN, TITLE = 900, 40
+#: Pixels where the number of rows is known: of one, and of what is above and below all of them, in
+#: timelines and in tables.
+ROW, FRAME = 15, 60
+CELL, TABLE_FRAME = 23, 210
 DESCRIPTION_BEGIN, DESCRIPTION_END = "ConfigFile.BeginDescription", "ConfigFile.EndDescription"
 NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 
 
-def cfg_text(cfg: Cfg) -> str:
-    """Return the file; raises CfgError if Paraver would not read it as meant."""
+def cfg_text(cfg: Cfg, rows: Mapping[str, int] | None = None) -> str:
+    """Return the file; raises CfgError if Paraver would not read it as meant.
+
+    rows: level -> number of its rows in the trace that the file is for. Windows are then as high as
+    these need, and at most as the screen.
+    """
     check(cfg)
     head = [
         "#ParaverCFG",
@@ -28,16 +36,19 @@ def cfg_text(cfg: Cfg) -> str:
         *cfg.description.split("\n"),
         DESCRIPTION_END,
     ]
+    rows = rows or {}
     shown = list(accumulate((window.look.shown for window in cfg.windows), initial=0))
     parts = [
         head,
         *(
-            _window(window, number, shown[number - 1], max(1, shown[-1]))
+            _window(window, number, shown[number - 1], _height(window.level, rows, shown[-1]))
             for number, window in enumerate(cfg.windows, 1)
         ),
     ]
     if cfg.histogram is not None:
-        parts.append(_histogram(cfg.histogram))
+        parts.append(
+            _histogram(cfg.histogram, rows.get(cfg.windows[cfg.histogram.control - 1].level, 0))
+        )
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
@@ -54,11 +65,16 @@ def _capital(value: bool) -> str:
     return "True" if value else "False"
 
 
-def _window(window: Window, number: int, place: int, shown: int) -> list[str]:
-    """Return lines of a window; `place` is how many of the `shown` ones stand above it on the
-    screen.
-    """
-    height = min(HEIGHT if window.level == "thread" else LOW, SCREEN // shown - TITLE)
+def _height(level: str, rows: Mapping[str, int], shown: int) -> int:
+    """Return the height of one of the timelines that share a screen."""
+    most = SCREEN // max(1, shown) - TITLE
+    if level in rows:
+        return min(max(FRAME + ROW * rows[level], LOW), most)
+    return min(HEIGHT if level == "thread" else LOW, most)
+
+
+def _window(window: Window, number: int, place: int, height: int) -> list[str]:
+    """Return lines of a window; `place` is how many of those that are shown stand above it."""
     return [
         "#" * 80,
         f"< NEW DISPLAYING WINDOW {window.title} >",
@@ -191,7 +207,8 @@ def _functions(window: Window, places: Iterable[str], conditions: dict[str, Filt
     return lines
 
 
-def _histogram(histogram: Histogram) -> list[str]:
+def _histogram(histogram: Histogram, rows: int) -> list[str]:
+    """Return lines of a table; `rows` is 0 where their number is not known."""
     columns = histogram.columns
     first, last = (
         (0.0, 1.0)
@@ -204,7 +221,7 @@ def _histogram(histogram: Histogram) -> list[str]:
         ("X", "80"),
         ("Y", "80"),
         ("Width", str(WIDTH)),
-        ("Height", str(TABLE_HEIGHT)),
+        ("Height", str(min(TABLE_FRAME + CELL * rows, SCREEN - TITLE) if rows else TABLE_HEIGHT)),
         ("ControlWindow", str(histogram.control)),
         ("DataWindow", str(histogram.data)),
         (
